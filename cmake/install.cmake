@@ -3,6 +3,10 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS quern-shared EXPORT quern-targets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT development)
+if(TARGET quern-kernels)
+    install(TARGETS quern-kernels EXPORT quern-targets
+            LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT development)
+endif()
 install(TARGETS quern-static EXPORT quern-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/quern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 foreach(program quern quern-check)
@@ -43,7 +47,8 @@ foreach(dir LIBDIR INCLUDEDIR)
     endif()
 endforeach()
 configure_file(${PROJECT_SOURCE_DIR}/quern.pc.in ${PROJECT_BINARY_DIR}/quern.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/quern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(${PROJECT_SOURCE_DIR}/quern-kernels.pc.in ${PROJECT_BINARY_DIR}/quern-kernels.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/quern.pc ${PROJECT_BINARY_DIR}/quern-kernels.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 set(QN_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/quern)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/quern-config.cmake.in ${PROJECT_BINARY_DIR}/quern-config.cmake

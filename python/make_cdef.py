@@ -22,7 +22,7 @@ def declarations(header: str) -> str:
     """The text of a header without what cffi does not read: comments, directives, extern "C", attributes."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"^#.*(?:\\\n.*)*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^#(?:.*\\\n)*.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\bQN_API\b", "", text)
     for pattern, replacement in ADDRESSES:
         text = re.sub(pattern, replacement, text)

@@ -71,11 +71,39 @@ foreign=$(nm -D --defined-only "$libdir/libquern.so" | awk '$3 !~ /^qn_/ {print 
 [ -z "$foreign" ] || die "the shared library exports names that are not its own: $foreign"
 # Every name that the headers declare is exported, and no other.
 nm -D --defined-only "$libdir/libquern.so" | awk '{print $3}' | sort >"$work/exported"
-cat "$prefix"/include/quern/*.h | grep -o '^QN_API [^(]*(' | grep -o 'qn_[a-z0-9_]*($' | tr -d '(' | sort >"$work/declared"
+functions() { cat "$@" | grep -o '^QN_API [^(]*(' | grep -o 'qn_[a-z0-9_]*($' | tr -d '(' | sort; }
+functions "$prefix"/include/quern/*.h >"$work/declared"
 diff "$work/declared" "$work/exported" || die "declared (<) and exported (>) names differ"
 # So do those of the Debian package, each with the version that brought it.
-sed -n 's/^ \([a-z0-9_]*\)@Base [0-9.]*$/\1/p' "$QN_SOURCE_DIR"/debian/libquern*.symbols | LC_ALL=C sort >"$work/packaged"
+sed -n 's/^ \([a-z0-9_]*\)@Base [0-9.]*$/\1/p' "$QN_SOURCE_DIR"/debian/libquern[0-9]*.symbols | LC_ALL=C sort >"$work/packaged"
 LC_ALL=C sort "$work/declared" | diff - "$work/packaged" || die "names of the headers (<) and of debian/libquern*.symbols (>) differ"
+
+# The library of the kernels: the names of its headers, and none of the libraries that models and templates need.
+kernels=$libdir/libquern-kernels.so
+if [ -e "$kernels" ]; then
+    functions "$prefix"/include/quern/{kernels,cuda,status}.h >"$work/kernel-names"
+    nm -D --defined-only "$kernels" | awk '{print $3}' | sort | diff "$work/kernel-names" - || die "names of the kernels' headers (<) and library (>) differ"
+    sed -n 's/^ \([a-z0-9_]*\)@Base [0-9.]*$/\1/p' "$QN_SOURCE_DIR"/debian/libquern-kernels*.symbols | sort | diff "$work/kernel-names" - ||
+        die "names of the kernels' headers (<) and of debian/libquern-kernels*.symbols (>) differ"
+    cat >"$work/kernels.c" <<'C'
+#include <quern/kernels.h>
+#include <stdio.h>
+int main(void)
+{
+    float x[2] = { 3, 4 }, weight[2] = { 1, 1 }, out[2];
+    const qn_view in = { x, QN_DTYPE_F32, 2 }, w = { weight, QN_DTYPE_F32, 2 }, to = { out, QN_DTYPE_F32, 2 };
+    if (qn_rms_norm(in, w, 1, 2, 1e-6f, to))
+        return fprintf(stderr, "%s\n", qn_error_text()), 1;
+    return !(out[0] > 0.8f && out[0] < 0.9f && out[1] > 1.1f && out[1] < 1.2f);
+}
+C
+    sed "s|^prefix=.*|prefix=$prefix|" "$libdir/pkgconfig/quern-kernels.pc" >"$work/quern-kernels.pc"
+    eval "flags=($(pkg-config --cflags --libs quern-kernels))"
+    quiet "$CC" "$work/kernels.c" -o "$work/with-kernels" "${flags[@]}"
+    LD_LIBRARY_PATH=$libdir "$work/with-kernels" || die "the program with the kernels alone failed"
+    needed=$(LD_LIBRARY_PATH=$libdir ldd "$work/with-kernels" | grep -E 'pcre2|jansson|utf8proc|libquern\.so' || true)
+    [ -z "$needed" ] || die "the kernels need $needed"
+fi
 
 for cxx in "clang -x c++" "$CC -x c++"; do
     echo 'int main() {}' | $cxx -fsyntax-only - 2>/dev/null || continue # this compiler has no C++
@@ -138,7 +166,7 @@ quiet make -C "$source" BUILD="my build" clean
 rm -r "$source/tools"
 
 # quern itself is configured in such a folder, and the sources that hold paths are compiled, the GPU's kernels among them.
-for part in CMakeLists.txt cmake src include models docs quern.pc.in quern-config.cmake.in; do
+for part in CMakeLists.txt cmake src include models docs quern.pc.in quern-kernels.pc.in quern-config.cmake.in; do
     cp -r "$QN_SOURCE_DIR/$part" "$source"
 done
 mkdir "$source/tests" && cp -r "$QN_SOURCE_DIR/tests/kernels" "$source/tests"

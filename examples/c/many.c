@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         status = qn_scheduler_create(model, NULL, &scheduler);
     for (size_t i = 0; i < n && !status; i++) {
         answers[i].prompt = argv[2 + i];
-        qn_request_params request = qn_request_defaults();
+        qn_request_params request = QN_REQUEST_PARAMS_INIT;
         request.text = answers[i].prompt;
         request.max_tokens = 40;
         request.on_text = add_text;

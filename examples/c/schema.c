@@ -37,10 +37,11 @@ int main(int argc, char **argv)
     if (!status)
         status = qn_session_create(model, NULL, &session);
     if (!status) {
-        qn_generate_params params = qn_generate_defaults();
-        params.grammar = grammar;
-        params.on_text = print_text;
-        status = qn_generate_text(session, argv[2], &params, NULL);
+        qn_request_params request = QN_REQUEST_PARAMS_INIT;
+        request.text = argv[2];
+        request.grammar = grammar;
+        request.on_text = print_text;
+        status = qn_generate(session, &request, NULL);
     }
     if (status)
         fprintf(stderr, "schema: %s\n", qn_error_text());

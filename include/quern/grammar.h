@@ -43,9 +43,11 @@ typedef enum qn_json_order {
 } qn_json_order;
 
 typedef struct qn_json_style {
+    size_t size; /* set by QN_JSON_STYLE_INIT */
     qn_json_space space;
     qn_json_order order;
 } qn_json_style;
+#define QN_JSON_STYLE_INIT QN_INIT(qn_json_style)
 
 /* qn_grammar_create - compile a grammar, or find it among those that the model has kept.
  *
@@ -67,7 +69,7 @@ QN_API qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const 
  * compiled is compiled again for another: the time it takes tells nothing of what others use. NULL: the scope "", which
  * qn_grammar_create and qn_grammar_create_choices have.
  *
- *   style   of JSON and schemas; NULL: all 0 */
+ *   style   of JSON and schemas; NULL: the defaults */
 QN_API qn_status qn_grammar_create_in(qn_model *model, const char *scope, const qn_json_style *style, qn_grammar_kind kind,
                                       const char *text, size_t length, qn_grammar **out);
 
@@ -81,6 +83,7 @@ QN_API qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope
                                               qn_grammar **out);
 
 typedef struct qn_call_params {
+    size_t size;       /* set by QN_CALL_PARAMS_INIT */
     const char *tools; /* [length] JSON, an array as that of a conversation */
     size_t length;
     const char *name; /* the only function that may be called; NULL: any */
@@ -92,10 +95,11 @@ typedef struct qn_call_params {
         format; /* [format_length] a JSON schema: the answer is calls, or content that fits it. NULL: none. Not with is_required;
                            use it with QN_GRAMMAR_AFTER_REASONING */
     size_t format_length;
-    bool is_format_strict; /* keywords of it that are not supported are QN_ERR_UNSUPPORTED */
-    const char *scope;     /* as in qn_grammar_create_in */
-    qn_json_style style;   /* of arguments and of the format */
+    bool is_format_strict;      /* keywords of it that are not supported are QN_ERR_UNSUPPORTED */
+    const char *scope;          /* as in qn_grammar_create_in */
+    const qn_json_style *style; /* of arguments and of the format; NULL: the defaults */
 } qn_call_params;
+#define QN_CALL_PARAMS_INIT QN_INIT(qn_call_params)
 
 /* qn_grammar_create_calls - the same of tool calls in the form of the model's chat template (docs/tool-calls.md).
  *

@@ -1,7 +1,7 @@
 /* quern: what a model writes, parsed back into reasoning, content and tool calls.
  *
  * An answer to a prompt of the model's chat format is received as a stream of these events, from qn_generate
- * (qn_generate_params.on_event) and from a scheduler (qn_request_params.on_event). docs/tool-calls.md describes the forms of
+ * and from a scheduler (qn_request_params.on_event). docs/tool-calls.md describes the forms of
  * calls, and what is recognised.
  *
  * SPDX-License-Identifier: Apache-2.0 */

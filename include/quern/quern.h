@@ -7,11 +7,18 @@
  *     qn_session *session;
  *     if (qn_model_load("model.gguf", NULL, &model) || qn_session_create(model, NULL, &session))
  *         return fprintf(stderr, "%s\n", qn_error_text()), 1;
- *     qn_generate_params params = qn_generate_defaults();
- *     params.on_text = print_text;
- *     qn_generate_text(session, "Once upon a time", &params, NULL);
+ *     qn_request_params request = QN_REQUEST_PARAMS_INIT;
+ *     request.text = "Once upon a time";
+ *     request.on_text = print_text;
+ *     qn_generate(session, &request, NULL);
  *     qn_session_free(session);
  *     qn_model_free(model);
+ *
+ * Structs that a caller fills begin with their size, which their initialiser sets (QN_MODEL_PARAMS_INIT of qn_model_params, and
+ * so on); all other members have their defaults then. A program that was compiled with an older header passes a smaller struct:
+ * the members that it lacks have their defaults. A larger struct may have nothing but zeros beyond the members that the library
+ * has. A size of 0, and members that the library does not know, are QN_ERR_INVALID. Structs that the library fills have their
+ * size too where the caller provides them, and are filled as far as that goes.
  *
  * Errors: a function that returns qn_status does not write its outputs when it fails, or sets output pointers to NULL;
  * exceptions are stated. qn_error_text() returns the reason.
@@ -66,9 +73,11 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
-    const char *device; /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
-                                   can run the model, else the CPU */
-    int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
+    size_t size; /* set by QN_MODEL_PARAMS_INIT */
+    const char
+        *device;   /* "auto" or NULL: the first GPU if it can run the model, else the CPU; "cpu"; "cuda" or "cuda:N", the GPU
+                           with index N, from 0. A GPU whose driver fails is an error with "auto" too */
+    int n_threads; /* CPU threads, at most 1024; 0: one per physical core */
     /* Bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU half of what is
      * available besides the weights, on a GPU what is free at the first session, less a tenth. */
     uint64_t memory;
@@ -85,12 +94,13 @@ typedef struct qn_model_params {
     qn_log_fn on_log;
     void *user; /* passed to both callbacks; outlives the model where there is on_log */
 } qn_model_params;
+#define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)
 
 /* qn_model_load - map a GGUF file, validate it and prepare the model for inference.
  *
  *   path     the file; of a split model (PREFIX-00001-of-00003.gguf ..., as written by llama.cpp's gguf-split) any of its
  *            files
- *   params   NULL for the defaults, which are all zero
+ *   params   NULL for the defaults
  *   out      the model; free it with qn_model_free
  *
  * All files of a split model must be in one directory. Keys and vocabulary are copied; the weights are packed for the CPU or
@@ -136,8 +146,9 @@ typedef struct qn_model_info {
     const char *tokeniser;             /* "gpt2/qwen2"; "" if the file has none that quern supports */
 } qn_model_info;
 
-/* qn_model_get_info - properties of a model. The strings are valid until the model is freed. */
-QN_API qn_model_info qn_model_get_info(const qn_model *model);
+/* qn_model_get_info - the properties of a model. Owned by the model: they do not change, and are valid until it is freed. Later
+ * versions add members at the end. */
+QN_API const qn_model_info *qn_model_get_info(const qn_model *model);
 
 /* ---- Text ---- */
 
@@ -191,11 +202,11 @@ typedef struct qn_chat_format {
     size_t n_efforts;
 } qn_chat_format;
 
-/* qn_model_get_chat_format - properties of the model's chat template. The strings are valid until the model is freed.
+/* qn_model_get_chat_format - the properties of the model's chat template. Owned by the model, as qn_model_get_info is.
  *
  * Levels of reasoning_effort are none, minimal, low, medium, high, xhigh and max. A conversation may have any of them: one
  * that the template refuses becomes the nearest one above it, else below it, that it knows. */
-QN_API qn_chat_format qn_model_get_chat_format(const qn_model *model);
+QN_API const qn_chat_format *qn_model_get_chat_format(const qn_model *model);
 
 typedef struct qn_chat_message {
     const char *role;    /* "system", "user" or "assistant" */
@@ -255,7 +266,10 @@ QN_API qn_status qn_conversation_count(const qn_model *model, const char *conver
 /* ---- Session ---- */
 
 typedef struct qn_session_params {
-    uint32_t n_ctx;         /* most tokens; 0: the context length used in training, at most 4096 */
+    size_t size;            /* set by QN_SESSION_PARAMS_INIT */
+    uint32_t n_ctx;         /* most tokens; 0: the context length used in training, or the tokens that the memory of
+                               sessions holds if these are fewer (qn_capacity.tokens_per_sequence). The same rule holds for
+                               schedulers, the program and the server */
     uint32_t n_batch;       /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 2048 on a GPU. Affects memory and speed;
                                on the CPU it does not affect results */
     const char *kv;         /* format of the KV cache: NULL or "f16"; or AURA codes with the given number of bits: "aura8",
@@ -265,11 +279,12 @@ typedef struct qn_session_params {
     qn_log_fn on_log;       /* reports a cache format that differs from `kv`; NULL: none */
     void *user;             /* passed to on_log */
 } qn_session_params;
+#define QN_SESSION_PARAMS_INIT QN_INIT(qn_session_params)
 
 /* qn_session_create - create an empty session.
  *
  *   model    must outlive the session
- *   params   NULL for the defaults, which are all zero
+ *   params   NULL for the defaults
  *   out      the session; free it with qn_session_free
  *
  * The cache takes memory of the model's sessions (qn_model_params.memory) in pages of 64 tokens as it grows, and gives it
@@ -287,16 +302,19 @@ QN_API qn_status qn_kv_check(const char *kv);
 
 /* What fits in the memory of sessions (qn_model_params.memory). */
 typedef struct qn_capacity {
+    size_t size;                  /* set by QN_CAPACITY_INIT */
     uint64_t memory_limit;        /* bytes of caches and states of all sessions and schedulers */
     uint64_t bytes_per_position;  /* of the cache, in all layers; of AURA codes where a page is complete */
     uint64_t bytes_per_sequence;  /* of recurrent state, with AURA codes of two f16 pages too; independent of the length */
     uint64_t tokens_per_sequence; /* the most tokens that each of the sequences can have at the same time; 0: not all fit */
 } qn_capacity;
+#define QN_CAPACITY_INIT QN_INIT(qn_capacity)
 
 /* qn_model_get_capacity - how many tokens of context the memory holds.
  *
  *   kv            format of the KV cache, as in qn_session_params
  *   n_sequences   at least 1: sequences that share nothing, of the same length. Checkpoints and forks take memory too
+ *   capacity      its size is set; all else is written
  *
  * What sessions and schedulers hold now does not count. On a GPU the first session, scheduler or call of this
  * function fixes the memory's limit.
@@ -445,7 +463,7 @@ QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, si
 QN_API void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user);
 
 /* qn_session_cancel - stop the session's current evaluation or generation after the current batch, with QN_ERR_CANCELLED or
- * QN_STOP_CANCELLED; if none is running, the next one.
+ * QN_FINISH_CANCELLED; if none is running, the next one.
  *
  * A call that ends before it checks the request completes normally and clears the request. May be called from any thread and
  * from a signal handler. */
@@ -454,6 +472,7 @@ QN_API void qn_session_cancel(qn_session *session);
 /* ---- Sampling ---- */
 
 typedef struct qn_sampling {
+    size_t size;          /* set by QN_SAMPLING_INIT, and by QN_REQUEST_PARAMS_INIT */
     float temperature;    /* below 1e-6: argmax, the lowest id of equal logits */
     int top_k;            /* keep the k most likely tokens; 0: all */
     float top_p;          /* nucleus sampling: keep the most likely tokens whose probabilities sum to top_p; 1: all */
@@ -490,13 +509,18 @@ typedef struct qn_sampling {
     int mirostat;       /* 0: off, 2: on */
     float mirostat_tau; /* bits; the bound begins at twice as much */
     float mirostat_eta; /* how fast the bound follows */
+    /* Zeros. Later versions have their new members here: the struct is a member of qn_request_params, and keeps its size. */
+    uint64_t reserved[16];
 } qn_sampling;
+#define QN_SAMPLING_INIT                                                                                                       \
+    {                                                                                                                          \
+        .size = sizeof(qn_sampling), .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1,    \
+        .repeat_last_n = 64, .typical_p = 1, .xtc_threshold = 0.1f, .dry_base = 1.75f, .dry_allowed_length = 2,                \
+        .dry_penalty_last_n = -1, .mirostat_tau = 5, .mirostat_eta = 0.1f                                                      \
+    }
 
-/* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64,
- * frequency_penalty 0, presence_penalty 0, seed 0; off: top_n_sigma 0, typical_p 1, xtc_probability 0 with xtc_threshold 0.1,
- * dry_multiplier 0 with dry_base 1.75, dry_allowed_length 2, dry_penalty_last_n -1 and no breakers, mirostat 0
- * with mirostat_tau 5 and mirostat_eta 0.1. */
-QN_API qn_sampling qn_sampling_defaults(void);
+/* qn_sampling_init - QN_SAMPLING_INIT for languages without macros. `size` is that of the caller's struct. */
+QN_API void qn_sampling_init(qn_sampling *sampling, size_t size);
 
 enum { QN_MAX_DRY_BREAKERS = 64, QN_MAX_DRY_BREAKER_BYTES = 64 };
 
@@ -566,17 +590,37 @@ QN_API void qn_sampler_free(qn_sampler *sampler);
 QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
                                  qn_token *token);
 
-/* ---- Generation ---- */
+/* ---- Requests ---- */
 
-/* Why generation stopped. */
-typedef enum qn_stop_reason {
-    QN_STOP_END,      /* the model generated an end token, or one of stop_tokens */
-    QN_STOP_STRING,   /* the text contains a stop string; on_text and on_event do not receive it */
-    QN_STOP_LENGTH,   /* max_tokens tokens were generated */
-    QN_STOP_CONTEXT,  /* the context is full */
-    QN_STOP_CALLBACK, /* on_text, on_event or on_token returned false */
-    QN_STOP_CANCELLED /* qn_session_cancel, or the progress callback returned false */
-} qn_stop_reason;
+/* Why an answer ended. */
+typedef enum qn_finish {
+    QN_FINISH_STOP,      /* an end token, one of stop_tokens or a stop string */
+    QN_FINISH_LENGTH,    /* max_tokens tokens were generated */
+    QN_FINISH_CONTEXT,   /* the context is full */
+    QN_FINISH_CALLBACK,  /* on_token, on_text or on_event returned false */
+    QN_FINISH_CANCELLED, /* qn_session_cancel, the session's progress callback, qn_scheduler_cancel or qn_scheduler_free */
+    QN_FINISH_DEADLINE,  /* the deadline has passed */
+    QN_FINISH_ERROR,     /* `status` and `error` say what */
+    QN_FINISH_WITHDRAWN  /* it had not begun when the scheduler was closed (qn_scheduler_close) */
+} qn_finish;
+
+/* How a request ended. The library allocates the struct that on_end receives; qn_generate fills one of the caller. */
+typedef struct qn_request_result {
+    size_t size; /* set by QN_REQUEST_RESULT_INIT */
+    qn_finish finish;
+    qn_status status;    /* QN_OK unless finish is QN_FINISH_ERROR */
+    const char *error;   /* its text, "" else; valid during on_end, and after qn_generate as qn_error_text is */
+    bool is_stop_string; /* finish is QN_FINISH_STOP because of a stop string */
+    size_t stop_string;  /* with is_stop_string: its index in `stop` */
+    size_t n_prompt; /* tokens of the prompt; of qn_generate those that were evaluated: fewer if it was cancelled meanwhile */
+    size_t n_reused; /* of these, tokens that were not evaluated, because a prefix was found */
+    size_t n_generated;   /* tokens generated, an end token included */
+    size_t n_jumped;      /* of n_generated, tokens of forced text that took no step of their own */
+    uint32_t n_set_aside; /* how often it gave up its memory for other requests; at most 2 */
+    uint32_t n_yielded;   /* how often it gave up its place for a request of another client */
+    double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token is sampled; the rest */
+} qn_request_result;
+#define QN_REQUEST_RESULT_INIT QN_INIT(qn_request_result)
 
 /* Of quern/grammar.h. */
 typedef struct qn_grammar qn_grammar;
@@ -604,73 +648,134 @@ typedef enum qn_jump_forward {
     QN_JUMP_FORWARD_OFF
 } qn_jump_forward;
 
-typedef struct qn_generate_params {
+/* A prompt and what its answer is to be. qn_generate runs one on a session, a scheduler (quern/scheduler.h) many at once. */
+typedef struct qn_request_params {
+    size_t size; /* set by QN_REQUEST_PARAMS_INIT */
+
+    /* The prompt: tokens, or text, or messages in the model's chat format with the assistant's header at the end, or a
+     * conversation as qn_conversation_tokens takes it, with tools and reasoning where wanted. */
+    const qn_token *tokens; /* [n_tokens] */
+    size_t n_tokens;
+    const char *text;                /* zero-terminated UTF-8; special tokens in it are parsed */
+    const qn_chat_message *messages; /* [n_messages] */
+    size_t n_messages;
+    const char *conversation; /* [conversation_length] JSON */
+    size_t conversation_length;
+
     qn_sampling sampling;
-    int64_t max_tokens; /* tokens to generate; < 0: no limit */
+    const qn_logit_bias *bias; /* [n_bias] added to the logits; values of a token that occurs twice are added */
+    size_t n_bias;
+    int n_logprobs; /* 0 to QN_MAX_LOGPROBS: on_token gets log probabilities, and this number of the most likely tokens; -1: none */
+    int64_t max_tokens; /* tokens to generate; < 0: no limit but the context */
     /* The first tokens, which do not end the answer: end tokens and stop tokens are not sampled, stop strings that are
      * complete within them are text. At most max_tokens. A grammar goes before it: where only such tokens may follow, one ends
      * the answer. <= 0: none. */
     int64_t min_tokens;
-    bool ignore_end;         /* continue after end tokens, for benchmarks; a grammar begins again after one */
-    const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
-    size_t n_stop;
+    bool ignore_end;             /* continue after end tokens, for benchmarks; a grammar begins again after one */
+    bool show_special;           /* on_text and on_event receive the names of special tokens */
+    const char *const *stop;     /* [n_stop] stop strings, UTF-8, not empty */
+    size_t n_stop;               /* with on_event they are found in content, not in reasoning and calls */
     const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the answer as end tokens do, also with ignore_end */
     size_t n_stop_tokens;
-    bool show_special;   /* on_text and on_event receive the names of special tokens */
-    qn_grammar *grammar; /* what the generated text is to be; NULL: any text. End tokens follow where it may end */
+
+    qn_grammar *grammar; /* what the generated text is to be; NULL: any text. End tokens follow where it may end. Referenced */
     qn_grammar_trigger grammar_trigger;
+    /* With a grammar, but not with log probabilities, which need each token's own step, mirostat or a reasoning_budget, nor on a
+     * deterministic GPU. */
+    qn_jump_forward jump_forward;
 
     /* Tokens of reasoning after which it is ended by the chat template's words ("\n</think>\n\n"); < 0: no limit. The words
-     * are not sampled, but evaluated, and count as generated. They wait for the end of a character. Nothing happens where the
-     * template has no reasoning. */
+     * are not sampled, but count as generated: on_token gets their tokens without log probabilities, mask and accepts find them
+     * in `answer`. They wait for the end of a character. Nothing happens where the template has no reasoning. */
     int64_t reasoning_budget;
 
-    /* The generated text, [length] bytes without a terminator, in complete UTF-8 characters. Invalid bytes are replaced by
-     * U+FFFD. Text that may be the beginning of a stop string is held back until that is decided. Return false to stop. NULL:
-     * none. */
-    bool (*on_text)(void *user, const char *text, size_t length);
-
-    /* In place of on_text: the answer to a prompt of the model's chat format as reasoning, content and tool calls
-     * (quern/output.h). Where the prompt ends inside reasoning, the answer begins there. Stop strings are found in content
-     * alone. A call that has begun ends before qn_generate returns, unless a callback returned false or there was an error.
-     * Return false to stop. NULL: none. */
-    bool (*on_event)(void *user, const qn_output_event *event);
-
     /* With on_event: the tools that the prompt has, [tools_length] JSON, an array as in a conversation. Without them a call is
-     * content. */
+     * content. A conversation has its own. */
     const char *tools;
     size_t tools_length;
 
-    /* Each generated token, end tokens included, before its text. Return false to stop. NULL: none. */
-    bool (*on_token)(void *user, qn_token token);
+    /* For a scheduler; qn_generate does not read these. */
 
-    void *user; /* passed to the callbacks */
+    /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent layers
+     * keep their state at the last multiple of 64 before them. Only with tokens: for messages the library sets them. */
+    const uint32_t *marks; /* [n_marks], ascending, at most n_tokens */
+    size_t n_marks;
+    const char *scope; /* prefixes are shared within a scope only; NULL: the scope "" */
 
-    qn_jump_forward jump_forward; /* with a grammar, but not with mirostat or a reasoning_budget, nor on a deterministic GPU */
-} qn_generate_params;
+    /* Who asks, such as a user or an address; NULL: the client "". Clients share the scheduler evenly: places among the sequences
+     * of a step, rows of prompts, and the queue. The requests of one delay those of another by the end of a step, however many they
+     * are; within a client they are admitted by priority. */
+    const char *client;
+    int priority; /* requests of higher priority are admitted first; waiting raises it by one each second */
 
-typedef struct qn_generate_result {
-    qn_stop_reason reason;
-    size_t n_prompt;         /* prompt tokens evaluated: fewer than n if cancelled during prefill */
-    size_t n_generated;      /* tokens generated, an end token included */
-    double prompt_seconds;   /* prefill, with the first token sampled */
-    double generate_seconds; /* the rest, callbacks included */
-    size_t n_jumped;         /* of n_generated, tokens of forced text that took no step of their own */
-} qn_generate_result;
+    double deadline; /* seconds from now after which the request ends; 0: none. Of qn_generate too */
 
-/* qn_generate_defaults - qn_sampling_defaults, no limits, no stop strings, no callbacks. */
-QN_API qn_generate_params qn_generate_defaults(void);
+    /* Which tokens may follow, for answers that a grammar or a schema describes. `answer` is [n] tokens, all that were
+     * generated so far.
+     *   mask      sets the bits of the tokens that may follow: bit t % 32 of allowed[t / 32]. allowed is
+     *             [(n_vocab + 31) / 32] words that are zero. If no token of a finite logit is allowed, the request ends with
+     *             an error. NULL: all tokens are allowed
+     *   accepts   whether `token`, which was sampled from all tokens, may follow. Only if it may not, mask is called, and a
+     *             token is sampled from the same logits under the mask. NULL: mask is called for each token. Not without mask
+     * End tokens are asked about like others. Not together with a grammar, which needs neither.
+     *
+     * With accepts most tokens cost one question and no mask. Greedy answers are the same with it and without. Sampled ones
+     * follow the same distribution if top_k, top_p and min_p are off; else these filters see the whole vocabulary first, and
+     * that of the mask only after a rejection.
+     *
+     * accepts is called by the thread that runs steps, while all requests and sessions of the model wait: it must return in
+     * microseconds, must not block, and must not call functions of the library. mask is called as the callbacks below, by the
+     * same thread, after all of those of earlier tokens. While it runs the steps of other requests go on, so it may take
+     * longer than a step; but other callbacks wait for it. The two are never called at the same time for one request; accepts
+     * may be while on_token, on_text or on_event is. They may keep a state for the tokens that they have seen: a token that
+     * was accepted follows, as does one of the mask, and n never decreases. */
+    bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token);
+    void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
 
-/* qn_generate - append tokens to the session, then generate until a stop condition holds.
+    /* Callbacks, in order, by one thread at a time; of qn_generate, by its thread. A scheduler never calls them between the rows of
+     * a step: a slow callback delays no request's tokens, but may delay the callbacks of others. Any may be NULL.
+     *   on_token   each generated token, end tokens included, before its text. logprobs is NULL with n_logprobs -1, else valid
+     *              during the call
+     *   on_text    the generated text, [length] bytes without a terminator, in complete UTF-8 characters. Invalid bytes are
+     *              replaced by U+FFFD. Text that may be the beginning of a stop string is held back until that is decided
+     *   on_event   in place of on_text: the answer to a prompt of the model's chat format as reasoning, content and tool calls
+     *              (quern/output.h, docs/tool-calls.md). Where the prompt ends inside reasoning, the answer begins there. A call
+     *              that has begun ends before on_end, unless a callback returned false or there was an error
+     *   on_end     exactly once, as the last call. Afterwards the library keeps nothing of the request. Not after an error of
+     *              qn_scheduler_submit, or of qn_generate before its first step
+     * on_token, on_text and on_event return false to end the request: only on_end is called after that, with what they had
+     * received. */
+    bool (*on_token)(void *user, qn_token token, const qn_logprobs *logprobs);
+    bool (*on_text)(void *user, const char *text, size_t length);
+    bool (*on_event)(void *user, const qn_output_event *event);
+    void (*on_end)(void *user, const qn_request_result *result);
+
+    /* Called while the request is submitted, by that thread: the bytes of memory that it keeps until it has ended, for its prompt,
+     * lists, tools and grammar, without what an earlier one of its submission keeps for it, what it generates, and its pages. False:
+     * it may not, and the submission is refused with QN_ERR_BUSY. NULL: not called. */
+    bool (*on_memory)(void *user, size_t bytes);
+
+    void *user; /* passed to all callbacks */
+} qn_request_params;
+#define QN_REQUEST_PARAMS_INIT                                                                                                 \
+    {                                                                                                                          \
+        .size = sizeof(qn_request_params), .sampling = QN_SAMPLING_INIT, .n_logprobs = -1, .max_tokens = -1,                   \
+        .reasoning_budget = -1                                                                                                 \
+    }
+
+/* qn_request_params_init - QN_REQUEST_PARAMS_INIT for languages without macros. `size` is that of the caller's struct. */
+QN_API void qn_request_params_init(qn_request_params *params, size_t size);
+
+/* ---- Generation ---- */
+
+/* qn_generate - append a prompt to the session, then generate until the answer ends.
  *
- *   tokens   [n] the prompt. To continue a session, pass its pending token (qn_session_pending) and any new tokens
- *   n        at least 1, else QN_ERR_INVALID
- *   params   not changed
- *   result   written on success; NULL is allowed
+ *   params   its prompt continues what the session holds: pass the pending token first (qn_session_pending), and then new tokens
+ *   result   its size is set; written on success. NULL is allowed
  *
- * A stop condition is not an error: the status is QN_OK, and result->reason has the condition. Afterwards the session holds
- * the prompt and the generated tokens except the last, which has been sampled but not evaluated and is now the pending token.
- * Tokens that spell a stop string are in the session. Two cases differ:
+ * The same as a request of a scheduler that has no other one, with the session's memory. Afterwards the session holds the prompt
+ * and the generated tokens except the last, which has been sampled but not evaluated and is now the pending token. Tokens that
+ * spell a stop string are in the session. Two cases differ:
  *
  *   cancelled during prefill   the session holds the first n_prompt tokens of the prompt; no token is pending
  *   max_tokens is 0            the session holds the whole prompt; no token is pending
@@ -678,38 +783,32 @@ QN_API qn_generate_params qn_generate_defaults(void);
  * With a grammar, tokens have the distribution of the model's among those that may follow, filters applied to these. Greedy
  * text is the same for any number of threads and any split of the prompt, as without.
  *
- * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if text, events, a budget, stop strings or a
- * grammar are wanted and the model has no supported tokeniser; for tools that the chat template does not have, or whose calls
- * cannot be parsed back. QN_ERR_INVALID for a stop token outside the vocabulary, or min_tokens above max_tokens; if no token
- * may follow, as where a grammar is complete and the vocabulary has no end token; for a grammar_trigger that is none; for tools
- * that are not JSON, or without on_event; for on_text and on_event together. */
-QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
-                             qn_generate_result *result);
-
-/* qn_generate_text - qn_tokenize with parse_special and add_bos, then qn_generate.
- *
- *   prompt   zero-terminated UTF-8
- *   params   as for qn_generate
- *   result   as for qn_generate */
-QN_API qn_status qn_generate_text(qn_session *session, const char *prompt, const qn_generate_params *params,
-                                  qn_generate_result *result);
+ * QN_ERR_CONTEXT       the prompt does not fit in the context; the session is unchanged
+ * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, a value outside its range; no token may follow, as where
+ *                      a grammar is complete and the vocabulary has no end token; on_event with on_text, or tools without on_event
+ * QN_ERR_UNSUPPORTED   text, events, a budget, stop strings or a grammar are wanted and the model has no supported tokeniser; tools
+ *                      that the chat template does not have, or whose calls cannot be parsed back
+ * QN_ERR_MEMORY        no memory for more of the cache. Tokens that were evaluated stay in the session, as after any error */
+QN_API qn_status qn_generate(qn_session *session, const qn_request_params *params, qn_request_result *result);
 
 /* ---- Files ---- */
 
 typedef struct qn_quantize_params {
+    size_t size;   /* set by QN_QUANTIZE_PARAMS_INIT */
     int n_threads; /* at most 1024; 0: one per physical core */
     bool force;    /* writes weights in a type of 1 or 2 bits that does not hold them, which gives a model that is not usable */
     qn_progress_fn on_progress; /* in bytes of the input's tensors; NULL: none */
     qn_log_fn on_log; /* reports each matrix that keeps a wider type, with the reason, and what force wrote; NULL: none */
     void *user;       /* passed to both callbacks */
 } qn_quantize_params;
+#define QN_QUANTIZE_PARAMS_INIT QN_INIT(qn_quantize_params)
 
 /* qn_quantize_file - write a copy of a GGUF file with its matrices converted to another type.
  *
  *   in       the file; of a split model any of its files: all are read, and one file is written
  *   out      the target; may be the same path as `in`, or a file of the split model, which is then replaced by the new model
  *   type     "f16" "bf16" "q8_0" "q4_0" "q4_1" "q1_0" "q2_0" "pq2_0" "ptq1_0" "tq1_0" "tq2_0"
- *   params   NULL for the defaults, which are all zero
+ *   params   NULL for the defaults
  *
  * Tensors of one dimension are written as f32. A matrix whose row length is not a multiple of the type's block size gets a
  * wider type, and on_log reports it. Types of 1 and 2 bits are for weights that they hold: binary, ternary or four-valued ones in
@@ -722,12 +821,14 @@ typedef struct qn_quantize_params {
 QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params);
 
 typedef struct qn_convert_params {
+    size_t size;                /* set by QN_CONVERT_PARAMS_INIT */
     int n_threads;              /* at most 1024; 0: one per physical core */
     bool force;                 /* writes ordinary weights in a type of 1 or 2 bits, which gives a model that is not usable */
     qn_progress_fn on_progress; /* in bytes of the checkpoint's tensors; NULL: none */
     qn_log_fn on_log;           /* reports what was recognised, left out and written in a wider type; NULL: none */
     void *user;                 /* passed to both callbacks */
 } qn_convert_params;
+#define QN_CONVERT_PARAMS_INIT QN_INIT(qn_convert_params)
 
 /* qn_convert_checkpoint - write a GGUF file from a checkpoint of Hugging Face transformers.
  *
@@ -735,7 +836,7 @@ typedef struct qn_convert_params {
  *            and optionally tokenizer_config.json, chat_template.jinja, generation_config.json
  *   out      the target
  *   type     of the matrices: "f32" or a type of qn_quantize_file; NULL: the type that each has in the checkpoint
- *   params   NULL for the defaults, which are all zero
+ *   params   NULL for the defaults
  *
  * Classes: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, and the text model of
  * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d and

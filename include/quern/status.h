@@ -16,6 +16,12 @@
 #define QN_PRINTF(format_index, first_arg)
 #endif
 
+/* The initialiser of a struct that begins with its size: QN_MODEL_PARAMS_INIT is that of qn_model_params, and so on. All other
+ * members have their defaults, which are 0 (quern/quern.h). */
+/* clang-format off */
+#define QN_INIT(type) { .size = sizeof(type) }
+/* clang-format on */
+
 #ifdef __cplusplus
 extern "C" {
 #endif

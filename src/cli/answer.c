@@ -141,8 +141,9 @@ static bool on_event(void *user, const qn_output_event *event)
     return !s->broken && s->status == QN_OK;
 }
 
-static bool on_token(void *user, qn_token token)
+static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     struct stream *s = user;
     (void)token;
     qn_progress_end(&s->progress);
@@ -170,10 +171,10 @@ static qn_status evaluate_messages(qn_session *session, const qn_cli_prompt *pro
     return qn_session_checkpoint(session);
 }
 
-static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_generate_params *params,
-                     struct stream *s, qn_generate_result *result, uint32_t *shared)
+static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_request_params *params,
+                     struct stream *s, qn_request_result *result, uint32_t *shared)
 {
-    qn_generate_params own = *params;
+    qn_request_params own = *params;
     own.on_event = on_event;
     own.on_token = on_token;
     own.user = s;
@@ -184,7 +185,9 @@ static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_
     qn_status status = qn_signals_stop_requested() ? QN_ERR_CANCELLED : evaluate_messages(session, prompt, shared);
     if (status == QN_OK) {
         const uint32_t from = qn_session_length(session);
-        status = qn_generate(session, prompt->tokens + from, prompt->count - from, &own, result);
+        own.tokens = prompt->tokens + from;
+        own.n_tokens = prompt->count - from;
+        status = qn_generate(session, &own, result);
     }
     qn_signals_session(NULL);
     qn_session_on_progress(session, NULL, NULL);
@@ -196,7 +199,7 @@ static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_
     return status;
 }
 
-static void take_results(const struct stream *s, const qn_cli_prompt *prompt, const qn_generate_result *result,
+static void take_results(const struct stream *s, const qn_cli_prompt *prompt, const qn_request_result *result,
                          uint32_t shared, qn_cli_answer *answer)
 {
     const double end = qn_seconds();
@@ -208,16 +211,16 @@ static void take_results(const struct stream *s, const qn_cli_prompt *prompt, co
         .n_generated = s->n_tokens,
         .prompt_seconds = (s->n_tokens ? s->first : end) - s->started,
         .generate_seconds = s->n_tokens ? end - s->first : 0,
-        .reason = result->reason,
+        .finish = result->finish,
         .broken = s->broken,
     };
 }
 
 qn_status qn_cli_answer_generate(qn_session *session, const qn_model *model, const qn_cli_prompt *prompt,
-                                 const qn_generate_params *params, qn_reasoning_view view, qn_cli_answer *answer)
+                                 const qn_request_params *params, qn_reasoning_view view, qn_cli_answer *answer)
 {
-    struct stream s = { .format = qn_model_get_chat_format(model), .view = view, .ends_line = true };
-    qn_generate_result result = { 0 };
+    struct stream s = { .format = *qn_model_get_chat_format(model), .view = view, .ends_line = true };
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     uint32_t shared = 0;
     s.terminal = isatty(STDOUT_FILENO);
     qn_status status = run(session, prompt, params, &s, &result, &shared);

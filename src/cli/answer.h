@@ -17,7 +17,7 @@ typedef struct qn_cli_answer {
     size_t n_prompt, n_reused; /* tokens of the prompt, and those that the session already held */
     size_t n_generated;
     double prompt_seconds, generate_seconds; /* until the first token; after it */
-    qn_stop_reason reason;
+    qn_finish finish;
     bool broken; /* standard output cannot be written any more */
 } qn_cli_answer;
 
@@ -30,7 +30,7 @@ typedef struct qn_cli_answer {
  *
  * QN_ERR_CANCELLED: Ctrl-C before the first token. */
 qn_status qn_cli_answer_generate(qn_session *session, const qn_model *model, const qn_cli_prompt *prompt,
-                                 const qn_generate_params *params, qn_reasoning_view view, qn_cli_answer *answer);
+                                 const qn_request_params *params, qn_reasoning_view view, qn_cli_answer *answer);
 void qn_cli_answer_free(qn_cli_answer *answer);
 
 #endif

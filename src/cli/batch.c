@@ -195,7 +195,7 @@ static void on_end(void *user, const qn_request_result *result)
         stop(b, job, result->error);
     } else if (result->finish == QN_FINISH_ERROR || has_failed) {
         set_error(b, job, "failed", *result->error ? result->error : "not enough memory for its answer");
-    } else if (result->finish == QN_FINISH_CANCELLED) {
+    } else if (qn_is_cancelled(result)) {
         pthread_mutex_lock(&b->lock);
         job->is_cancelled = true;
         pthread_mutex_unlock(&b->lock);
@@ -250,7 +250,7 @@ static void submit(qn_batch *b, qn_batch_job *job)
 {
     const size_t n = job->exchange->n_requests;
     qn_bytes none = { 0 };
-    qn_submit_refusal refused;
+    qn_submit_refusal refused = QN_SUBMIT_REFUSAL_INIT;
     qn_refusal refusal;
     job->batch = b;
     job->n_left = n;
@@ -361,7 +361,8 @@ static bool run_all(qn_batch *b)
 
 static void print_summary(qn_batch *b, double seconds)
 {
-    const qn_scheduler_counters c = qn_scheduler_get_counters(b->scheduler);
+    qn_scheduler_counters c = QN_SCHEDULER_COUNTERS_INIT;
+    (void)qn_scheduler_get_counters(b->scheduler, &c);
     if (!b->args->quiet)
         qn_cli_error(
             "note: %zu answers, %zu errors, %zu already there; %llu tokens in %.1f s, %.1f tok/s; %llu of %llu prompt "
@@ -386,9 +387,13 @@ static int run(qn_batch *b, qn_model *model)
     const qn_args *args = b->args;
     const uint32_t sequences = (uint32_t)args->sequences;
     const size_t ahead = (size_t)AHEAD * sequences;
+    qn_capacity capacity = QN_CAPACITY_INIT;
+    if (qn_model_get_capacity(model, args->kv, 1, &capacity))
+        return qn_cli_fail();
     b->most_in_flight = ahead > LEAST_AHEAD ? ahead : LEAST_AHEAD;
-    const qn_scheduler_params params = { .kv = args->kv,
-                                         .n_ctx = (uint32_t)args->context,
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
+                                         .kv = args->kv,
+                                         .n_ctx = qn_choose_context(args, model, &capacity),
                                          .max_sequences = sequences,
                                          .max_queued = (uint32_t)b->most_in_flight,
                                          .max_rows = (uint32_t)args->batch,
@@ -397,10 +402,8 @@ static int run(qn_batch *b, qn_model *model)
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
                                          .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
                                          .on_log = args->quiet ? NULL : qn_cli_log_note };
-    b->served = (qn_served){ .model = model,
-                             .n_ctx = params.n_ctx ? params.n_ctx : qn_model_get_info(model).n_ctx_train,
-                             .max_tokens = -1,
-                             .sampling = qn_sampling_defaults() };
+    b->served =
+        (qn_served){ .model = model, .n_ctx = params.n_ctx, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT };
     b->served.sampling.temperature = 1; /* as OpenAI's, without filters */
     b->served.sampling.top_k = 0;
     b->served.sampling.top_p = 1;

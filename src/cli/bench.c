@@ -18,7 +18,7 @@ void qn_bench_defaults(qn_args *args)
     args->n_generate = 128;
     args->repetitions = 5;
     args->format = "table";
-    args->sampling = qn_sampling_defaults();
+    args->sampling = (qn_sampling)QN_SAMPLING_INIT;
     args->sampling.seed = 1;
 }
 
@@ -182,7 +182,7 @@ int qn_cli_bench(qn_args *args)
     qn_bench bench = { .args = args, .bandwidth = &bandwidth, .is_sampled = qn_args_has_sampling(args) };
     status = qn_load_model(args, false, false, &bench.model);
     if (status == QN_EXIT_DONE) {
-        bench.info = qn_model_get_info(bench.model);
+        bench.info = *qn_model_get_info(bench.model);
         bench.on_cpu = is_on_cpu(&bench.info);
         status = load_schema(args, bench.model, &bench.grammar);
     }

@@ -84,7 +84,7 @@ static bool submit_all(struct run *run, qn_bench_mode mode)
     for (size_t i = 0; i < run->n; i++) {
         qn_request_params *params = &run->params[i];
         run->sequences[i] = (struct sequence){ .run = run };
-        *params = qn_request_defaults();
+        *params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
         qn_bench_sample(run->bench, mode, i, params);
         params->tokens = run->tokens + i * run->n_prompt;
         params->n_tokens = run->n_prompt;
@@ -112,6 +112,7 @@ static void wait_for_end(struct run *run)
 static bool repeat(struct run *run, qn_bench_mode mode, size_t n_generate, qn_progress *filling, double *prompt_seconds,
                    double *decode_seconds)
 {
+    qn_scheduler_counters counters = QN_SCHEDULER_COUNTERS_INIT;
     bool goes_on = true;
     run->n_begun = run->n_ended = run->n_wrong = 0;
     run->n_tokens = n_generate + 1;
@@ -122,8 +123,10 @@ static bool repeat(struct run *run, qn_bench_mode mode, size_t n_generate, qn_pr
     while (goes_on && run->n_ended < run->n && !run->n_wrong) {
         wait_for_end(run);
         pthread_mutex_unlock(&run->lock);
-        const uint64_t rows = filling ? qn_scheduler_get_counters(run->scheduler).rows : 0;
-        goes_on = qn_progress_update(filling, rows < run->n_prompt ? (size_t)rows : run->n_prompt, run->n_prompt);
+        if (filling)
+            (void)qn_scheduler_get_counters(run->scheduler, &counters);
+        goes_on =
+            qn_progress_update(filling, counters.rows < run->n_prompt ? (size_t)counters.rows : run->n_prompt, run->n_prompt);
         pthread_mutex_lock(&run->lock);
     }
     *prompt_seconds = run->begun - start;
@@ -185,7 +188,8 @@ static void name_tests(struct run *run)
 /* Prints numbers of the steps of all repetitions. */
 static void print_steps(const struct run *run)
 {
-    const qn_scheduler_counters c = qn_scheduler_get_counters(run->scheduler);
+    qn_scheduler_counters c = QN_SCHEDULER_COUNTERS_INIT;
+    (void)qn_scheduler_get_counters(run->scheduler, &c);
     const double steps = (double)c.steps;
     char waits[128] = "";
     if (!run->bench->on_cpu)
@@ -237,7 +241,8 @@ int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token)
                        .bytes_per_token = bytes_per_token,
                        .lock = PTHREAD_MUTEX_INITIALIZER,
                        .has_ended = PTHREAD_COND_INITIALIZER };
-    const qn_scheduler_params params = { .kv = args->kv,
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
+                                         .kv = args->kv,
                                          .n_ctx = (uint32_t)(run.n_prompt + run.n_generate + 1),
                                          .max_sequences = 1,
                                          .max_rows = (uint32_t)args->batch };
@@ -278,6 +283,7 @@ static int run_parallel(struct run *run, qn_session *session)
 {
     const qn_args *args = run->bench->args;
     const qn_scheduler_params params = {
+        .size = sizeof(qn_scheduler_params),
         .kv = args->kv,
         .n_ctx = (uint32_t)(run->n_prompt + run->n_generate + 1),
         .max_sequences = (uint32_t)run->n,

@@ -65,7 +65,7 @@ static bool run_request(struct reuse *u, const char *scope, size_t n, size_t ind
 {
     struct result *result = &u->results[index];
     struct request r = { .start = qn_seconds(), .answer = u->tokens + n };
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     bool idle = false;
     params.scope = scope;
     params.tokens = u->tokens;
@@ -171,7 +171,8 @@ int qn_bench_reuse(const qn_bench *bench)
     with_kv.kv = qn_session_kv(session);
     u.bench = &with_kv;
     qn_session_free(session);
-    const qn_scheduler_params params = { .kv = args->kv,
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
+                                         .kv = args->kv,
                                          .n_ctx = (uint32_t)longest,
                                          .max_sequences = 1,
                                          .max_rows = (uint32_t)args->batch,

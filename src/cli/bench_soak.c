@@ -92,7 +92,7 @@ static void on_end(void *user, const qn_request_result *result)
 static void submit(struct soak_request *r)
 {
     struct soak *s = r->soak;
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.tokens = s->tokens + (r - s->requests);
     params.n_tokens = r->n_prompt;
     params.max_tokens = (int64_t)r->n_generate;
@@ -163,7 +163,8 @@ static void print_times(const char *name, double *values, size_t n)
 
 static void print_results(struct soak *s, size_t n_clients, double seconds)
 {
-    const qn_scheduler_counters c = qn_scheduler_get_counters(s->scheduler);
+    qn_scheduler_counters c = QN_SCHEDULER_COUNTERS_INIT;
+    (void)qn_scheduler_get_counters(s->scheduler, &c);
     const double rate = (double)s->n_tokens / seconds;
     if (strcmp(s->bench->args->format, "json") == 0) {
         printf("{\"test\":\"soak\",\"requests\":%zu,\"parallel\":%zu,\"rate\":%.4f,\"device\":\"%s\",\"threads\":%d,"
@@ -192,7 +193,8 @@ static void print_results(struct soak *s, size_t n_clients, double seconds)
 static int run_soak(struct soak *s, uint32_t n_clients)
 {
     const qn_args *args = s->bench->args;
-    const qn_scheduler_params params = { .kv = args->kv,
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
+                                         .kv = args->kv,
                                          .n_ctx = (uint32_t)s->longest,
                                          .max_sequences = n_clients,
                                          .max_queued = (uint32_t)s->n,

@@ -21,7 +21,7 @@ static void note_dropped(const qn_chat *chat, size_t n_turns)
 
 static qn_status generate(qn_chat *chat, const qn_cli_prompt *prompt, qn_cli_answer *answer)
 {
-    qn_generate_params params = qn_generate_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.sampling = chat->args->sampling;
     params.sampling.seed = chat->seed++;
     params.max_tokens = chat->args->n_predict;
@@ -39,7 +39,7 @@ static bool keep(qn_chat *chat, const qn_cli_answer *answer)
         qn_cli_fail();
         return false;
     }
-    if (answer->reason == QN_STOP_CONTEXT)
+    if (answer->finish == QN_FINISH_CONTEXT)
         qn_cli_error("note: the answer ends here: the context of %u tokens is full; a larger -c holds more",
                      qn_session_capacity(chat->session));
     return true;

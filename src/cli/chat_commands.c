@@ -177,7 +177,7 @@ static void print_thinking(const qn_conversation *c)
 
 static void set_thinking(qn_conversation *c, const char *text)
 {
-    const qn_chat_format format = qn_model_get_chat_format(c->model);
+    const qn_chat_format format = *qn_model_get_chat_format(c->model);
     const bool is_on = strcmp(text, "on") == 0, is_off = strcmp(text, "off") == 0;
     int failed = 0;
     if (!is_on && !is_off && !is_level(text)) {

@@ -22,6 +22,7 @@ int qn_cli_convert(qn_args *args)
     qn_progress progress;
     qn_progress_begin(&progress, "converting");
     const qn_convert_params params = {
+        .size = sizeof(qn_convert_params),
         .n_threads = (int)args->threads,
         .force = args->force,
         .on_progress = qn_progress_update,

@@ -52,8 +52,9 @@ qn_jump_forward qn_find_jump_forward(const qn_args *args)
 
 static int load_file(const char *path, qn_grammar_kind kind, const qn_args *args, qn_model *model, qn_grammar **out)
 {
-    const qn_json_style style = { (qn_json_space)find_name(qn_json_spaces, args->json_space),
-                                  (qn_json_order)find_name(qn_json_orders, args->json_order) };
+    const qn_json_style style = { .size = sizeof style,
+                                  .space = (qn_json_space)find_name(qn_json_spaces, args->json_space),
+                                  .order = (qn_json_order)find_name(qn_json_orders, args->json_order) };
     char *text;
     size_t length;
     if (!qn_read_all(path, UINT64_MAX, &text, &length))

@@ -195,7 +195,7 @@ static const char *call_form(const char *name)
 
 static void print_chat_format(const qn_model *model)
 {
-    const qn_chat_format format = qn_model_get_chat_format(model);
+    const qn_chat_format format = *qn_model_get_chat_format(model);
     if (!*format.source) {
         fputs("chat        not usable: the model has ", stdout);
         print_line(format.problem);
@@ -246,7 +246,7 @@ static void print_tokenizer(const qn_gguf *file)
         puts("none");
         return;
     }
-    const qn_model_params params = { .vocab_only = true };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .vocab_only = true };
     qn_model *loaded;
     if (qn_model_load(qn_gguf_path(file), &params, &loaded)) {
         fputs("not usable: ", stdout);
@@ -254,7 +254,7 @@ static void print_tokenizer(const qn_gguf *file)
         putchar('\n');
         return;
     }
-    const qn_model_info info = qn_model_get_info(loaded);
+    const qn_model_info info = *qn_model_get_info(loaded);
     printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
     print_ends(loaded, info.n_vocab);
     print_chat_format(loaded);

@@ -61,7 +61,7 @@ static int find_demo_model(qn_args *args)
 /* Prints one line. Returns as qn_load_model. */
 static int print_capacity(const qn_args *args, qn_model *model)
 {
-    qn_capacity one, eight;
+    qn_capacity one = QN_CAPACITY_INIT, eight = QN_CAPACITY_INIT;
     char limit[32], position[32], sequence[32];
     if (qn_model_get_capacity(model, args->kv, 1, &one) || qn_model_get_capacity(model, args->kv, 8, &eight))
         return qn_cli_fail();
@@ -78,6 +78,7 @@ static int load(const qn_args *args, bool vocab_only, const char *device, const 
     static qn_progress progress; /* notes may also be printed later, while the model is used */
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
+        .size = sizeof(qn_model_params),
         .device = device,
         .n_threads = (int)args->threads,
         .memory = args->memory,
@@ -171,13 +172,29 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
     return status;
 }
 
+static void note_longer_than_trained(const qn_args *args, uint32_t trained)
+{
+    if (args->context > (int64_t)trained && !args->quiet)
+        qn_cli_note("-c %lld is more than the %u tokens that the model was trained for", (long long)args->context,
+                    (unsigned)trained);
+}
+
+uint32_t qn_choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity)
+{
+    const uint32_t trained = qn_model_get_info(model)->n_ctx_train;
+    const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
+    note_longer_than_trained(args, trained);
+    if (fits < wanted && !args->quiet)
+        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv", (unsigned long long)wanted,
+                    (unsigned long long)fits);
+    return (uint32_t)(fits < wanted ? fits : wanted);
+}
+
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session)
 {
-    const uint32_t trained = qn_model_get_info(model).n_ctx_train;
-    if (args->context > (int64_t)trained && !args->quiet)
-        qn_cli_error("note: -c %lld is more than the %u tokens that the model was trained for",
-                     (long long)args->context, (unsigned)trained);
+    note_longer_than_trained(args, qn_model_get_info(model)->n_ctx_train);
     const qn_session_params params = {
+        .size = sizeof(qn_session_params),
         .n_ctx = args->context ? (uint32_t)args->context : context,
         .n_batch = (uint32_t)args->batch,
         .kv = args->kv,
@@ -313,8 +330,8 @@ int qn_check_stops(const qn_args *args)
 
 void qn_sampling_args_defaults(qn_args *args)
 {
-    uint32_t random_seed; /* 32 bits, so that it can be typed again */
-    args->sampling = qn_sampling_defaults();
+    uint32_t random_seed; /* 32 bits: so that it can be typed again */
+    args->sampling = (qn_sampling)QN_SAMPLING_INIT;
     if (getrandom(&random_seed, sizeof random_seed, 0) == (ssize_t)sizeof random_seed)
         args->sampling.seed = random_seed;
 }

@@ -146,8 +146,8 @@ static int write_rows(qn_session *session, const qn_token *ids, size_t at, size_
 
 static int evaluate(const qn_args *args, qn_model *model, const qn_token *ids, size_t count)
 {
-    const size_t n_vocab = qn_model_get_info(model).n_vocab;
-    const uint32_t n_ctx_train = qn_model_get_info(model).n_ctx_train;
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab;
+    const uint32_t n_ctx_train = qn_model_get_info(model)->n_ctx_train;
     if (count > n_ctx_train) {
         qn_cli_error("--ids: %zu ids, but the model was trained for contexts of %u", count, (unsigned)n_ctx_train);
         return QN_EXIT_FAILED;

@@ -120,7 +120,7 @@ const qn_option qn_options[] = {
         "Reasoning is then ended with the words of the model's chat template, which count as new tokens, and the "
         "answer continues."),
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
-        "context: maximum tokens (default: the model's, at most 4096)",
+        "context: maximum tokens (default: the model's, or what memory holds)",
         "The model's context is the one it was trained for; a note is printed if N is larger."),
     INT(BATCH, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens of a request and its answer (default: the model's)", NULL),

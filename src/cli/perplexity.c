@@ -121,7 +121,7 @@ static int measure(const qn_args *args, qn_model *model)
         status = qn_open_session(args, model, 0, &session);
     qn_signals_session(session);
     if (status == QN_EXIT_DONE)
-        status = score_text(session, tokens, count, c, qn_model_get_info(model).n_vocab, n_begin ? begin : NULL);
+        status = score_text(session, tokens, count, c, qn_model_get_info(model)->n_vocab, n_begin ? begin : NULL);
     qn_signals_session(NULL);
     qn_session_free(session);
     qn_free_tokens(tokens);

@@ -66,6 +66,7 @@ int qn_cli_quantize(qn_args *args)
     struct quantizing q = { .verbose = args->verbose };
     qn_progress_begin(&q.progress, "quantizing");
     const qn_quantize_params params = {
+        .size = sizeof(qn_quantize_params),
         .n_threads = (int)args->threads,
         .force = args->force,
         .on_progress = on_progress,

@@ -207,20 +207,22 @@ static bool same_output(void)
            out.st_ino == error.st_ino;
 }
 
-static const char *reason_text(qn_stop_reason reason)
+static const char *finish_text(const qn_request_result *result)
 {
-    switch (reason) {
-    case QN_STOP_END: return "end of text";
-    case QN_STOP_STRING: return "stop text";
-    case QN_STOP_LENGTH: return "token limit";
-    case QN_STOP_CONTEXT: return "context full";
-    case QN_STOP_CALLBACK: return "output closed";
-    case QN_STOP_CANCELLED: return "interrupted";
+    switch (result->finish) {
+    case QN_FINISH_STOP: return result->is_stop_string ? "stop text" : "end of text";
+    case QN_FINISH_LENGTH: return "token limit";
+    case QN_FINISH_CONTEXT: return "context full";
+    case QN_FINISH_CALLBACK: return "output closed";
+    case QN_FINISH_CANCELLED: return "interrupted";
+    case QN_FINISH_DEADLINE:
+    case QN_FINISH_ERROR:
+    case QN_FINISH_WITHDRAWN: break; /* of no request of qn_generate without a deadline */
     }
     return "";
 }
 
-static void print_stats(const qn_args *args, const qn_generate_result *result)
+static void print_stats(const qn_args *args, const qn_request_result *result)
 {
     char peak[32];
     /* The evaluation of the prompt gives the first token; the time measured is that of the others. */
@@ -232,7 +234,7 @@ static void print_stats(const qn_args *args, const qn_generate_result *result)
             "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens%s, %.1f tok/s; peak memory %s; seed %llu; %s\n",
             result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated, forced,
             rate(n_timed, result->generate_seconds), qn_print_size(peak, qn_peak_rss()),
-            (unsigned long long)args->sampling.seed, reason_text(result->reason));
+            (unsigned long long)args->sampling.seed, finish_text(result));
 }
 
 static int generate(const qn_args *args, const qn_model *model, qn_session *session, qn_grammar *grammar)
@@ -242,7 +244,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     (void)parse_stop_tokens(args, stop_tokens); /* already checked before the model was loaded */
     if (!prompt_tokens(args, model, session, &tokens, &count))
         return QN_EXIT_FAILED;
-    qn_generate_params params = qn_generate_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.sampling = args->sampling;
     params.max_tokens = args->n_predict;
     params.ignore_end = args->ignore_end;
@@ -256,7 +258,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     params.jump_forward = qn_find_jump_forward(args);
     params.grammar_trigger.when = args->chat ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
     qn_stream stream;
-    qn_generate_result result = { 0 };
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     const qn_status status = qn_stream_generate(session, tokens, count, params, &stream, &result);
     qn_free_tokens(tokens);
     if (!stream.broken && !stream.ends_line && isatty(STDOUT_FILENO))

@@ -267,7 +267,7 @@ static int add_model(serve *s)
     qn_print_escaped(stdout, s->name, strlen(s->name));
     printf(", %u tokens of context, %u requests at a time, %s for contexts\n", (unsigned)model.served.n_ctx,
            (unsigned)model.n_parallel,
-           qn_print_size(memory, model.bytes - qn_serve_weight_bytes(qn_model_get_info(s->model).file_bytes)));
+           qn_print_size(memory, model.bytes - qn_serve_weight_bytes(qn_model_get_info(s->model)->file_bytes)));
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 

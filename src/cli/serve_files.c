@@ -38,7 +38,8 @@ static bool goes_on(void *registry, size_t done, size_t total)
 static qn_status load(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *out)
 {
     const qn_serve_files *f = user;
-    const qn_model_params params = { .device = f->device,
+    const qn_model_params params = { .size = sizeof(qn_model_params),
+                                     .device = f->device,
                                      .n_threads = (int)f->args->threads,
                                      .memory = memory,
                                      .chat_template = f->chat_template,

@@ -40,11 +40,11 @@ static qn_status read_sampling(const char *path, qn_sampling *sampling)
 /* Sampling values: the options', else the file's if they are valid, else the defaults. */
 static qn_sampling choose_sampling(const qn_args *args, const char *path)
 {
-    qn_sampling sampling = qn_sampling_defaults();
+    qn_sampling sampling = QN_SAMPLING_INIT;
     if (read_sampling(path, &sampling)) {
         if (!args->quiet)
             qn_cli_note("general.sampling of the model is not valid, and is ignored");
-        sampling = qn_sampling_defaults();
+        sampling = (qn_sampling)QN_SAMPLING_INIT;
     }
     qn_args_put_sampling(args, &sampling);
     return sampling;
@@ -63,24 +63,10 @@ void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES])
         name[length - strlen("-00001-of-00001.gguf")] = 0;
 }
 
-/* The context of a request: -c or the training context, at most what the memory holds. */
-static uint32_t choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity)
+static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel, qn_scheduler **out)
 {
-    const uint32_t trained = qn_model_get_info(model).n_ctx_train;
-    const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
-    if (wanted > trained && !args->quiet)
-        qn_cli_note("-c %llu is more than the %u tokens that the model was trained for", (unsigned long long)wanted,
-                    (unsigned)trained);
-    if (fits < wanted && !args->quiet)
-        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv",
-                    (unsigned long long)wanted, (unsigned long long)fits);
-    return (uint32_t)(fits < wanted ? fits : wanted);
-}
-
-static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel,
-                                  qn_scheduler **out)
-{
-    const qn_scheduler_params params = { .kv = args->kv,
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
+                                         .kv = args->kv,
                                          .n_ctx = n_ctx,
                                          .max_sequences = n_parallel,
                                          .max_queued = (uint32_t)args->max_queued,
@@ -95,7 +81,7 @@ static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t
 
 static uint32_t choose_parallel(const qn_args *args, const qn_model *model)
 {
-    const uint32_t most = strcmp(qn_model_get_info(model).device, "cpu") ? GPU_SEQUENCES : CPU_SEQUENCES;
+    const uint32_t most = strcmp(qn_model_get_info(model)->device, "cpu") ? GPU_SEQUENCES : CPU_SEQUENCES;
     if (args->sequences)
         return (uint32_t)args->sequences;
     return args->batch && args->batch < most ? (uint32_t)args->batch : most;
@@ -116,13 +102,13 @@ static void make_fingerprint(void)
 qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *model, qn_registered *out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    qn_capacity capacity;
+    qn_capacity capacity = QN_CAPACITY_INIT;
     pthread_once(&once, make_fingerprint);
     const uint32_t n_parallel = choose_parallel(args, model);
     QN_TRY(qn_model_get_capacity(model, args->kv, 1, &capacity));
     if (!capacity.tokens_per_sequence)
         return qn_fail(QN_ERR_MEMORY, "serve: the memory does not hold a request; see --memory");
-    const uint32_t n_ctx = choose_context(args, model, &capacity);
+    const uint32_t n_ctx = qn_choose_context(args, model, &capacity);
     const uint64_t page_bytes = capacity.bytes_per_position * QN_PAGE;
     QN_TRY(create_scheduler(args, model, n_ctx, n_parallel, &out->scheduler));
     size_t n_breakers;
@@ -137,6 +123,6 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
     out->n_parallel = n_parallel;
     out->page_tokens = QN_PAGE;
     out->n_pages = page_bytes ? capacity.memory_limit / page_bytes : 0;
-    out->bytes = qn_serve_weight_bytes(qn_model_get_info(model).file_bytes) + capacity.memory_limit;
+    out->bytes = qn_serve_weight_bytes(qn_model_get_info(model)->file_bytes) + capacity.memory_limit;
     return QN_OK;
 }

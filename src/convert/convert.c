@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "base/cpu.h"
+#include "base/params.h"
 #include "base/team.h"
 #include "convert/encode.h"
 #include "convert/general.h"
@@ -263,9 +264,9 @@ static qn_status convert(struct conversion *c)
 
 qn_status qn_convert_checkpoint(const char *folder, const char *out, const char *type, const qn_convert_params *params)
 {
-    struct conversion c = { .folder = folder, .out = out };
+    struct conversion c = { .folder = folder, .out = out, .params = QN_CONVERT_PARAMS_INIT };
     if (params)
-        c.params = *params;
+        QN_TRY(QN_PARAMS_READ(qn_convert_params, params, &c.params));
     if (c.params.n_threads < 0 || c.params.n_threads > QN_TEAM_MAX)
         return qn_fail(QN_ERR_INVALID, "n_threads is %d, expected 0 to %d", c.params.n_threads, QN_TEAM_MAX);
     if (type)

@@ -1,4 +1,4 @@
-/* Which tokens may follow in an answer: what sessions and the scheduler have in common. A token is sampled under a mask that is
+/* Which tokens may follow in an answer. A token is sampled under a mask that is
  * made while the step is computed; or, on devices that compute on the host, and while few tokens are rejected, from the whole
  * vocabulary, and checked. */
 #ifndef QN_ENGINE_CONSTRAINT_H

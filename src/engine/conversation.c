@@ -92,14 +92,15 @@ static const char *or_empty(const char *text)
     return text ? text : "";
 }
 
-qn_chat_format qn_model_get_chat_format(const qn_model *model)
+void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format)
 {
     qn_output_params output;
+    *format = (qn_chat_format){ "", model->no_tokenizer, "", "", "", false, false, NULL, 0 };
     if (!model->chat)
-        return (qn_chat_format){ "", model->no_tokenizer, "", "", "", false, false, NULL, 0 };
+        return;
     const bool is_parsed = qn_chat_template_output(model->chat, &output);
     const qn_chat_traits *traits = qn_chat_template_traits(model->chat);
-    qn_chat_format format = {
+    *format = (qn_chat_format){
         .source = qn_chat_template_name(model->chat),
         .problem = qn_chat_template_problem(model->chat),
         .tool_calls = output.form != QN_OUTPUT_PLAIN ? qn_output_form_name(output.form)
@@ -109,12 +110,16 @@ qn_chat_format qn_model_get_chat_format(const qn_model *model)
         .think_close = or_empty(output.think_close.text),
     };
     if (traits) {
-        format.has_enable_thinking = traits->has_thinking;
-        format.has_reasoning_effort = traits->has_effort;
-        format.efforts = traits->names;
-        format.n_efforts = traits->n_names;
+        format->has_enable_thinking = traits->has_thinking;
+        format->has_reasoning_effort = traits->has_effort;
+        format->efforts = traits->names;
+        format->n_efforts = traits->n_names;
     }
-    return format;
+}
+
+const qn_chat_format *qn_model_get_chat_format(const qn_model *model)
+{
+    return &model->chat_format;
 }
 
 bool qn_model_output(const qn_model *model, qn_output_params *output)

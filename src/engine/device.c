@@ -14,7 +14,7 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
                                       .on_log = params->on_log,
                                       .user = params->user };
     qn_device_name name;
-    QN_TRY(qn_device_name_parse("device", params->device ? params->device : "cpu", &name));
+    QN_TRY(qn_device_name_parse("device", params->device ? params->device : "auto", &name));
     return qn_device_open(&name, &device, &model->device);
 }
 

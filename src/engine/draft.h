@@ -1,7 +1,6 @@
 /* Jump-forward: text that a grammar forces, as a draft. A step evaluates the tokens of the text after the last token of the answer, and
  * samples at each of them under the mask that holds there, with the random number that it would have alone. The tokens that are
- * sampled are kept up to the first that differs from the draft: answers are those of one token a step, in fewer steps. Sessions and
- * the scheduler share it. */
+ * sampled are kept up to the first that differs from the draft: answers are those of one token a step, in fewer steps. */
 #ifndef QN_ENGINE_DRAFT_H
 #define QN_ENGINE_DRAFT_H
 

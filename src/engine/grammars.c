@@ -5,6 +5,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
+#include "base/params.h"
 #include "engine/calls.h"
 
 #include <pthread.h>
@@ -217,8 +218,11 @@ static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
     return QN_OK;
 }
 
-static qn_status check_style(const qn_json_style *style)
+/* NULL: the defaults. */
+static qn_status read_style(const qn_json_style *given, qn_json_style *style)
 {
+    if (given)
+        QN_TRY(QN_PARAMS_READ(qn_json_style, given, style));
     if ((unsigned)style->space > QN_JSON_SPACE_ANY)
         return qn_fail(QN_ERR_INVALID, "grammar: white space %d, expected 0 to %d", (int)style->space, QN_JSON_SPACE_ANY);
     if ((unsigned)style->order > QN_JSON_ORDER_ANY)
@@ -234,11 +238,11 @@ qn_status qn_grammar_create_in(qn_model *model, const char *scope, const qn_json
     QN_TRY(qn_model_check_process(model, __func__));
     if ((int)kind < 0 || kind > QN_GRAMMAR_GBNF)
         return qn_fail(QN_ERR_INVALID, "grammar: kind %d, expected 0 to %d", (int)kind, QN_GRAMMAR_GBNF);
-    if (style)
-        QN_TRY(check_style(style));
+    qn_json_style own = QN_JSON_STYLE_INIT;
+    QN_TRY(read_style(style, &own));
     const source s = { .scope = scope ? scope : "",
                        .kind = (int)kind,
-                       .style = style ? *style : (qn_json_style){ 0 },
+                       .style = own,
                        .text = has_text ? text : "",
                        .length = has_text ? length : 0 };
     return get(model->grammars, &s, out);
@@ -301,17 +305,20 @@ static qn_status describe_calls(const qn_call_params *params, char **text, size_
     return QN_OK;
 }
 
-qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params, qn_grammar **out)
+qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *given, qn_grammar **out)
 {
+    qn_call_params own = QN_CALL_PARAMS_INIT, *const params = &own;
+    qn_json_style style = QN_JSON_STYLE_INIT;
     qn_output_params output;
     json_t *tools, *format = NULL;
     size_t length;
     char *text = NULL;
     *out = NULL;
     QN_TRY(qn_model_check_process(model, __func__));
+    QN_TRY(QN_PARAMS_READ(qn_call_params, given, &own));
     if (params->format && params->is_required)
         return qn_fail(QN_ERR_INVALID, "tools: calls are required, and a format is given for other answers");
-    QN_TRY(check_style(&params->style));
+    QN_TRY(read_style(params->style, &style));
     QN_TRY(qn_model_calls(model, &output));
     QN_TRY(qn_load_json("tools", params->tools, params->length, JSON_DECODE_ANY, &tools));
     qn_status status = json_is_array(tools) ? QN_OK : qn_fail(QN_ERR_INVALID, "tools: they are not an array");
@@ -324,14 +331,14 @@ qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params,
                                      .is_single = params->is_single,
                                      .format = format,
                                      .is_format_strict = params->is_format_strict,
-                                     .style = params->style };
+                                     .style = style };
     if (status == QN_OK)
         status = describe_calls(params, &text, &length);
     if (status == QN_OK)
         status = get(model->grammars,
                      &(source){ .scope = params->scope ? params->scope : "",
                                 .kind = CALLS,
-                                .style = params->style,
+                                .style = style,
                                 .text = text,
                                 .length = length,
                                 .calls = &calls },

@@ -35,6 +35,8 @@ struct qn_model {
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */
     char *name;
+    qn_model_info info;
+    qn_chat_format chat_format;
     const char *quantisation;
     uint64_t n_params;
 };
@@ -78,6 +80,9 @@ void qn_model_log_kv(const qn_model *model, const char *name, const qn_kv_format
  * Sets params->format. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
 
+/* qn_model_default_context - n_ctx where 0 is given: the context length used in training, or what the memory holds if that is less. */
+uint32_t qn_model_default_context(const qn_model *model, const qn_cache *cache);
+
 /* qn_model_check_tokens - whether all are of the vocabulary; `what` names them. */
 qn_status qn_model_check_tokens(const qn_model *model, const char *what, const qn_token *tokens, size_t n);
 
@@ -97,6 +102,9 @@ bool qn_model_is_awaited(qn_model *model);
 
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
+
+/* qn_model_find_chat_format - what qn_model_get_chat_format returns. */
+void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format);
 
 /* qn_model_output - how answers are parsed: by the chat template, plain without one. False if it has tools whose calls cannot be
  * parsed back. qn_model_calls - the same where calls are needed: QN_ERR_UNSUPPORTED without them. */
@@ -119,33 +127,6 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 
 /* qn_session_append - qn_session_eval without logits. Does not clear session->cancelled. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
-
-/* What the next token is sampled by. */
-typedef struct qn_session_sampling {
-    qn_sampler *sampler;
-    struct qn_constraint *constraint; /* engine/constraint.h */
-    uint32_t answer_begin;            /* the session's length at which the answer began */
-    const qn_logit_bias *held;        /* [n_held] of qn_held_biases */
-    size_t n_held, n_holding;         /* the next n_holding tokens are sampled with them */
-    struct qn_drafter *drafter;       /* engine/draft.h */
-    size_t most_drafted;              /* tokens that may follow the next one */
-    /* Zero, and free them afterwards: of the step whose token was rejected, and the mask. */
-    float *logits;     /* [n_vocab] */
-    uint32_t *allowed; /* [qn_sample_mask_words(n_vocab)] */
-    uint32_t *masks;   /* [QN_DRAFT_TOKENS, qn_sample_mask_words(n_vocab)] of a draft */
-    /* Out: tokens that were sampled, and all but the last evaluated. */
-    qn_token *sampled; /* [1 + QN_DRAFT_TOKENS] */
-    size_t n_sampled;
-} qn_session_sampling;
-
-/* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and sample the next token, and with a drafter perhaps more,
- * of which all but the last are appended, too.
- *
- * QN_ERR_INVALID if a logit is NaN or the largest is infinite, or no token may follow; the tokens have been appended. */
-qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling);
-
-/* qn_session_drop_sampled - take back the last n tokens that qn_session_sample has appended. Nothing was appended since. */
-void qn_session_drop_sampled(qn_session *session, size_t n);
 
 /* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
  *
@@ -195,6 +176,16 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
  *
  * QN_ERR_INVALID, with line and column. */
 qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out);
+
+/* qn_step_positions - the workspace of a step, in positions, for sequences of up to `length` tokens: it grows in few steps, to at
+ * most n_ctx. */
+static inline size_t qn_step_positions(size_t length, size_t n_ctx)
+{
+    size_t positions = 4096;
+    while (positions < length)
+        positions *= 2;
+    return positions < n_ctx ? positions : n_ctx;
+}
 
 /* qn_now - seconds of a monotonic clock. */
 double qn_now(void);

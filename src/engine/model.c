@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/params.h"
 #include "base/process.h"
 
 #include <stdio.h>
@@ -136,11 +137,37 @@ static qn_status load(qn_model *model, const char *path, const qn_model_params *
     return qn_gguf_check_unchanged(model->file);
 }
 
+static void fill_info(qn_model *model)
+{
+    const qn_hparams *h = &model->hparams;
+    const uint32_t vocab = model->tokenizer ? (uint32_t)qn_tokenizer_n_vocab(model->tokenizer) : 0;
+    model->info = (qn_model_info){
+        .name = model->name,
+        .architecture = h->architecture ? h->architecture : "",
+        .quantisation = model->quantisation ? model->quantisation : "",
+        .n_vocab = h->architecture ? h->n_vocab : vocab,
+        .n_layers = h->n_layers,
+        .n_embd = h->n_embd,
+        .n_ctx_train = h->n_ctx_train,
+        .n_params = model->n_params,
+        .file_bytes = qn_gguf_file_size(model->file),
+        .bytes_per_token = qn_plan_weight_bytes(&model->plan),
+        .cache_bytes_per_position = qn_plan_position_bytes(&model->plan),
+        .recurrent_bytes = qn_plan_state_bytes(&model->plan),
+        .n_threads = model->team ? qn_team_size(model->team) : 0,
+        .cpu = qn_cpu_name(model->cpu),
+        .device = model->device ? model->device->name : "",
+        .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
+    };
+}
+
 qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out)
 {
-    const qn_model_params defaults = { 0 };
-    params = params ? params : &defaults;
+    qn_model_params own = QN_MODEL_PARAMS_INIT;
     *out = NULL;
+    if (params)
+        QN_TRY(QN_PARAMS_READ(qn_model_params, params, &own));
+    params = &own;
     if (params->n_threads < 0 || params->n_threads > QN_TEAM_MAX)
         return qn_fail(QN_ERR_INVALID, "threads: %d, expected 0 to %d", params->n_threads, QN_TEAM_MAX);
     qn_model *model;
@@ -153,6 +180,8 @@ qn_status qn_model_load(const char *path, const qn_model_params *params, qn_mode
         qn_model_free(model);
         return status;
     }
+    fill_info(model);
+    qn_model_find_chat_format(model, &model->chat_format);
     *out = model;
     return QN_OK;
 }
@@ -178,28 +207,9 @@ void qn_model_free(qn_model *model)
     qn_free(model);
 }
 
-qn_model_info qn_model_get_info(const qn_model *model)
+const qn_model_info *qn_model_get_info(const qn_model *model)
 {
-    const qn_hparams *h = &model->hparams;
-    const uint32_t vocab = model->tokenizer ? (uint32_t)qn_tokenizer_n_vocab(model->tokenizer) : 0;
-    return (qn_model_info){
-        .name = model->name,
-        .architecture = h->architecture ? h->architecture : "",
-        .quantisation = model->quantisation ? model->quantisation : "",
-        .n_vocab = h->architecture ? h->n_vocab : vocab,
-        .n_layers = h->n_layers,
-        .n_embd = h->n_embd,
-        .n_ctx_train = h->n_ctx_train,
-        .n_params = model->n_params,
-        .file_bytes = qn_gguf_file_size(model->file),
-        .bytes_per_token = qn_plan_weight_bytes(&model->plan),
-        .cache_bytes_per_position = qn_plan_position_bytes(&model->plan),
-        .recurrent_bytes = qn_plan_state_bytes(&model->plan),
-        .n_threads = model->team ? qn_team_size(model->team) : 0,
-        .cpu = qn_cpu_name(model->cpu),
-        .device = model->device ? model->device->name : "",
-        .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
-    };
+    return &model->info;
 }
 
 static _Thread_local char this_thread; /* its address is the thread's alone */

@@ -4,6 +4,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/params.h"
 #include "base/team.h"
 #include "gguf/gguf.h"
 #include "quant/quant.h"
@@ -237,9 +238,9 @@ static qn_status rewrite(struct quantizer *q)
 
 qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params)
 {
-    struct quantizer q = { .in = in, .out = out };
+    struct quantizer q = { .in = in, .out = out, .params = QN_QUANTIZE_PARAMS_INIT };
     if (params)
-        q.params = *params;
+        QN_TRY(QN_PARAMS_READ(qn_quantize_params, params, &q.params));
     if (q.params.n_threads < 0 || q.params.n_threads > QN_TEAM_MAX)
         return qn_fail(QN_ERR_INVALID, "n_threads is %d, expected 0 to %d", q.params.n_threads, QN_TEAM_MAX);
     QN_TRY(qn_type_find_writable(type, false, &q.target));

@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/params.h"
 #include "base/splitmix.h"
 #include "engine/dry.h"
 #include "kernels/sample/sample.h"
@@ -29,23 +30,11 @@ struct qn_sampler {
 /* Tokens that DRY searches at most: each of them is compared with the end of the text, for every token. */
 enum { QN_DRY_MOST_TEXT = 8192 };
 
-qn_sampling qn_sampling_defaults(void)
+void qn_sampling_init(qn_sampling *sampling, size_t size)
 {
-    return (qn_sampling){
-        .temperature = 0.8f,
-        .top_k = 40,
-        .top_p = 0.95f,
-        .min_p = 0.05f,
-        .repeat_penalty = 1,
-        .repeat_last_n = 64,
-        .typical_p = 1,
-        .xtc_threshold = 0.1f,
-        .dry_base = 1.75f,
-        .dry_allowed_length = 2,
-        .dry_penalty_last_n = -1,
-        .mirostat_tau = 5,
-        .mirostat_eta = 0.1f,
-    };
+    const qn_sampling defaults = QN_SAMPLING_INIT;
+    sampling->size = size;
+    qn_result_write(&defaults, sizeof defaults, sampling);
 }
 
 static qn_status check_dry(const qn_sampling *p)
@@ -114,11 +103,24 @@ static qn_status copy_breakers(const qn_sampling *given, qn_sampler *sampler)
     return qn_dry_create(given->dry_breakers, given->n_dry_breakers, &sampler->breakers);
 }
 
-qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out)
+/* A struct of a later version may have members where this one has reserved bytes. */
+static qn_status check_reserved(const qn_sampling *p)
 {
+    for (size_t i = 0; i < sizeof p->reserved / sizeof *p->reserved; i++)
+        if (p->reserved[i])
+            return qn_fail(QN_ERR_INVALID, "qn_sampling: byte %zu is set, of a member that this version does not have",
+                           offsetof(qn_sampling, reserved) + i * sizeof *p->reserved);
+    return QN_OK;
+}
+
+qn_status qn_sampler_create(const qn_sampling *given, size_t n_vocab, qn_sampler **out)
+{
+    qn_sampling own = QN_SAMPLING_INIT, *const params = &own;
     unsigned cpu;
     qn_sampler *sampler;
     *out = NULL;
+    QN_TRY(QN_PARAMS_READ(qn_sampling, given, &own));
+    QN_TRY(check_reserved(params));
     QN_TRY(check_params(params));
     if (!n_vocab || n_vocab > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "sampler: a vocabulary of %zu, expected 1 to %d", n_vocab, INT32_MAX);

@@ -2,6 +2,7 @@
 #include "engine/calls.h"
 
 #include "base/memory.h"
+#include "base/params.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +15,6 @@ enum { MAX_ROWS = 4096, MAX_QUEUED = 1024, MAX_SEQUENCES = 64, ROWS_OF_SEQUENCE 
 static void fill_params(const qn_model *model, qn_scheduler_params *p)
 {
     const uint32_t rows = (uint32_t)model->device->batch, most = rows / ROWS_OF_SEQUENCE;
-    p->n_ctx = p->n_ctx ? p->n_ctx : model->hparams.n_ctx_train;
-    p->n_ctx = p->n_ctx < QN_MAX_CTX ? p->n_ctx : QN_MAX_CTX;
     p->max_rows = p->max_rows ? p->max_rows : p->max_sequences > rows ? p->max_sequences : rows;
     if (!p->max_sequences)
         p->max_sequences = most < MAX_SEQUENCES ? most : MAX_SEQUENCES;
@@ -60,8 +59,10 @@ static qn_status find_cache(qn_scheduler *s)
     QN_TRY(qn_model_kv_format(s->model, s->params.kv, &format));
     qn_model_log_kv(s->model, s->params.kv, format, s->params.on_log, s->params.user);
     s->params.kv = format->name;
-    s->memory_params = (qn_memory_params){ .n_ctx = s->params.n_ctx, .n_batch = s->params.max_rows };
+    s->memory_params = (qn_memory_params){ .n_ctx = s->params.n_ctx ? s->params.n_ctx : 1, .n_batch = s->params.max_rows };
     QN_TRY(qn_model_find_cache(s->model, format, &s->memory_params, &s->cache));
+    if (!s->params.n_ctx)
+        s->memory_params.n_ctx = s->params.n_ctx = qn_model_default_context(s->model, s->cache);
     const qn_pool *pool = qn_pool_of(s->cache->pages ? s->cache->pages : s->cache->states);
     s->counters.memory_limit = qn_pool_get_usage((qn_pool *)pool).budget;
     if (!s->params.prefix_states)
@@ -110,7 +111,10 @@ static qn_status create(qn_scheduler *s)
 {
     const uint32_t n = s->params.max_sequences;
     QN_TRY(create_locks(s));
-    QN_TRY(find_cache(s));
+    if (s->generation)
+        s->cache = s->generation->session->memory->sequence->cache;
+    else
+        QN_TRY(find_cache(s));
     QN_TRY(qn_alloc(&s->running, n, sizeof(qn_request *), "scheduler"));
     QN_TRY(qn_alloc(&s->sharing, n, sizeof(qn_client *), "scheduler"));
     for (size_t i = 0; i < 2; i++) {
@@ -123,18 +127,12 @@ static qn_status create(qn_scheduler *s)
     return create_threads(s);
 }
 
-qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out)
+static qn_status create_with(qn_model *model, const qn_scheduler_params *params, qn_generation *generation, qn_scheduler **out)
 {
-    const qn_scheduler_params defaults = { 0 };
     qn_scheduler *s;
-    params = params ? params : &defaults;
-    *out = NULL;
-    QN_TRY(qn_model_enter(model, __func__));
-    if (!model->device)
-        return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
-    QN_TRY(check_params(params));
     QN_TRY(qn_alloc(&s, 1, sizeof *s, "scheduler"));
     s->model = model;
+    s->generation = generation;
     s->params = *params;
     fill_params(model, &s->params);
     s->now = qn_now;
@@ -143,11 +141,36 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];
         memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
-        qn_scheduler_free(s);
+        qn_scheduler_destroy(s);
         return qn_fail(status, "%s", text);
     }
     *out = s;
     return QN_OK;
+}
+
+qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out)
+{
+    qn_scheduler_params own = QN_SCHEDULER_PARAMS_INIT;
+    *out = NULL;
+    if (params)
+        QN_TRY(QN_PARAMS_READ(qn_scheduler_params, params, &own));
+    QN_TRY(qn_model_enter(model, __func__));
+    if (!model->device)
+        return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
+    QN_TRY(check_params(&own));
+    return create_with(model, &own, NULL, out);
+}
+
+qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler **out)
+{
+    const qn_session *session = generation->session;
+    const qn_scheduler_params params = { .n_ctx = session->n_ctx,
+                                         .max_sequences = 1,
+                                         .max_queued = 1,
+                                         .max_rows = session->n_batch,
+                                         .no_prefix_cache = true,
+                                         .no_thread = true };
+    return create_with(session->model, &params, generation, out);
 }
 
 /* ---- The end ---- */
@@ -196,7 +219,13 @@ static void stop(qn_scheduler *s)
 
 void qn_scheduler_free(qn_scheduler *s)
 {
-    if (!s || qn_model_check_process(s->model, __func__) || qn_check_no_callback(__func__))
+    if (s && !qn_model_check_process(s->model, __func__) && !qn_check_no_callback(__func__))
+        qn_scheduler_destroy(s);
+}
+
+void qn_scheduler_destroy(qn_scheduler *s)
+{
+    if (!s)
         return;
     if (s->has_locks) {
         stop(s);
@@ -230,6 +259,12 @@ static void free_all(qn_request *first)
     }
 }
 
+/* Request i of an array of the caller's, whose items may be smaller or larger than the library's. */
+static const qn_request_params *params_of(const qn_request_params *params, size_t i)
+{
+    return (const qn_request_params *)(const void *)((const char *)params + i * params->size);
+}
+
 /* The requests, linked by `next`; none after an error. */
 static qn_status create_all(qn_scheduler *s, const qn_request_params *params, size_t n, qn_request **first,
                             qn_submit_refusal *refusal)
@@ -238,7 +273,7 @@ static qn_status create_all(qn_scheduler *s, const qn_request_params *params, si
     *first = NULL;
     for (size_t i = 0; i < n; i++, link = &before->next) {
         refusal->index = i;
-        const qn_status status = qn_request_new(s, &params[i], before, link, &refusal->n_prompt);
+        const qn_status status = qn_request_new(s, params_of(params, i), before, link, &refusal->n_prompt);
         if (status != QN_OK) {
             free_all(*first);
             return status;
@@ -248,28 +283,40 @@ static qn_status create_all(qn_scheduler *s, const qn_request_params *params, si
     return QN_OK;
 }
 
-static qn_status check_clients(const qn_request_params *params, size_t n)
+/* The client of all requests. */
+static qn_status find_client(const qn_request_params *params, size_t n, const char **client)
 {
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(params[i].client ? params[i].client : "", params[0].client ? params[0].client : ""))
+    qn_request_params own = QN_REQUEST_PARAMS_INIT;
+    for (size_t i = 0; i < n; i++) {
+        QN_TRY(QN_PARAMS_READ(qn_request_params, params_of(params, i), &own));
+        if (params_of(params, i)->size != params->size)
+            return qn_fail(QN_ERR_INVALID, "qn_request_params: the size of request %zu is %zu, expected that of the first, %zu",
+                           i, params_of(params, i)->size, params->size);
+        *client = i ? *client : own.client;
+        if (strcmp(own.client ? own.client : "", *client ? *client : ""))
             return qn_fail(QN_ERR_INVALID, "client: that of request %zu is another one than that of the first", i);
+    }
     return QN_OK;
 }
 
 qn_status qn_scheduler_submit_all(qn_scheduler *s, const qn_request_params *params, size_t n, uint64_t *ids,
                                   qn_submit_refusal *refusal)
 {
-    qn_submit_refusal none;
+    qn_submit_refusal refused = QN_SUBMIT_REFUSAL_INIT;
+    const char *client = NULL;
     qn_request *first;
-    refusal = refusal ? refusal : &none;
-    *refusal = (qn_submit_refusal){ 0 };
+    if (refusal)
+        QN_TRY(QN_RESULT_CHECK(qn_submit_refusal, refusal));
     if (!n)
         return QN_OK;
     QN_TRY(qn_model_check_process(s->model, __func__));
-    QN_TRY(check_clients(params, n));
-    QN_TRY(qn_clients_check_room(s, params->client, n));
-    QN_TRY(create_all(s, params, n, &first, refusal));
-    const qn_status status = qn_clients_enqueue(s, first, n, ids);
+    QN_TRY(find_client(params, n, &client));
+    QN_TRY(qn_clients_check_room(s, client, n));
+    qn_status status = create_all(s, params, n, &first, &refused);
+    if (refusal)
+        qn_result_write(&refused, sizeof refused, refusal);
+    QN_TRY(status);
+    status = qn_clients_enqueue(s, first, n, ids);
     if (status != QN_OK)
         free_all(first);
     return status;
@@ -338,14 +385,15 @@ qn_status qn_scheduler_wait(qn_scheduler *s)
     return QN_OK;
 }
 
-qn_scheduler_counters qn_scheduler_get_counters(qn_scheduler *s)
+qn_status qn_scheduler_get_counters(qn_scheduler *s, qn_scheduler_counters *counters)
 {
-    if (qn_model_check_process(s->model, __func__))
-        return (qn_scheduler_counters){ 0 };
+    QN_TRY(QN_RESULT_CHECK(qn_scheduler_counters, counters));
+    QN_TRY(qn_model_check_process(s->model, __func__));
     pthread_mutex_lock(&s->lock);
-    qn_scheduler_counters counters = s->counters;
-    counters.queued = s->n_queued;
-    counters.running = s->n_running;
+    qn_scheduler_counters now = s->counters;
+    now.queued = s->n_queued;
+    now.running = s->n_running;
     pthread_mutex_unlock(&s->lock);
-    return counters;
+    qn_result_write(&now, sizeof now, counters);
+    return QN_OK;
 }

@@ -2,7 +2,8 @@
  * have in common; scheduler_request.c: what is submitted; scheduler_clients.c: clients, their queues and shares;
  * scheduler_admit.c: who is evaluated next, and who gives up a place; scheduler_queue.c: the end of sequences;
  * scheduler_step.c: the rows of a step; scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c: what
- * tokens are sampled by; scheduler_masks.c: whose mask is made next; scheduler_output.c: text and callbacks.
+ * tokens are sampled by; scheduler_masks.c: whose mask is made next; scheduler_output.c: text and callbacks;
+ * generate.c: qn_generate, a scheduler of one request that has a session's memory.
  *
  * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
  * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence
@@ -26,6 +27,17 @@ enum { QN_MAX_SET_ASIDE = 2 };
 enum { QN_STEP_DRAFTED = 32 };
 
 typedef struct qn_request qn_request;
+
+/* What qn_generate keeps of its request (generate.c). */
+typedef struct qn_generation {
+    qn_session *session;
+    uint32_t n_before; /* tokens that the session had */
+    size_t n_prompt;   /* and with the prompt */
+    size_t n_passed;   /* tokens of the answer that callbacks have had */
+    bool has_ended;
+    qn_request_result result;
+    char error[QN_ERROR_TEXT_MAX];
+} qn_generation;
 
 /* ---- What requests have in common ---- */
 
@@ -136,7 +148,7 @@ struct qn_request {
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
-    qn_events events;     /* with on_event, in place of `utf8` */
+    qn_events events;     /* with on_event, in place of `utf8`, or with a budget of reasoning */
     uint32_t branch;      /* another position whose state is kept, or 0 */
     uint32_t kept_state;  /* the last position whose state was kept */
     bool has_kept_prompt; /* the pages of the prompt were added to the kept prefixes */
@@ -205,6 +217,7 @@ typedef struct qn_scheduled {
 
 struct qn_scheduler {
     qn_model *model;
+    qn_generation *generation;  /* its only request is that of qn_generate; NULL: a scheduler of the interface */
     qn_scheduler_params params; /* without zeros */
     qn_memory_params memory_params;
     const qn_cache *cache;
@@ -248,6 +261,19 @@ struct qn_scheduler {
     pthread_t step_thread, delivery_thread, mask_thread;
     bool has_locks, has_step_thread, has_delivery_thread, has_mask_thread;
 };
+
+/* ---- scheduler.c ---- */
+
+/* qn_scheduler_create_generation - the scheduler of qn_generate. qn_scheduler_destroy - qn_scheduler_free, from any thread; NULL is
+ * allowed. */
+qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler **out);
+void qn_scheduler_destroy(qn_scheduler *s);
+
+/* ---- generate.c ---- */
+
+/* qn_generation_pass - callbacks are about to have a token. qn_generation_end - the request has ended. */
+void qn_generation_pass(qn_generation *generation, qn_token token);
+void qn_generation_end(qn_generation *generation, const qn_request_result *result);
 
 /* ---- scheduler_request.c ---- */
 

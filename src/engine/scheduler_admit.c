@@ -209,7 +209,11 @@ static void adopt_prefix(qn_scheduler *s, qn_request *r)
 /* Gives a request a sequence, with what is there of its prefix. False if it does not fit. */
 static qn_status begin(qn_scheduler *s, qn_request *r, bool *begun)
 {
-    *begun = false;
+    *begun = s->generation;
+    if (s->generation) {
+        r->memory = s->generation->session->memory;
+        return QN_OK;
+    }
     QN_TRY(qn_kept_memory_new(&s->model->kept, s->model->device, &s->memory_params, &r->memory));
     adopt_prefix(s, r);
     *begun = fits(s, r) || !s->n_running;
@@ -223,7 +227,7 @@ static qn_status begin(qn_scheduler *s, qn_request *r, bool *begun)
 
 static void count_admitted(qn_scheduler *s, qn_request *r, double now)
 {
-    const size_t reused = r->memory->sequence->length;
+    const size_t reused = s->generation ? 0 : r->memory->sequence->length;
     r->n_turn = 0;
     r->n_again = r->n_lost > reused ? r->n_lost - reused : 0;
     if (r->admitted > 0)

@@ -30,7 +30,7 @@ static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
  * its reasoning, and the step does not replace what is emitted. First tokens are emitted at once. */
 static bool can_emit_later(const qn_scheduler *s, const qn_request *r)
 {
-    return s->overlaps && !r->params.n_stop && r->params.reasoning_budget < 0 && r->params.n_logprobs < 0 &&
+    return s->overlaps && !s->generation && !r->params.n_stop && r->params.reasoning_budget < 0 && r->params.n_logprobs < 0 &&
            r->result.n_generated > 1;
 }
 
@@ -73,10 +73,9 @@ static qn_status add_token(qn_scheduler *s, qn_request *r, qn_token token, bool 
         QN_TRY(emit_token(s, r, &found));
     r->result.is_stop_string = found;
     const bool is_end = token >= 0 && ends_at(s, r, token);
-    const bool is_full =
-        r->n_tokens > s->params.n_ctx || (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
-    r->result.finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
-    r->is_over = is_end || found || is_full;
+    const bool has_all = r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens;
+    r->result.finish = is_end || found ? QN_FINISH_STOP : has_all ? QN_FINISH_LENGTH : QN_FINISH_CONTEXT;
+    r->is_over = is_end || found || has_all || r->n_tokens > s->params.n_ctx;
     return QN_OK;
 }
 
@@ -204,6 +203,12 @@ static void drop_draft(const qn_piece *piece)
     qn_sampler_take_back(piece->request->sampler, piece->n_drafted);
 }
 
+/* Of a session whose prefill was cancelled no token is pending. */
+static bool is_stopped_before(const qn_scheduler *s, const qn_request *r)
+{
+    return s->generation && !r->result.n_generated && atomic_load(&s->generation->session->cancelled);
+}
+
 /* What one piece's rows have computed; `sampled` are its tokens, or NULL. */
 static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
@@ -230,7 +235,7 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
         return;
     if (sampled && r->is_rejected) {
         qn_request_reject(s, r, sampled);
-    } else if (sampled) {
+    } else if (sampled && !is_stopped_before(s, r)) {
         take_token(s, r, sampled, QN_OK);
     } else if (sequence->length == r->n_tokens && r->params.max_tokens == 0) {
         r->result.finish = QN_FINISH_LENGTH;

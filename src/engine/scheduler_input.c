@@ -32,12 +32,49 @@ static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, 
     }
     if (p->text)
         return qn_tokenize(model, p->text, strlen(p->text), true, true, &prompt->tokens, &prompt->n_tokens);
-    if (p->on_event)
+    if (p->conversation && p->on_event)
         return qn_conversation_input(model, p->conversation, p->conversation_length, s->params.n_ctx, &prompt->tokens,
                                      &prompt->n_tokens, &prompt->output, &prompt->tools);
     if (p->conversation)
         return qn_conversation_tokens(model, p->conversation, p->conversation_length, -1, &prompt->tokens, &prompt->n_tokens);
     return qn_chat_tokens(model, p->messages, p->n_messages, true, &prompt->tokens, &prompt->n_tokens);
+}
+
+static bool is_parsed(const qn_request_params *p)
+{
+    return p->on_event || p->reasoning_budget >= 0;
+}
+
+/* How the answer is parsed; of a conversation whose events are wanted that is known with its tokens. */
+static qn_status find_output(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt *prompt)
+{
+    json_t *tools = NULL;
+    if (!is_parsed(p) || (p->conversation && p->on_event))
+        return QN_OK;
+    if (p->tools)
+        QN_TRY(qn_load_json("tools", p->tools, p->tools_length, 0, &tools));
+    const qn_status status =
+        qn_answer_output(s->model, tools, prompt->tokens, prompt->n_tokens, &prompt->output, &prompt->tools);
+    json_decref(tools);
+    return status;
+}
+
+/* Puts the tokens of qn_generate's session before those of the prompt. */
+static qn_status continue_session(const qn_session *session, qn_input_prompt *prompt)
+{
+    const size_t n_before = session->length, n = n_before + prompt->n_tokens;
+    qn_token *tokens = NULL;
+    size_t capacity = 0;
+    if (prompt->n_tokens > session->n_ctx - n_before)
+        return qn_fail(QN_ERR_CONTEXT, "context: %zu tokens do not fit after %zu, its capacity is %u", prompt->n_tokens,
+                       n_before, (unsigned)session->n_ctx);
+    QN_TRY(qn_realloc_array(&tokens, &capacity, n, sizeof *tokens, "request"));
+    memcpy(tokens, session->tokens, n_before * sizeof *tokens);
+    memcpy(tokens + n_before, prompt->tokens, prompt->n_tokens * sizeof *tokens);
+    qn_free_tokens(prompt->tokens);
+    prompt->tokens = tokens;
+    prompt->n_tokens = n;
+    return QN_OK;
 }
 
 /* Ascending, each once. */
@@ -82,8 +119,11 @@ static qn_status fill_prompt(const qn_scheduler *s, const qn_request_params *p, 
         return status;
     if (!*n)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    if (s->generation)
+        QN_TRY(continue_session(s->generation->session, prompt));
     if (*n > s->params.n_ctx)
         return qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %u", *n, (unsigned)s->params.n_ctx);
+    QN_TRY(find_output(s, p, prompt));
     return find_kept_positions(s, p, prompt);
 }
 
@@ -104,7 +144,8 @@ bool qn_input_prompt_is_of(const qn_request_params *a, const qn_request_params *
     return a->tokens == b->tokens && a->n_tokens == b->n_tokens && a->text == b->text && a->messages == b->messages &&
            a->n_messages == b->n_messages && a->conversation == b->conversation &&
            a->conversation_length == b->conversation_length && a->marks == b->marks && a->n_marks == b->n_marks &&
-           !a->on_event == !b->on_event;
+           a->tools == b->tools && a->tools_length == b->tools_length && !a->on_event == !b->on_event &&
+           is_parsed(a) == is_parsed(b);
 }
 
 qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt)

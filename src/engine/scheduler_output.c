@@ -11,7 +11,7 @@
 
 static bool has_callbacks(const qn_request *r)
 {
-    return r->params.on_token || r->params.on_text || r->params.on_event;
+    return r->scheduler->generation || r->params.on_token || r->params.on_text || r->params.on_event;
 }
 
 /* The caller of these two holds events_lock. */
@@ -90,15 +90,20 @@ qn_status qn_request_push_parsed(void *request, const qn_output_event *parsed)
     return QN_OK;
 }
 
-/* Content that was held back may have a stop string. */
+/* Text that was held back may have a stop string. */
+static void stop_late(qn_request *r, bool found)
+{
+    if (found && (r->result.finish == QN_FINISH_LENGTH || r->result.finish == QN_FINISH_CONTEXT))
+        r->result.finish = QN_FINISH_STOP;
+    r->result.is_stop_string = found && r->result.finish == QN_FINISH_STOP;
+}
+
 static qn_status finish_events(qn_request *r)
 {
     if (r->events.status != QN_OK)
         return QN_OK;
     QN_TRY(qn_events_finish(&r->events, r->result.finish != QN_FINISH_STOP));
-    if (r->events.is_stop_string && r->result.finish == QN_FINISH_LENGTH)
-        r->result.finish = QN_FINISH_STOP;
-    r->result.is_stop_string = r->events.is_stop_string && r->result.finish == QN_FINISH_STOP;
+    stop_late(r, r->events.is_stop_string);
     return QN_OK;
 }
 
@@ -124,12 +129,13 @@ qn_status qn_request_emit(qn_scheduler *s, qn_request *r, qn_token token, bool h
     qn_stop_hold(r->stop, (int64_t)r->result.n_generated <= r->params.min_tokens);
     if (has_text)
         QN_TRY(find_bytes(s, r, token, &bytes, &length));
-    if (r->events.parser) {
+    if (r->params.on_event)
         QN_TRY(push_token(s, r, token, NULL, 0));
-        QN_TRY(has_text ? qn_events_feed(&r->events, token, bytes, length) : QN_OK);
-        *found = r->events.is_stop_string;
+    if (r->events.parser && has_text)
+        QN_TRY(qn_events_feed(&r->events, token, bytes, length));
+    *found = r->events.is_stop_string;
+    if (r->params.on_event)
         return QN_OK;
-    }
     if (length && (r->params.on_text || r->params.n_stop)) {
         QN_TRY(qn_utf8_stream_feed(&r->utf8, bytes, length, &text, &n));
         QN_TRY(qn_stop_feed(r->stop, text, n, &safe, &n_safe, found));
@@ -145,6 +151,7 @@ static qn_status flush_text(qn_scheduler *s, qn_request *r)
     bool found;
     QN_TRY(qn_utf8_stream_flush(&r->utf8, &text, &n));
     QN_TRY(qn_stop_feed(r->stop, text, n, &safe, &n_safe, &found));
+    stop_late(r, found);
     if (n_safe)
         QN_TRY(push_token(s, r, QN_NO_TOKEN, safe, n_safe));
     QN_TRY(qn_stop_flush(r->stop, &safe, &n_safe));
@@ -153,9 +160,9 @@ static qn_status flush_text(qn_scheduler *s, qn_request *r)
 
 void qn_request_emit_end(qn_scheduler *s, qn_request *r)
 {
-    const bool has_text = r->params.on_text || r->events.parser;
+    const bool has_text = r->params.on_text || r->params.n_stop || r->params.on_event;
     if (has_text && !r->result.is_stop_string && r->result.finish != QN_FINISH_WITHDRAWN) {
-        const qn_status status = r->events.parser ? finish_events(r) : flush_text(s, r);
+        const qn_status status = r->params.on_event ? finish_events(r) : flush_text(s, r);
         if (status != QN_OK && r->result.status == QN_OK) {
             r->result.finish = QN_FINISH_ERROR;
             r->result.status = status;
@@ -167,7 +174,7 @@ void qn_request_emit_end(qn_scheduler *s, qn_request *r)
 
 /* ---- Callbacks ---- */
 
-static void deliver_token(qn_event *event)
+static void deliver_token(qn_scheduler *s, qn_event *event)
 {
     qn_request *r = event->request;
     const qn_request_params *p = &r->params;
@@ -175,6 +182,8 @@ static void deliver_token(qn_event *event)
         return;
     const bool has_token = event->token != QN_NO_TOKEN;
     r->n_delivered += has_token;
+    if (has_token && s->generation)
+        qn_generation_pass(s->generation, event->token);
     if ((has_token && p->on_token && !p->on_token(p->user, event->token, event->logprobs)) ||
         (event->length && p->on_text && !p->on_text(p->user, event->text, event->length))) {
         r->is_muted = true;
@@ -194,7 +203,7 @@ static void deliver_parsed(qn_event *event)
 static void deliver_end(qn_scheduler *s, qn_request *r)
 {
     if (r->is_muted) {
-        r->result.finish = QN_FINISH_CANCELLED;
+        r->result.finish = QN_FINISH_CALLBACK;
         r->result.status = QN_OK;
         r->result.is_stop_string = false;
         r->result.n_generated = r->n_delivered;
@@ -208,6 +217,8 @@ static void deliver_end(qn_scheduler *s, qn_request *r)
     qn_client *client = r->client;
     if (r->params.on_end)
         r->params.on_end(r->params.user, &r->result);
+    if (s->generation)
+        qn_generation_end(s->generation, &r->result);
     qn_request_free(r);
     pthread_mutex_lock(&s->lock);
     qn_client_leave(s, client);
@@ -220,7 +231,7 @@ static void deliver(qn_scheduler *s, qn_event *event)
 {
     switch (event->kind) {
     case QN_EVENT_OUTPUT:
-        deliver_token(event);
+        deliver_token(s, event);
         qn_free(event);
         break;
     case QN_EVENT_PARSED:
@@ -244,7 +255,7 @@ static bool deliver_next(qn_scheduler *s)
     if (!event)
         return false;
     pthread_mutex_unlock(&s->events_lock);
-    const qn_scheduler *before = qn_callbacks_begin(s);
+    const qn_scheduler *before = qn_callbacks_begin(s->generation ? qn_callbacks_of() : s); /* a session's callbacks may wait */
     deliver(s, event);
     qn_callbacks_end(before);
     pthread_mutex_lock(&s->events_lock);

@@ -33,7 +33,8 @@ static void free_memory(qn_scheduler *s, qn_request *r)
 {
     if (!r->memory)
         return;
-    r->memory->vtable->free(r->memory);
+    if (!s->generation) /* else it is the session's */
+        r->memory->vtable->free(r->memory);
     r->memory = NULL;
     s->n_released++;
 }
@@ -92,7 +93,8 @@ void qn_scheduler_end(qn_scheduler *s, qn_request *r, qn_finish finish, qn_statu
 
 static bool is_over(const qn_request *r, double now, qn_finish *finish)
 {
-    const bool is_cancelled = atomic_load(&r->cancelled);
+    const qn_generation *g = r->scheduler->generation;
+    const bool is_cancelled = atomic_load(&r->cancelled) || (g && atomic_load(&g->session->cancelled));
     *finish = is_cancelled ? QN_FINISH_CANCELLED : QN_FINISH_DEADLINE;
     return is_cancelled || now >= r->deadline;
 }

@@ -2,15 +2,17 @@
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
+#include "base/params.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-qn_request_params qn_request_defaults(void)
+void qn_request_params_init(qn_request_params *params, size_t size)
 {
-    return (
-        qn_request_params){ .sampling = qn_sampling_defaults(), .n_logprobs = -1, .max_tokens = -1, .reasoning_budget = -1 };
+    const qn_request_params defaults = QN_REQUEST_PARAMS_INIT;
+    params->size = size;
+    qn_result_write(&defaults, sizeof defaults, params);
 }
 
 /* ---- What is refused ---- */
@@ -54,10 +56,12 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_INVALID, "accepts: it is given without mask");
     if (p->grammar && p->mask)
         return qn_fail(QN_ERR_INVALID, "mask: it is given with a grammar");
-    if (p->on_event && (p->on_text || !p->conversation))
-        return qn_fail(QN_ERR_INVALID, "on_event: it is given %s",
-                       p->on_text ? "with on_text, expected one of them" : "without a conversation");
-    if (p->on_text || p->n_stop)
+    if (p->on_event && p->on_text)
+        return qn_fail(QN_ERR_INVALID, "on_event: it is given with on_text, expected one of them");
+    if (p->tools && (!p->on_event || p->conversation))
+        return qn_fail(QN_ERR_INVALID, "tools: they are given %s",
+                       p->on_event ? "with a conversation, which has its own" : "without on_event");
+    if (p->on_text || p->on_event || p->n_stop || p->reasoning_budget >= 0)
         QN_TRY(qn_model_tokenizer(s->model, &tok));
     return QN_OK;
 }
@@ -85,10 +89,11 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
 static qn_status find_events(const qn_request_params *p, qn_request *r)
 {
     qn_output_params output = r->prompt->output;
-    if (!p->on_event)
+    if (!p->on_event && p->reasoning_budget < 0)
         return QN_OK;
     output.reasoning_budget = p->reasoning_budget < 0 ? SIZE_MAX : (size_t)p->reasoning_budget;
-    return qn_events_create(output, p->grammar, &p->grammar_trigger, r->stop, qn_request_push_parsed, r, &r->events);
+    return qn_events_create(output, p->grammar, &p->grammar_trigger, r->stop, p->on_event ? qn_request_push_parsed : NULL, r,
+                            &r->events);
 }
 
 static qn_status find_input(const qn_scheduler *s, const qn_request_params *p, const qn_request *before, qn_request *r,
@@ -145,18 +150,20 @@ static qn_status ask_for_memory(const qn_request_params *p, const qn_request *r,
     return qn_fail(QN_ERR_BUSY, "memory: the request needs %zu bytes, which it may not have", bytes);
 }
 
-qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const qn_request *before, qn_request **out,
+qn_status qn_request_new(qn_scheduler *s, const qn_request_params *given, const qn_request *before, qn_request **out,
                          size_t *n_prompt)
 {
+    qn_request_params own = QN_REQUEST_PARAMS_INIT, *const params = &own;
     qn_request *r;
     *out = NULL;
+    QN_TRY(QN_PARAMS_READ(qn_request_params, given, &own));
     QN_TRY(check_values(s, params));
     if (!before || !qn_input_prompt_is_of(&before->params, params))
         QN_TRY(check_prompt(s, params));
     QN_TRY(qn_alloc(&r, 1, sizeof *r, "request"));
     r->scheduler = s;
     r->params = *params;
-    r->params.reasoning_budget = params->on_event ? params->reasoning_budget : -1;
+    r->result = (qn_request_result)QN_REQUEST_RESULT_INIT;
     r->admitted_after = UINT64_MAX;
     r->n_vocab = s->model->hparams.n_vocab;
     atomic_init(&r->cancelled, false);

@@ -96,7 +96,9 @@ static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
 static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const size_t multiple = s->model->device->prompt_multiple, begin = r->memory->sequence->length;
-    return multiple ? (begin + n) / multiple * multiple > begin ? (begin + n) / multiple * multiple - begin : 0 : n;
+    return multiple && !s->generation
+               ? (begin + n) / multiple * multiple > begin ? (begin + n) / multiple * multiple - begin : 0
+               : n;
 }
 
 /* The same for devices whose pieces are fixed: one of a prompt is not cut, and generated tokens of a sequence that was set
@@ -309,17 +311,14 @@ bool qn_scheduler_reserve_ahead(qn_scheduled *step)
 
 /* ---- Rows ---- */
 
-/* The workspace grows in few steps, to at most that of n_ctx positions. */
 size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step)
 {
-    size_t longest = 0, positions = 4096;
+    size_t longest = 0;
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         const size_t end = step->pieces[i].request->memory->sequence->length + step->pieces[i].n;
         longest = end > longest ? end : longest;
     }
-    while (positions < longest)
-        positions *= 2;
-    return positions < s->params.n_ctx ? positions : s->params.n_ctx;
+    return qn_step_positions(longest, s->params.n_ctx);
 }
 
 static void fill_piece(qn_scheduled *to, const qn_piece *piece)

@@ -4,17 +4,29 @@
 
 #include "base/append.h"
 #include "base/memory.h"
-#include "engine/draft.h"
+#include "base/params.h"
 
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
+enum { MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
-/* Reserves workspace on the device for this session's steps. The caller holds model->lock. */
-static qn_status reserve(qn_session *session)
+/* Reserves workspace on the device for steps of this session up to `length` tokens. It grows in few steps, to at most that of the
+ * context. The caller holds model->lock. */
+static qn_status reserve(qn_session *session, size_t length)
 {
     qn_device *device = session->model->device;
-    return device->vtable->reserve(device, session->n_batch, session->n_ctx);
+    const size_t positions = qn_step_positions(length, session->n_ctx);
+    return device->vtable->reserve(device, session->n_batch, positions);
+}
+
+/* Where none is given. */
+static qn_status find_context(qn_model *model, const qn_kv_format *format, uint32_t *n_ctx)
+{
+    qn_memory_params params = { .n_ctx = 1, .n_batch = 1 };
+    const qn_cache *cache;
+    QN_TRY(qn_model_find_cache(model, format, &params, &cache));
+    *n_ctx = qn_model_default_context(model, cache);
+    return QN_OK;
 }
 
 static qn_status create(qn_session *session)
@@ -28,16 +40,18 @@ static qn_status create(qn_session *session)
     QN_TRY(qn_alloc(&session->rows, session->n_batch, sizeof *session->rows, "session"));
     QN_TRY(qn_alloc(&session->logit_rows, session->n_batch, sizeof *session->logit_rows, "session"));
     qn_model_lock(session->model);
-    const qn_status status = reserve(session);
+    const qn_status status = reserve(session, 0);
     qn_model_unlock(session->model);
     return status;
 }
 
 qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out)
 {
-    const qn_session_params defaults = { 0 };
-    params = params ? params : &defaults;
+    qn_session_params own = QN_SESSION_PARAMS_INIT;
     *out = NULL;
+    if (params)
+        QN_TRY(QN_PARAMS_READ(qn_session_params, params, &own));
+    params = &own;
     QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
@@ -51,12 +65,13 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
         return qn_fail(QN_ERR_INVALID, "checkpoints: %u, at most %d are allowed", (unsigned)params->n_checkpoints,
                        MAX_CHECKPOINTS);
     qn_model_log_kv(model, params->kv, format, params->on_log, params->user);
-    const uint32_t n_ctx_train = model->hparams.n_ctx_train;
+    if (!own.n_ctx)
+        QN_TRY(find_context(model, format, &own.n_ctx));
     qn_session *session;
     QN_TRY(qn_alloc(&session, 1, sizeof *session, "session"));
     session->model = model;
     session->format = format;
-    session->n_ctx = params->n_ctx ? params->n_ctx : n_ctx_train < DEFAULT_CTX ? n_ctx_train : DEFAULT_CTX;
+    session->n_ctx = params->n_ctx;
     session->n_batch = params->n_batch ? params->n_batch : (uint32_t)model->device->batch;
     session->n_batch = session->n_batch < session->n_ctx ? session->n_batch : session->n_ctx;
     session->max_checkpoints = params->n_checkpoints ? params->n_checkpoints : DEFAULT_CHECKPOINTS;
@@ -240,24 +255,19 @@ void qn_session_cancel(qn_session *session)
     atomic_store(&session->cancelled, true);
 }
 
-/* The output of an evaluation: logits, or a token sampled from the logits of the last token. */
+/* The output of an evaluation. */
 struct eval_request {
     qn_logits which;
     float *logits;
-    qn_session_sampling *sampling; /* NULL: logits only */
 };
 
 /* Evaluates a batch of n <= n_batch tokens and appends them.
  *
  *   first_logit   logits of rows >= first_logit are computed
- *   logits        [n - first_logit, n_vocab]; NULL with requests
- *   requests      NULL, or for each of these rows the request to sample a token */
-static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits,
-                            qn_sample_request *requests)
+ *   logits        [n - first_logit, n_vocab] */
+static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits)
 {
-    qn_step step = {
-        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .requests = requests
-    };
+    qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits };
     for (size_t i = 0; i < n; i++)
         session->rows[i] = (qn_row){ .token = tokens[i], .position = session->length + (uint32_t)i, .memory = session->memory };
     for (size_t i = first_logit; i < n; i++)
@@ -265,7 +275,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     QN_TRY(session->memory->vtable->prepare(session->memory, n));
     qn_model_lock(session->model);
     /* Again in each batch: another session's reservation may have failed and released the workspace. */
-    qn_status status = reserve(session);
+    qn_status status = reserve(session, session->length + n);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);
     if (status == QN_OK)
@@ -282,167 +292,13 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     return QN_OK;
 }
 
-/* A token that is sampled under a constraint. */
-struct constrained {
-    const qn_session_sampling *sampling;
-    const qn_token *answer; /* [n_answer] before the token */
-    size_t n_answer, n_vocab, n_held;
-    bool is_rejected;
-    qn_status status; /* of the mask */
-    char error[QN_ERROR_TEXT_MAX];
-};
-
-/* A session's qn_sample_request.check. */
-static float *check(void *user, qn_token token)
-{
-    struct constrained *c = user;
-    qn_constraint *constraint = c->sampling->constraint;
-    c->is_rejected = !constraint->accepts(constraint->user, c->answer, c->n_answer, token);
-    qn_constraint_count_check(constraint, c->is_rejected);
-    return c->is_rejected ? c->sampling->logits : NULL;
-}
-
-/* A session's qn_sample_request.prepare, for a grammar. On a thread of the team, which has an error text of its own. */
-static void prepare(void *user, qn_sample_request *request)
-{
-    struct constrained *c = user;
-    const qn_session_sampling *sampling = c->sampling;
-    c->status = qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed);
-    if (c->status != QN_OK) {
-        memcpy(c->error, qn_error_text(), strlen(qn_error_text()) + 1);
-        return;
-    }
-    request->allowed = sampling->allowed;
-    qn_constraint_release(sampling->allowed, c->n_vocab, c->n_held, request);
-    qn_constraint_count_mask(sampling->constraint);
-}
-
-/* The constraint as part of a request: a check of the token, or a mask. */
-static qn_status constrain(const qn_session *session, qn_session_sampling *sampling, struct constrained *c,
-                           qn_sample_request *request)
-{
-    const bool computes_beside = session->model->device->vtable->launch != NULL;
-    const qn_constraint *constraint = sampling->constraint;
-    request->user = c;
-    if (!qn_constraint_exists(constraint))
-        return QN_OK;
-    if (!sampling->allowed)
-        QN_TRY(qn_alloc(&sampling->allowed, qn_sample_mask_words(c->n_vocab), sizeof *sampling->allowed, "mask"));
-    if (constraint->match && (computes_beside || !qn_constraint_checks_first(constraint))) {
-        request->prepare = prepare;
-        return QN_OK;
-    }
-    if (!constraint->accepts) {
-        QN_TRY(qn_constraint_mask(constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed));
-        request->allowed = sampling->allowed;
-        qn_constraint_release(sampling->allowed, c->n_vocab, c->n_held, request);
-        return QN_OK;
-    }
-    if (!sampling->logits)
-        QN_TRY(qn_alloc(&sampling->logits, c->n_vocab, sizeof *sampling->logits, "mask"));
-    request->check = check;
-    return QN_OK;
-}
-
-/* Samples from the logits of a token that was rejected. */
-static qn_status sample_again(const struct constrained *c, qn_sample_request *request)
-{
-    const qn_session_sampling *sampling = c->sampling;
-    QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed));
-    qn_constraint_again(sampling->constraint, sampling->allowed, request);
-    qn_constraint_release(sampling->allowed, c->n_vocab, c->n_held, request);
-    return qn_sampler_sample(sampling->sampler, sampling->logits, request);
-}
-
-/* Drafts what follows `end` tokens, the last n of which are the next batch. */
-static size_t draft(const qn_session *session, qn_session_sampling *sampling, size_t end, size_t n)
-{
-    const size_t n_vocab = session->model->hparams.n_vocab, words = qn_sample_mask_words(n_vocab);
-    const qn_draft_input input = { .constraint = sampling->constraint,
-                                   .tokenizer = session->model->tokenizer,
-                                   .tokens = session->tokens,
-                                   .n = end,
-                                   .n_answer = end - sampling->answer_begin,
-                                   .n_vocab = n_vocab };
-    const size_t left[] = { QN_DRAFT_TOKENS, sampling->most_drafted, session->n_ctx - end, session->n_batch - n,
-                            qn_sequence_max_drafted(session->memory->sequence, n) };
-    size_t most = left[0];
-    for (size_t i = 1; i < sizeof left / sizeof *left; i++)
-        most = left[i] < most ? left[i] : most;
-    if (!sampling->drafter || !sampling->drafter->is_on ||
-        (!sampling->masks && qn_alloc(&sampling->masks, QN_DRAFT_TOKENS * words, sizeof *sampling->masks, "masks") != QN_OK))
-        return 0;
-    return qn_draft_find(sampling->drafter, &input, 1, most, sampling->masks);
-}
-
-/* The request of the token that follows `end` tokens and i drafted ones. */
-static qn_sample_request request_of_row(const qn_session *session, const qn_session_sampling *sampling, size_t end, size_t i)
-{
-    const size_t n_vocab = session->model->hparams.n_vocab;
-    qn_sample_request request = qn_sampler_next_request(sampling->sampler, session->tokens, end + i);
-    request.bias = sampling->held;
-    request.n_bias = i < sampling->n_holding ? sampling->n_held : 0;
-    if (i) {
-        request.allowed = sampling->masks + (i - 1) * qn_sample_mask_words(n_vocab);
-        qn_constraint_release(request.allowed, n_vocab, request.n_bias, &request);
-    }
-    return request;
-}
-
-/* Drops the drafted rows that are not accepted, and what was drawn for them. Returns how many are. */
-static size_t keep_accepted(qn_session *session, const qn_session_sampling *sampling, const qn_sample_request *requests,
-                            size_t n_drafted, bool has_token)
-{
-    const qn_token *drafted = session->tokens + session->length - n_drafted;
-    const size_t n = has_token ? qn_draft_accepted(drafted, n_drafted, requests) : 0;
-    if (!n_drafted)
-        return 0;
-    qn_session_drop_sampled(session, n_drafted - n);
-    qn_sampler_take_back(sampling->sampler, n_drafted - n);
-    qn_draft_count(sampling->drafter, n_drafted, n);
-    return n;
-}
-
-/* Evaluates the last batch and samples the next tokens. */
-static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling)
-{
-    qn_sample_request requests[1 + QN_DRAFT_TOKENS];
-    const size_t end = session->length + n;
-    struct constrained c = { .sampling = sampling,
-                             .answer = session->tokens + sampling->answer_begin,
-                             .n_answer = end - sampling->answer_begin,
-                             .n_vocab = session->model->hparams.n_vocab };
-    /* The repetition penalty includes these tokens. Behind session->length they are not yet part of the session. */
-    memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
-    const size_t n_drafted = draft(session, sampling, end, n);
-    for (size_t i = 0; i <= n_drafted; i++)
-        requests[i] = request_of_row(session, sampling, end, i);
-    c.n_held = requests[0].n_bias;
-    QN_TRY(constrain(session, sampling, &c, &requests[0]));
-    QN_TRY(eval_batch(session, session->tokens + session->length, n + n_drafted, n - 1, NULL, requests));
-    const size_t n_accepted = keep_accepted(session, sampling, requests, n_drafted, c.status == QN_OK && !c.is_rejected);
-    if (c.status != QN_OK)
-        return qn_fail(c.status, "%s", c.error);
-    if (c.is_rejected)
-        QN_TRY(sample_again(&c, &requests[0]));
-    for (sampling->n_sampled = 0; sampling->n_sampled <= n_accepted; sampling->n_sampled++) {
-        const qn_sample_request *request = &requests[sampling->n_sampled];
-        QN_TRY(qn_sample_status(request->best));
-        qn_sampler_observe(sampling->sampler, request);
-        sampling->sampled[sampling->n_sampled] = request->token;
-    }
-    return QN_OK;
-}
-
 static qn_status append_batch(qn_session *session, const qn_token *tokens, size_t n, bool last,
                               const struct eval_request *eval_request, float *logits)
 {
-    if (eval_request->sampling && last)
-        return sample_batch(session, tokens, n, eval_request->sampling);
     const size_t first_logit = eval_request->which == QN_LOGITS_ALL            ? 0
                                : eval_request->which == QN_LOGITS_LAST && last ? n - 1
                                                                                : n;
-    return eval_batch(session, tokens, n, first_logit, logits, NULL);
+    return eval_batch(session, tokens, n, first_logit, logits);
 }
 
 static qn_status append(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
@@ -473,20 +329,6 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n)
 {
     return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE });
-}
-
-qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling)
-{
-    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE, .sampling = sampling });
-}
-
-/* Drafted rows: qn_sequence_max_drafted is how many can be dropped. */
-void qn_session_drop_sampled(qn_session *session, size_t n)
-{
-    if (!n)
-        return;
-    session->length -= (uint32_t)n;
-    qn_memory_truncate(session->memory, session->length);
 }
 
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
@@ -533,7 +375,7 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
         const uint32_t left = length - session->length;
         const size_t n =
             qn_device_piece(session->model->device, session->length, left < session->n_batch ? left : session->n_batch);
-        QN_TRY(eval_batch(session, session->tokens + session->length, n, left, NULL, NULL));
+        QN_TRY(eval_batch(session, session->tokens + session->length, n, left, NULL));
     }
     return QN_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/append.h"
 #include "base/atomic_file.h"
 #include "base/memory.h"
+#include "base/params.h"
 #include "cache/saved_layout.h"
 #include "engine/state_file.h"
 
@@ -39,7 +40,8 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
 
 qn_status qn_session_fork(const qn_session *session, qn_session **out)
 {
-    const qn_session_params params = { .n_ctx = session->n_ctx,
+    const qn_session_params params = { .size = sizeof params,
+                                       .n_ctx = session->n_ctx,
                                        .n_batch = session->n_batch,
                                        .kv = session->format->name,
                                        .n_checkpoints = session->max_checkpoints };
@@ -361,8 +363,10 @@ static qn_status restore(struct restore_context *r, qn_model *model, qn_session_
 qn_status qn_session_restore(qn_model *model, const char *path, const qn_session_params *params, qn_session **out)
 {
     struct restore_context r = { .path = path, .fd = -1 };
-    const qn_session_params defaults = { 0 };
+    qn_session_params own = QN_SESSION_PARAMS_INIT;
     *out = NULL;
+    if (params)
+        QN_TRY(QN_PARAMS_READ(qn_session_params, params, &own));
     QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
@@ -370,7 +374,7 @@ qn_status qn_session_restore(qn_model *model, const char *path, const qn_session
     if (!r.hash)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", path);
     XXH64_reset(r.hash, 0);
-    const qn_status status = restore(&r, model, params ? *params : defaults);
+    const qn_status status = restore(&r, model, own);
     if (r.fd >= 0)
         close(r.fd);
     XXH64_freeState(r.hash);

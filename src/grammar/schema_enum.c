@@ -104,7 +104,7 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     qn_grammar *grammar = NULL;
     uint32_t rule;
     const qn_grammar_options options = { .strict = c->options.strict,
-                                         .style = { QN_JSON_SPACE_COMPACT, QN_JSON_ORDER_ANY } };
+                                         .style = { .space = QN_JSON_SPACE_COMPACT, .order = QN_JSON_ORDER_ANY } };
     qn_status status = qn_schema_begin(&other, &options);
     if (status == QN_OK) {
         other.grammar->steps = c->grammar->steps + FILTER_STEPS;

@@ -148,21 +148,17 @@ static void open_message(const qn_anthropic *x, qn_bytes *out)
     qn_json_open(out, '[');
 }
 
-static const char *stop_reason(const qn_anthropic *x, const qn_choice *choice)
+static const char *stop_reason(const qn_choice *choice)
 {
     const qn_request_result *result = &choice->result;
-    const int64_t most = x->base.params.max_tokens;
     if (result->finish == QN_FINISH_STOP)
         return result->is_stop_string ? "stop_sequence" : choice->n_calls ? "tool_use" : "end_turn";
-    if (result->finish == QN_FINISH_LENGTH && (most < 0 || result->n_generated < (size_t)most) &&
-        result->n_prompt + result->n_generated >= x->base.served->n_ctx)
-        return "model_context_window_exceeded";
-    return "max_tokens";
+    return result->finish == QN_FINISH_CONTEXT ? "model_context_window_exceeded" : "max_tokens";
 }
 
 static void write_stop(const qn_anthropic *x, const qn_choice *choice, qn_bytes *out)
 {
-    qn_json_member_string(out, "stop_reason", choice ? stop_reason(x, choice) : NULL);
+    qn_json_member_string(out, "stop_reason", choice ? stop_reason(choice) : NULL);
     qn_json_member_string(out, "stop_sequence", choice ? qn_text_exchange_stop(&x->base, choice) : NULL);
 }
 

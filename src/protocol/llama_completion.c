@@ -65,7 +65,7 @@ static void write_number(const char *key, double value, qn_bytes *out)
 /* End tokens that are ignored have the bias null, which stands for -inf. */
 static void write_biases(const qn_text_exchange *x, qn_bytes *out)
 {
-    const uint32_t n_vocab = x->params.ignore_end ? qn_model_get_info(x->served->model).n_vocab : 0;
+    const uint32_t n_vocab = x->params.ignore_end ? qn_model_get_info(x->served->model)->n_vocab : 0;
     qn_json_key(out, "logit_bias");
     qn_json_open(out, '[');
     for (size_t i = 0; i < x->params.n_bias + n_vocab; i++) {
@@ -306,8 +306,7 @@ static void write_new_line(const qn_text_exchange *x, size_t index, qn_bytes *ou
 
 static void write_truncated(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
-    const qn_request_result *result = &x->choices[index].result;
-    qn_json_bool(out, result->finish == QN_FINISH_LENGTH && result->n_prompt + result->n_generated >= x->served->n_ctx);
+    qn_json_bool(out, x->choices[index].result.finish == QN_FINISH_CONTEXT);
 }
 
 static void write_stop_type(const qn_text_exchange *x, size_t index, qn_bytes *out)

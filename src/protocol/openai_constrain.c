@@ -129,7 +129,8 @@ static bool compile_calls(qn_text_exchange *x, qn_refusal *refusal)
     qn_json_dump(tools->list, &text);
     if (has_format)
         dump_format(&x->format, &format);
-    const qn_call_params calls = { .tools = text.data,
+    const qn_call_params calls = { .size = sizeof(qn_call_params),
+                                   .tools = text.data,
                                    .length = text.length,
                                    .name = tools->name,
                                    .is_required = tools->is_required,
@@ -138,7 +139,7 @@ static bool compile_calls(qn_text_exchange *x, qn_refusal *refusal)
                                    .format_length = format.length,
                                    .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT,
                                    .scope = x->base.scope,
-                                   .style = x->style };
+                                   .style = &x->style };
     const bool has_memory = !text.has_failed && !format.has_failed;
     const qn_status status =
         has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;

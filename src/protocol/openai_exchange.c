@@ -18,7 +18,8 @@ qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind
     x->kind = kind;
     x->limits = *reading->limits;
     x->base.account = x->conversation.account = x->settings.account = reading->account;
-    x->params = qn_request_defaults();
+    x->params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
+    x->style = (qn_json_style)QN_JSON_STYLE_INIT;
     x->n_choices = 1;
     return x;
 }
@@ -161,7 +162,7 @@ const char *qn_text_exchange_model(const qn_text_exchange *x)
         return x->served->name;
     if (x->base.model)
         return x->base.model;
-    return x->served ? qn_model_get_info(x->served->model).name : "";
+    return x->served ? qn_model_get_info(x->served->model)->name : "";
 }
 
 /* ---- Answers ---- */

@@ -31,7 +31,8 @@ static bool take_style(qn_text_exchange *x, const json_t *body, qn_refusal *refu
                    refusal) ||
         !take_name(body, "json_property_order", orders, "\"schema\" or \"any\"", &order, refusal))
         return false;
-    x->style = (qn_json_style){ (qn_json_space)space, (qn_json_order)order };
+    x->style.space = (qn_json_space)space;
+    x->style.order = (qn_json_order)order;
     return true;
 }
 

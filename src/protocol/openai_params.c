@@ -228,7 +228,7 @@ static bool add_biases(const bias_list *list, json_t *given, qn_refusal *refusal
 
 static bool bind_biases(qn_text_exchange *x, qn_refusal *refusal)
 {
-    bias_list list = { .x = x, .n_vocab = qn_model_get_info(x->served->model).n_vocab };
+    bias_list list = { .x = x, .n_vocab = qn_model_get_info(x->served->model)->n_vocab };
     if (!x->biases)
         return true;
     list.places = calloc(list.n_vocab + 1, sizeof *list.places);
@@ -351,7 +351,7 @@ static bool take_ends(qn_text_exchange *x, const json_t *body, qn_refusal *refus
 /* The server's limit applies silently: it does not make a body invalid. */
 static bool bind_ends(qn_text_exchange *x, qn_refusal *refusal)
 {
-    const uint32_t n_vocab = qn_model_get_info(x->served->model).n_vocab;
+    const uint32_t n_vocab = qn_model_get_info(x->served->model)->n_vocab;
     const int64_t limit = x->served->max_tokens;
     int64_t *most = &x->params.max_tokens, *least = &x->params.min_tokens;
     for (size_t i = 0; i < x->params.n_stop_tokens; i++)

@@ -187,6 +187,12 @@ bool qn_exchange_bind(qn_exchange *exchange, const qn_served *served, qn_refusal
  * the thread's qn_error_text() and, for a prompt that is too long, its n_prompt tokens. */
 void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t n_prompt, qn_refusal *refusal);
 
+/* qn_is_cancelled - whether a request was ended by the server: by a call or by a callback. */
+static inline bool qn_is_cancelled(const qn_request_result *result)
+{
+    return result->finish == QN_FINISH_CANCELLED || result->finish == QN_FINISH_CALLBACK;
+}
+
 /* qn_exchange_refuse_result - the refusal of a request that ended with QN_FINISH_ERROR. */
 void qn_exchange_refuse_result(const qn_request_result *result, qn_refusal *refusal);
 

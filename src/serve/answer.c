@@ -362,7 +362,7 @@ static bool pass(slot *s, const qn_exchange_event *event)
     qn_answer *a = s->answer;
     pthread_mutex_lock(&a->lock);
     const bool is_wanted = !a->is_abandoned && !a->view.is_done;
-    const bool is_cut = a->is_stopped && event->kind == QN_EXCHANGE_END && event->result->finish == QN_FINISH_CANCELLED;
+    const bool is_cut = a->is_stopped && event->kind == QN_EXCHANGE_END && qn_is_cancelled(event->result);
     if (is_wanted && !is_cut) { /* an answer that is cut ends with an error */
         a->exchange->protocol->event(a->exchange, s->index, event, &a->out);
         check_waiting(a);
@@ -440,7 +440,7 @@ static void on_end(void *user, const qn_request_result *result)
     }
     (void)pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
     qn_metrics_ended(a->model->metrics, result);
-    if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH)
+    if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH || result->finish == QN_FINISH_CONTEXT)
         qn_recall_keep(a->model->recall, a->scope, a->exchange, s->index, &s->recalled);
     pthread_mutex_lock(&a->lock);
     if (is_first_choice(a->exchange, s->index)) {
@@ -448,7 +448,7 @@ static void on_end(void *user, const qn_request_result *result)
         a->view.usage.n_cached += result->n_reused;
     }
     a->view.usage.n_generated += result->n_generated;
-    a->was_cancelled |= result->finish == QN_FINISH_CANCELLED;
+    a->was_cancelled |= qn_is_cancelled(result);
     pthread_mutex_unlock(&a->lock);
     if (leave(a, 1))
         end_by_callback(a);
@@ -567,7 +567,7 @@ static void prepare(qn_answer *a, size_t i)
 static bool submit(qn_answer *a, qn_refusal *refusal)
 {
     const size_t n = a->exchange->n_requests;
-    qn_submit_refusal refused;
+    qn_submit_refusal refused = QN_SUBMIT_REFUSAL_INIT;
     for (size_t i = 0; i < n; i++)
         prepare(a, i);
     const qn_status status = qn_scheduler_submit_all(a->model->scheduler, a->exchange->requests, n, a->ids, &refused);

@@ -2,6 +2,7 @@
 #include "serve/metrics.h"
 
 #include "base/memory.h"
+#include "protocol/protocol.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -130,7 +131,7 @@ void qn_metrics_ended(qn_model_metrics *metrics, const qn_request_result *result
     add(&metrics->prompt_tokens, result->n_prompt);
     add(&metrics->cached_tokens, result->n_reused);
     add(&metrics->generated_tokens, result->n_generated);
-    add(&metrics->cancelled, result->finish == QN_FINISH_CANCELLED);
+    add(&metrics->cancelled, qn_is_cancelled(result));
     add(&metrics->failed, result->finish == QN_FINISH_ERROR);
 }
 

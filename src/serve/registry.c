@@ -514,9 +514,9 @@ static void add_counters(qn_scheduler_counters *sum, const qn_scheduler_counters
 
 static qn_scheduler_counters counters_of(const qn_registry_entry *entry)
 {
-    qn_scheduler_counters counters = { 0 };
+    qn_scheduler_counters counters = QN_SCHEDULER_COUNTERS_INIT;
     if (entry->state == QN_MODEL_LOADED && entry->model.scheduler)
-        counters = qn_scheduler_get_counters(entry->model.scheduler);
+        (void)qn_scheduler_get_counters(entry->model.scheduler, &counters);
     add_counters(&counters, &entry->last_view.counters);
     counters.queued += (uint32_t)entry->n_waiting;
     return counters;
@@ -524,9 +524,9 @@ static qn_scheduler_counters counters_of(const qn_registry_entry *entry)
 
 void qn_registry_settle(qn_registry_entry *entry)
 {
-    qn_scheduler_counters counters = { 0 };
+    qn_scheduler_counters counters = QN_SCHEDULER_COUNTERS_INIT;
     if (entry->model.scheduler)
-        counters = qn_scheduler_get_counters(entry->model.scheduler);
+        (void)qn_scheduler_get_counters(entry->model.scheduler, &counters);
     add_counters(&entry->last_view.counters, &counters);
 }
 
@@ -542,7 +542,7 @@ void qn_registry_remember(qn_registry_entry *entry)
     entry->was_loaded = true;
     entry->n_loads++;
     if (model->served.model) {
-        const qn_model_info info = qn_model_get_info(model->served.model);
+        const qn_model_info info = *qn_model_get_info(model->served.model);
         snprintf(view->display_name, sizeof view->display_name, "%s", info.name);
         view->n_ctx_train = info.n_ctx_train;
         view->n_vocab = info.n_vocab;

@@ -44,7 +44,7 @@ static void render(qn_conversation *c, size_t capacity)
     }
     require(prompt.count < capacity && prompt.n_messages <= prompt.count, "a prompt fits");
     for (size_t i = 0; i < prompt.count; i++)
-        require(prompt.tokens[i] >= 0 && (uint32_t)prompt.tokens[i] < qn_model_get_info(model).n_vocab,
+        require(prompt.tokens[i] >= 0 && (uint32_t)prompt.tokens[i] < qn_model_get_info(model)->n_vocab,
                 "tokens are in the vocabulary");
     qn_cli_prompt_free(&prompt);
 }

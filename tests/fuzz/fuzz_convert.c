@@ -64,7 +64,8 @@ static void make_base(void)
         fclose(file);
         write_file(i, base[i], base_size[i]);
     }
-    if (qn_convert_checkpoint(folder, out, NULL, &(qn_convert_params){ .n_threads = 1 }) != QN_OK)
+    if (qn_convert_checkpoint(folder, out, NULL, &(qn_convert_params){ .size = sizeof(qn_convert_params), .n_threads = 1 }) !=
+        QN_OK)
         abort();
 }
 
@@ -76,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0 || data[0] < '0' || data[0] >= '0' + N_FILES)
         return 0;
     const size_t which = data[0] - '0';
-    const qn_convert_params params = { .n_threads = 1, .force = true };
+    const qn_convert_params params = { .size = sizeof(qn_convert_params), .n_threads = 1, .force = true };
     write_file(which, data + 1, size - 1);
     if (qn_convert_checkpoint(folder, out, types[size % 3], &params) == QN_OK) {
         qn_gguf *file;

@@ -59,8 +59,10 @@ static void set_up(void)
                                       .idle_seconds = 60,
                                       .n_workers = 1 };
     qn_registered registered = { .name = "m" };
-    require(qn_model_load(path, &(qn_model_params){ .device = "cpu", .n_threads = 1, .memory = 64 << 20 }, &model) ==
-                QN_OK,
+    require(qn_model_load(
+                path,
+                &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = 64 << 20 },
+                &model) == QN_OK,
             "the model loads");
     require(qn_serve_prepare(&args, path, model, &registered) == QN_OK, "it has a scheduler");
     require(qn_server_create(&params, &server) == QN_OK && qn_server_add(server, &registered) == QN_OK,

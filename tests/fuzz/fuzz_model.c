@@ -34,8 +34,10 @@ static void set_up(void)
 static void evaluate(qn_model *model, uint8_t choice)
 {
     static const char *const formats[] = { "f16", "aura4", "aura3", "aura8" };
-    const qn_model_info info = qn_model_get_info(model);
-    const qn_session_params params = { .n_ctx = N_CTX, .n_batch = 1 + choice % 3, .kv = formats[choice / 4 % 4] };
+    const qn_model_info info = *qn_model_get_info(model);
+    const qn_session_params params = {
+        .size = sizeof(qn_session_params), .n_ctx = N_CTX, .n_batch = 1 + choice % 3, .kv = formats[choice / 4 % 4]
+    };
     const qn_token tokens[] = { 0, (qn_token)(info.n_vocab - 1), (qn_token)(choice % info.n_vocab) };
     float *logits = malloc(3 * (size_t)info.n_vocab * sizeof *logits);
     qn_session *session;
@@ -55,7 +57,7 @@ static void evaluate(qn_model *model, uint8_t choice)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const qn_model_params params = { .device = "cpu", .n_threads = 1 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
     struct input in = { data, size };
     char path[64];
     qn_model *model;

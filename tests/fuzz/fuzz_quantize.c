@@ -133,7 +133,7 @@ static void check(const char *path, const qn_gguf *source)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const qn_quantize_params params = { .n_threads = 1, .force = true };
+    const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .n_threads = 1, .force = true };
     struct input in = { data, size };
     char path[64];
     qn_gguf *source;

@@ -36,7 +36,7 @@ static float *logits;
 
 static void load_once(void)
 {
-    const qn_model_params params = { .n_threads = 1 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
     char path[4096];
     if (model)
         return;
@@ -46,11 +46,11 @@ static void load_once(void)
         exit(1);
     }
     for (size_t i = 0; i < N_FORMATS; i++) {
-        const qn_session_params session_params = { .n_ctx = N_CTX, .kv = formats[i] };
+        const qn_session_params session_params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX, .kv = formats[i] };
         if (qn_session_create(model, &session_params, &empty[i]) != QN_OK)
             exit(1);
     }
-    logits = malloc(qn_model_get_info(model).n_vocab * sizeof *logits);
+    logits = malloc(qn_model_get_info(model)->n_vocab * sizeof *logits);
     if (!logits)
         exit(1);
 }
@@ -103,7 +103,7 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
         exit(1);
     for (size_t i = HEADER; n && i < *file_size; i++)
         file[i] = data[begin + (i - HEADER) % n];
-    const uint32_t n_vocab = qn_model_get_info(model).n_vocab;
+    const uint32_t n_vocab = qn_model_get_info(model)->n_vocab;
     if (!(keep & (KEEP_TOKENS | KEEP_SIZE))) {
         header.pending = (int32_t)((uint32_t)header.pending % (n_vocab + 1)) - 1;
         for (uint32_t i = 0; i < header.length % (N_CTX + 1); i++) {
@@ -137,7 +137,7 @@ static void use(qn_session *session)
     if (length > qn_session_capacity(session))
         abort();
     for (uint32_t i = 0; i < length; i++)
-        if ((uint32_t)qn_session_tokens(session)[i] >= qn_model_get_info(model).n_vocab)
+        if ((uint32_t)qn_session_tokens(session)[i] >= qn_model_get_info(model)->n_vocab)
             abort();
     if (qn_session_checkpoint(session) != QN_OK)
         abort();
@@ -158,7 +158,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *file = make_file(data, size, &file_size);
     char path[64];
     const int fd = memory_file(file, file_size, path);
-    const qn_session_params params = { .n_ctx = N_CTX, .n_batch = 8 };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX, .n_batch = 8 };
     qn_session *session;
     const qn_status status = qn_session_restore(model, path, &params, &session);
     if (status == QN_OK)

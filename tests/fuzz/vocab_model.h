@@ -30,7 +30,9 @@ static inline qn_model *load_vocab_model(void)
     char path[64];
     qn_model *model;
     const int fd = memory_file(bytes.data, bytes.n, path);
-    require(qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &model) == QN_OK, "the vocabulary loads");
+    require(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
+                          &model) == QN_OK,
+            "the vocabulary loads");
     close(fd);
     free(bytes.data);
     return model;

@@ -69,7 +69,7 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
         params->on_end = on_end;
         params->user = &slots[i];
     }
-    qn_submit_refusal refused;
+    qn_submit_refusal refused = QN_SUBMIT_REFUSAL_INIT;
     const qn_status status = qn_scheduler_submit_all(scheduler, c->exchange->requests, c->exchange->n_requests, NULL, &refused);
     if (status != QN_OK)
         qn_exchange_refuse_status(served, status, refused.n_prompt, refusal);
@@ -80,7 +80,7 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
 static int run(conversation *c, const qn_served *served, qn_scheduler **kept, qn_refusal *refusal)
 {
     qn_scheduler *scheduler = kept ? *kept : NULL;
-    const qn_scheduler_params params = { .n_ctx = served->n_ctx, .no_thread = true };
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params), .n_ctx = served->n_ctx, .no_thread = true };
     slot *slots = calloc(c->exchange->n_requests + 1, sizeof *slots);
     if (!slots || (!scheduler && qn_scheduler_create(served->model, &params, &scheduler)))
         exit(2);
@@ -164,7 +164,9 @@ int main(int argc, char **argv)
     size_t capacity = 0;
     qn_model *model;
     qn_scheduler *kept = NULL;
-    const qn_model_params params = { .n_threads = 1,
+    const qn_model_params params = { .size = sizeof(qn_model_params),
+                                     .device = "cpu",
+                                     .n_threads = 1,
                                      .skip_weight_scan = true,
                                      .chat_template = argc > 2 ? read_template(argv[2]) : NULL };
     if (argc < 2 || qn_model_load(argv[1], &params, &model)) {
@@ -176,7 +178,7 @@ int main(int argc, char **argv)
                          .fingerprint = "b1",
                          .n_ctx = CONTEXT,
                          .max_tokens = 64,
-                         .sampling = qn_sampling_defaults() };
+                         .sampling = (qn_sampling)QN_SAMPLING_INIT };
     served.sampling.temperature = 1;
     served.sampling.top_k = 0;
     served.sampling.top_p = 1;

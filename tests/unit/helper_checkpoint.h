@@ -31,7 +31,9 @@ static inline void on_log(void *user, const char *line)
 
 static inline qn_status convert(const char *folder, const char *type, int n_threads, bool force)
 {
-    const qn_convert_params params = { .n_threads = n_threads, .force = force, .on_log = on_log };
+    const qn_convert_params params = {
+        .size = sizeof(qn_convert_params), .n_threads = n_threads, .force = force, .on_log = on_log
+    };
     log_text[0] = '\0';
     return qn_convert_checkpoint(folder, out, type, &params);
 }

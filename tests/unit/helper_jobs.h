@@ -5,6 +5,7 @@
 #define QN_TESTS_HELPER_JOBS_H
 
 #include "helper_spill.h"
+#include "helper_request.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -61,7 +62,7 @@ static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     const size_t shared = is_shared ? n - random_below(random, n < 100 ? n : 100) : 0;
     make_tokens(random_below(random, SHARED), job->prompt, shared, n_vocab);
     make_tokens(qn_splitmix(random), job->prompt + shared, n - shared, n_vocab);
-    job->params = qn_request_defaults();
+    job->params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
     job->params.tokens = job->prompt;
     job->params.n_tokens = n;
     job->params.max_tokens = (int64_t)random_below(random, 60);
@@ -93,13 +94,15 @@ static inline void check_end(const struct job *job)
     if (job->found.result.finish == QN_FINISH_ERROR)
         fail_msg("%s", job->found.error);
     if (job->found.result.finish == QN_FINISH_CANCELLED)
-        assert_true(job->cancels || job->found.cancel_at == job->found.n_tokens);
+        assert_true(job->cancels);
+    if (job->found.result.finish == QN_FINISH_CALLBACK)
+        assert_int_equal(job->found.cancel_at, job->found.n_tokens);
 }
 
 /* For a cancelled request, only the tokens that it received are compared. */
 static inline void cut_cancelled(struct job *job)
 {
-    if (job->found.result.finish != QN_FINISH_CANCELLED)
+    if (job->found.result.finish != QN_FINISH_CANCELLED && job->found.result.finish != QN_FINISH_CALLBACK)
         return;
     job->params.max_tokens = (int64_t)job->found.n_tokens;
     if (job->params.min_tokens > job->params.max_tokens)
@@ -129,18 +132,19 @@ static inline void *run_sessions(void *context)
 {
     struct beside *b = context;
     qn_token tokens[300], expected = 0;
-    make_tokens(77, tokens, 300, qn_model_get_info(b->model).n_vocab);
+    make_tokens(77, tokens, 300, qn_model_get_info(b->model)->n_vocab);
     while (!atomic_load(&b->stop)) {
         qn_session *session;
         struct answer a = { 0 };
-        qn_generate_params params = qn_generate_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         params.max_tokens = 3;
         params.sampling.temperature = 0;
         params.on_token = answer_token;
         params.user = &a;
-        if (qn_session_create(b->model, &(qn_session_params){ .kv = b->kv, .n_ctx = 400 }, &session) != QN_OK)
+        if (qn_session_create(b->model, &(qn_session_params){ .size = sizeof(qn_session_params), .kv = b->kv, .n_ctx = 400 },
+                              &session) != QN_OK)
             continue;
-        const qn_status status = qn_generate(session, tokens, 300, &params, NULL);
+        const qn_status status = generate_from(session, tokens, 300, &params, NULL);
         if (status == QN_OK) {
             assert_true(b->n == 0 || a.tokens[a.n_tokens - 1] == expected);
             expected = a.tokens[a.n_tokens - 1];
@@ -175,7 +179,8 @@ static inline void load_for(const struct run *r, uint64_t memory, qn_model **mod
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, r->file);
     assert_ok(qn_model_load(path,
-                            &(qn_model_params){ .memory = memory,
+                            &(qn_model_params){ .size = sizeof(qn_model_params),
+                                                .memory = memory,
                                                 .n_threads = 1,
                                                 .skip_weight_scan = true,
                                                 .device = r->device,
@@ -188,10 +193,10 @@ static const char *const clients[] = { NULL, "b", NULL, "c" };
 
 static inline void wait_until_busy(qn_scheduler *scheduler)
 {
-    qn_scheduler_counters c = qn_scheduler_get_counters(scheduler);
+    qn_scheduler_counters c = counters_of(scheduler);
     for (int i = 0; i < 2000 && c.queued + c.running && c.rows < 100; i++) {
         usleep(1000);
-        c = qn_scheduler_get_counters(scheduler);
+        c = counters_of(scheduler);
     }
 }
 
@@ -199,7 +204,7 @@ static inline void submit_jobs(const struct run *r, qn_model *model, qn_schedule
 {
     uint64_t random = 1;
     for (size_t i = 0; i < r->n; i++) {
-        make_job(&jobs[i], &random, qn_model_get_info(model).n_vocab);
+        make_job(&jobs[i], &random, qn_model_get_info(model)->n_vocab);
         if (i >= r->n / 4)
             jobs[i].params.client = clients[i % (sizeof clients / sizeof *clients)];
         if (i == r->n / 4 && !r->params.no_thread)
@@ -249,9 +254,10 @@ static inline void run_jobs(const struct run *r)
     }
     if (!r->device && r->how & (OVERLAPPING | AHEAD))
         let_overlap(model, r->how & AHEAD ? MOST_AHEAD : 0);
-    vocabulary = qn_model_get_info(model).n_vocab;
+    vocabulary = qn_model_get_info(model)->n_vocab;
     struct beside sessions = { .model = model, .kv = r->kv };
     qn_scheduler_params params = r->params;
+    params.size = sizeof params;
     params.kv = r->kv;
     params.n_ctx = CONTEXT;
     params.max_queued = (uint32_t)r->n;
@@ -260,7 +266,7 @@ static inline void run_jobs(const struct run *r)
     if (beside)
         assert_int_equal(pthread_create(&thread, NULL, run_sessions, &sessions), 0);
     submit_jobs(r, model, scheduler, jobs);
-    const qn_scheduler_counters counters = qn_scheduler_get_counters(scheduler);
+    const qn_scheduler_counters counters = counters_of(scheduler);
     assert_int_equal(counters.finished, r->n);
     assert_int_equal(counters.running + counters.queued, 0);
     if (beside) {

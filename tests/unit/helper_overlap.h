@@ -177,7 +177,7 @@ static inline void let_overlap(qn_model *model, size_t ahead)
     vtable.launch = launch_step;
     vtable.sample = sample_step;
     vtable.finish = finish_step;
-    n_vocab_of_overlap = qn_model_get_info(model).n_vocab;
+    n_vocab_of_overlap = qn_model_get_info(model)->n_vocab;
     model->device->vtable = &vtable;
     model->device->ahead = ahead;
 }

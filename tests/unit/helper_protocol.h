@@ -17,13 +17,15 @@ static qn_served served;
 static int load_vocab(void **unused)
 {
     (void)unused;
-    assert_ok(
-        qn_model_load(QN_SOURCE_DIR "/tests/golden/caller.gguf", &(qn_model_params){ .vocab_only = true }, &model));
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/caller.gguf",
+                            &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
+                            &model));
     served = (qn_served){ .model = model,
                           .name = "m",
                           .n_ctx = 100,
                           .max_tokens = -1,
-                          .sampling = { .temperature = 0.25f,
+                          .sampling = { .size = sizeof(qn_sampling),
+                                        .temperature = 0.25f,
                                         .top_k = 7,
                                         .top_p = 0.5f,
                                         .min_p = 0.125f,

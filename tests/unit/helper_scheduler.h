@@ -7,6 +7,7 @@
 
 #include "base/splitmix.h"
 #include "engine/scheduler.h"
+#include "helper_request.h"
 #include "quern/scheduler.h"
 
 #include <stdio.h>
@@ -27,19 +28,13 @@ struct answer {
     char error[QN_ERROR_TEXT_MAX];
 };
 
-static inline bool answer_token(void *user, qn_token token)
-{
-    struct answer *a = user;
-    a->tokens[a->n_tokens++] = token;
-    return a->n_tokens != a->cancel_at;
-}
-
-static inline bool answer_request_token(void *user, qn_token token, const qn_logprobs *logprobs)
+static inline bool answer_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
     struct answer *a = user;
     if (logprobs)
         a->logprobs[a->n_tokens] = *logprobs;
-    return answer_token(user, token);
+    a->tokens[a->n_tokens++] = token;
+    return a->n_tokens != a->cancel_at;
 }
 
 static inline bool answer_text(void *user, const char *text, size_t length)
@@ -60,7 +55,7 @@ static inline void answer_end(void *user, const qn_request_result *result)
 
 static inline void collect_answer(qn_request_params *params, struct answer *a)
 {
-    params->on_token = answer_request_token;
+    params->on_token = answer_token;
     params->on_text = answer_text;
     params->on_end = answer_end;
     params->user = a;
@@ -70,7 +65,7 @@ static inline void collect_answer(qn_request_params *params, struct answer *a)
 static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx, const qn_request_params *request,
                                 struct answer *a)
 {
-    qn_generate_params params = qn_generate_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
@@ -86,8 +81,9 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
     params.on_token = answer_token;
     params.on_text = request->on_text ? answer_text : NULL;
     params.user = a;
-    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = n_ctx, .kv = kv }, &session));
-    assert_ok(qn_generate(session, request->tokens, request->n_tokens, &params, NULL));
+    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = n_ctx, .kv = kv },
+                                &session));
+    assert_ok(generate_from(session, request->tokens, request->n_tokens, &params, NULL));
     qn_session_free(session);
 }
 
@@ -105,8 +101,13 @@ static inline void load_model(const char *file, uint64_t memory, int n_threads, 
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(
-        path, &(qn_model_params){ .memory = memory, .n_threads = n_threads, .skip_weight_scan = true }, model));
+    assert_ok(qn_model_load(path,
+                            &(qn_model_params){ .size = sizeof(qn_model_params),
+                                                .device = "cpu",
+                                                .memory = memory,
+                                                .n_threads = n_threads,
+                                                .skip_weight_scan = true },
+                            model));
 }
 
 /* The number of items that the sequences of a cache hold. */

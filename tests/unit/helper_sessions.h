@@ -7,6 +7,7 @@
 
 #include "engine/internal.h"
 #include "engine/state_file.h"
+#include "helper_request.h"
 #include "quern/quern.h"
 
 #include <stdio.h>
@@ -63,7 +64,7 @@ static inline qn_status load_golden(const char *name, qn_model_params params)
 static inline void open_model(const char *name, qn_model_params params, size_t n_compared)
 {
     assert_ok(load_golden(name, params));
-    info = qn_model_get_info(model);
+    info = *qn_model_get_info(model);
     for (uint32_t n = 0; n < MAX_IDS; n++)
         ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
     logits_bytes = n_compared * info.n_vocab * sizeof *expected;
@@ -119,7 +120,7 @@ static inline void verify_drafts(const qn_session *base, size_t drafted, size_t 
 static inline void drafts_leave_nothing(const char *kv, bool same,
                                         void (*compare)(const float *x, const float *reference, size_t n))
 {
-    const qn_session_params params = { .n_ctx = MAX_IDS, .kv = kv };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = MAX_IDS, .kv = kv };
     qn_session *base;
     float *plain = malloc(DRAFT_ROWS * info.n_vocab * sizeof *plain);
     assert_non_null(plain);
@@ -168,8 +169,9 @@ struct collected {
     size_t count;
 };
 
-static inline bool collect(void *user, qn_token token)
+static inline bool collect(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     struct collected *c = user;
     c->tokens[c->count++] = token;
     return true;
@@ -177,13 +179,13 @@ static inline bool collect(void *user, qn_token token)
 
 static inline void generate(qn_session *session, const qn_token *tokens, size_t n, int n_new, struct collected *c)
 {
-    qn_generate_params params = qn_generate_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.sampling.temperature = 0;
     params.max_tokens = n_new;
     params.ignore_end = true;
     params.on_token = collect;
     params.user = c;
-    assert_ok(qn_generate(session, tokens, n, &params, NULL));
+    assert_ok(generate_from(session, tokens, n, &params, NULL));
 }
 
 /* Checks that greedy tokens generated in three parts are those generated at once. The second part continues from a

@@ -80,6 +80,18 @@ _ERRORS: dict[int, type[Error]] = {
 }
 
 
+def sized(name: str) -> Any:
+    """A struct of the library that begins with its size, with the defaults of all members."""
+    result, size = ffi.new(f"{name} *"), ffi.sizeof(name)
+    if name == "qn_request_params":
+        lib.qn_request_params_init(result, size)
+    elif name == "qn_sampling":
+        lib.qn_sampling_init(result, size)
+    else:
+        result.size = size
+    return result
+
+
 def error_of(status: int, text: bytes) -> Error:
     """The exception of a status other than QN_OK."""
     return _ERRORS.get(status, Error)(text.decode(errors="replace"))

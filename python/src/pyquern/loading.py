@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pyquern import hub
 from pyquern._cdef import ffi
-from pyquern._lib import InvalidError, check, check_process, lib
+from pyquern._lib import InvalidError, check, check_process, lib, sized
 from pyquern.options import assign, flag, terminated
 from pyquern.requests import Interruptible, callback, callback_of, check_no_callback, on_error, on_progress
 
@@ -108,7 +108,7 @@ def load(
         raise TypeError(f"on_progress: {on_progress_!r}, expected a function")
     loading = _Loading(on_progress_)
     user = ffi.new_handle(loading)
-    params, out = ffi.new("qn_model_params *"), ffi.new("qn_model **")
+    params, out = sized("qn_model_params"), ffi.new("qn_model **")
     device_text = ffi.new("char[]", terminated(device or os.environ.get("QN_DEVICE") or "auto", "device"))
     template = ffi.NULL if chat_template is None else ffi.new("char[]", terminated(chat_template, "chat_template"))
     params.device, params.chat_template = device_text, template

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyquern._cdef import ffi
-from pyquern._lib import check, lib
+from pyquern._lib import check, lib, sized
 from pyquern.answers import ChatCompletion, Completion
 from pyquern.loading import OnProgress, load
 from pyquern.options import MAX_CTX, ChatOptions, Message, TextOptions, integer, kv_text
@@ -87,7 +87,8 @@ class Model:
                     is the environment variable QN_DEVICE, else "auto"
     memory          limit of the caches of all sessions and schedulers, in bytes or as "4G"; half of the free memory
     kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
-    n_ctx           limit of the tokens of a prompt with its answer; 0: the model's training context
+    n_ctx           limit of the tokens of a prompt with its answer; 0: the model's training context, or what memory holds if
+                    that is less
     n_threads       number of threads; one for each physical core
     chat_template   the source of a template to use instead of the file's
     vocab_only      load only the tokeniser
@@ -145,7 +146,7 @@ class Model:
 
     def capacity(self, n_sequences: int = 1, kv: str | None = None) -> Capacity:
         """How many tokens of context the memory holds, for `n_sequences` sequences of equal length."""
-        capacity, text = ffi.new("qn_capacity *"), kv_text(self._kv if kv is None else kv)
+        capacity, text = sized("qn_capacity"), kv_text(self._kv if kv is None else kv)
         n_sequences = integer(n_sequences, "n_sequences", 1, 2**32 - 1)
         check(lib.qn_model_get_capacity(self._handle.pointer, text, n_sequences, capacity))
         return Capacity(*(getattr(capacity, name) for name in Capacity.__slots__))

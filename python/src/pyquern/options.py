@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from pyquern._cdef import ffi
-from pyquern._lib import InvalidError, UnsupportedError, check, lib
+from pyquern._lib import InvalidError, UnsupportedError, check, lib, sized
 from pyquern.answers import ChatCompletion, ChatEvent
 
 MAX_CTX = 1 << 30
@@ -377,13 +377,13 @@ _STYLES = {"json_whitespace": ("default", "indent", "compact", "any"), "json_pro
 
 def _take_style(options: Options) -> Any:
     """A qn_json_style."""
-    values = []
-    for name, known in _STYLES.items():
+    style = sized("qn_json_style")
+    for (name, known), field in zip(_STYLES.items(), ("space", "order"), strict=True):
         value = options.take(name, known[0])
         if value not in known:
             raise InvalidError(f"{name}: {value!r}, expected one of {', '.join(map(repr, known))}")
-        values.append(known.index(value))
-    return ffi.new("qn_json_style *", values)
+        setattr(style, field, known.index(value))
+    return style
 
 
 def _compile(model: Any, kind: int, text: str, style: Any, out: Any, name: str) -> None:
@@ -427,9 +427,9 @@ def _take_calls(
     """The grammar of calls, and where it begins. If calls are optional and the tools are too large for a grammar, there
     is none, unless a tool is strict."""
     choice = options.take("tool_choice", "auto")
-    params, out = ffi.new("qn_call_params *"), ffi.new("qn_grammar **")
+    params, out = sized("qn_call_params"), ffi.new("qn_grammar **")
     params.tools, params.length = options.keep(ffi.from_buffer(text)), len(text)
-    params.style = style[0]
+    params.style = style
     params.is_single = not options.take_flag("parallel_tool_calls", True)
     params.is_required = choice != "auto"
     if isinstance(choice, Mapping):
@@ -571,7 +571,7 @@ def _take_limit(options: Options, name: str) -> int:
 
 
 def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | None) -> int:
-    """Fills the common fields of qn_generate_params and qn_request_params. Returns the seed."""
+    """Fills what requests of sessions and of schedulers have in common. Returns the seed."""
     seed = fill_sampling(params.sampling, model, options)
     params.max_tokens = _take_limit(options, "max_tokens")
     params.ignore_end = options.take_flag("ignore_eos", False)
@@ -614,7 +614,7 @@ def _take_bias(options: Options) -> Any:
 
 
 def fill_request(params: Any, options: Options) -> None:
-    """Fills the other fields of qn_request_params."""
+    """Fills the members of qn_request_params that only schedulers read."""
     bias = _take_bias(options)
     params.bias, params.n_bias = options.keep(bias), len(bias)
     logprobs, timeout = options.take("logprobs"), options.take("timeout")

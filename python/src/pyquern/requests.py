@@ -442,11 +442,6 @@ def on_event(user: Any, event: Any) -> Any:
     return ffi.from_handle(user).add_event(event[0])
 
 
-@callback("bool(void *, qn_token)", error=False, onerror=on_error)
-def on_session_token(user: Any, token: int) -> Any:
-    return ffi.from_handle(user).add_token(token, None)
-
-
 @callback("bool(void *, qn_token, const qn_logprobs *)", error=False, onerror=on_error)
 def on_token(user: Any, token: int, logprobs: Any) -> Any:
     return ffi.from_handle(user).add_token(token, logprobs)
@@ -460,9 +455,10 @@ def on_progress(user: Any, done: int, total: int) -> Any:
 # Unfinished requests of schedulers by the addresses of their handles, since the library has only an address.
 live: dict[int, tuple[Any, object]] = {}
 
-_REASONS: dict[int, FinishReason] = {
+REASONS: dict[int, FinishReason] = {
     lib.QN_FINISH_STOP: "stop",
     lib.QN_FINISH_LENGTH: "length",
+    lib.QN_FINISH_CONTEXT: "length",
     lib.QN_FINISH_CANCELLED: "cancelled",
     lib.QN_FINISH_DEADLINE: "deadline",
 }
@@ -475,5 +471,5 @@ def on_end(user: Any, result: Any) -> None:
     if r.finish == lib.QN_FINISH_ERROR:
         request.fail(error_of(r.status, ffi.string(r.error)))
     usage = Usage(r.n_prompt, r.n_reused, r.n_generated, r.queued_seconds, r.prompt_seconds, r.generate_seconds)
-    request.end(_REASONS.get(r.finish, "cancelled"), r.is_stop_string, usage)
+    request.end(REASONS.get(r.finish, "cancelled"), r.is_stop_string, usage)
     live.pop(int(ffi.cast("uintptr_t", user)), None)

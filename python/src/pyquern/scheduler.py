@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyquern import requests
 from pyquern._cdef import ffi
-from pyquern._lib import InvalidError, check, check_process, is_process, lib
+from pyquern._lib import InvalidError, check, check_process, is_process, lib, sized
 from pyquern.loading import ModelHandle, on_log, size
 from pyquern.options import (
     MAX_CTX,
@@ -153,7 +153,7 @@ class Scheduler:
         prefix_cache: bool = True,
     ) -> None:
         self._model = model._handle
-        params, out = ffi.new("qn_scheduler_params *"), ffi.new("qn_scheduler **")
+        params, out = sized("qn_scheduler_params"), ffi.new("qn_scheduler **")
         kv_name = kv_text(model._kv if kv is None else kv)
         params.kv = kv_name
         params.n_ctx = model._n_ctx if n_ctx is None else integer(n_ctx, "n_ctx", 0, MAX_CTX)
@@ -183,7 +183,7 @@ class Scheduler:
         """`function` is the called method, for errors in options."""
         self._owner.check_process()
         options = Options(function, given)
-        params = ffi.new("qn_request_params *", lib.qn_request_defaults())
+        params = sized("qn_request_params")
         parse_special, add_bos = options.take_flag("parse_special", True), options.take_flag("add_bos", True)
         ids = token_ids(prompt_ids(self._model, prompt, parse_special, add_bos), "prompt")
         params.tokens, params.n_tokens = options.keep(ids), len(ids)
@@ -204,7 +204,7 @@ class Scheduler:
     def _submit_messages(self, function: str, messages: Sequence[Message], given: Mapping[str, Any]) -> ChatRequest:
         self._owner.check_process()
         options = Options(function, given)
-        params = ffi.new("qn_request_params *", lib.qn_request_defaults())
+        params = sized("qn_request_params")
         prompt = ChatPrompt(messages, options)
         params.conversation = options.keep(ffi.from_buffer(prompt.json))
         params.conversation_length = len(prompt.json)
@@ -255,8 +255,9 @@ class Scheduler:
 
     def counters(self) -> Counters:
         """Current and total numbers, as of the last step."""
+        counters = sized("qn_scheduler_counters")
         with self._owner.use() as pointer:
-            counters = lib.qn_scheduler_get_counters(pointer)
+            check(lib.qn_scheduler_get_counters(pointer, counters))
         return Counters(*(getattr(counters, name) for name in Counters.__slots__))
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from pyquern import requests
 from pyquern._cdef import ffi
-from pyquern._lib import InvalidError, check, check_process, error_of, is_process, lib
-from pyquern.answers import ChatCompletion, Completion, FinishReason, Usage
+from pyquern._lib import InvalidError, check, check_process, error_of, is_process, lib, sized
+from pyquern.answers import ChatCompletion, Completion, Usage
 from pyquern.loading import ModelHandle, on_log
 from pyquern.options import (
     MAX_CTX,
@@ -45,14 +45,6 @@ if TYPE_CHECKING:
 
 Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")
-
-_REASONS: dict[int, FinishReason] = {
-    lib.QN_STOP_END: "stop",
-    lib.QN_STOP_STRING: "stop",
-    lib.QN_STOP_LENGTH: "length",
-    lib.QN_STOP_CONTEXT: "length",
-}
-
 
 class _Owner:
     """Owns a qn_session, which one thread at a time may use, holding `busy`. In a forked child no lock is taken."""
@@ -123,7 +115,7 @@ class Session:
 
     model      a Model
     kv         format of the KV cache: "f16", "aura8" to "aura2"; by default the model's
-    n_ctx      limit of tokens; by default the model's, else at most 4096
+    n_ctx      limit of tokens; by default the model's; 0: its training context, or what memory holds if that is less
     n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
 
     A session is continued: `generate` appends to it, `chat` evaluates only the part of a conversation that it lacks.
@@ -310,7 +302,7 @@ class Session:
         session cannot be used otherwise before the stream ends.
         """
         options = Options("generate", given)
-        params = ffi.new("qn_generate_params *", lib.qn_generate_defaults())
+        params = sized("qn_request_params")
         parse_special, add_bos = options.take_flag("parse_special", True), options.take_flag("add_bos", True)
         seed = fill_answer(params, self._model.pointer, options, None)
         request = TextRequest(seed, None, _take_tokens(params, options), False)
@@ -344,7 +336,7 @@ class Session:
         The options are those of SessionChatOptions.
         """
         options = Options("chat", given)
-        params = ffi.new("qn_generate_params *", lib.qn_generate_defaults())
+        params = sized("qn_request_params")
         prompt = ChatPrompt(messages, options)
         seed = fill_answer(params, self._model.pointer, options, prompt)
         request = ChatRequest(seed, None, _take_tokens(params, options), False)
@@ -399,27 +391,28 @@ class Session:
     ) -> None:
         """Generates, and ends the request. The session is released before the request ends. Holds the options, to which
         the parameters point."""
-        owner, result, reason = self._owner, ffi.new("qn_generate_result *"), lib.QN_STOP_CANCELLED
+        owner, result, finish = self._owner, sized("qn_request_result"), lib.QN_FINISH_CANCELLED
         try:
             with _progress(owner.pointer, request) as user:
                 params.user = user
-                status = lib.qn_generate(owner.pointer, token_ids(ids, "prompt"), len(ids), params, result)
+                params.tokens, params.n_tokens = options.keep(token_ids(ids, "prompt")), len(ids)
+                status = lib.qn_generate(owner.pointer, params, result)
                 if status:
                     request.fail(error_of(status, ffi.string(lib.qn_error_text())))
-                reason = result.reason
-            if reason == lib.QN_STOP_CALLBACK and not request.error:
+                finish = result.finish
+            if finish == lib.QN_FINISH_CALLBACK and not request.error:
                 request.fail(KeyboardInterrupt())  # Ctrl-C, and again while it was being recorded
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits
             request.fail(error)
         finally:
             owner.end(generation)
         usage = Usage(len(ids), 0, result.n_generated, 0.0, result.prompt_seconds, result.generate_seconds)
-        request.end(_REASONS.get(reason, "cancelled"), reason == lib.QN_STOP_STRING, usage)
+        request.end(requests.REASONS.get(finish, "cancelled"), bool(result.is_stop_string), usage)
 
 
 def _params(kv: str | None, n_ctx: int, n_batch: int, n_checkpoints: int) -> tuple[Any, Any]:
     """A qn_session_params, and the objects to which it points."""
-    params, text = ffi.new("qn_session_params *"), kv_text(kv)
+    params, text = sized("qn_session_params"), kv_text(kv)
     params.n_ctx = integer(n_ctx, "n_ctx", 0, MAX_CTX)
     assign(params, "n_batch", n_batch, "n_batch")
     assign(params, "n_checkpoints", n_checkpoints, "n_checkpoints")
@@ -442,7 +435,7 @@ def _take_tokens(params: Any, options: Options) -> bool:
     """Whether to report tokens, each of which costs a call."""
     has_tokens = options.take_flag("return_tokens", False)
     if has_tokens:
-        params.on_token = requests.on_session_token
+        params.on_token = requests.on_token
     return has_tokens
 
 
@@ -467,7 +460,7 @@ class Sampler:
 
     def __init__(self, n_vocab: int, *, model: Model | None = None, **given: Unpack[SamplingOptions]) -> None:
         options = Options("Sampler", given)
-        sampling, out = ffi.new("qn_sampling *", lib.qn_sampling_defaults()), ffi.new("qn_sampler **")
+        sampling, out = sized("qn_sampling"), ffi.new("qn_sampler **")
         self.seed = fill_sampling(sampling, model._handle.pointer if model is not None else None, options)
         options.end()
         check(lib.qn_sampler_create(sampling, integer(n_vocab, "n_vocab", 1, 2**31 - 1), out))

@@ -16,7 +16,7 @@ struct device {
     uint64_t next;
     size_t committed, reserved;
     size_t refuse_after; /* commits until one is refused; 0: never */
-    size_t n_freed; /* items; the address of the last one */
+    size_t n_freed;      /* items; the address of the last one */
     uint64_t last_freed;
     uint8_t is_committed[1 << 16];
 };
@@ -67,7 +67,9 @@ static void device_on_free(void *context, uint64_t address, size_t bytes)
 
 static qn_pool *new_pool(struct device *d, uint64_t budget, uint64_t idle)
 {
-    const qn_pool_memory memory = { d, GRANULE, device_reserve, device_unreserve, device_commit, device_release, device_on_free };
+    const qn_pool_memory memory = {
+        d, GRANULE, device_reserve, device_unreserve, device_commit, device_release, device_on_free
+    };
     qn_pool *pool;
     *d = (struct device){ 0 };
     assert_ok(qn_pool_create(&memory, budget, idle, &pool));
@@ -241,7 +243,9 @@ static void arguments(void **state)
     qn_pool *pool;
     qn_pool_class *class;
     uint32_t item;
-    const qn_pool_memory memory = { &d, GRANULE, device_reserve, device_unreserve, device_commit, device_release, device_on_free };
+    const qn_pool_memory memory = {
+        &d, GRANULE, device_reserve, device_unreserve, device_commit, device_release, device_on_free
+    };
     (void)state;
     assert_int_equal(qn_pool_create(&memory, GRANULE - 1, 0, &pool), QN_ERR_INVALID);
     assert_null(pool);

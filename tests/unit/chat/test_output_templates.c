@@ -354,7 +354,7 @@ static void check_grammar(const qn_output_params *params, const json_t *answer, 
                                   .tools = load_tools(tools_text),
                                   .is_lazy = is_lazy,
                                   .is_single = is_single,
-                                  .style = { QN_JSON_SPACE_ANY, QN_JSON_ORDER_ANY } };
+                                  .style = { .space = QN_JSON_SPACE_ANY, .order = QN_JSON_ORDER_ANY } };
     const char *text = begin + (is_lazy && params->form != QN_OUTPUT_LLAMA3 ? strlen(params->call_open.text) : 0);
     size_t n = strlen(text);
     qn_grammar *grammar;
@@ -508,11 +508,11 @@ static void test_model_info(void **state)
         close(fd);
         free(bytes.data);
         qn_model *model;
-        const qn_model_params params = { .vocab_only = true };
+        const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
         label("case %zu", i);
         assert_ok(qn_model_load(path, &params, &model));
         unlink(path);
-        const qn_chat_format format = qn_model_get_chat_format(model);
+        const qn_chat_format format = *qn_model_get_chat_format(model);
         assert_string_equal(format.tool_calls, cases[i].tool_calls);
         assert_string_equal(format.think_open, cases[i].has_thinking ? "<think>" : "");
         assert_string_equal(format.think_close, cases[i].has_thinking ? "</think>" : "");

@@ -137,7 +137,7 @@ static char *saved_text(void)
 {
     qn_model *model;
     qn_session *session;
-    const qn_model_params params = { .device = "cpu", .n_threads = 1 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
     char *text = calloc(1, 1 << 16);
     assert_non_null(text);
     assert_ok(qn_model_load(MODEL, &params, &model));

@@ -34,11 +34,11 @@ static double error_of_logits(const char *name, const qn_model *model)
     qn_token ids[MAX_IDS];
     size_t n_rows;
     snprintf(golden, sizeof golden, "checkpoints/%s/golden", name);
-    const size_t n = read_golden_ids(golden, ids, MAX_IDS), n_vocab = qn_model_get_info(model).n_vocab;
+    const size_t n = read_golden_ids(golden, ids, MAX_IDS), n_vocab = qn_model_get_info(model)->n_vocab;
     float *expected = read_golden_logits(golden, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
     assert_int_equal(n_rows, n);
     assert_non_null(found);
-    qn_session_params params = { .n_ctx = MAX_IDS };
+    qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = MAX_IDS };
     qn_session *session;
     assert_ok(qn_session_create((qn_model *)model, &params, &session));
     assert_ok(qn_session_eval(session, ids, n, QN_LOGITS_ALL, found));
@@ -105,7 +105,7 @@ static void test_golden(void **state)
             label("%s to %s", names[i], types[t] ? types[t] : "the types that it has");
             checkpoint_path(names[i], folder);
             assert_ok(convert(folder, types[t], 2, false));
-            qn_model_params params = { .n_threads = 2, .device = "cpu" };
+            qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 2, .device = "cpu" };
             qn_model *model;
             assert_ok(qn_model_load(out, &params, &model));
             const double error = error_of_logits(names[i], model);
@@ -335,7 +335,7 @@ static void test_left_out(void **state)
     assert_ok(convert(copy, NULL, 1, false));
     assert_non_null(strstr(log_text, "left out: the MTP block"));
     qn_model *model;
-    qn_model_params params = { .n_threads = 1, .device = "cpu" };
+    qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" };
     assert_ok(qn_model_load(out, &params, &model));
     assert_true(error_of_logits("qwen35-text", model) < MAX_ERROR);
     qn_model_free(model);
@@ -385,7 +385,7 @@ static void check_tied(const char *name, bool has_output, bool is_golden, const 
 {
     qn_gguf *file;
     qn_model *model;
-    const qn_model_params params = { .n_threads = 1, .device = "cpu" };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" };
     assert_ok(convert(copy, NULL, 1, false));
     assert_int_equal(strstr(log_text, "lm_head.weight") != NULL, note != NULL);
     assert_true(!note || strstr(log_text, note));
@@ -442,7 +442,7 @@ static void test_cancel(void **state)
 {
     (void)state;
     char folder[4096];
-    const qn_convert_params params = { .n_threads = 2, .on_progress = cancel };
+    const qn_convert_params params = { .size = sizeof(qn_convert_params), .n_threads = 2, .on_progress = cancel };
     checkpoint_path("qwen3", folder);
     write_file(out, "kept", 4);
     assert_int_equal(qn_convert_checkpoint(folder, out, NULL, &params), QN_ERR_CANCELLED);

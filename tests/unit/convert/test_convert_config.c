@@ -3,6 +3,7 @@
 #include "helper_checkpoint.h"
 
 #include "gguf/gguf.h"
+#include "helper_request.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -168,7 +169,7 @@ enum { END_OF_TEXT = 320, IM_END = 322, N_VOCAB = 352, MAX_ENDS = 8 };
 
 static void check_ends(uint32_t first, const int *expected)
 {
-    const qn_model_params params = { .vocab_only = true };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
     qn_model *model;
     qn_gguf *file;
     uint32_t eos;
@@ -276,7 +277,7 @@ static void test_hostile_ends(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static const char key[] = "quern.tokenizer.eos_token_ids";
         char path[8192];
-        const qn_model_params params = { .vocab_only = true };
+        const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
         qn_gguf *file;
         qn_gguf_writer *w;
         qn_model *model;
@@ -297,8 +298,9 @@ static void test_hostile_ends(void **state)
     }
 }
 
-static bool keep_first(void *user, qn_token token)
+static bool keep_first(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     *(qn_token *)user = *(qn_token *)user < 0 ? token : *(qn_token *)user;
     return true;
 }
@@ -306,10 +308,10 @@ static bool keep_first(void *user, qn_token token)
 /* The first greedy token, and whether generation ended with it. */
 static qn_token generate_first(bool ignore_end, bool ends)
 {
-    const qn_model_params params = { .n_threads = 1, .device = "cpu" };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" };
     static const qn_token ids[] = { 40, 41, 42 };
-    qn_generate_params request = qn_generate_defaults();
-    qn_generate_result result;
+    qn_request_params request = QN_REQUEST_PARAMS_INIT;
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     qn_model *model;
     qn_session *session;
     qn_token first = -1;
@@ -319,9 +321,9 @@ static qn_token generate_first(bool ignore_end, bool ends)
     request.on_token = keep_first;
     request.user = &first;
     assert_ok(qn_model_load(out, &params, &model));
-    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 16 }, &session));
-    assert_ok(qn_generate(session, ids, 3, &request, &result));
-    assert_int_equal(result.reason == QN_STOP_END, ends);
+    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 16 }, &session));
+    assert_ok(generate_from(session, ids, 3, &request, &result));
+    assert_int_equal(result.finish == QN_FINISH_STOP, ends);
     qn_session_free(session);
     qn_model_free(model);
     return first;
@@ -353,7 +355,7 @@ static void edit_tokenizer(const char *name, const char *before, const char *aft
 
 static void check_tokens(const char *text, const qn_token *expected)
 {
-    const qn_model_params params = { .vocab_only = true };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
     qn_model *model;
     qn_token *tokens;
     size_t n;

@@ -55,8 +55,8 @@ static size_t count_packed(const qn_model *model)
 
 static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
 {
-    const qn_session_params params = { .n_ctx = N_IDS, .n_batch = n_batch };
-    const int n_vocab = (int)qn_model_get_info(model).n_vocab;
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = n_batch };
+    const int n_vocab = (int)qn_model_get_info(model)->n_vocab;
     qn_session *session;
     qn_token ids[N_IDS];
     for (int i = 0; i < N_IDS; i++)
@@ -70,7 +70,7 @@ static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
  * matrices. */
 static size_t run_model(const char *file, const char *level, int n_threads, uint32_t n_batch, float **logits, size_t *bytes)
 {
-    const qn_model_params params = { .n_threads = n_threads };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads };
     qn_model *model;
     assert_int_equal(setenv("QN_CPU", level, 1), 0);
     assert_ok(qn_model_load(file, &params, &model));
@@ -78,7 +78,7 @@ static size_t run_model(const char *file, const char *level, int n_threads, uint
     const size_t n_packed = count_packed(model);
     const size_t n_copies = executor_of(model)->weights.n_packed;
     assert_true((n_packed > 0) == (n_copies > 0) && n_copies <= n_packed);
-    *bytes = N_IDS * sizeof(float) * qn_model_get_info(model).n_vocab;
+    *bytes = N_IDS * sizeof(float) * qn_model_get_info(model)->n_vocab;
     *logits = malloc(*bytes);
     assert_non_null(*logits);
     evaluate(model, n_batch, *logits);
@@ -265,7 +265,7 @@ static size_t bytes_not_packed(const qn_model *model)
 static void packed_tensors_are_not_resident(void **unused)
 {
     (void)unused;
-    const qn_model_params params = { .n_threads = 2 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
     qn_model *model;
     assert_ok(qn_model_load(path, &params, &model));
     if (!count_packed(model)) {
@@ -303,7 +303,7 @@ static void loading_needs_little_more_than_the_file(void **unused)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        const qn_model_params params = { .n_threads = 2 };
+        const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
         qn_model *model;
         if (qn_model_load(path, &params, &model) != QN_OK)
             _exit(2);
@@ -322,7 +322,7 @@ static void loading_needs_little_more_than_the_file(void **unused)
 static void loading_fails_cleanly_without_memory(void **unused)
 {
     (void)unused;
-    const qn_model_params params = { .n_threads = 2 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
     struct rlimit limit, low;
     qn_model *model = NULL;
     size_t in_packing = 0;

@@ -232,7 +232,7 @@ static void assert_same(const struct contents *a, const struct contents *b)
 
 static qn_session *session_of(const char *kv, const qn_token *tokens, size_t n)
 {
-    const qn_session_params params = { .n_ctx = CONTEXT, .kv = kv };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
@@ -284,7 +284,7 @@ static void compare_recurrent(const qn_saved_layout *layout, const float *cpu, c
 /* From a GPU's contents a session on the CPU goes on, can be truncated as far as the GPU's could, and no further. */
 static void continues_on_cpu(const struct contents *gpu, const qn_extent *extent, const char *kv, const float *wanted)
 {
-    const qn_session_params params = { .n_ctx = CONTEXT, .kv = kv };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv };
     const uint32_t length = extent->length;
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
@@ -310,7 +310,7 @@ static void check_contents(const char *golden, unsigned bits, const char *kv)
 {
     static const uint32_t lengths[] = { 1, 3, 16, 63, 64, 65, 70, 127, 128, 129, 200, 330 };
     struct cuda_fixture x;
-    open_model(golden, (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    open_model(golden, (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
     set_up(&x, golden, bits);
     qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -472,7 +472,7 @@ static void check_items(const char *golden, unsigned bits, const char *kv)
     enum { LENGTH = 4 * PAGE + 20 };
     struct cuda_fixture x;
     label("%s, %s", golden, kv);
-    open_model(golden, (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    open_model(golden, (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
     set_up(&x, golden, bits);
     qn_memory *gpu = memory_of(&x);
     qn_session *session = session_of(kv, ids, LENGTH);
@@ -509,7 +509,7 @@ static void values_of_fp16_are_exact(void **unused)
 {
     (void)unused;
     struct cuda_fixture x;
-    open_model("qwen35.q1_0", (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    open_model("qwen35.q1_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
     qn_session *session = session_of("f16", ids, 2);
@@ -543,7 +543,7 @@ static void an_empty_open_chunk(void **unused)
 {
     (void)unused;
     struct cuda_fixture x;
-    open_model("qwen35.q1_0", (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    open_model("qwen35.q1_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *gpu = memory_of(&x);
     const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
@@ -586,7 +586,8 @@ static void checkpoints(void **unused)
     (void)unused;
     struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint, *copy;
-    open_model("qwen35-rotated.pq2_0", (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    open_model("qwen35-rotated.pq2_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" },
+               1);
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_session *session = session_of("aura4", ids, 70);
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);

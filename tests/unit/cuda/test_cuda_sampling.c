@@ -181,7 +181,7 @@ static float *reject(void *row, qn_token token)
 /* Greedy, penalties, bias and a mask; each of them alone and together, some with log probabilities. */
 static size_t fill_requests(qn_sample_request *requests)
 {
-    const qn_sampling greedy = { .top_p = 1, .repeat_penalty = 1 },
+    const qn_sampling greedy = { .size = sizeof(qn_sampling), .top_p = 1, .repeat_penalty = 1 },
                       draw = { .temperature = 0.9f, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1 };
     qn_sampling penalised = draw, greedily_penalised = greedy, wide = draw, mirostat = draw;
     penalised.repeat_penalty = 1.4f;
@@ -366,7 +366,9 @@ static void launches_of_modes(void **unused)
 static void filters_select_kernels(void **unused)
 {
     (void)unused;
-    const qn_sampling plain = { .temperature = 1, .top_k = 20, .top_p = 1, .repeat_penalty = 1, .typical_p = 1 };
+    const qn_sampling plain = {
+        .size = sizeof(qn_sampling), .temperature = 1, .top_k = 20, .top_p = 1, .repeat_penalty = 1, .typical_p = 1
+    };
     qn_sampling samplings[] = { plain, plain, plain, plain, plain };
     static const qn_sample_mode modes[] = { QN_SAMPLE_TOP_K, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM,
                                             QN_SAMPLE_ARGMAX };

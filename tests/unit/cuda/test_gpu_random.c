@@ -17,9 +17,12 @@ static size_t n_requests;
 
 static void check_bits(qn_model *model, const char *kv, struct job *job)
 {
-    const qn_scheduler_params params = {
-        .kv = kv, .n_ctx = CONTEXT, .max_sequences = 1, .no_prefix_cache = true, .no_thread = true
-    };
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
+                                         .kv = kv,
+                                         .n_ctx = CONTEXT,
+                                         .max_sequences = 1,
+                                         .no_prefix_cache = true,
+                                         .no_thread = true };
     qn_scheduler *scheduler;
     qn_request_params request = job->params;
     if (!job->found.n_tokens && request.max_tokens)
@@ -75,13 +78,14 @@ static void check_token(const float *logits, size_t n, qn_token token, size_t in
 
 static void check_near(qn_model *model, const char *kv, struct job *job)
 {
-    const size_t n_prompt = job->params.n_tokens, n = job->found.n_tokens, n_vocab = qn_model_get_info(model).n_vocab;
+    const size_t n_prompt = job->params.n_tokens, n = job->found.n_tokens, n_vocab = qn_model_get_info(model)->n_vocab;
     qn_session *session;
     if (!n)
         return;
     float *logits = malloc(n * n_vocab * sizeof *logits);
     assert_non_null(logits);
-    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = CONTEXT, .kv = kv }, &session));
+    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv },
+                                &session));
     assert_ok(qn_session_eval(session, job->prompt, n_prompt, QN_LOGITS_LAST, logits));
     assert_ok(qn_session_eval(session, job->found.tokens, n - 1, QN_LOGITS_ALL, logits + n_vocab));
     for (size_t i = 0; i < n; i++)
@@ -122,8 +126,8 @@ int main(int argc, char **argv)
     qn_model *model;
     device = selected ? selected : "cuda";
     n_requests = argc > 1 ? strtoul(argv[1], NULL, 10) : REQUESTS;
-    const qn_status status =
-        qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf", &(qn_model_params){ .device = device }, &model);
+    const qn_status status = qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
+                                           &(qn_model_params){ .size = sizeof(qn_model_params), .device = device }, &model);
     if (status == QN_ERR_UNSUPPORTED) {
         printf("skipped: %s\n", qn_error_text());
         return SKIPPED;

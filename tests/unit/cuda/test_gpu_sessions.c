@@ -38,7 +38,7 @@ static const char *kv;
 
 static qn_model_params params_of_models(void)
 {
-    return (qn_model_params){ .n_threads = 2, .device = device };
+    return (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 2, .device = device };
 }
 
 static void over_cases(void (*test)(void))
@@ -55,7 +55,7 @@ static void over_cases(void (*test)(void))
 /* A session of n_tokens tokens, evaluated in one step. */
 static qn_session *new_session(size_t n_tokens)
 {
-    const qn_session_params params = { .n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     assert_string_equal(qn_session_kv(session), kv);
@@ -151,7 +151,10 @@ static void assert_same_files(void)
 
 static void is_restored(void)
 {
-    static const qn_session_params restore_params[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = N_CTX } };
+    static const qn_session_params restore_params[] = {
+        { .size = sizeof(qn_session_params), .n_ctx = 0 },
+        { .size = sizeof(qn_session_params), .n_ctx = 1000, .n_batch = N_CTX }
+    };
     for (size_t i = 0; i < N_LENGTHS; i++) {
         label("%zu tokens", lengths[i]);
         qn_session *session = new_session(lengths[i]), *restored;
@@ -400,7 +403,7 @@ static double error_of_rows(const char *name, size_t n_rows)
 {
     qn_token golden[MAX_IDS];
     qn_session *sessions[MAX_TOGETHER];
-    const size_t n_vocab = qn_model_get_info(model).n_vocab, n_tokens = read_golden_ids(name, golden, MAX_IDS);
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab, n_tokens = read_golden_ids(name, golden, MAX_IDS);
     size_t n_logits;
     float *reference = read_golden_logits(name, n_vocab, &n_logits), *logits = malloc(n_rows * n_vocab * sizeof *logits);
     double square = 0;
@@ -511,11 +514,13 @@ static bool add_answer(void *user, qn_token token, const qn_logprobs *logprobs)
 static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
 {
     qn_scheduler *scheduler;
-    assert_ok(
-        qn_scheduler_create(model, &(qn_scheduler_params){ .kv = kv, .n_ctx = N_CTX, .no_prefix_cache = !reuse }, &scheduler));
+    assert_ok(qn_scheduler_create(
+        model,
+        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .kv = kv, .n_ctx = N_CTX, .no_prefix_cache = !reuse },
+        &scheduler));
     for (size_t i = first; i < end; i++) {
         qn_token tokens[N_CTX];
-        qn_request_params params = qn_request_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         tokens_of(0, 0, N_SHARED, tokens);
         tokens_of(i, N_SHARED, 7 * i + 1, tokens + N_SHARED);
         answers[i].n = 0;
@@ -523,7 +528,8 @@ static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
         params.n_tokens = N_SHARED + 7 * i + 1;
         params.max_tokens = N_ANSWER;
         params.ignore_end = true;
-        params.sampling = (qn_sampling){ .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = i };
+        params.sampling =
+            (qn_sampling){ .size = sizeof(qn_sampling), .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = i };
         params.on_token = add_answer;
         params.user = &answers[i];
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));

@@ -16,7 +16,7 @@ static qn_model *open_model(const char *name)
     counting_calls_of = (counting_calls){ 0 };
     snprintf(file_path, sizeof file_path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
     assert_ok(qn_model_load(file_path, &params, &model));
-    assert_string_equal(qn_model_get_info(model).device, "counting");
+    assert_string_equal(qn_model_get_info(model)->device, "counting");
     return model;
 }
 
@@ -27,7 +27,7 @@ static void check_logits(const char *name)
     size_t n_rows;
     label("%s", name);
     qn_model *model = open_model(name);
-    const size_t n_vocab = qn_model_get_info(model).n_vocab, n = read_golden_ids(name, ids, MAX_IDS);
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab, n = read_golden_ids(name, ids, MAX_IDS);
     float *expected = read_golden_logits(name, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
     const qn_session_params params = { .n_ctx = MAX_IDS, .n_batch = BATCH };
     qn_session *session;
@@ -66,7 +66,7 @@ static void sessions_are_saved(void **unused)
     char path[] = "/tmp/quern-counting-XXXXXX";
     qn_token ids[MAX_IDS];
     qn_model *model = open_model("qwen35.f16");
-    const size_t n_vocab = qn_model_get_info(model).n_vocab, n = read_golden_ids("qwen35.f16", ids, MAX_IDS);
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab, n = read_golden_ids("qwen35.f16", ids, MAX_IDS);
     float *expected = malloc(n_vocab * sizeof *expected), *found = malloc(n_vocab * sizeof *found);
     qn_session *session, *restored;
     const int fd = mkstemp(path);

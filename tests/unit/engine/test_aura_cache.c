@@ -33,7 +33,7 @@ static const char *const names[] = {
 
 static void open_threaded(const char *name, int n_threads)
 {
-    open_model(name, (qn_model_params){ .n_threads = n_threads }, N_LAST);
+    open_model(name, (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads }, N_LAST);
 }
 
 /* All formats with all models would take minutes: each format is tested with one model. */
@@ -58,7 +58,7 @@ static void over_models(void (*test)(const char *format))
 
 static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = { .n_ctx = N_IDS, .n_batch = n_batch, .kv = format };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = n_batch, .kv = format };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     assert_string_equal(qn_session_kv(session), format);
@@ -141,14 +141,17 @@ static const uint32_t lengths[] = { 1, 64, 65, 257 };
 
 static void restored_as_saved(const char *format)
 {
-    const qn_session_params other = { .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
+    const qn_session_params other = { .size = sizeof(qn_session_params), .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(format, 0, lengths[i]), *restored;
         assert_ok(qn_session_save(session, path));
         eval_rest(session, expected);
         qn_session_free(session);
-        const qn_session_params params_list[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = 9, .kv = format } };
+        const qn_session_params params_list[] = {
+            { .size = sizeof(qn_session_params), .n_ctx = 0 },
+            { .size = sizeof(qn_session_params), .n_ctx = 1000, .n_batch = 9, .kv = format }
+        };
         for (size_t r = 0; r < 2; r++) {
             label("context of %u", (unsigned)params_list[r].n_ctx);
             assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
@@ -225,7 +228,7 @@ static void restored_sessions_go_back(void **unused)
             assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
             assert_ok(qn_session_truncate(restored, to[n]));
             qn_session_free(restored);
-            const qn_session_params larger = { .n_ctx = N_IDS, .n_batch = 5 };
+            const qn_session_params larger = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = 5 };
             assert_ok(qn_session_restore(model, other_path, &larger, &restored));
             assert_ok(qn_session_checkpoint(restored));
             assert_ok(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL));
@@ -258,9 +261,11 @@ static uint32_t random_below(uint32_t n)
 
 static qn_session *empty_session(const char *format)
 {
-    const qn_session_params params = {
-        .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .kv = format, .n_checkpoints = 1 + random_below(5)
-    };
+    const qn_session_params params = { .size = sizeof(qn_session_params),
+                                       .n_ctx = N_IDS,
+                                       .n_batch = 1 + random_below(200),
+                                       .kv = format,
+                                       .n_checkpoints = 1 + random_below(5) };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     return session;
@@ -301,7 +306,10 @@ static uint32_t random_length(uint32_t below)
 static void save_and_restore(struct session_case *w, const char *format)
 {
     const uint32_t length = qn_session_length(w->session);
-    const qn_session_params larger = { .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5) };
+    const qn_session_params larger = { .size = sizeof(qn_session_params),
+                                       .n_ctx = N_IDS,
+                                       .n_batch = 1 + random_below(200),
+                                       .n_checkpoints = 1 + random_below(5) };
     qn_session *plain = empty_session(format), *restored;
     assert_ok(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL));
     assert_ok(qn_session_save(plain, other_path));
@@ -535,7 +543,7 @@ static void unknown_formats_are_refused(void **unused)
     open_threaded("qwen3.q1_0", 1);
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         label("'%s'", unknown[i]);
-        const qn_session_params params = { .kv = unknown[i] };
+        const qn_session_params params = { .size = sizeof(qn_session_params), .kv = unknown[i] };
         char text[64];
         qn_session *session;
         assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_UNSUPPORTED);
@@ -563,7 +571,9 @@ static void other_heads_stay_f16(void **unused)
     static const char *const others[] = { "llama.f16", "qwen3-untied.f32", "qwen35-mtp.bf16", "parrot" };
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         label("%s", others[i]);
-        const qn_session_params params = { .n_ctx = N_IDS, .kv = "aura4v2", .on_log = take_line, .user = &log_lines };
+        const qn_session_params params = {
+            .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = "aura4v2", .on_log = take_line, .user = &log_lines
+        };
         qn_session *session, *copy;
         open_threaded(others[i], 2);
         session = new_session("f16", 0, 100);

@@ -2,8 +2,7 @@
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 
-#include "engine/internal.h"
-#include "quern/quern.h"
+#include "engine/scheduler.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,11 @@ static void load(const char *file, uint64_t memory, qn_model **model)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(path, &(qn_model_params){ .memory = memory, .n_threads = 1, .skip_weight_scan = true }, model));
+    assert_ok(qn_model_load(
+        path,
+        &(qn_model_params){
+            .size = sizeof(qn_model_params), .device = "cpu", .memory = memory, .n_threads = 1, .skip_weight_scan = true },
+        model));
 }
 
 /* Rows are reserved and committed without evaluating them: the time would be all in the model. */
@@ -39,7 +42,9 @@ static uint64_t measure(qn_model *model, const char *kv, uint32_t n)
     bool fits = true;
     uint64_t length = 0;
     for (uint32_t i = 0; i < n; i++)
-        assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 1 << 24, .n_batch = STEP, .kv = kv }, &sessions[i]));
+        assert_ok(qn_session_create(
+            model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 1 << 24, .n_batch = STEP, .kv = kv },
+            &sessions[i]));
     while (fits) {
         for (uint32_t i = 0; fits && i < n; i++)
             fits = grow(sessions[i]);
@@ -58,7 +63,7 @@ static void capacity_is_what_fits(void **unused)
     (void)unused;
     for (size_t i = 0; i < 12; i += QN_TEST_SANITIZED ? 4 : 1) { /* sanitizers are tens of times slower */
         qn_model *model;
-        qn_capacity capacity;
+        qn_capacity capacity = QN_CAPACITY_INIT;
         const char *kv = kinds[i % 2];
         const uint64_t limit = limits[i / 2 % 2];
         load(files[i / 4], limit, &model);
@@ -81,7 +86,7 @@ static void capacity_is_what_fits(void **unused)
 static void parameters(void **unused)
 {
     qn_model *model;
-    qn_capacity capacity, later;
+    qn_capacity capacity = QN_CAPACITY_INIT, later = QN_CAPACITY_INIT;
     qn_session *session;
     (void)unused;
     load("models/quern-demo.gguf", 16 << 20, &model);
@@ -100,11 +105,38 @@ static void parameters(void **unused)
     qn_model_free(model);
 }
 
+/* One rule for n_ctx 0: as in training, or what the memory holds. */
+static void default_contexts_are_the_same(void **unused)
+{
+    (void)unused;
+    static const uint64_t memories[] = { 8 << 20, 64 << 20 };
+    for (size_t i = 0; i < 2; i++) {
+        qn_model *model;
+        qn_session *session;
+        qn_scheduler *scheduler;
+        qn_capacity capacity = QN_CAPACITY_INIT;
+        label("%llu bytes", (unsigned long long)memories[i]);
+        load("tests/golden/scheduler.gguf", memories[i], &model);
+        assert_ok(qn_model_get_capacity(model, NULL, 1, &capacity));
+        const uint32_t trained = qn_model_get_info(model)->n_ctx_train;
+        const uint64_t expected = capacity.tokens_per_sequence < trained ? capacity.tokens_per_sequence : trained;
+        assert_true(i || expected < trained);
+        assert_ok(qn_session_create(model, NULL, &session));
+        assert_int_equal(qn_session_capacity(session), expected);
+        qn_session_free(session);
+        assert_ok(qn_scheduler_create(model, NULL, &scheduler));
+        assert_int_equal(scheduler->params.n_ctx, expected);
+        qn_scheduler_free(scheduler);
+        qn_model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(capacity_is_what_fits),
         cmocka_unit_test(parameters),
+        cmocka_unit_test(default_contexts_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "helper_small_model.h"
 
 #include "engine/constraint.h"
+#include "helper_request.h"
 #include "quern/grammar.h"
 
 #include <jansson.h>
@@ -104,7 +105,7 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 static qn_request_params request_of(qn_grammar *grammar, const qn_token *prompt, size_t n, const qn_sampling *sampling,
                                     struct answer *a)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     memset(a, 0, sizeof *a);
     params.tokens = prompt;
     params.n_tokens = n;
@@ -118,7 +119,8 @@ static qn_request_params request_of(qn_grammar *grammar, const qn_token *prompt,
 /* Filters need a mask for each token; without them, tokens are checked first. */
 static qn_sampling sampling_of(bool has_filters, float temperature, uint64_t seed)
 {
-    return (qn_sampling){ .temperature = temperature,
+    return (qn_sampling){ .size = sizeof(qn_sampling),
+                          .temperature = temperature,
                           .top_k = has_filters ? 40 : 0,
                           .top_p = has_filters ? 0.95f : 1,
                           .min_p = has_filters ? 0.05f : 0,
@@ -143,8 +145,8 @@ static void check_answer(const struct answer *a, size_t kind, qn_grammar *gramma
 
 static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_request_params *request, struct answer *a)
 {
-    qn_generate_params params = qn_generate_defaults();
-    qn_generate_result result;
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
@@ -154,9 +156,10 @@ static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_reques
     params.on_token = answer_token;
     params.on_text = answer_text;
     params.user = a;
-    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 512, .n_batch = n_batch }, &session));
-    assert_ok(qn_generate(session, request->tokens, request->n_tokens, &params, &result));
-    a->result.finish = result.reason == QN_STOP_END ? QN_FINISH_STOP : QN_FINISH_LENGTH;
+    assert_ok(qn_session_create(
+        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 512, .n_batch = n_batch }, &session));
+    assert_ok(generate_from(session, request->tokens, request->n_tokens, &params, &result));
+    a->result.finish = result.finish == QN_FINISH_STOP ? QN_FINISH_STOP : QN_FINISH_LENGTH;
     qn_session_free(session);
 }
 
@@ -214,7 +217,8 @@ static void answers_fit_on_a_gpu(void **unused)
     char path[512];
     qn_model *model;
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    const qn_status status = qn_model_load(path, &(qn_model_params){ .device = "cuda", .n_threads = 2 }, &model);
+    const qn_status status =
+        qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
     if (status == QN_OK) {
         check_answers(model);
         qn_model_free(model);
@@ -241,7 +245,8 @@ static void answers_are_the_same(void **unused)
     load_model("tests/golden/scheduler.gguf", 0, 1, &single);
     const size_t n = tokens_of(large, text, &prompt);
     assert_true(n > 64);
-    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .max_rows = 48 }, &scheduler));
+    assert_ok(
+        qn_scheduler_create(large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 48 }, &scheduler));
     for (int i = 0; i < 4; i += QN_TEST_SANITIZED ? 3 : 1) {
         label("case %d", i);
         const qn_sampling sampling = sampling_of(i % 2, i < 2 ? 0 : 1.2f, 11);
@@ -329,8 +334,9 @@ static double chi_square(const size_t *counts, const double *p, size_t *n_bins)
     return sum;
 }
 
-static bool count_token(void *user, qn_token token)
+static bool count_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     ((size_t *)user)[token]++;
     return true;
 }
@@ -350,8 +356,8 @@ static void tokens_have_the_distribution_of_masks(void **unused)
     qn_token *prompt;
     qn_session *session;
     const size_t n = tokens_of(small, "small", &prompt);
-    assert_int_equal(qn_model_get_info(small).n_vocab, VOCABULARY);
-    assert_ok(qn_session_create(small, &(qn_session_params){ .n_ctx = 64 }, &session));
+    assert_int_equal(qn_model_get_info(small)->n_vocab, VOCABULARY);
+    assert_ok(qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
     assert_ok(qn_session_eval(session, prompt, n, QN_LOGITS_LAST, logits));
     for (size_t t = 0; t < VOCABULARY; t++) {
         largest = logits[t] > largest ? logits[t] : largest;
@@ -362,9 +368,10 @@ static void tokens_have_the_distribution_of_masks(void **unused)
         double p[VOCABULARY];
         bool allowed[VOCABULARY];
         qn_grammar *grammar = grammar_of(small, QN_GRAMMAR_REGEX, cases[i].regex);
-        qn_generate_params params = qn_generate_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         /* The most probable token is twelve times as probable as a mean one. */
-        params.sampling = (qn_sampling){ .temperature = (largest - sum) / 2.5f,
+        params.sampling = (qn_sampling){ .size = sizeof(qn_sampling),
+                                         .temperature = (largest - sum) / 2.5f,
                                          .top_k = cases[i].top_k,
                                          .top_p = cases[i].top_p,
                                          .min_p = cases[i].min_p,
@@ -389,7 +396,7 @@ static void tokens_have_the_distribution_of_masks(void **unused)
         for (uint64_t d = 0; d < DRAWS; d++) {
             params.sampling.seed = d;
             assert_ok(qn_session_truncate(session, 0));
-            assert_ok(qn_generate(session, prompt, n, &params, NULL));
+            assert_ok(generate_from(session, prompt, n, &params, NULL));
         }
         find_probabilities(logits, allowed, &params.sampling, p);
         const double found = chi_square(counts, p, &n_bins);
@@ -439,7 +446,7 @@ static void free_text_before_a_text(void **unused)
     load_model("models/quern-demo.gguf", 0, 1, &talker);
     const size_t n = tokens_of(talker, "Once upon a time", &prompt);
     qn_grammar *grammar = grammar_of(talker, QN_GRAMMAR_REGEX, "[0-9]{5}!");
-    const qn_sampling greedy = { .top_p = 1, .repeat_penalty = 1 };
+    const qn_sampling greedy = { .size = sizeof(qn_sampling), .top_p = 1, .repeat_penalty = 1 };
     qn_request_params params = request_of(grammar, prompt, n, &greedy, &in_session);
     params.grammar_trigger = (qn_grammar_trigger){ QN_GRAMMAR_AFTER_TEXT, "named" };
     answer_of_session(talker, 0, &params, &in_session);
@@ -521,7 +528,8 @@ static qn_model *load_thinker(bool has_tokens, bool thinks)
     assert_true(file >= 0);
     assert_int_equal(write(file, bytes.data, bytes.n), (ssize_t)bytes.n);
     close(file);
-    const qn_status status = qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &model);
+    const qn_status status =
+        qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model);
     unlink(path);
     free(bytes.data);
     assert_ok(status);
@@ -550,7 +558,7 @@ static void free_text_before_the_end_of_reasoning(void **unused)
         qn_model *model = load_thinker(cases[i].has_tokens, cases[i].thinks);
         qn_grammar *grammar = grammar_of(model, QN_GRAMMAR_REGEX, "1+");
         const qn_grammar_trigger trigger = { .when = QN_GRAMMAR_AFTER_REASONING };
-        qn_sampling sampling = { .top_p = 1 };
+        qn_sampling sampling = { .size = sizeof(qn_sampling), .top_p = 1 };
         qn_constraint c;
         qn_token *prompt, answer[16];
         size_t n, n_answer = 0;
@@ -637,7 +645,8 @@ static void refuses(void **unused)
     const qn_sampling sampling = sampling_of(false, 1, 0);
     qn_scheduler *scheduler;
     grammar = grammar_of(large, QN_GRAMMAR_JSON, "");
-    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     qn_request_params params = request_of(grammar, &prompt, 1, &sampling, &a);
     for (size_t i = 0; i < sizeof triggers / sizeof *triggers; i++) {
         label("%s", triggers[i].error);
@@ -656,9 +665,9 @@ static void refuses(void **unused)
     qn_session *session;
     load_model("tests/golden/qwen2.f16.gguf", 0, 1, &silent);
     assert_ok(qn_session_create(silent, NULL, &session));
-    qn_generate_params generate = qn_generate_defaults();
+    qn_request_params generate = QN_REQUEST_PARAMS_INIT;
     generate.grammar = grammar;
-    assert_int_equal(qn_generate(session, &prompt, 1, &generate, NULL), QN_ERR_UNSUPPORTED);
+    assert_int_equal(generate_from(session, &prompt, 1, &generate, NULL), QN_ERR_UNSUPPORTED);
     assert_text("no tokeniser");
     assert_int_equal(qn_session_length(session), 0);
     qn_session_free(session);
@@ -770,7 +779,9 @@ static void grammars_are_of_a_scope(void **unused)
     static const char tools[] =
         "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\"}}}]";
     for (size_t i = 0; i < 3; i++) {
-        const qn_call_params params = { .tools = tools, .length = strlen(tools), .scope = scopes[i] };
+        const qn_call_params params = {
+            .size = sizeof(qn_call_params), .tools = tools, .length = strlen(tools), .scope = scopes[i]
+        };
         assert_ok(qn_grammar_create_calls(model, &params, &calls[i]));
     }
     assert_true(calls[0] != calls[1] && calls[0] == calls[2]);
@@ -852,13 +863,13 @@ static void checks_end_with_rejections(void **unused)
     qn_grammar *grammar = grammar_of(large, QN_GRAMMAR_SCHEMA, person);
     const qn_grammar_trigger at_once = { .when = QN_GRAMMAR_AT_ONCE };
     const qn_token prompt = 1;
-    qn_sampling sampling = qn_sampling_defaults();
+    qn_sampling sampling = QN_SAMPLING_INIT;
     qn_constraint c;
     int n_masked = 0;
     assert_ok(qn_constraint_create(large, grammar, &at_once, false, &prompt, 1, &sampling, &c));
     assert_false(qn_constraint_checks_first(&c)); /* with filters never */
     qn_constraint_free(&c);
-    sampling = (qn_sampling){ .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
+    sampling = (qn_sampling){ .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
     assert_ok(qn_constraint_create(large, grammar, &at_once, false, &prompt, 1, &sampling, &c));
     for (int i = 0; i < 100; i++) {
         assert_true(qn_constraint_checks_first(&c));

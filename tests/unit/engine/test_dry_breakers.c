@@ -16,7 +16,8 @@ static const char demo[] = QN_SOURCE_DIR "/models/quern-demo.gguf";
 static qn_model *load(const char *path)
 {
     qn_model *model;
-    assert_ok(qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &model));
+    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
+                            &model));
     return model;
 }
 
@@ -73,7 +74,7 @@ static void check_texts(const qn_model *model, const char *const *texts, size_t 
     assert_ok(qn_dry_check(found, n));
     for (size_t i = 0; i < n; i++)
         n_found += found[i] == -1;
-    const size_t n_vocab = qn_model_get_info(model).n_vocab;
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab;
     for (size_t token = 0; token < n_vocab; token++)
         n_expected += check_token(model, (qn_token)token, texts, n_texts, found, n);
     assert_int_equal(n_found, n_expected);
@@ -191,7 +192,9 @@ static void real_vocabularies(void **unused)
             snprintf(path, sizeof path, "%s/data/vocab/ggml-vocab-%s.gguf", shared, names[i]);
         else
             snprintf(path, sizeof path, QN_SOURCE_DIR "/../shared/data/vocab/ggml-vocab-%s.gguf", names[i]);
-        if (access(path, R_OK) || qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &model))
+        if (access(path, R_OK) ||
+            qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
+                          &model))
             continue;
         is_there = true;
         const char *const *defaults = qn_dry_default_breakers(&n_defaults);

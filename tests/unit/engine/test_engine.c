@@ -5,6 +5,7 @@
 #include "helper_vocab.h"
 
 #include "gguf/gguf.h"
+#include "helper_request.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
 
@@ -24,7 +25,7 @@ static qn_token ids[N_IDS];
 static int load_model(void **unused)
 {
     (void)unused;
-    const qn_model_params params = { .n_threads = 2 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
     for (int i = 0; i < N_IDS; i++)
         ids[i] = i * 61 % VOCAB;
     return qn_model_load(MODEL, &params, &model) != QN_OK;
@@ -39,7 +40,7 @@ static int free_model(void **unused)
 
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
 {
-    const qn_session_params params = { .n_ctx = n_ctx, .n_batch = n_batch };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = n_ctx, .n_batch = n_batch };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     return session;
@@ -65,7 +66,9 @@ static void evaluation_rejects_bad_arguments(void **unused)
     assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_ERR_CONTEXT);
     assert_int_equal(qn_session_truncate(session, 11), QN_ERR_INVALID);
     qn_session_free(session);
-    static const qn_session_params refused[] = { { .n_ctx = UINT32_MAX }, { .n_batch = 5000 }, { .kv = "q4_0" } };
+    static const qn_session_params refused[] = { { .size = sizeof(qn_session_params), .n_ctx = UINT32_MAX },
+                                                 { .size = sizeof(qn_session_params), .n_batch = 5000 },
+                                                 { .size = sizeof(qn_session_params), .kv = "q4_0" } };
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(qn_session_create(model, &refused[i], &session), i == 2 ? QN_ERR_UNSUPPORTED : QN_ERR_INVALID);
         assert_null(session);
@@ -165,13 +168,13 @@ static void cancelling(void **unused)
     qn_session_on_progress(session, NULL, NULL);
     /* From another thread, during a generation without limit. */
     pthread_t thread;
-    qn_generate_params params = qn_generate_defaults();
-    qn_generate_result result;
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     params.ignore_end = true;
     assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
-    assert_ok(qn_generate(session, ids, 5, &params, &result));
+    assert_ok(generate_from(session, ids, 5, &params, &result));
     pthread_join(thread, NULL);
-    assert_int_equal(result.reason, QN_STOP_CANCELLED);
+    assert_int_equal(result.finish, QN_FINISH_CANCELLED);
     /* The request is cleared after it has been executed. */
     assert_ok(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL));
     qn_session_free(session);
@@ -184,22 +187,23 @@ static void cancelled_sessions_can_continue(void **unused)
     for (int i = 0; i < 10; i++) {
         qn_session *session = new_session(1 << 20, 4);
         pthread_t thread;
-        qn_generate_params params = qn_generate_defaults();
-        qn_generate_result result;
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
+        qn_request_result result = QN_REQUEST_RESULT_INIT;
         qn_token pending;
         params.ignore_end = true;
         assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
-        assert_ok(qn_generate(session, ids, 5, &params, &result));
+        assert_ok(generate_from(session, ids, 5, &params, &result));
         pthread_join(thread, NULL);
-        assert_int_equal(result.reason, QN_STOP_CANCELLED);
+        assert_int_equal(result.finish, QN_FINISH_CANCELLED);
         assert_int_equal(qn_session_pending(session, &pending), result.n_generated > 0);
         assert_int_equal(qn_session_length(session), result.n_prompt + result.n_generated - (result.n_generated > 0));
         qn_session_free(session);
     }
 }
 
-static bool cancel_at_third(void *user, qn_token token)
+static bool cancel_at_third(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     static int tokens;
     (void)token;
     if (++tokens == 3)
@@ -212,20 +216,20 @@ static void a_late_cancel_is_forgotten(void **unused)
 {
     (void)unused;
     qn_session *session = new_session(64, 4);
-    qn_generate_params params = qn_generate_defaults();
-    qn_generate_result result;
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     params.max_tokens = 3;
     params.ignore_end = true;
     params.on_token = cancel_at_third;
     params.user = session;
-    assert_ok(qn_generate(session, ids, 5, &params, &result));
-    assert_int_equal(result.reason, QN_STOP_LENGTH);
-    assert_ok(qn_generate(session, ids, 1, &params, &result));
+    assert_ok(generate_from(session, ids, 5, &params, &result));
+    assert_int_equal(result.finish, QN_FINISH_LENGTH);
+    assert_ok(generate_from(session, ids, 1, &params, &result));
     assert_int_equal(result.n_generated, 3);
     /* A request before it stops the generation; n_prompt has the tokens evaluated. */
     qn_session_cancel(session);
-    assert_ok(qn_generate(session, ids, 20, &params, &result));
-    assert_int_equal(result.reason, QN_STOP_CANCELLED);
+    assert_ok(generate_from(session, ids, 20, &params, &result));
+    assert_int_equal(result.finish, QN_FINISH_CANCELLED);
     assert_int_equal(result.n_prompt, 0);
     qn_session_free(session);
 }
@@ -250,7 +254,7 @@ static void failing_sessions_leave_others_alone(void **unused)
         low = limit;
         low.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-        const qn_session_params params = { .n_ctx = 4096, .n_batch = 4096 };
+        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 4096, .n_batch = 4096 };
         const qn_status status = qn_session_create(model, &params, &other);
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
         failed += status == QN_ERR_MEMORY;
@@ -266,8 +270,9 @@ static void failing_sessions_leave_others_alone(void **unused)
 }
 #endif
 
-static bool count_tokens(void *user, qn_token token)
+static bool count_tokens(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     (void)token;
     return ++*(int *)user < 7;
 }
@@ -276,32 +281,32 @@ static void generation_stops(void **unused)
 {
     (void)unused;
     qn_session *session = new_session(20, 0);
-    qn_generate_params params = qn_generate_defaults();
-    qn_generate_result result;
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     int tokens = 0;
     params.max_tokens = 4;
-    assert_ok(qn_generate(session, ids, 5, &params, &result));
-    assert_int_equal(result.reason, QN_STOP_LENGTH);
+    assert_ok(generate_from(session, ids, 5, &params, &result));
+    assert_int_equal(result.finish, QN_FINISH_LENGTH);
     assert_int_equal(result.n_prompt, 5);
     assert_int_equal(result.n_generated, 4);
     assert_int_equal(qn_session_length(session), 8); /* the last token was not evaluated */
     params.max_tokens = 0;
-    assert_ok(qn_generate(session, ids, 2, &params, &result));
+    assert_ok(generate_from(session, ids, 2, &params, &result));
     assert_int_equal(result.n_generated, 0);
     assert_int_equal(qn_session_length(session), 10);
     params.max_tokens = -1;
     params.on_token = count_tokens;
     params.user = &tokens;
-    assert_ok(qn_generate(session, ids, 1, &params, &result));
-    assert_int_equal(result.reason, QN_STOP_CALLBACK);
+    assert_ok(generate_from(session, ids, 1, &params, &result));
+    assert_int_equal(result.finish, QN_FINISH_CALLBACK);
     assert_int_equal(tokens, 7);
     params.on_token = NULL;
-    assert_ok(qn_generate(session, ids, 1, &params, &result));
-    assert_int_equal(result.reason, QN_STOP_CONTEXT);
+    assert_ok(generate_from(session, ids, 1, &params, &result));
+    assert_int_equal(result.finish, QN_FINISH_CONTEXT);
     assert_int_equal(qn_session_length(session), 20);
-    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_ERR_CONTEXT);
-    assert_int_equal(qn_generate(session, ids, 0, &params, &result), QN_ERR_INVALID);
-    assert_int_equal(qn_generate_text(session, "text", &params, &result), QN_ERR_UNSUPPORTED); /* the file has no tokeniser */
+    assert_int_equal(generate_from(session, ids, 1, &params, &result), QN_ERR_CONTEXT);
+    assert_int_equal(generate_from(session, ids, 0, &params, &result), QN_ERR_INVALID);
+    assert_int_equal(generate_text(session, "text", &params, &result), QN_ERR_UNSUPPORTED); /* the file has no tokeniser */
     qn_session_free(session);
 }
 
@@ -403,7 +408,8 @@ static void wrong_models_are_rejected(void **unused)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         qn_model *wrong;
         write_changed(path, &cases[i].change);
-        const qn_status status = qn_model_load(path, NULL, &wrong);
+        const qn_status status =
+            qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &wrong);
         if (status != cases[i].status)
             fail_msg("case %zu: status %d, '%s'", i, (int)status, status == QN_OK ? "" : qn_error_text());
         assert_null(wrong);
@@ -411,7 +417,7 @@ static void wrong_models_are_rejected(void **unused)
     }
     write_changed(path, &(struct change){ 0 });
     qn_model *right;
-    assert_ok(qn_model_load(path, NULL, &right));
+    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &right));
     qn_model_free(right);
     unlink(path);
 }
@@ -427,7 +433,9 @@ static void repeated_tokens_are_logged(void **unused)
     (void)unused;
     char path[] = "/tmp/quern-test-XXXXXX", line[160] = "";
     const struct vocab_spec spec = { .model = "gpt2", .duplicate_token = "a" };
-    const qn_model_params params = { .vocab_only = true, .on_log = keep_line, .user = line };
+    const qn_model_params params = {
+        .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true, .on_log = keep_line, .user = line
+    };
     struct file_bytes bytes = make_vocab(&spec);
     qn_model *vocabulary;
     const int fd = mkstemp(path);
@@ -444,7 +452,7 @@ static void repeated_tokens_are_logged(void **unused)
 static void information(void **unused)
 {
     (void)unused;
-    const qn_model_info info = qn_model_get_info(model);
+    const qn_model_info info = *qn_model_get_info(model);
     assert_string_equal(info.architecture, "llama");
     assert_string_equal(info.quantisation, "q1_0");
     assert_int_equal(info.n_vocab, VOCAB);

@@ -75,7 +75,7 @@ static qn_model *load(const char *name, int n_threads)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    qn_model_params params = { .n_threads = n_threads };
+    qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads };
     qn_model *model = NULL;
     assert_ok(qn_model_load(path, &params, &model));
     return model;
@@ -102,8 +102,8 @@ static float *read_logits(const char *name, size_t n_ids, size_t n_vocab)
 /* Logits of all ids in a new session, with `piece` ids per call. */
 static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, size_t n, size_t call_size)
 {
-    const size_t n_vocab = qn_model_get_info(model).n_vocab;
-    qn_session_params params = { .n_ctx = N_LONG, .n_batch = n_batch };
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab;
+    qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_LONG, .n_batch = n_batch };
     qn_session *session = NULL;
     assert_ok(qn_session_create(model, &params, &session));
     float *logits = allocate(n * n_vocab, sizeof *logits);
@@ -119,7 +119,7 @@ static void test_error(void **state)
 {
     const struct golden *golden = *state;
     qn_model *model = load(golden->name, 1);
-    const size_t n_vocab = qn_model_get_info(model).n_vocab;
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab;
     qn_token ids[N_LONG];
     const size_t n = read_ids(golden->name, (uint32_t)n_vocab, ids);
     float *expected = read_logits(golden->name, n, n_vocab);
@@ -156,7 +156,7 @@ static void test_same_bits(void **state)
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
         label("%s, %d threads", name, threads[i]);
         qn_model *model = load(name, threads[i]);
-        const size_t n_vocab = qn_model_get_info(model).n_vocab;
+        const size_t n_vocab = qn_model_get_info(model)->n_vocab;
         qn_token ids[N_LONG];
         read_ids(name, (uint32_t)n_vocab, ids);
         for (size_t j = 0; j < sizeof call_sizes / sizeof *call_sizes; j += threads[i] == 2 ? 1 : step) {

@@ -2,6 +2,7 @@
  * requests that begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied as a
  * GPU's. */
 #include "helper_sanitizers.h"
+#include "helper_request.h"
 #include "helper_spill.h"
 
 #include <unistd.h>
@@ -16,7 +17,7 @@ static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
 
 static qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     memset(a, 0, sizeof *a);
     params.tokens = tokens;
     params.n_tokens = n;
@@ -86,7 +87,7 @@ static void every_call_evicts(void **unused)
     static struct ballast ballast;
     static qn_token tokens[1000];
     char file[] = "/tmp/quern-kept-XXXXXX";
-    const qn_session_params session_params = { .n_ctx = 1000 };
+    const qn_session_params session_params = { .size = sizeof(qn_session_params), .n_ctx = 1000 };
     qn_model *model;
     qn_scheduler *scheduler;
     qn_session *session, *fork, *restored;
@@ -160,7 +161,9 @@ static void admission_counts_reserved_pages_once(void **unused)
     enum { N = 700 };
     static qn_token tokens[N];
     static struct answer first;
-    const qn_scheduler_params scheduler_params = { .no_thread = true, .max_rows = 1024, .no_prefix_cache = true };
+    const qn_scheduler_params scheduler_params = {
+        .size = sizeof(qn_scheduler_params), .no_thread = true, .max_rows = 1024, .no_prefix_cache = true
+    };
     qn_model *model;
     bool idle;
     make_tokens(3, tokens, N);
@@ -195,7 +198,8 @@ static void failing_copies_are_not_reported(void **unused)
     qn_scheduler *scheduler;
     qn_session *none;
     load_spilling(64 << 20, &model);
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20 }, &scheduler));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20 }, &scheduler));
     keep_prefixes(scheduler, 1);
     const size_t n_pages = qn_kept_counts(scheduler->kept).pages;
     copies.most_out = 2; /* the last page and its state are copied */
@@ -224,8 +228,10 @@ static void a_spilled_prefix_is_reused(void **unused)
     make_tokens(5, tokens, N + MORE);
     for (int spills = 0; spills < 2; spills++) {
         load_spilling(32 << 20, &model);
-        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20, .no_prefix_host = !spills },
-                                      &scheduler));
+        assert_ok(qn_scheduler_create(
+            model,
+            &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_prefix_host = !spills },
+            &scheduler));
         qn_request_params params = prompt_of(tokens, N, 2, &found);
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
         qn_scheduler_wait(scheduler);
@@ -234,7 +240,7 @@ static void a_spilled_prefix_is_reused(void **unused)
                 ;
         } else {
             keep_prefixes(scheduler, 10);
-            assert_int_equal(qn_scheduler_get_counters(scheduler).prefix_host_bytes > 0, spills);
+            assert_int_equal(counters_of(scheduler).prefix_host_bytes > 0, spills);
         }
         assert_int_equal(qn_kept_counts(scheduler->kept).host_bytes > 0, spills);
         params = prompt_of(tokens, N + MORE, 20, &found);
@@ -264,7 +270,9 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
     make_tokens(6, tokens, N + MORE);
     load_spilling(64 << 20, &model);
     let_overlap(model, 0);
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20, .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
+        &scheduler));
     qn_request_params params = prompt_of(tokens, N, 2, &first);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     qn_scheduler_wait(scheduler);
@@ -309,13 +317,15 @@ static void a_sequence_set_aside_is_spilled(void **unused)
         bool idle = false;
         label("%d", spills);
         load_spilling(64 << 20, &model);
-        const qn_scheduler_params scheduler_params = { .prefix_host = 256 << 20, .no_prefix_host = !spills, .no_thread = true };
+        const qn_scheduler_params scheduler_params = {
+            .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_prefix_host = !spills, .no_thread = true
+        };
         assert_ok(qn_scheduler_create(model, &scheduler_params, &scheduler));
         qn_request_params params = prompt_of(tokens, PROMPT, ANSWER, &found);
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
         while (found.n_tokens < ANSWER / 2)
             assert_ok(qn_scheduler_step(scheduler, &idle));
-        const uint64_t rows = qn_scheduler_get_counters(scheduler).rows;
+        const uint64_t rows = counters_of(scheduler).rows;
         qn_scheduler_set_aside(scheduler, scheduler->running[0]);
         while (qn_kept_evict(&model->kept))
             ;
@@ -323,7 +333,7 @@ static void a_sequence_set_aside_is_spilled(void **unused)
         qn_scheduler_wait(scheduler);
         assert_int_equal(found.result.n_set_aside, 1);
         assert_int_equal(copies.n_in > 0, spills);
-        const uint64_t later = qn_scheduler_get_counters(scheduler).rows - rows - ANSWER / 2;
+        const uint64_t later = counters_of(scheduler).rows - rows - ANSWER / 2;
         assert_true(spills ? later < 2 * QN_PAGE : later >= PROMPT);
         const qn_cache *cache = scheduler->cache;
         qn_scheduler_free(scheduler);
@@ -359,7 +369,9 @@ static void begin_copy(qn_model *model, qn_scheduler *scheduler)
     assert_int_equal(model->kept.first == scheduler->kept, true);
 }
 
-static const qn_scheduler_params one_state = { .prefix_states = 1, .prefix_host = 256 << 20, .no_thread = true };
+static const qn_scheduler_params one_state = {
+    .size = sizeof(qn_scheduler_params), .prefix_states = 1, .prefix_host = 256 << 20, .no_thread = true
+};
 
 static void create_for_one_state(qn_model *model, qn_scheduler **scheduler)
 {
@@ -455,7 +467,9 @@ static void little_memory_is_spilled_beside_steps(void **unused)
     qn_token tokens[40];
     load_spilling(64 << 20, &model);
     let_overlap(model, 0);
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20, .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
+        &scheduler));
     keep_prefixes(scheduler, 3);
     assert_int_equal(copies.n_begun, 0);
     const qn_cache *cache = scheduler->cache;

@@ -1,6 +1,7 @@
 /* min_tokens: the first tokens of an answer do not end it, neither as end tokens and stop tokens nor by stop strings,
  * in sessions and in the scheduler, alone and with a grammar, which goes before it. */
 #include "helper_sanitizers.h"
+#include "helper_request.h"
 #include "helper_small_model.h"
 
 #include "quern/grammar.h"
@@ -27,13 +28,17 @@ static const qn_token prompt[] = { 'O', 'n', 'c', 'e' };
 
 static qn_request_params request_of(bool has_filters, uint64_t seed, struct answer *a)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     memset(a, 0, sizeof *a);
     params.tokens = prompt;
     params.n_tokens = 4;
     params.max_tokens = TOKENS;
-    params.sampling =
-        (qn_sampling){ .temperature = 1.5f, .top_k = has_filters ? 200 : 0, .top_p = 1, .repeat_penalty = 1, .seed = seed };
+    params.sampling = (qn_sampling){ .size = sizeof(qn_sampling),
+                                     .temperature = 1.5f,
+                                     .top_k = has_filters ? 200 : 0,
+                                     .top_p = 1,
+                                     .repeat_penalty = 1,
+                                     .seed = seed };
     collect_answer(&params, a);
     return params;
 }
@@ -51,7 +56,8 @@ static void answer(qn_request_params *params, struct answer *a)
     params->user = a;
     other.user = &beside;
     other.min_tokens = 0;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     const qn_request_params both[] = { other, *params };
     assert_ok(qn_scheduler_submit_all(scheduler, both, 2, NULL, NULL));
     qn_scheduler_wait(scheduler);
@@ -100,7 +106,8 @@ static void first_tokens_do_not_end(void **unused)
         qn_scheduler *scheduler;
         same.bias = bias;
         same.n_bias = n_stops + 1;
-        assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+        assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                      &scheduler));
         assert_ok(qn_scheduler_submit(scheduler, &same, NULL));
         qn_scheduler_wait(scheduler);
         qn_scheduler_free(scheduler);
@@ -125,7 +132,8 @@ static void end_tokens_that_are_ignored(void **unused)
         params.n_bias = 1;
         params.stop_tokens = &end;
         params.n_stop_tokens = (size_t)is_stop;
-        assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+        assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                      &scheduler));
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
         qn_scheduler_wait(scheduler);
         qn_scheduler_free(scheduler);
@@ -144,7 +152,8 @@ static void stop_strings_come_later(void **unused)
     qn_scheduler *scheduler;
     const qn_logit_bias likely[] = { { 'e', 7 }, { 't', 7 } };
     size_t n_held = 0;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     for (size_t least = 0; least < 20; least++) {
         size_t end = least;
         label("%zu tokens", least);
@@ -213,7 +222,8 @@ static void masks_go_before(void **unused)
     static struct answer a;
     static const qn_token stop = 'z';
     qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     qn_request_params params = request_of(false, 1, &a);
     params.min_tokens = 20;
     params.stop_tokens = &stop;
@@ -242,11 +252,12 @@ static void refuses(void **unused)
                                          "stop token 0: id -1 is outside the vocabulary" };
     qn_scheduler *scheduler;
     qn_session *session;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
-    assert_ok(qn_session_create(small, &(qn_session_params){ .n_ctx = 64 }, &session));
+    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
+    assert_ok(qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
     for (size_t i = 0; i < 3; i++) {
         qn_request_params params = request_of(false, 1, &a);
-        qn_generate_params generate = qn_generate_defaults();
+        qn_request_params generate = QN_REQUEST_PARAMS_INIT;
         label("case %zu", i);
         params.min_tokens = generate.min_tokens = i == 0 ? TOKENS + 1 : 0;
         params.stop_tokens = generate.stop_tokens = i == 1 ? outside : negative;
@@ -254,7 +265,7 @@ static void refuses(void **unused)
         generate.max_tokens = TOKENS;
         assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
         assert_non_null(strstr(qn_error_text(), texts[i]));
-        assert_int_equal(qn_generate(session, prompt, 4, &generate, NULL), QN_ERR_INVALID);
+        assert_int_equal(generate_from(session, prompt, 4, &generate, NULL), QN_ERR_INVALID);
         assert_non_null(strstr(qn_error_text(), texts[i]));
     }
     qn_session_free(session);

@@ -244,9 +244,12 @@ static void every_target(void **state)
     for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
         label("%s", targets[k].name);
         struct log_capture d = { 0 };
-        const qn_quantize_params params = {
-            .n_threads = 3, .force = true, .on_progress = capture_progress, .on_log = capture_line, .user = &d
-        };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
+                                            .n_threads = 3,
+                                            .force = true,
+                                            .on_progress = capture_progress,
+                                            .on_log = capture_line,
+                                            .user = &d };
         assert_ok(qn_quantize_file(in, out, targets[k].name, &params));
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
         assert_ok(qn_gguf_open(out, &after));
@@ -301,12 +304,12 @@ static void threads_do_not_change_the_result(void **state)
     snprintf(other, sizeof other, "%s/other", folder);
     make_source(in, plain, N_PLAIN);
     static const int threads[] = { 2, 7, 0 };
-    const qn_quantize_params one = { .n_threads = 1, .force = true };
+    const qn_quantize_params one = { .size = sizeof(qn_quantize_params), .n_threads = 1, .force = true };
     assert_ok(qn_quantize_file(in, out, "ptq1_0", &one));
     size_t size, other_size;
     uint8_t *data = read_all(out, &size);
     for (size_t i = 0; i < 3; i++) {
-        const qn_quantize_params params = { .n_threads = threads[i], .force = true };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .n_threads = threads[i], .force = true };
         assert_ok(qn_quantize_file(in, other, "ptq1_0", &params));
         uint8_t *other_data = read_all(other, &other_size);
         assert_int_equal(other_size, size);
@@ -359,7 +362,9 @@ static void layouts_of_type_42(void **state)
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
             label("to %s", targets[i]);
             struct log_capture d = { 0 };
-            const qn_quantize_params params = { .force = true, .on_log = capture_line, .user = &d };
+            const qn_quantize_params params = {
+                .size = sizeof(qn_quantize_params), .force = true, .on_log = capture_line, .user = &d
+            };
             assert_ok(qn_quantize_file(in, out, targets[i], &params));
             assert_non_null(strstr(d.log, "type 42"));
             assert_ok(qn_gguf_open(out, &after));
@@ -391,12 +396,14 @@ static void rejected_arguments(void **state)
     }
     static const int threads[] = { -1, 1025 };
     for (size_t i = 0; i < 2; i++) {
-        const qn_quantize_params params = { .n_threads = threads[i] };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .n_threads = threads[i] };
         assert_int_equal(qn_quantize_file(in, out, "q8_0", &params), QN_ERR_INVALID);
     }
     static const char *const targets[] = { "q8_0", "q1_0" };
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(qn_quantize_file(in, out, targets[i], &(qn_quantize_params){ .force = true }), QN_ERR_FORMAT);
+        assert_int_equal(
+            qn_quantize_file(in, out, targets[i], &(qn_quantize_params){ .size = sizeof(qn_quantize_params), .force = true }),
+            QN_ERR_FORMAT);
         assert_non_null(strstr(qn_error_text(), "'rotten.weight': block 2200000"));
     }
     expect_text(out, "precious");
@@ -410,7 +417,7 @@ static void cancelled(void **state)
     make_source(in, plain, N_PLAIN);
     for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
         struct log_capture d = { .stop_after = calls };
-        const qn_quantize_params params = { .on_progress = capture_progress, .user = &d };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .on_progress = capture_progress, .user = &d };
         assert_int_equal(qn_quantize_file(in, out, "q4_0", &params), QN_ERR_CANCELLED);
         assert_int_equal(files_named("", ""), 1);
         assert_int_equal(d.calls, calls);
@@ -447,7 +454,7 @@ static void killed(void **state)
     assert_true(child >= 0);
     if (child == 0) {
         struct log_capture d = { .stop_after = 4, .die = true };
-        const qn_quantize_params params = { .on_progress = capture_progress, .user = &d };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .on_progress = capture_progress, .user = &d };
         qn_quantize_file(in, out, "q4_0", &params);
         _exit(0);
     }
@@ -519,7 +526,9 @@ static void the_table_of_types(void **state)
         for (size_t t = 0; t < sizeof names / sizeof *names; t++) {
             const qn_type_info *from = qn_type_find((uint32_t)rows[r].type);
             struct log_capture d = { 0 };
-            const qn_quantize_params forced = { .force = true, .on_log = capture_line, .user = &d };
+            const qn_quantize_params forced = {
+                .size = sizeof(qn_quantize_params), .force = true, .on_log = capture_line, .user = &d
+            };
             const bool allowed = rows[r].allowed[t] == 'y' || strcmp(names[t], from->name) == 0;
             label("kind %d, %d scales, %s to %s", rows[r].kind, rows[r].scales, from->name, names[t]);
             write_text(out, "kept");

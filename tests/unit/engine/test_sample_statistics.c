@@ -164,6 +164,7 @@ static double test_seed(const struct setting *setting, uint64_t seed, size_t dra
     static double probabilities[VOCAB];
     static size_t counts[VOCAB];
     qn_sampling params = setting->sampling;
+    params.size = sizeof params;
     qn_sampler *sampler;
     const size_t n = exact(setting, ranked, probabilities);
     memset(counts, 0, sizeof counts);

@@ -27,7 +27,9 @@ static int set_up(void **unused)
 
 static qn_sampling plain(uint64_t seed)
 {
-    return (qn_sampling){ .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64, .seed = seed };
+    return (qn_sampling){
+        .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64, .seed = seed
+    };
 }
 
 /* The relative frequency of each of the first eight ranks; all other tokens are counted in the ninth. */
@@ -371,7 +373,7 @@ static void seeds_repeat(void **unused)
     qn_token first[50], again;
     for (int round = 0; round < 3; round++) {
         label("round %d", round);
-        qn_sampling params = qn_sampling_defaults();
+        qn_sampling params = QN_SAMPLING_INIT;
         qn_sampler *sampler;
         int differ = 0;
         params.seed = round == 2 ? 8 : 7;
@@ -447,7 +449,9 @@ static void rejects_bad_parameters(void **unused)
     };
     qn_sampler *sampler;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(qn_sampler_create(&bad[i].params, VOCAB, &sampler), QN_ERR_INVALID);
+        qn_sampling given = bad[i].params;
+        given.size = sizeof given;
+        assert_int_equal(qn_sampler_create(&given, VOCAB, &sampler), QN_ERR_INVALID);
         assert_null(sampler);
         assert_non_null(strstr(qn_error_text(), bad[i].field));
     }

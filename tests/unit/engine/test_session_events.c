@@ -5,6 +5,7 @@
 
 #include "engine/events.h"
 #include "gguf/gguf.h"
+#include "helper_request.h"
 #include "quern/quern.h"
 #include "quern/scheduler.h"
 
@@ -41,17 +42,18 @@ static bool on_event(void *user, const qn_output_event *event)
     return ++l->n_events != l->stop_at;
 }
 
-static bool on_token(void *user, qn_token token)
+static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     struct listener *l = user;
     assert_true(l->n_tokens < MAX_TOKENS);
     l->tokens[l->n_tokens++] = token;
     return true;
 }
 
-static qn_generate_params params_of(const char *tools)
+static qn_request_params params_of(const char *tools)
 {
-    qn_generate_params params = qn_generate_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     transcript_free(&listener.transcript);
     listener = (struct listener){ .transcript = { .last_kind = -1 } };
     params.sampling.temperature = 0;
@@ -65,14 +67,14 @@ static qn_generate_params params_of(const char *tools)
 }
 
 /* The answer of a new session to a conversation. */
-static qn_status answer(qn_model *model, const char *conversation, const qn_generate_params *params, qn_generate_result *result)
+static qn_status answer(qn_model *model, const char *conversation, const qn_request_params *params, qn_request_result *result)
 {
     qn_session *session;
     qn_token *tokens;
     size_t n;
     assert_ok(qn_conversation_tokens(model, conversation, strlen(conversation), -1, &tokens, &n));
     assert_ok(qn_session_create(model, NULL, &session));
-    const qn_status status = qn_generate(session, tokens, n, params, result);
+    const qn_status status = generate_from(session, tokens, n, params, result);
     qn_session_free(session);
     qn_free_tokens(tokens);
     return status;
@@ -91,11 +93,11 @@ static void assert_log(const char *expected)
 static void answers_are_events(void **unused)
 {
     (void)unused;
-    qn_generate_result result;
-    qn_generate_params params = params_of(TOOLS);
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
+    qn_request_params params = params_of(TOOLS);
     assert_ok(answer(caller, "{" ASK ", \"tools\": " TOOLS "}", &params, &result));
     assert_log("R{I look it up.}" EVENTS);
-    assert_int_equal(result.reason, QN_STOP_END);
+    assert_int_equal(result.finish, QN_FINISH_STOP);
     assert_int_equal(result.n_generated, listener.n_tokens);
     params = params_of(NULL);
     assert_ok(answer(caller, "{" ASK "}", &params, &result));
@@ -104,7 +106,7 @@ static void answers_are_events(void **unused)
     params.max_tokens = 4;
     assert_ok(answer(caller, "{" ASK "}", &params, &result));
     assert_log("R{I look it up.}"); /* a delimiter that is cut is nothing */
-    assert_int_equal(result.reason, QN_STOP_LENGTH);
+    assert_int_equal(result.finish, QN_FINISH_LENGTH);
     params = params_of(TOOLS); /* complete, but for its closing delimiter */
     params.max_tokens = 5;
     assert_ok(answer(caller, "{" ASK "}", &params, &result));
@@ -115,29 +117,29 @@ static void answers_end(void **unused)
 {
     (void)unused;
     static const char *const stop[] = { "I look", "look_up\"" };
-    qn_generate_result result;
-    qn_generate_params params = params_of(NULL);
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
+    qn_request_params params = params_of(NULL);
     params.stop = stop;
     params.n_stop = 2;
     assert_ok(answer(caller, "{" ASK "}", &params, &result));
     assert_log("R{I look it up.}C{<tool_call>\n{\"name\": \"}"); /* in content, not in reasoning */
-    assert_int_equal(result.reason, QN_STOP_STRING);
+    assert_int_equal(result.finish, QN_FINISH_STOP);
     params = params_of(TOOLS);
     params.stop = stop;
     params.n_stop = 2;
     assert_ok(answer(caller, "{" ASK "}", &params, &result));
     assert_log("R{I look it up.}" EVENTS); /* nor in calls */
-    assert_int_equal(result.reason, QN_STOP_END);
+    assert_int_equal(result.finish, QN_FINISH_STOP);
     for (size_t at = 1; at <= 3; at++) {
         params = params_of(TOOLS);
         listener.stop_at = at;
         assert_ok(answer(caller, "{" ASK "}", &params, &result));
-        assert_int_equal(result.reason, QN_STOP_CALLBACK);
+        assert_int_equal(result.finish, QN_FINISH_CALLBACK);
         assert_int_equal(listener.n_events, at);
     }
 }
 
-static void refuses(qn_model *model, const qn_generate_params *params, qn_status expected, const char *text)
+static void refuses(qn_model *model, const qn_request_params *params, qn_status expected, const char *text)
 {
     assert_int_equal(answer(model, "{" ASK "}", params, NULL), expected);
     assert_non_null(strstr(qn_error_text(), text));
@@ -155,7 +157,7 @@ static bool on_text(void *user, const char *text, size_t length)
 static void wrong_params_are_refused(void **unused)
 {
     (void)unused;
-    qn_generate_params params = params_of(TOOLS);
+    qn_request_params params = params_of(TOOLS);
     params.on_text = on_text;
     refuses(caller, &params, QN_ERR_INVALID, "on_event: it is given with on_text");
     params = params_of(TOOLS);
@@ -174,12 +176,6 @@ static void wrong_params_are_refused(void **unused)
 
 /* ---- The budget ---- */
 
-static bool on_request_token(void *user, qn_token token, const qn_logprobs *logprobs)
-{
-    (void)logprobs;
-    return on_token(user, token);
-}
-
 static void on_end(void *user, const qn_request_result *result)
 {
     struct listener *l = user;
@@ -188,10 +184,10 @@ static void on_end(void *user, const qn_request_result *result)
 }
 
 /* The same answer from a scheduler. */
-static void schedule(const char *conversation, const qn_generate_params *like)
+static void schedule(const char *conversation, const qn_request_params *like)
 {
     qn_scheduler *scheduler;
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.conversation = conversation;
     params.conversation_length = strlen(conversation);
     params.sampling = like->sampling;
@@ -199,10 +195,11 @@ static void schedule(const char *conversation, const qn_generate_params *like)
     params.ignore_end = like->ignore_end;
     params.reasoning_budget = like->reasoning_budget;
     params.on_event = on_event;
-    params.on_token = on_request_token;
+    params.on_token = on_token;
     params.on_end = on_end;
     params.user = &listener;
-    assert_ok(qn_scheduler_create(demo, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(demo, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     qn_scheduler_wait(scheduler);
     qn_scheduler_free(scheduler);
@@ -214,17 +211,17 @@ static void a_budget_ends_reasoning(void **unused)
     (void)unused;
     qn_token *words, found[MAX_TOKENS];
     size_t n_words, n_found;
-    qn_generate_result result;
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     assert_ok(qn_tokenize(demo, WORDS, strlen(WORDS), true, false, &words, &n_words));
     for (int64_t budget = 0; budget <= 6; budget += 3)
         for (int64_t limit = budget; limit <= budget + (int64_t)n_words + 10; limit += n_words + 10) {
             label("budget %d, at most %d tokens", (int)budget, (int)limit);
-            qn_generate_params params = params_of(NULL);
+            qn_request_params params = params_of(NULL);
             params.reasoning_budget = budget;
             params.ignore_end = true;
             params.max_tokens = limit ? limit : 1;
             assert_ok(answer(demo, "{" ASK "}", &params, &result));
-            assert_int_equal(result.reason, QN_STOP_LENGTH);
+            assert_int_equal(result.finish, QN_FINISH_LENGTH);
             assert_int_equal(listener.n_tokens, params.max_tokens);
             for (size_t i = (size_t)budget; i < (size_t)budget + n_words && i < listener.n_tokens; i++)
                 assert_int_equal(listener.tokens[i], words[i - (size_t)budget]);
@@ -240,7 +237,7 @@ static void a_budget_ends_reasoning(void **unused)
             free(log);
         }
     /* Without events the text has the words. */
-    qn_generate_params params = params_of(NULL);
+    qn_request_params params = params_of(NULL);
     params.on_event = NULL;
     params.reasoning_budget = 2;
     params.max_tokens = 2 + (int64_t)n_words;
@@ -270,10 +267,10 @@ static void words_are_control_tokens(void **unused)
     const int fd = mkstemp(path);
     assert_int_equal(write(fd, bytes, n), n);
     close(fd);
-    assert_ok(qn_model_load(path, NULL, &model));
+    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
     unlink(path);
     assert_true(qn_token_is_special(model, THINK_CLOSE));
-    qn_generate_params params = params_of(NULL);
+    qn_request_params params = params_of(NULL);
     params.reasoning_budget = 1;
     params.max_tokens = 6;
     assert_ok(answer(model, "{" ASK "}", &params, NULL));
@@ -297,18 +294,18 @@ static void conversations_go_on(void **unused)
     qn_token *tokens, *again;
     size_t n, n_again;
     uint32_t shared;
-    qn_generate_params params = params_of(NULL);
+    qn_request_params params = params_of(NULL);
     params.max_tokens = 3;
     assert_ok(qn_session_create(caller, NULL, &session));
     assert_ok(qn_conversation_tokens(caller, first, sizeof first - 1, -1, &tokens, &n));
     assert_ok(qn_session_truncate_to(session, tokens, n, &shared));
     assert_int_equal(shared, 0);
-    assert_ok(qn_generate(session, tokens, n, &params, NULL));
+    assert_ok(generate_from(session, tokens, n, &params, NULL));
     assert_ok(qn_session_truncate_to(session, tokens, n, &shared));
     assert_int_equal(shared, n - 1);
     assert_int_equal(qn_session_length(session), n - 1);
     assert_ok(qn_conversation_tokens(caller, second, sizeof second - 1, -1, &again, &n_again));
-    assert_ok(qn_generate(session, tokens + shared, n - shared, &params, NULL));
+    assert_ok(generate_from(session, tokens + shared, n - shared, &params, NULL));
     assert_ok(qn_session_truncate_to(session, again, n_again, &shared));
     assert_int_equal(shared, n); /* up to the assistant's header */
     assert_memory_equal(qn_session_tokens(session), again, shared * sizeof *again);
@@ -350,14 +347,14 @@ static void ends_of_prompts(void **unused)
 static void chat_formats_are_described(void **unused)
 {
     (void)unused;
-    qn_chat_format format = qn_model_get_chat_format(caller);
+    qn_chat_format format = *qn_model_get_chat_format(caller);
     assert_string_equal(format.source, "file");
     assert_string_equal(format.problem, "");
     assert_string_equal(format.tool_calls, "json");
     assert_string_equal(format.think_open, "<think>");
     assert_true(format.has_enable_thinking && !format.has_reasoning_effort);
     assert_int_equal(format.n_efforts, 0);
-    format = qn_model_get_chat_format(demo);
+    format = *qn_model_get_chat_format(demo);
     assert_string_equal(format.source, "given");
     assert_string_equal(format.tool_calls, "");
     assert_string_equal(format.think_close, "</think>");
@@ -367,9 +364,15 @@ static void chat_formats_are_described(void **unused)
 static int load_models(void **unused)
 {
     (void)unused;
-    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/caller.gguf", NULL, &caller));
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/caller.gguf",
+                            &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &caller));
     assert_ok(qn_model_load(QN_SOURCE_DIR "/models/quern-demo.gguf",
-                            &(qn_model_params){ .n_threads = 1, .skip_weight_scan = true, .chat_template = THINKS }, &demo));
+                            &(qn_model_params){ .size = sizeof(qn_model_params),
+                                                .device = "cpu",
+                                                .n_threads = 1,
+                                                .skip_weight_scan = true,
+                                                .chat_template = THINKS },
+                            &demo));
     return 0;
 }
 

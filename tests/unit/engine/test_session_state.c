@@ -54,7 +54,7 @@ static void for_each_model(void (*test)(void))
         if (access(file, R_OK) != 0)
             continue;
         label("%s", names[i]);
-        open_model(names[i], (qn_model_params){ .n_threads = 1 }, N_MORE);
+        open_model(names[i], (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 }, N_MORE);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
         test();
@@ -66,7 +66,7 @@ static void for_each_model(void (*test)(void))
 
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = { .n_ctx = n_ctx, .n_batch = n_batch };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = n_ctx, .n_batch = n_batch };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
@@ -137,10 +137,13 @@ static void a_full_pool_changes_nothing(void **unused)
     static const char *const kinds[] = { "f16", "aura4" };
     static const uint64_t memory[] = { 2, 4, 6, 8 };            /* MiB: the least, one granule for each kind of item */
     for (size_t i = 0; i < 4; i += QN_TEST_SANITIZED ? 2 : 1) { /* codes take a quarter of the memory: many more positions */
-        const qn_session_params params = { .n_ctx = 1 << 20, .kv = kinds[i % 2] };
+        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 1 << 20, .kv = kinds[i % 2] };
         qn_session *session, *fork;
         label("%s, %s", i / 2 ? "qwen35.f16" : "qwen3.f16", kinds[i % 2]);
-        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16", (qn_model_params){ .n_threads = 1, .memory = memory[i] << 20 }, N_MORE);
+        open_model(
+            i / 2 ? "qwen35.f16" : "qwen3.f16",
+            (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = memory[i] << 20 },
+            N_MORE);
         assert_ok(qn_session_create(model, &params, &session));
         eval_more(session, expected);
         assert_ok(qn_session_truncate(session, 0));
@@ -182,9 +185,9 @@ static void continues_after_restore(void)
         assert_ok(qn_session_save(session, path));
         eval_more(session, expected);
         qn_session_free(session);
-        static const qn_session_params params_list[] = { { .n_ctx = 0 },
-                                                         { .n_ctx = 2000, .n_batch = 9 },
-                                                         { .n_ctx = 267, .kv = "f16" } };
+        static const qn_session_params params_list[] = { { .size = sizeof(qn_session_params), .n_ctx = 0 },
+                                                         { .size = sizeof(qn_session_params), .n_ctx = 2000, .n_batch = 9 },
+                                                         { .size = sizeof(qn_session_params), .n_ctx = 267, .kv = "f16" } };
         for (size_t r = 0; r < 3; r++) {
             label("context of %u", (unsigned)params_list[r].n_ctx);
             assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
@@ -405,9 +408,10 @@ static void checkpoints_keep_the_pending_token(void **unused)
 {
     (void)unused;
     for_each_model(restores_the_pending_token);
-    const qn_session_params params = { .n_checkpoints = 65 };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_checkpoints = 65 };
     qn_session *session;
-    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", NULL, &model));
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf",
+                            &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
     assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_INVALID);
     assert_text("65, at most 64");
     qn_model_free(model);
@@ -556,13 +560,15 @@ static void foreign_files_are_rejected(void **unused)
     const char *const ours = QN_SOURCE_DIR "/tests/golden/qwen3.q1_0.gguf";
     const char *const others[] = { QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
                                    QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf" };
-    assert_ok(qn_model_load(ours, NULL, &model));
-    info = qn_model_get_info(model);
+    assert_ok(qn_model_load(ours, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
+    info = *qn_model_get_info(model);
     for (int n = 0; n < N_IDS; n++)
         ids[n] = n;
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
-    const qn_session_params small = { .n_ctx = 69 }, exact = { .n_ctx = 70 }, other_kv = { .kv = "aura4" };
+    const qn_session_params small = { .size = sizeof(qn_session_params), .n_ctx = 69 },
+                            exact = { .size = sizeof(qn_session_params), .n_ctx = 70 },
+                            other_kv = { .size = sizeof(qn_session_params), .kv = "aura4" };
     assert_ok(restore_from(path, &exact));
     assert_int_equal(restore_from(path, &small), QN_ERR_CONTEXT);
     assert_text("its 70 tokens do not fit in a context of 69");
@@ -581,7 +587,7 @@ static void foreign_files_are_rejected(void **unused)
     qn_session_free(session);
     qn_model_free(model);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        assert_ok(qn_model_load(others[i], NULL, &model));
+        assert_ok(qn_model_load(others[i], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
         assert_int_equal(restore_from(path, NULL), QN_ERR_INVALID);
         assert_text("another model");
         qn_model_free(model);

@@ -17,7 +17,7 @@ static char folder[] = "/tmp/quern-test-split-XXXXXX";
 static char prefix[64];            /* of the split files */
 static char paths[MAX_PARTS][128]; /* of the files of the current model */
 static char other_path[64];        /* of a single file */
-static const qn_quantize_params forced = { .force = true };
+static const qn_quantize_params forced = { .size = sizeof(qn_quantize_params), .force = true };
 
 static int make_folder(void **unused)
 {
@@ -157,15 +157,15 @@ static void one_file(void **state)
 
 static float *logits_of(const char *path, qn_model **out, size_t *bytes)
 {
-    const qn_model_params params = { .n_threads = 2 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
     qn_session *session;
     qn_token ids[N_IDS];
     assert_ok(qn_model_load(path, &params, out));
-    const size_t n_vocab = qn_model_get_info(*out).n_vocab;
+    const size_t n_vocab = qn_model_get_info(*out)->n_vocab;
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (qn_token)(i * 61 % n_vocab);
     *bytes = N_IDS * n_vocab * sizeof(float);
-    assert_ok(qn_session_create(*out, &(qn_session_params){ .n_ctx = 64 }, &session));
+    assert_ok(qn_session_create(*out, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
     float *logits = malloc(*bytes);
     assert_non_null(logits);
     assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
@@ -191,13 +191,14 @@ static void same_logits(void **state)
             float *expected = logits_of(path, &whole, &bytes), *found = logits_of(paths[n - 1], &joined, &found_bytes);
             assert_int_equal(bytes, found_bytes);
             assert_memory_equal(expected, found, bytes);
-            assert_ok(qn_session_create(whole, &(qn_session_params){ .n_ctx = 64 }, &session));
+            assert_ok(
+                qn_session_create(whole, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
             assert_ok(qn_session_save(session, other_path));
             qn_session_free(session);
             assert_ok(qn_session_restore(joined, other_path, NULL, &session));
             qn_session_free(session);
             unlink(other_path);
-            const qn_model_info a = qn_model_get_info(whole), b = qn_model_get_info(joined);
+            const qn_model_info a = *qn_model_get_info(whole), b = *qn_model_get_info(joined);
             assert_int_equal(a.n_params, b.n_params);
             assert_int_equal(a.bytes_per_token, b.bytes_per_token);
             assert_in_range(b.file_bytes, a.file_bytes, a.file_bytes + n * 4096);
@@ -214,8 +215,9 @@ static void vocabulary_alone(void **state)
     (void)state;
     qn_model *model;
     split("parrot.gguf", 2, true);
-    assert_ok(qn_model_load(paths[1], &(qn_model_params){ .vocab_only = true }, &model));
-    assert_in_range(qn_model_get_info(model).n_vocab, 1, 100000);
+    assert_ok(qn_model_load(
+        paths[1], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model));
+    assert_in_range(qn_model_get_info(model)->n_vocab, 1, 100000);
     qn_model_free(model);
     remove_parts(2);
 }
@@ -347,7 +349,8 @@ static void quantising_stopped(void **state)
     for (size_t out = 0; out < 2; out++) {
         assert_int_equal(link(paths[out], kept), 0);
         assert_int_equal(
-            qn_quantize_file(paths[0], paths[out], "q1_0", &(qn_quantize_params){ .force = true, .on_progress = stop }),
+            qn_quantize_file(paths[0], paths[out], "q1_0",
+                             &(qn_quantize_params){ .size = sizeof(qn_quantize_params), .force = true, .on_progress = stop }),
             QN_ERR_CANCELLED);
         struct stat before, after;
         assert_int_equal(stat(kept, &before), 0);
@@ -369,7 +372,8 @@ static void bad_weights(void **state)
     name_parts(2);
     for (size_t i = 0; i < 2; i++)
         write_part(whole, &parts[i], paths[i]);
-    assert_int_equal(qn_model_load(paths[0], NULL, &model), QN_ERR_FORMAT);
+    assert_int_equal(qn_model_load(paths[0], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model),
+                     QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));
     assert_int_equal(qn_quantize_file(paths[0], other_path, "q1_0", &forced), QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));

@@ -11,7 +11,7 @@
 enum { MAX_TEXTS = 12 };
 
 /* For texts that are not about white space and order. */
-static const qn_grammar_options any_style = { .style = { QN_JSON_SPACE_ANY, QN_JSON_ORDER_ANY } };
+static const qn_grammar_options any_style = { .style = { .space = QN_JSON_SPACE_ANY, .order = QN_JSON_ORDER_ANY } };
 
 static json_t *parse(const char *text)
 {

@@ -377,7 +377,7 @@ static void test_drawn_schemas(void **unused)
     for (int i = 0; i < N_SCHEMAS; i++) {
         qn_grammar *grammar;
         json_t *schema = draw_value(0);
-        const qn_grammar_options options = { .style = { (qn_json_space)(i % 3), QN_JSON_ORDER_SCHEMA } };
+        const qn_grammar_options options = { .style = { .space = (qn_json_space)(i % 3) } };
         char *shown = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
         label("schema %d, %s", i, shown);
         assert_ok(qn_grammar_from_schema(schema, &options, &grammar));

@@ -181,8 +181,9 @@ static qn_grammar *compile(size_t which)
     qn_grammar *grammar = NULL;
     if (which < N_SCHEMAS) {
         const qn_json_space space = (qn_json_space)(which / N_PLAIN);
-        const qn_grammar_options options = { .style = { space, space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY
-                                                                                          : QN_JSON_ORDER_SCHEMA } };
+        const qn_grammar_options options = {
+            .style = { .space = space, .order = space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY : QN_JSON_ORDER_SCHEMA }
+        };
         json_t *schema = json_loads(schemas[which % N_PLAIN], JSON_DECODE_ANY, NULL);
         assert_non_null(schema);
         assert_ok(qn_grammar_from_schema(schema, &options, &grammar));
@@ -765,6 +766,7 @@ static void test_distribution(void **unused)
         label("case %zu", i);
         double first[N_SMALL], masked[N_SMALL], largest = 0;
         qn_sampling sampling = cases[i].sampling;
+        sampling.size = sizeof sampling;
         sampling.repeat_penalty = 1;
         draw_tokens(&sampling, false, logits, allowed, masked);
         sampling.seed = 12345;

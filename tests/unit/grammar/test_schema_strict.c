@@ -16,7 +16,8 @@ static qn_status compile(const char *schema, bool strict, qn_grammar **out)
     json_t *json = json_loads(schema, JSON_DECODE_ANY, &error);
     if (!json)
         fail_msg("%s: %s", error.text, schema);
-    const qn_grammar_options options = { .strict = strict, .style = { QN_JSON_SPACE_ANY, QN_JSON_ORDER_ANY } };
+    const qn_grammar_options options = { .strict = strict,
+                                         .style = { .space = QN_JSON_SPACE_ANY, .order = QN_JSON_ORDER_ANY } };
     const qn_status status = qn_grammar_from_schema(json, &options, out);
     json_decref(json);
     return status;

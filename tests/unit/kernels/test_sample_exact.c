@@ -252,7 +252,8 @@ static qn_sampling random_sampling(size_t n)
     static const float sigmas[] = { 0, 0, 0, 1, 0.3f, 3, 1000, 1e-6f }, chances[] = { 0, 0, 0.5f, 1 };
     static const float typicals[] = { 0, 0, 0, 0.95f, 0.5f, 0.1f, 0.9999999f };
     static const float thresholds[] = { 0.1f, 0.01f, 0, 0.6f, 1e-5f };
-    return (qn_sampling){ .repeat_penalty = 1,
+    return (qn_sampling){ .size = sizeof(qn_sampling),
+                          .repeat_penalty = 1,
                           .top_n_sigma = one_of(sigmas, sizeof sigmas / sizeof *sigmas),
                           .typical_p = one_of(typicals, sizeof typicals / sizeof *typicals),
                           .xtc_probability = one_of(chances, sizeof chances / sizeof *chances),

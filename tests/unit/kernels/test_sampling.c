@@ -6,6 +6,7 @@
 #include "quern/quern.h"
 
 #include "base/cpu.h"
+#include "helper_request.h"
 #include "kernels/canon.h"
 #include "kernels/sample/sample.h"
 
@@ -21,13 +22,26 @@ enum { N_PROMPT = 20, N_NEW = 40, N_CTX = 128 };
 static const char *const models[] = { "llama.q1_0", "qwen3.f16", "qwen3.pq2_0", "qwen35.q1_0", "qwen35-rotated.ptq1_0" };
 
 static const qn_sampling samplings[] = {
-    { .temperature = 0, .top_p = 1, .repeat_penalty = 1 },
-    { .temperature = 0, .top_p = 1, .repeat_penalty = 1.3f, .repeat_last_n = 16 },
-    { .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .seed = 1 },
-    { .temperature = 0.8f, .top_k = 10, .top_p = 0.9f, .repeat_penalty = 1.2f, .repeat_last_n = 1000, .seed = 2 },
-    { .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = 3 },
-    { .temperature = 0, .top_p = 1, .repeat_penalty = 1, .frequency_penalty = 0.4f },
-    { .temperature = 0.8f,
+    { .size = sizeof(qn_sampling), .temperature = 0, .top_p = 1, .repeat_penalty = 1 },
+    { .size = sizeof(qn_sampling), .temperature = 0, .top_p = 1, .repeat_penalty = 1.3f, .repeat_last_n = 16 },
+    { .size = sizeof(qn_sampling),
+      .temperature = 0.8f,
+      .top_k = 40,
+      .top_p = 0.95f,
+      .min_p = 0.05f,
+      .repeat_penalty = 1,
+      .seed = 1 },
+    { .size = sizeof(qn_sampling),
+      .temperature = 0.8f,
+      .top_k = 10,
+      .top_p = 0.9f,
+      .repeat_penalty = 1.2f,
+      .repeat_last_n = 1000,
+      .seed = 2 },
+    { .size = sizeof(qn_sampling), .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = 3 },
+    { .size = sizeof(qn_sampling), .temperature = 0, .top_p = 1, .repeat_penalty = 1, .frequency_penalty = 0.4f },
+    { .size = sizeof(qn_sampling),
+      .temperature = 0.8f,
       .top_k = 40,
       .top_p = 0.95f,
       .repeat_penalty = 1.1f,
@@ -35,8 +49,15 @@ static const qn_sampling samplings[] = {
       .frequency_penalty = -0.1f,
       .presence_penalty = 1.5f,
       .seed = 5 },
-    { .temperature = 1.2f, .top_k = 1 << 20, .top_p = 0.99f, .repeat_penalty = 0.8f, .repeat_last_n = 30, .seed = 4 },
-    { .temperature = 0.7f,
+    { .size = sizeof(qn_sampling),
+      .temperature = 1.2f,
+      .top_k = 1 << 20,
+      .top_p = 0.99f,
+      .repeat_penalty = 0.8f,
+      .repeat_last_n = 30,
+      .seed = 4 },
+    { .size = sizeof(qn_sampling),
+      .temperature = 0.7f,
       .top_p = 1,
       .repeat_penalty = 1,
       .dry_multiplier = 0.8f,
@@ -45,16 +66,29 @@ static const qn_sampling samplings[] = {
       .dry_penalty_last_n = -1,
       .seed = 6 },
     /* On the CPU only, from here. */
-    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .top_n_sigma = 1.5f, .seed = 7 },
-    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .typical_p = 0.7f, .seed = 8 },
-    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .xtc_probability = 0.5f, .xtc_threshold = 0.05f, .seed = 9 },
-    { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .mirostat = 2, .mirostat_tau = 3, .mirostat_eta = 0.3f, .seed = 10 },
+    { .size = sizeof(qn_sampling), .temperature = 2, .top_p = 1, .repeat_penalty = 1, .top_n_sigma = 1.5f, .seed = 7 },
+    { .size = sizeof(qn_sampling), .temperature = 2, .top_p = 1, .repeat_penalty = 1, .typical_p = 0.7f, .seed = 8 },
+    { .size = sizeof(qn_sampling),
+      .temperature = 2,
+      .top_p = 1,
+      .repeat_penalty = 1,
+      .xtc_probability = 0.5f,
+      .xtc_threshold = 0.05f,
+      .seed = 9 },
+    { .size = sizeof(qn_sampling),
+      .temperature = 1,
+      .top_p = 1,
+      .repeat_penalty = 1,
+      .mirostat = 2,
+      .mirostat_tau = 3,
+      .mirostat_eta = 0.3f,
+      .seed = 10 },
 };
 enum { N_SAMPLINGS = sizeof samplings / sizeof *samplings };
 
 static qn_session *new_session(qn_model *model)
 {
-    const qn_session_params params = { .n_ctx = N_CTX };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     return session;
@@ -65,8 +99,9 @@ struct list {
     size_t n;
 };
 
-static bool collect(void *user, qn_token token)
+static bool collect(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     struct list *list = user;
     assert_true(list->n < N_NEW);
     list->tokens[list->n++] = token;
@@ -75,7 +110,7 @@ static bool collect(void *user, qn_token token)
 
 static void check_model(qn_model *model, const char *name, size_t s)
 {
-    const size_t n_vocab = qn_model_get_info(model).n_vocab;
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab;
     float *logits = malloc(n_vocab * sizeof *logits);
     qn_token prompt[N_PROMPT], token;
     struct list list = { .n = 0 };
@@ -83,14 +118,14 @@ static void check_model(qn_model *model, const char *name, size_t s)
     assert_non_null(logits);
     for (size_t i = 0; i < N_PROMPT; i++)
         prompt[i] = (qn_token)(i * i * 7 % n_vocab);
-    qn_generate_params params = qn_generate_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.sampling = samplings[s];
     params.max_tokens = N_NEW;
     params.ignore_end = true;
     params.on_token = collect;
     params.user = &list;
     qn_session *generated = new_session(model), *evaluated = new_session(model);
-    assert_ok(qn_generate(generated, prompt, N_PROMPT, &params, NULL));
+    assert_ok(generate_from(generated, prompt, N_PROMPT, &params, NULL));
     assert_int_equal(list.n, N_NEW);
     assert_ok(qn_sampler_create(&samplings[s], n_vocab, &sampler));
     assert_ok(qn_session_eval(evaluated, prompt, N_PROMPT, QN_LOGITS_LAST, logits));
@@ -111,7 +146,7 @@ static void check_device(const char *device)
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         char path[512];
         qn_model *model;
-        const qn_model_params params = { .device = device, .n_threads = 2 };
+        const qn_model_params params = { .size = sizeof(qn_model_params), .device = device, .n_threads = 2 };
         snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, models[m]);
         const qn_status status = qn_model_load(path, &params, &model);
         if (status == QN_ERR_UNSUPPORTED && strcmp(device, "cuda") == 0)

@@ -228,9 +228,9 @@ static void write_model(const struct bias *b, uint32_t n_ctx)
 static void open_biased(const struct bias *b, uint32_t n_ctx)
 {
     write_model(b, n_ctx);
-    const qn_model_params params = { .n_threads = 2, .device = "cpu" };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 2, .device = "cpu" };
     assert_ok(qn_model_load(model_path, &params, &model));
-    info = qn_model_get_info(model);
+    info = *qn_model_get_info(model);
     for (uint32_t n = 0; n < MAX_IDS; n++)
         ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
     logits_bytes = N_LAST * info.n_vocab * sizeof *expected;
@@ -257,7 +257,9 @@ static void take_line(void *user, const char *line)
 
 static qn_session *new_session(const char *kv)
 {
-    const qn_session_params params = { .n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines };
+    const qn_session_params params = {
+        .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines
+    };
     qn_session *session;
     log_lines = 0;
     assert_ok(qn_session_create(model, &params, &session));
@@ -383,7 +385,9 @@ static void the_reason_is_logged(void **unused)
     assert_int_equal(log_lines, 0);
     const char *const kv[] = { "aura8", "f16" };
     for (int i = 0; i < 2; i++) {
-        const qn_scheduler_params params = { .kv = kv[i], .n_ctx = 256, .on_log = take_line, .user = &log_lines };
+        const qn_scheduler_params params = {
+            .size = sizeof(qn_scheduler_params), .kv = kv[i], .n_ctx = 256, .on_log = take_line, .user = &log_lines
+        };
         qn_scheduler *scheduler;
         log_lines = 0;
         assert_ok(qn_scheduler_create(model, &params, &scheduler));
@@ -399,7 +403,7 @@ static void memory_is_that_of_f16(void **unused)
 {
     (void)unused;
     const char *const kv[] = { "f16", "aura4" };
-    qn_capacity capacities[2];
+    qn_capacity capacities[2] = { QN_CAPACITY_INIT, QN_CAPACITY_INIT };
     uint64_t bytes[2];
     open_biased(&large, 256);
     for (int i = 0; i < 2; i++) {
@@ -432,7 +436,7 @@ static void sessions_go_on(void **unused)
     assert_same_logits();
     const char *const kv[] = { NULL, "f16", "aura4", "aura2" };
     for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++) {
-        const qn_session_params params = { .n_ctx = N_IDS, .kv = kv[i] };
+        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = kv[i] };
         assert_ok(qn_session_restore(model, path, &params, &restored));
         assert_string_equal(qn_session_kv(restored), "f16");
         eval(restored, found);
@@ -476,7 +480,8 @@ static void files_in_codes_are_evaluated_again(void **unused)
         write_state(path, bytes, size);
         qn_session *plain = new_session("f16"), *restored;
         eval(plain, expected);
-        const qn_session_params params = { .on_log = take_line, .user = &log_lines }, f16 = { .kv = "f16" };
+        const qn_session_params params = { .size = sizeof(qn_session_params), .on_log = take_line, .user = &log_lines },
+                                f16 = { .size = sizeof f16, .kv = "f16" };
         log_lines = 0;
         assert_ok(qn_session_restore(model, path, &params, &restored));
         assert_int_equal(log_lines, 2);

@@ -57,12 +57,14 @@ static int load_models(void **unused)
         qn_model *model;
         assert_true(fd >= 0 && write(fd, bytes.data, bytes.n) == (ssize_t)bytes.n);
         close(fd);
-        assert_ok(qn_model_load(file, &(qn_model_params){ .vocab_only = true }, &model));
+        assert_ok(qn_model_load(
+            file, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model));
         unlink(file);
         free(bytes.data);
         free(text);
-        served[i] =
-            (qn_served){ .model = model, .name = "m", .n_ctx = 1 << 20, .max_tokens = -1, .sampling = qn_sampling_defaults() };
+        served[i] = (qn_served){
+            .model = model, .name = "m", .n_ctx = 1 << 20, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT
+        };
     }
     return 0;
 }

@@ -1,6 +1,7 @@
 /* Where the library may be called: in a forked child every function that would need a thread or a lock of the parent is refused, and
  * so is, in a callback, one that would wait for that callback. */
 #include "helper_scheduler.h"
+#include "helper_request.h"
 
 #include "quern/grammar.h"
 
@@ -62,9 +63,9 @@ static bool is_refused(qn_status status, const char *function)
 static bool refuses_sessions(void)
 {
     qn_session *other = NULL;
-    qn_capacity capacity;
+    qn_capacity capacity = QN_CAPACITY_INIT;
     const qn_token token = 1;
-    const qn_generate_params params = qn_generate_defaults();
+    const qn_request_params params = QN_REQUEST_PARAMS_INIT;
     uint32_t shared;
     return is_refused(qn_session_create(model, NULL, &other), "qn_session_create") &&
            is_refused(qn_model_get_capacity(model, NULL, 1, &capacity), "qn_model_get_capacity") &&
@@ -75,15 +76,15 @@ static bool refuses_sessions(void)
            is_refused(qn_session_fork(session, &other), "qn_session_fork") &&
            is_refused(qn_session_save(session, "/dev/null/none"), "qn_session_save") &&
            is_refused(qn_session_restore(model, "/dev/null/none", NULL, &other), "qn_session_restore") &&
-           is_refused(qn_generate(session, &token, 1, &params, NULL), "qn_generate") &&
-           is_refused(qn_generate_text(session, "a", &params, NULL), "qn_generate") && !other;
+           is_refused(generate_from(session, &token, 1, &params, NULL), "qn_generate") &&
+           is_refused(generate_text(session, "a", &params, NULL), "qn_generate") && !other;
 }
 
 static bool refuses_schedulers(void)
 {
     qn_scheduler *other = NULL;
     qn_grammar *grammar = NULL;
-    qn_request_params request = qn_request_defaults();
+    qn_request_params request = QN_REQUEST_PARAMS_INIT;
     const char *const choice = "yes";
     request.text = "a";
     return is_refused(qn_scheduler_create(model, NULL, &other), "qn_scheduler_create") &&
@@ -92,7 +93,8 @@ static bool refuses_schedulers(void)
            is_refused(qn_scheduler_wait(scheduler), "qn_scheduler_wait") &&
            is_refused(qn_grammar_create(model, QN_GRAMMAR_JSON, "", 0, &grammar), "qn_grammar_create") &&
            is_refused(qn_grammar_create_choices(model, &choice, 1, &grammar), "qn_grammar_create_choices") &&
-           is_refused(qn_grammar_create_calls(model, &(qn_call_params){ .tools = "[]", .length = 2 }, &grammar),
+           is_refused(qn_grammar_create_calls(
+                          model, &(qn_call_params){ .size = sizeof(qn_call_params), .tools = "[]", .length = 2 }, &grammar),
                       "qn_grammar_create_calls");
 }
 
@@ -108,14 +110,14 @@ static bool tokenizes(void)
         return false;
     qn_free_tokens(tokens);
     qn_free_text(text);
-    return n > 0 && length > 0 && qn_model_get_info(model).n_vocab > 0;
+    return n > 0 && length > 0 && qn_model_get_info(model)->n_vocab > 0;
 }
 
 static bool frees_nothing(void)
 {
     qn_scheduler_cancel(scheduler, 1);
     qn_scheduler_close(scheduler, true);
-    const qn_scheduler_counters counters = qn_scheduler_get_counters(scheduler);
+    const qn_scheduler_counters counters = counters_of(scheduler);
     qn_session_free(session);
     qn_scheduler_free(scheduler);
     qn_model_free(model);
@@ -127,10 +129,12 @@ static bool loads_its_own(void)
 {
     qn_model *own;
     qn_session *alone;
-    qn_generate_params params = qn_generate_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.max_tokens = 4;
-    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/parrot.gguf", &(qn_model_params){ .n_threads = 3 }, &own) ||
-        qn_session_create(own, NULL, &alone) || qn_generate_text(alone, "a", &params, NULL))
+    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/parrot.gguf",
+                      &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 3 }, &own) ||
+        qn_session_create(own, NULL, &alone) ||
+        generate_text(alone, "a", &params, NULL))
         return false;
     qn_session_free(alone);
     qn_model_free(own);
@@ -160,7 +164,7 @@ static void test_fork_at_any_time(void **unused)
     (void)unused;
     struct answer answers[4] = { 0 };
     for (size_t i = 0; i < 4; i++) {
-        qn_request_params params = qn_request_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         collect_answer(&params, &answers[i]);
         params.text = "a";
         params.ignore_end = true;
@@ -197,7 +201,7 @@ static bool is_refused_here(qn_status status, const char *function)
 static bool calls_scheduler(struct reentry *r)
 {
     qn_session *other;
-    qn_request_params request = qn_request_defaults();
+    qn_request_params request = QN_REQUEST_PARAMS_INIT;
     bool idle, is_right = is_refused_here(qn_scheduler_wait(r->scheduler), "qn_scheduler_wait");
     if (r->scheduler->params.no_thread)
         is_right = is_right && is_refused_here(qn_scheduler_step(r->scheduler, &idle), "qn_scheduler_step");
@@ -236,9 +240,10 @@ static void test_callbacks_of_requests(void **unused)
     for (int no_thread = 0; no_thread < 2; no_thread++) {
         label("%s", no_thread ? "steps of the caller" : "threads");
         struct reentry r = { .call = calls_scheduler };
-        qn_request_params params = qn_request_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         alarm(60);
-        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = no_thread }, &r.scheduler));
+        assert_ok(qn_scheduler_create(
+            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = no_thread }, &r.scheduler));
         params.text = "a";
         params.max_tokens = 2;
         params.on_token = on_token;
@@ -271,13 +276,13 @@ static void all(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
     (void)user;
     (void)answer;
     (void)n;
-    memset(allowed, 0xff, (qn_model_get_info(model).n_vocab + 31) / 32 * sizeof *allowed);
+    memset(allowed, 0xff, (qn_model_get_info(model)->n_vocab + 31) / 32 * sizeof *allowed);
 }
 
 static void test_callback_during_a_step(void **unused)
 {
     struct reentry r = { 0 };
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     (void)unused;
     alarm(60);
     params.text = "a";
@@ -294,19 +299,20 @@ static void test_callback_during_a_step(void **unused)
 static bool calls_session(struct reentry *r)
 {
     const qn_token token = 1;
-    const qn_generate_params params = qn_generate_defaults();
+    const qn_request_params params = QN_REQUEST_PARAMS_INIT;
     uint32_t shared;
     r->was_right = is_refused_here(qn_session_eval(session, &token, 1, QN_LOGITS_NONE, NULL), "qn_session_eval") &&
                    is_refused_here(qn_session_truncate(session, 0), "qn_session_truncate") &&
                    is_refused_here(qn_session_truncate_to(session, &token, 1, &shared), "qn_session_truncate_to") &&
                    is_refused_here(qn_session_checkpoint(session), "qn_session_checkpoint") &&
-                   is_refused_here(qn_generate(session, &token, 1, &params, NULL), "qn_generate");
+                   is_refused_here(generate_from(session, &token, 1, &params, NULL), "qn_generate");
     qn_session_free(session); /* does nothing */
     return r->was_right;
 }
 
-static bool on_session_token(void *user, qn_token token)
+static bool on_session_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     (void)token;
     return calls_session(user);
 }
@@ -321,20 +327,20 @@ static bool on_progress(void *user, size_t done, size_t total)
 static void test_callbacks_of_sessions(void **unused)
 {
     struct reentry r = { 0 };
-    qn_generate_params params = qn_generate_defaults();
-    qn_generate_result result;
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    qn_request_result result = QN_REQUEST_RESULT_INIT;
     (void)unused;
     params.max_tokens = 3;
     params.ignore_end = true;
     params.on_token = on_session_token;
     params.user = &r;
-    assert_ok(qn_generate_text(session, "a", &params, &result));
+    assert_ok(generate_text(session, "a", &params, &result));
     assert_true(r.was_right);
     assert_int_equal(result.n_generated, 3);
     qn_session *pieces;
     qn_token tokens[8] = { 0 };
     qn_session *const whole = session;
-    assert_ok(qn_session_create(model, &(qn_session_params){ .n_batch = 2 }, &pieces));
+    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_batch = 2 }, &pieces));
     session = pieces;
     r.was_right = false;
     qn_session_on_progress(pieces, on_progress, &r);
@@ -352,14 +358,16 @@ static void test_between_steps(void **unused)
     qn_model *overlapping;
     qn_scheduler *ahead;
     qn_session *other, *before;
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     const qn_token token = 1;
     bool idle;
     (void)unused;
     load_model("tests/golden/parrot.gguf", 0, 1, &overlapping);
     let_overlap(overlapping, 2);
     assert_ok(qn_session_create(overlapping, NULL, &before));
-    assert_ok(qn_scheduler_create(overlapping, &(qn_scheduler_params){ .no_thread = true, .run_ahead = true }, &ahead));
+    assert_ok(qn_scheduler_create(
+        overlapping, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true, .run_ahead = true },
+        &ahead));
     collect_answer(&params, &a);
     params.text = "a";
     params.ignore_end = true;

@@ -1,6 +1,7 @@
 /* Answers under grammars that let nothing follow at some point: a session's and a scheduler's end there with an error that has the
  * place, whether tokens are checked first or masked. */
 #include "helper_scheduler.h"
+#include "helper_request.h"
 
 #include <jansson.h>
 
@@ -45,9 +46,9 @@ static const qn_token prompt[PROMPT] = { 1, 2, 3, 4 };
 
 /* Tokens are checked first, or masked alone. */
 static const qn_sampling samplings[] = {
-    { .temperature = 0, .top_p = 1, .repeat_penalty = 1 },
-    { .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
-    { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = 5 },
+    { .size = sizeof(qn_sampling), .temperature = 0, .top_p = 1, .repeat_penalty = 1 },
+    { .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
+    { .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = 5 },
 };
 enum { N_SAMPLINGS = sizeof samplings / sizeof *samplings };
 
@@ -57,7 +58,7 @@ static void sessions_end(void **unused)
     for (size_t i = 0; i < N_SAMPLINGS; i++) {
         static struct answer a;
         qn_session *session;
-        qn_generate_params params = qn_generate_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         label("sampling %zu", i);
         a = (struct answer){ .n_ends = 0 };
         params.sampling = samplings[i];
@@ -65,8 +66,8 @@ static void sessions_end(void **unused)
         params.max_tokens = MAX_ANSWER + 50;
         params.on_text = answer_text;
         params.user = &a;
-        assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 512 }, &session));
-        assert_int_equal(qn_generate(session, prompt, PROMPT, &params, NULL), QN_ERR_UNSUPPORTED);
+        assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 512 }, &session));
+        assert_int_equal(generate_from(session, prompt, PROMPT, &params, NULL), QN_ERR_UNSUPPORTED);
         assert_text(error);
         qn_session_free(session);
     }
@@ -78,7 +79,7 @@ static void requests_end(void **unused)
     for (size_t i = 0; i < N_SAMPLINGS; i++) {
         static struct answer a;
         qn_scheduler *s;
-        qn_request_params params = qn_request_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         label("sampling %zu", i);
         a = (struct answer){ .n_ends = 0 };
         collect_answer(&params, &a);

@@ -2,6 +2,7 @@
  * beside others, with steps ahead and without, wherever an answer ends, and when requests are set aside. The model has recurrent
  * layers, whose rows can be dropped only where a chunk has not ended. */
 #include "helper_sanitizers.h"
+#include "helper_request.h"
 #include "helper_scheduler.h"
 
 #include <math.h>
@@ -41,11 +42,11 @@ static qn_grammar *grammar_of(const char *gbnf)
 static qn_request_params request_of(qn_grammar *grammar, uint64_t seed, struct answer *a)
 {
     static const qn_token prompt[] = { 10, 20, 30 };
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     memset(a, 0, sizeof *a);
     params.tokens = prompt;
     params.n_tokens = 3;
-    params.sampling = (qn_sampling){ .repeat_penalty = 1, .top_p = 1, .seed = seed };
+    params.sampling = (qn_sampling){ .size = sizeof(qn_sampling), .repeat_penalty = 1, .top_p = 1, .seed = seed };
     params.max_tokens = 100;
     params.grammar = grammar;
     params.jump_forward = QN_JUMP_FORWARD_ON;
@@ -93,11 +94,14 @@ static void answer_slowly(const qn_request_params *params, struct answer *a)
 static qn_scheduler *new_scheduler(uint32_t max_rows)
 {
     qn_scheduler *s;
-    assert_ok(qn_scheduler_create(
-        model,
-        &(qn_scheduler_params){
-            .n_ctx = N_CTX, .max_sequences = 6, .max_rows = max_rows, .no_thread = true, .run_ahead = true },
-        &s));
+    assert_ok(qn_scheduler_create(model,
+                                  &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
+                                                          .n_ctx = N_CTX,
+                                                          .max_sequences = 6,
+                                                          .max_rows = max_rows,
+                                                          .no_thread = true,
+                                                          .run_ahead = true },
+                                  &s));
     return s;
 }
 
@@ -111,7 +115,7 @@ static uint64_t steps_of(qn_jump_forward how, const char *gbnf, struct answer *a
     params.jump_forward = how;
     assert_ok(qn_scheduler_submit(s, &params, NULL));
     qn_scheduler_wait(s);
-    const uint64_t steps = qn_scheduler_get_counters(s).steps;
+    const uint64_t steps = counters_of(s).steps;
     qn_scheduler_free(s);
     qn_grammar_free(grammar);
     return steps;
@@ -144,14 +148,15 @@ static void sessions_take_few_steps(void **unused)
     size_t n_generated = 0;
     for (int how = QN_JUMP_FORWARD_AUTO; how <= QN_JUMP_FORWARD_OFF; how++) {
         qn_session *session;
-        qn_generate_params params = qn_generate_defaults();
-        qn_generate_result result;
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
+        qn_request_result result = QN_REQUEST_RESULT_INIT;
         params.sampling = request.sampling;
         params.max_tokens = 100;
         params.grammar = grammar;
         params.jump_forward = (qn_jump_forward)how;
-        assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = N_CTX }, &session));
-        assert_ok(qn_generate(session, request.tokens, 3, &params, &result));
+        assert_ok(
+            qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = N_CTX }, &session));
+        assert_ok(generate_from(session, request.tokens, 3, &params, &result));
         assert_true(how == QN_JUMP_FORWARD_OFF ? !result.n_jumped : 2 * result.n_jumped > result.n_generated);
         assert_int_equal(qn_session_length(session), 3 + result.n_generated - 1);
         n_generated = n_generated ? n_generated : result.n_generated;
@@ -210,7 +215,7 @@ static void schedulers_answer_the_same(void **unused)
             for (unsigned i = 0; i < MAX_REQUESTS; i++)
                 assert_ok(qn_scheduler_submit(s, &params[i], NULL));
             qn_scheduler_wait(s);
-            n_ahead += qn_scheduler_get_counters(s).ahead_steps;
+            n_ahead += counters_of(s).ahead_steps;
             qn_scheduler_free(s);
             stop_overlap(model);
             for (unsigned i = 0; i < MAX_REQUESTS; i++) {
@@ -280,7 +285,8 @@ static void answers_end_anywhere(void **unused)
         memset(&beside, 0, sizeof beside);
         beside.cancel_at = fast.cancel_at;
         qn_scheduler *s;
-        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .n_ctx = n_ctx, .no_thread = true }, &s));
+        assert_ok(qn_scheduler_create(
+            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = n_ctx, .no_thread = true }, &s));
         assert_ok(qn_scheduler_submit(s, &params, NULL));
         qn_scheduler_wait(s);
         qn_scheduler_free(s);
@@ -301,7 +307,7 @@ static void sessions_go_on(void **unused)
         label("end %u", end);
         for (int how = 0; how < 2; how++) {
             qn_session *session;
-            qn_generate_params params = qn_generate_defaults();
+            qn_request_params params = QN_REQUEST_PARAMS_INIT;
             params.sampling = request.sampling;
             params.grammar = grammar;
             params.jump_forward = how ? QN_JUMP_FORWARD_ON : QN_JUMP_FORWARD_OFF;
@@ -310,9 +316,11 @@ static void sessions_go_on(void **unused)
             memset(&a[how], 0, sizeof a[how]);
             memset(&more[how], 0, sizeof more[how]);
             a[how].cancel_at = end;
-            assert_ok(
-                qn_session_create(model, &(qn_session_params){ .n_ctx = N_CTX, .kv = end % 2 ? "aura4" : NULL }, &session));
-            assert_ok(qn_generate(session, request.tokens, 3, &params, NULL));
+            assert_ok(qn_session_create(
+                model,
+                &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = N_CTX, .kv = end % 2 ? "aura4" : NULL },
+                &session));
+            assert_ok(generate_from(session, request.tokens, 3, &params, NULL));
             qn_token pending;
             assert_true(qn_session_pending(session, &pending));
             assert_int_equal(qn_session_length(session), 3 + a[how].n_tokens - 1);
@@ -320,7 +328,7 @@ static void sessions_go_on(void **unused)
             params.grammar = NULL;
             params.max_tokens = 20;
             params.user = &more[how];
-            assert_ok(qn_generate(session, &pending, 1, &params, NULL));
+            assert_ok(generate_from(session, &pending, 1, &params, NULL));
             qn_session_free(session);
         }
         assert_same_answer(&a[1], &a[0]);
@@ -544,7 +552,7 @@ static void rejected_drafts_rest(void **unused)
     (void)unused;
     enum { VOCAB = 4096 };
     static uint32_t masks[QN_DRAFT_TOKENS * VOCAB / 32];
-    static const qn_sampling greedy = { .repeat_penalty = 1, .top_p = 1 };
+    static const qn_sampling greedy = { .size = sizeof(qn_sampling), .repeat_penalty = 1, .top_p = 1 };
     static const qn_grammar_trigger at_once = { 0 };
     qn_grammar *grammar = grammar_of(sparse);
     qn_constraint constraint;

@@ -3,6 +3,7 @@
 #include "helper_scheduler.h"
 
 #include "base/append.h"
+#include "helper_request.h"
 #include "helper_sanitizers.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ static int load_demo(void **unused)
 {
     (void)unused;
     load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model).n_vocab;
+    n_vocab = qn_model_get_info(model)->n_vocab;
     return 0;
 }
 
@@ -34,7 +35,7 @@ static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
 
 static qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     memset(a, 0, sizeof *a);
     params.tokens = tokens;
     params.n_tokens = n;
@@ -63,10 +64,10 @@ static void step(qn_scheduler *scheduler, bool expect_idle)
 /* Tokens evaluated for one more request. */
 static size_t evaluated(qn_scheduler *scheduler, const qn_request_params *params)
 {
-    const uint64_t rows = qn_scheduler_get_counters(scheduler).rows;
+    const uint64_t rows = counters_of(scheduler).rows;
     assert_ok(qn_scheduler_submit(scheduler, params, NULL));
     qn_scheduler_wait(scheduler);
-    return (size_t)(qn_scheduler_get_counters(scheduler).rows - rows);
+    return (size_t)(counters_of(scheduler).rows - rows);
 }
 
 /* ---- Refusals ---- */
@@ -90,7 +91,9 @@ static void refuses_parameters(void **unused)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s", cases[i].text);
-        assert_int_equal(qn_scheduler_create(model, &cases[i].params, &scheduler), cases[i].status);
+        qn_scheduler_params params = cases[i].params;
+        params.size = sizeof params;
+        assert_int_equal(qn_scheduler_create(model, &params, &scheduler), cases[i].status);
         assert_text(cases[i].text);
         assert_null(scheduler);
     }
@@ -98,7 +101,8 @@ static void refuses_parameters(void **unused)
     qn_model *vocab;
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    assert_ok(qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &vocab));
+    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
+                            &vocab));
     assert_int_equal(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID);
     assert_text("vocab_only");
     qn_model_free(vocab);
@@ -111,9 +115,10 @@ static void refuses_requests(void **unused)
     static const qn_chat_message strange = { "user", NULL };
     static const uint32_t beyond[] = { 4 }, descending[] = { 2, 1 };
     static const char *const empty[] = { "" };
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .n_ctx = 3 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 3 });
     struct answer a = { 0 };
-    const qn_sampling sampling = { .temperature = -1, .top_p = 1, .repeat_penalty = 1 }, defaults = qn_sampling_defaults();
+    const qn_sampling sampling = { .size = sizeof(qn_sampling), .temperature = -1, .top_p = 1, .repeat_penalty = 1 },
+                      defaults = (qn_sampling)QN_SAMPLING_INIT;
     const struct {
         qn_request_params params;
         qn_status status;
@@ -144,12 +149,13 @@ static void refuses_requests(void **unused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s", cases[i].text);
         qn_request_params params = cases[i].params;
+        params.size = sizeof params;
         collect_answer(&params, &a);
         assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), cases[i].status);
         assert_text(cases[i].text);
     }
     step(scheduler, true);
-    assert_int_equal(qn_scheduler_get_counters(scheduler).submitted, 0);
+    assert_int_equal(counters_of(scheduler).submitted, 0);
     qn_scheduler_free(scheduler);
     assert_int_equal(a.n_ends, 0);
 }
@@ -162,7 +168,7 @@ static void refuses_text_without_a_tokeniser(void **unused)
     bool idle;
     load_model("tests/golden/qwen3.q2_0.gguf", 0, 1, &golden);
     assert_ok(qn_scheduler_create(golden, NULL, &scheduler));
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.text = "a";
     assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_UNSUPPORTED);
     assert_int_equal(qn_scheduler_step(scheduler, &idle), QN_ERR_INVALID);
@@ -176,7 +182,7 @@ static void refuses_when_the_queue_is_full(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 1, 2, 3 };
     struct answer a[4];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_queued = 3 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 3 });
     for (int i = 0; i < 3; i++) {
         const qn_request_params params = prompt_of(tokens, 3, 2, &a[i]);
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
@@ -184,9 +190,9 @@ static void refuses_when_the_queue_is_full(void **unused)
     const qn_request_params params = prompt_of(tokens, 3, 2, &a[3]);
     assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_BUSY);
     assert_text("queue: 3 requests wait");
-    assert_int_equal(qn_scheduler_get_counters(scheduler).queued, 3);
+    assert_int_equal(counters_of(scheduler).queued, 3);
     step(scheduler, false);
-    assert_int_equal(qn_scheduler_get_counters(scheduler).running, 3);
+    assert_int_equal(counters_of(scheduler).running, 3);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     qn_scheduler_wait(scheduler);
     for (int i = 0; i < 4; i++)
@@ -206,8 +212,8 @@ static void answers_as_a_session_does(void **unused)
         qn_token *tokens;
         struct answer found, expected = { 0 };
         size_t n;
-        qn_scheduler *scheduler =
-            new_scheduler((qn_scheduler_params){ .n_ctx = i == 5 ? 40 : 200, .kv = i == 6 ? "aura4" : NULL });
+        qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){
+            .size = sizeof(qn_scheduler_params), .n_ctx = i == 5 ? 40 : 200, .kv = i == 6 ? "aura4" : NULL });
         assert_ok(qn_tokenize(model, prompt, strlen(prompt), true, true, &tokens, &n));
         qn_request_params params = prompt_of(tokens, n, i == 4 ? 0 : i == 5 ? -1 : 60, &found);
         params.sampling.temperature = i % 2 ? 1.0f : 0.0f;
@@ -224,7 +230,10 @@ static void answers_as_a_session_does(void **unused)
         qn_scheduler_wait(scheduler);
         assert_same_answer(&found, &expected);
         assert_int_equal(found.n_ends, 1);
-        assert_int_equal(found.result.finish, params.n_stop ? QN_FINISH_STOP : i == 7 ? found.result.finish : QN_FINISH_LENGTH);
+        assert_int_equal(found.result.finish, params.n_stop ? QN_FINISH_STOP
+                                              : i == 7      ? found.result.finish
+                                              : i == 5      ? QN_FINISH_CONTEXT
+                                                            : QN_FINISH_LENGTH);
         assert_int_equal(found.result.is_stop_string, params.n_stop > 0);
         assert_int_equal(found.result.n_prompt, n);
         assert_int_equal(found.result.n_generated, expected.n_tokens);
@@ -238,7 +247,7 @@ static void stops_at_a_stop_token(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a, b;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ 0 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     qn_request_params params = prompt_of(tokens, 3, 30, &a);
     (void)evaluated(scheduler, &params);
     const qn_token stop = a.tokens[a.n_tokens / 2];
@@ -261,7 +270,7 @@ static void ends_early(void **unused)
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer cancelled, late, muted, freed;
     uint64_t id;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ 0 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     qn_request_params params = prompt_of(tokens, 3, 100, &cancelled);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     params = prompt_of(tokens, 3, 200, &late);
@@ -282,7 +291,7 @@ static void ends_early(void **unused)
     assert_int_equal(cancelled.n_tokens, 3);
     assert_int_equal(late.result.finish, QN_FINISH_DEADLINE);
     assert_int_equal(late.n_tokens, 3);
-    assert_int_equal(muted.result.finish, QN_FINISH_CANCELLED);
+    assert_int_equal(muted.result.finish, QN_FINISH_CALLBACK);
     assert_int_equal(muted.n_tokens, 4);
     assert_int_equal(muted.result.n_generated, 4);
     params = prompt_of(tokens, 3, -1, &freed);
@@ -308,7 +317,8 @@ static void long_prompts_stall_nobody(void **unused)
     (void)unused;
     static qn_token tokens[3][900];
     struct answer a[3];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_rows = 40, .max_sequences = 3 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 40, .max_sequences = 3 });
     for (int i = 0; i < 3; i++)
         make_tokens((uint64_t)i, tokens[i], 900);
     for (int i = 0; i < 2; i++) {
@@ -321,11 +331,11 @@ static void long_prompts_stall_nobody(void **unused)
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     size_t steps = 0;
     for (; a[2].n_tokens == 0; steps++) {
-        const uint64_t rows = qn_scheduler_get_counters(scheduler).rows;
+        const uint64_t rows = counters_of(scheduler).rows;
         step(scheduler, false);
         assert_int_equal(a[0].n_tokens, steps + 2);
         assert_int_equal(a[1].n_tokens, steps + 2);
-        assert_in_range(qn_scheduler_get_counters(scheduler).rows - rows, 2, 40);
+        assert_in_range(counters_of(scheduler).rows - rows, 2, 40);
     }
     assert_true(steps >= 900 / 38);
     qn_scheduler_free(scheduler);
@@ -336,7 +346,8 @@ static void prompts_first_decodes_later(void **unused)
     (void)unused;
     static qn_token tokens[3][200];
     struct answer a[3];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_rows = 64, .prompts_first = true });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 64, .prompts_first = true });
     for (int i = 0; i < 3; i++) {
         make_tokens((uint64_t)i, tokens[i], 200);
         const qn_request_params params = prompt_of(tokens[i], 200, 5, &a[i]);
@@ -358,7 +369,8 @@ static void steps_follow_their_target(void **unused)
     (void)unused;
     static qn_token tokens[2][1800];
     struct answer a[2];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_rows = 512, .step_seconds = 1e-6 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 512, .step_seconds = 1e-6 });
     for (int i = 0; i < 2; i++) {
         make_tokens((uint64_t)i, tokens[i], 1800);
         const qn_request_params params = prompt_of(tokens[i], i ? 1800 : 5, 200, &a[i]);
@@ -366,9 +378,9 @@ static void steps_follow_their_target(void **unused)
         step(scheduler, false);
     }
     step(scheduler, false);
-    const uint64_t rows = qn_scheduler_get_counters(scheduler).rows;
+    const uint64_t rows = counters_of(scheduler).rows;
     step(scheduler, false);
-    assert_int_equal(qn_scheduler_get_counters(scheduler).rows - rows, 1 + 16);
+    assert_int_equal(counters_of(scheduler).rows - rows, 1 + 16);
     qn_scheduler_free(scheduler);
 }
 
@@ -381,7 +393,7 @@ static void tokens_come_with_the_next_step(void **unused)
     struct answer cancelled, whole, expected;
     uint64_t id;
     let_overlap(model, 0);
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 2 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
     qn_request_params params = prompt_of(tokens, 3, 30, &cancelled);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     params = prompt_of(tokens, 3, 4, &whole);
@@ -424,7 +436,7 @@ static void an_error_keeps_what_was_generated(void **unused)
     struct answer a;
     let_overlap(model, 0);
     qn_device_vtable refusing = *model->device->vtable;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 2 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
     const qn_request_params params = prompt_of(tokens, 3, 30, &a);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     for (size_t i = 0; i < 3; i++)
@@ -447,7 +459,7 @@ static void higher_priority_begins_first(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a[3];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 1 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
     for (int i = 0; i < 3; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i == 1 ? 5 : 0;
@@ -468,7 +480,7 @@ static void waiting_raises_priority(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a[2];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 1 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
     for (int i = 0; i < 2; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i ? 5 : 0;
@@ -493,7 +505,8 @@ static void second_turn_evaluates_its_own_tokens(void **unused)
         label("%s", kvs[i]);
         static qn_token tokens[LONG + 200];
         struct answer first, second, alone = { 0 };
-        qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .kv = kvs[i], .n_ctx = 4096 });
+        qn_scheduler *scheduler =
+            new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .kv = kvs[i], .n_ctx = 4096 });
         make_tokens(1, tokens, LONG + 200);
         qn_request_params params = prompt_of(tokens, LONG, 30, &first);
         assert_int_equal(evaluated(scheduler, &params), LONG + 29);
@@ -507,7 +520,7 @@ static void second_turn_evaluates_its_own_tokens(void **unused)
         make_tokens(2, tokens + LONG, 50);
         params = prompt_of(tokens, LONG + 50, 1, &second);
         assert_true(evaluated(scheduler, &params) <= 50 + 63);
-        const qn_scheduler_counters counters = qn_scheduler_get_counters(scheduler);
+        const qn_scheduler_counters counters = counters_of(scheduler);
         assert_int_equal(counters.prefix_hits, 2);
         assert_true(counters.prefix_tokens > LONG && counters.prefix_states >= 2);
         /* Another scope shares nothing. */
@@ -554,7 +567,7 @@ static void shared_beginnings_are_kept_from_the_third_on(void **unused)
     (void)unused;
     enum { SAME = QN_TEST_SANITIZED ? 192 : 2000 };
     static qn_token tokens[SAME + 100];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .n_ctx = 4096 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 });
     for (uint64_t i = 0; i < 5; i++) {
         label("request %d", (int)i);
         struct answer found, expected = { 0 };
@@ -581,7 +594,7 @@ static void conversations_continue_where_messages_end(void **unused)
         { "system", long_text }, { "user", "Tell me a story." }, { "assistant", "No." }, { "user", "Why?" }
     };
     struct answer a, b;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ 0 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     qn_token *tokens;
     size_t n_system;
     qn_request_params params = prompt_of(NULL, 0, 20, &a);
@@ -622,7 +635,8 @@ static void evaluates_all_without_a_prefix_cache(void **unused)
     (void)unused;
     static qn_token tokens[300];
     struct answer a;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .no_prefix_cache = true });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_prefix_cache = true });
     make_tokens(1, tokens, 300);
     const qn_request_params params = prompt_of(tokens, 300, 1, &a);
     for (int i = 0; i < 3; i++)
@@ -643,7 +657,8 @@ static void the_youngest_is_set_aside(void **unused)
     qn_model *small;
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &small);
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .n_ctx = 2048, .max_sequences = N }, &scheduler));
+    assert_ok(qn_scheduler_create(
+        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = N }, &scheduler));
     qn_request_params params[N];
     for (int i = 0; i < N; i++) {
         make_tokens((uint64_t)i, tokens[i], 64);
@@ -651,7 +666,7 @@ static void the_youngest_is_set_aside(void **unused)
         assert_ok(qn_scheduler_submit(scheduler, &params[i], NULL));
     }
     qn_scheduler_wait(scheduler);
-    const qn_scheduler_counters counters = qn_scheduler_get_counters(scheduler);
+    const qn_scheduler_counters counters = counters_of(scheduler);
     assert_true(counters.set_aside > 0);
     assert_true(counters.memory_limit == 40 << 20 && counters.memory_bytes <= counters.memory_limit);
     uint64_t set_aside = 0;
@@ -683,7 +698,8 @@ static void one_that_never_fits_fails_alone(void **unused)
     qn_model *small;
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 14 << 20, 1, &small);
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .n_ctx = 4096 }, &scheduler));
+    assert_ok(
+        qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 }, &scheduler));
     make_tokens(3, tokens, 3900);
     qn_request_params params = prompt_of(tokens, 3900, 5, &large);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
@@ -729,9 +745,9 @@ static qn_scheduler *watched;
 /* Returns when all tokens of both requests have been generated. */
 static bool slow_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
-    for (int i = 0; i < 6000 && qn_scheduler_get_counters(watched).generated_tokens < 60; i++)
+    for (int i = 0; i < 6000 && counters_of(watched).generated_tokens < 60; i++)
         usleep(10000);
-    return answer_request_token(user, token, logprobs);
+    return answer_token(user, token, logprobs);
 }
 
 static void slow_callbacks_block_no_step(void **unused)
@@ -746,7 +762,7 @@ static void slow_callbacks_block_no_step(void **unused)
     params = prompt_of(tokens, 3, 30, &quick);
     assert_ok(qn_scheduler_submit(watched, &params, NULL));
     qn_scheduler_wait(watched);
-    assert_int_equal(qn_scheduler_get_counters(watched).generated_tokens, 60);
+    assert_int_equal(counters_of(watched).generated_tokens, 60);
     assert_true(slow.result.generate_seconds < 60);
     assert_int_equal(slow.n_tokens, 30);
     assert_int_equal(quick.n_tokens, 30);

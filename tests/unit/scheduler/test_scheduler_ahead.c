@@ -1,6 +1,7 @@
 /* Steps that are launched behind one in flight, on a device of the CPU that computes beside the host: which are, what becomes
  * of rows of requests that turn out to have ended, errors. Answers are those of the request alone. */
 #include "helper_scheduler.h"
+#include "helper_request.h"
 
 #include <math.h>
 
@@ -13,7 +14,7 @@ static int load(void **unused)
 {
     (void)unused;
     load_model("tests/golden/qwen35.q1_0.gguf", 0, 2, &model);
-    n_vocab = qn_model_get_info(model).n_vocab;
+    n_vocab = qn_model_get_info(model)->n_vocab;
     return 0;
 }
 
@@ -28,7 +29,7 @@ static qn_token prompts[MAX_SEQUENCES][N_PROMPT];
 
 static qn_request_params request_of(size_t i, size_t n, int64_t max_tokens, struct answer *a)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     uint64_t random = i;
     memset(a, 0, sizeof *a);
     for (size_t t = 0; t < N_PROMPT; t++)
@@ -49,7 +50,10 @@ static qn_scheduler *new_scheduler(void)
     qn_scheduler *scheduler;
     let_overlap(model, MAX_SEQUENCES);
     assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .n_ctx = N_CTX, .max_sequences = 8, .no_thread = true, .run_ahead = true }, &scheduler));
+        model,
+        &(qn_scheduler_params){
+            .size = sizeof(qn_scheduler_params), .n_ctx = N_CTX, .max_sequences = 8, .no_thread = true, .run_ahead = true },
+        &scheduler));
     return scheduler;
 }
 
@@ -99,7 +103,7 @@ static void steps_are_launched_behind_others(void **unused)
     for (size_t i = 0; i < MAX_SEQUENCES; i++)
         submit(scheduler, &params[i]);
     qn_scheduler_wait(scheduler);
-    const qn_scheduler_counters counters = qn_scheduler_get_counters(scheduler);
+    const qn_scheduler_counters counters = counters_of(scheduler);
     for (size_t i = 0; i < MAX_SEQUENCES; i++)
         assert_same_answer(&a[i], &expected[i]);
     assert_int_equal(counters.steps, 35);
@@ -152,7 +156,7 @@ static void a_row_behind_the_end_is_void(void **unused)
         assert_int_equal(a.n_tokens, n + 1);
         assert_memory_equal(a.tokens, expected.tokens, (n + 1) * sizeof *a.tokens);
         assert_same_answer(&other, &expected_beside);
-        assert_int_equal(qn_scheduler_get_counters(scheduler).rows, 5 + 29 + N_PROMPT + n + 1); /* one is void */
+        assert_int_equal(counters_of(scheduler).rows, 5 + 29 + N_PROMPT + n + 1); /* one is void */
         params.n_stop_tokens = 0;
         params.user = &longer;
         submit(scheduler, &params); /* from what is kept of the first */
@@ -192,7 +196,7 @@ static void the_first_tokens_end_nothing(void **unused)
             for (size_t t = 0; t < a[i].n_tokens; t++)
                 assert_int_equal(a[i].tokens[t] % 2, t + 1 < a[i].n_tokens || a[i].result.finish == QN_FINISH_LENGTH);
         }
-        assert_true(qn_scheduler_get_counters(scheduler).ahead_steps > 0);
+        assert_true(counters_of(scheduler).ahead_steps > 0);
         free_scheduler(scheduler);
     }
 }
@@ -252,7 +256,7 @@ static void some_steps_wait(void **unused)
         while (!a.n_ends)
             step(scheduler);
         assert_same_answer(&a, &expected);
-        assert_true((qn_scheduler_get_counters(scheduler).ahead_steps == 0) == (kind == 1 || kind == 2));
+        assert_true((counters_of(scheduler).ahead_steps == 0) == (kind == 1 || kind == 2));
         free_scheduler(scheduler);
     }
 }

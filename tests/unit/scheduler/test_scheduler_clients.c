@@ -1,6 +1,7 @@
 /* Clients of a scheduler: what the requests of one submission share, how many of a client may wait, and that the requests of one
  * client do not hold up those of another, whatever they are. Each answer is compared with that of the request alone. */
 #include "helper_scheduler.h"
+#include "helper_request.h"
 #include "helper_sanitizers.h"
 
 #include <malloc.h>
@@ -12,7 +13,7 @@ static int load_demo(void **unused)
 {
     (void)unused;
     load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model).n_vocab;
+    n_vocab = qn_model_get_info(model)->n_vocab;
     return 0;
 }
 
@@ -41,7 +42,7 @@ static void make_job(struct job *job, const char *client, uint64_t seed, size_t 
 {
     memset(job, 0, sizeof *job);
     make_tokens(seed, job->prompt, n_prompt);
-    job->params = qn_request_defaults();
+    job->params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
     job->params.tokens = job->prompt;
     job->params.n_tokens = n_prompt;
     job->params.max_tokens = max_tokens;
@@ -128,13 +129,13 @@ static void choices_share_what_they_point_to(void **unused)
     qn_token *prompt = malloc(LONG * sizeof *prompt);
     uint64_t ids[CHOICES];
     qn_request_params params[CHOICES];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ 0 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     assert_non_null(prompt);
     make_tokens(5, prompt, LONG);
     make_stops(text, stops);
     memset(found, 0, sizeof found);
     for (size_t i = 0; i < CHOICES; i++) {
-        params[i] = qn_request_defaults();
+        params[i] = (qn_request_params)QN_REQUEST_PARAMS_INIT;
         params[i].tokens = prompt;
         params[i].n_tokens = LONG;
         params[i].stop = stops;
@@ -178,7 +179,7 @@ static void parts_are_shared_apart(void **unused)
     static const char *const stop[] = { "the" };
     struct job jobs[4];
     qn_request_params params[4];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ 0 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     for (size_t i = 0; i < 4; i++) {
         make_job(&jobs[i], NULL, i / 2, PROMPT, 4);
         params[i] = jobs[i].params;
@@ -205,12 +206,12 @@ static void choices_share_a_grammar(void **unused)
     struct answer found[N], alone[N];
     qn_request_params params[N];
     qn_grammar *grammar;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ 0 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     assert_ok(qn_grammar_create_choices(model, choices, 3, &grammar));
     memset(found, 0, sizeof found);
     memset(alone, 0, sizeof alone);
     for (size_t i = 0; i < N; i++) {
-        params[i] = qn_request_defaults();
+        params[i] = (qn_request_params)QN_REQUEST_PARAMS_INIT;
         params[i].text = "Once";
         params[i].grammar = grammar;
         params[i].sampling.seed = i;
@@ -237,9 +238,9 @@ static void all_are_queued_or_none(void **unused)
     (void)unused;
     struct job jobs[5];
     qn_request_params params[5];
-    qn_submit_refusal refusal;
+    qn_submit_refusal refusal = QN_SUBMIT_REFUSAL_INIT;
     qn_token *longer = calloc(3000, sizeof *longer);
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_queued = 4 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 4 });
     assert_non_null(longer);
     for (size_t i = 0; i < 5; i++) {
         make_job(&jobs[i], "a", i, PROMPT, 4);
@@ -265,7 +266,7 @@ static void all_are_queued_or_none(void **unused)
     assert_ok(qn_scheduler_submit(scheduler, &params[4], NULL));
     assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_BUSY);
     assert_text("queue: 1 requests wait, 4 more");
-    assert_int_equal(qn_scheduler_get_counters(scheduler).queued, 1);
+    assert_int_equal(counters_of(scheduler).queued, 1);
     qn_scheduler_wait(scheduler);
     for (size_t i = 0; i < 4; i++)
         assert_int_equal(jobs[i].found.n_ends, 0);
@@ -290,7 +291,7 @@ static void a_closed_scheduler_begins_nothing(void **unused)
     (void)unused;
     struct job pair[2], late, after;
     qn_request_params params[2];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 1 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
     for (size_t i = 0; i < 2; i++) {
         make_job(&pair[i], "pair", i, PROMPT, 8);
         params[i] = pair[i].params;
@@ -303,7 +304,7 @@ static void a_closed_scheduler_begins_nothing(void **unused)
     step(scheduler);
     for (size_t i = 0; i < 5; i++)
         assert_withdrawn(&many[i]);
-    assert_int_equal(qn_scheduler_get_counters(scheduler).queued, 1);
+    assert_int_equal(counters_of(scheduler).queued, 1);
     make_job(&late, "late", 7, PROMPT, 8);
     submit(scheduler, &late);
     qn_scheduler_wait(scheduler);
@@ -323,7 +324,7 @@ static void a_closed_scheduler_begins_nothing(void **unused)
 static void a_fresh_scheduler_lets_one_begin(void **unused)
 {
     (void)unused;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 4 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
     qn_scheduler_close(scheduler, true);
     struct job *jobs = submit_many(scheduler, "many", 3, 8);
     qn_scheduler_wait(scheduler);
@@ -355,7 +356,7 @@ static void no_client_fills_the_queue(void **unused)
     static struct job jobs[8][64];
     static const char *const names[] = { "a", "b", "c", "d", "e", "f", "g", NULL };
     static const size_t expected[] = { 24, 12, 8, 6, 4, 4, 3, 3 }; /* 24 / n */
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_queued = 24 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 24 });
     for (size_t i = 0; i < 8; i++)
         assert_int_equal(queued_of(scheduler, names[i], jobs[i], 64), expected[i]);
     assert_int_equal(qn_scheduler_check_room(scheduler, "a", 1), QN_ERR_BUSY);
@@ -386,7 +387,8 @@ static void a_request_waits_for_one_step(void **unused)
         struct job other[MORE];
         if (ahead)
             let_overlap(model, 8);
-        qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 4, .run_ahead = ahead });
+        qn_scheduler *scheduler =
+            new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4, .run_ahead = ahead });
         struct job *many = submit_many(scheduler, "many", N, QN_TEST_SANITIZED ? 24 : 60);
         for (int i = 0; i < 5; i++)
             step(scheduler);
@@ -398,13 +400,13 @@ static void a_request_waits_for_one_step(void **unused)
             assert_in_range(steps_of(scheduler, &other[i]), 10, ahead ? 14 : 11);
             assert_int_equal(other[i].found.result.n_yielded, 0);
         }
-        assert_in_range(qn_scheduler_get_counters(scheduler).yielded, 1, MORE);
+        assert_in_range(counters_of(scheduler).yielded, 1, MORE);
         qn_scheduler_wait(scheduler);
         uint64_t yielded = 0;
         for (size_t i = 0; i < N; i++)
             yielded += many[i].found.result.n_yielded;
-        assert_int_equal(yielded, qn_scheduler_get_counters(scheduler).yielded);
-        assert_int_equal(qn_scheduler_get_counters(scheduler).set_aside, 0);
+        assert_int_equal(yielded, counters_of(scheduler).yielded);
+        assert_int_equal(counters_of(scheduler).set_aside, 0);
         const qn_cache *cache = scheduler->cache;
         qn_scheduler_free(scheduler);
         assert_int_equal(items_held(cache), 0);
@@ -423,7 +425,7 @@ static void clients_share_places(void **unused)
 {
     (void)unused;
     enum { N = 12 };
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 4 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
     struct job *one = submit_many(scheduler, "one", N, 30);
     for (int i = 0; i < 3; i++)
         step(scheduler);
@@ -434,9 +436,9 @@ static void clients_share_places(void **unused)
         assert_in_range(n_running(scheduler, "one"), 0, 2);
         assert_in_range(n_running(scheduler, "other"), 0, 2);
     }
-    assert_int_equal(qn_scheduler_get_counters(scheduler).yielded, 2);
+    assert_int_equal(counters_of(scheduler).yielded, 2);
     qn_scheduler_wait(scheduler);
-    assert_int_equal(qn_scheduler_get_counters(scheduler).yielded, 2);
+    assert_int_equal(counters_of(scheduler).yielded, 2);
     qn_scheduler_free(scheduler);
     for (size_t i = 0; i < N; i += 3) {
         check_job(&one[i]);
@@ -456,7 +458,8 @@ static void more_clients_than_places_take_turns(void **unused)
     for (int is_kept = 0; is_kept < 2; is_kept++) {
         label("prefixes are kept: %d", is_kept);
         struct job jobs[3];
-        qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 2, .no_prefix_cache = !is_kept });
+        qn_scheduler *scheduler = new_scheduler(
+            (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2, .no_prefix_cache = !is_kept });
         for (size_t i = 0; i < 3; i++) {
             make_job(&jobs[i], names[i], i, PROMPT, TOKENS);
             submit(scheduler, &jobs[i]);
@@ -466,7 +469,7 @@ static void more_clients_than_places_take_turns(void **unused)
             step(scheduler);
         assert_in_range(n, 1, TURN + 2);
         qn_scheduler_wait(scheduler);
-        const qn_scheduler_counters c = qn_scheduler_get_counters(scheduler);
+        const qn_scheduler_counters c = counters_of(scheduler);
         assert_in_range(c.yielded, 2, 3 * (TOKENS + PROMPT) / (TURN - 64));
         assert_in_range(c.rows, 3 * (TOKENS + PROMPT - 1),
                         is_kept ? 3 * (TOKENS + PROMPT) + c.yielded * 64 : 9 * (TOKENS + PROMPT));
@@ -480,7 +483,7 @@ static void priorities_are_of_a_client(void **unused)
 {
     (void)unused;
     struct job high, low[2], other;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 2 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
     for (size_t i = 0; i < 2; i++) {
         make_job(&low[i], "one", i, PROMPT, 6);
         submit(scheduler, &low[i]);
@@ -508,12 +511,13 @@ static void prompts_share_rows(void **unused)
     qn_token *prompts = calloc(N * LONG, sizeof *prompts);
     struct answer found[N];
     struct job other;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 8, .max_rows = ROWS });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 8, .max_rows = ROWS });
     assert_non_null(prompts);
     make_tokens(9, prompts, N * LONG);
     memset(found, 0, sizeof found);
     for (size_t i = 0; i < N; i++) {
-        qn_request_params params = qn_request_defaults();
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
         params.tokens = prompts + i * LONG;
         params.n_tokens = LONG;
         params.max_tokens = 1;
@@ -525,9 +529,9 @@ static void prompts_share_rows(void **unused)
         step(scheduler);
     make_job(&other, "other", 3, PROMPT, 1);
     submit(scheduler, &other);
-    const uint64_t rows = qn_scheduler_get_counters(scheduler).rows;
+    const uint64_t rows = counters_of(scheduler).rows;
     assert_in_range(steps_of(scheduler, &other), 1, 2);
-    assert_in_range(qn_scheduler_get_counters(scheduler).rows - rows, ROWS, 2 * ROWS); /* no row is left out */
+    assert_in_range(counters_of(scheduler).rows - rows, ROWS, 2 * ROWS); /* no row is left out */
     qn_scheduler_free(scheduler);
     free(prompts);
 }
@@ -543,8 +547,10 @@ static void memory_is_given_up_by_who_has_most(void **unused)
     qn_model *tight;
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &tight);
-    assert_ok(qn_scheduler_create(tight, &(qn_scheduler_params){ .n_ctx = 2048, .max_sequences = 2 * N, .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        tight,
+        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = 2 * N, .no_thread = true },
+        &scheduler));
     for (size_t i = 0; i < N; i++) {
         make_job(&many[i], "many", i, PROMPT, 250);
         submit(scheduler, &many[i]);
@@ -557,7 +563,7 @@ static void memory_is_given_up_by_who_has_most(void **unused)
             step(scheduler);
     }
     qn_scheduler_wait(scheduler);
-    const qn_scheduler_counters c = qn_scheduler_get_counters(scheduler);
+    const qn_scheduler_counters c = counters_of(scheduler);
     assert_true(c.set_aside + c.yielded > 0);
     qn_scheduler_free(scheduler);
     qn_model_free(tight);
@@ -587,7 +593,7 @@ static void callbacks_take_turns(void **unused)
 {
     (void)unused;
     struct job jobs[9];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 16 });
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 16 });
     for (size_t i = 0; i < 9; i++) {
         make_job(&jobs[i], i < 8 ? "many" : "one", i, 4, 1);
         jobs[i].params.on_token = note_token;

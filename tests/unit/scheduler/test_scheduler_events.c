@@ -34,7 +34,11 @@ static qn_token end_token;
 static void load(const char *chat_template, qn_model **out)
 {
     assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
-                            &(qn_model_params){ .n_threads = 1, .skip_weight_scan = true, .chat_template = chat_template },
+                            &(qn_model_params){ .size = sizeof(qn_model_params),
+                                                .device = "cpu",
+                                                .n_threads = 1,
+                                                .skip_weight_scan = true,
+                                                .chat_template = chat_template },
                             out));
 }
 
@@ -44,7 +48,7 @@ static int load_models(void **unused)
     load(TEMPLATE, &model);
     load(NO_TOOLS, &no_tools_model);
     load(OTHER_CALLS, &other_calls_model);
-    n_vocab = qn_model_get_info(model).n_vocab;
+    n_vocab = qn_model_get_info(model)->n_vocab;
     while (!qn_token_is_end(model, end_token))
         end_token++;
     return 0;
@@ -88,7 +92,7 @@ static void follow_script(void *user, const qn_token *answer, size_t n, uint32_t
 
 static qn_request_params params_of(struct listener *l, const char *conversation, const char *script)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     transcript_free(&l->transcript);
     memset(l, 0, sizeof *l);
     l->transcript.last_kind = -1;
@@ -139,7 +143,7 @@ static void expect(const char *conversation, const char *script, const char *con
         qn_request_params params = params_of(&listener, conversation, script);
         params.stop = stop;
         params.n_stop = stop ? 1 : 0;
-        run(&params, (qn_scheduler_params){ .no_thread = i });
+        run(&params, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = i });
         assert_log(&listener, events);
         assert_int_equal(listener.answer.result.finish, finish);
         assert_int_equal(listener.answer.result.is_stop_string, stop && finish == QN_FINISH_STOP);
@@ -177,7 +181,7 @@ static void expect_the_same_beside_a_step(size_t ahead, const char *script, int6
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     qn_scheduler_wait(scheduler);
     qn_scheduler_free(scheduler);
-    run(&alone, (qn_scheduler_params){ .no_thread = true });
+    run(&alone, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true });
     assert_same_answer(&listener.answer, &other.answer);
     text_add(&other.transcript.log, "", 0);
     transcript_close(&other.transcript);
@@ -211,7 +215,7 @@ static void stop_strings_are_found_in_content(void **unused)
         params.stop = tags;
         params.n_stop = 2;
         params.max_tokens = i ? (int64_t)listener.n_script : MAX_SCRIPT;
-        run(&params, (qn_scheduler_params){ .no_thread = true });
+        run(&params, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true });
         assert_log(&listener,
                    i ? "C{So}" : "C{So\n}"); /* of an answer that is cut it could have become a call: it is nothing */
         assert_int_equal(listener.answer.result.finish, i ? QN_FINISH_LENGTH : QN_FINISH_STOP);
@@ -225,9 +229,9 @@ static void a_callback_cancels(void **unused)
     (void)unused;
     qn_request_params params = params_of(&listener, with_tools, "So\n" CALL "\n" CALL);
     listener.cancel_at = 2;
-    run(&params, (qn_scheduler_params){ 0 });
+    run(&params, (qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     assert_int_equal(listener.n_events, 2);
-    assert_int_equal(listener.answer.result.finish, QN_FINISH_CANCELLED);
+    assert_int_equal(listener.answer.result.finish, QN_FINISH_CALLBACK);
     assert_int_equal(listener.answer.result.n_generated, listener.answer.n_tokens);
 }
 
@@ -238,13 +242,14 @@ static void what_is_open_ends(void **unused)
     qn_scheduler *scheduler;
     qn_request_params params = params_of(&listener, with_tools, CALL);
     params.max_tokens = (int64_t)listener.n_script - 12;
-    run(&params, (qn_scheduler_params){ 0 });
+    run(&params, (qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     assert_int_equal(listener.answer.result.finish, QN_FINISH_LENGTH);
     assert_int_equal(listener.transcript.log.data[listener.transcript.log.n - 1], '~');
 
     /* After a failed allocation the parser is not used. */
     params = params_of(&listener, with_tools, CALL);
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     while (!listener.n_events)
         assert_ok(qn_scheduler_step(scheduler, &idle));
@@ -274,7 +279,7 @@ static void a_budget_ends_reasoning(void **unused)
             params.reasoning_budget = budget;
             params.n_logprobs = 0;
             params.mask = i == 2 ? NULL : follow_script;
-            run(&params, (qn_scheduler_params){ .no_thread = i == 1 });
+            run(&params, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = i == 1 });
             for (size_t t = 0; t < n_words; t++) {
                 assert_int_equal(listener.answer.tokens[(size_t)budget + t], words[t]);
                 assert_true(listener.answer.logprobs[(size_t)budget + t].chosen == 0);
@@ -288,7 +293,7 @@ static void a_budget_ends_reasoning(void **unused)
     qn_request_params params = params_of(&listener, thinks, NULL);
     params.reasoning_budget = 2;
     params.max_tokens = 3;
-    run(&params, (qn_scheduler_params){ 0 });
+    run(&params, (qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     assert_int_equal(listener.answer.n_tokens, 3);
     assert_int_equal(listener.answer.result.finish, QN_FINISH_LENGTH);
     assert_int_equal(listener.answer.tokens[2], words[0]);
@@ -297,7 +302,7 @@ static void a_budget_ends_reasoning(void **unused)
     params.reasoning_budget = 2;
     params.stop_tokens = words + 1;
     params.n_stop_tokens = 1;
-    run(&params, (qn_scheduler_params){ 0 });
+    run(&params, (qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
     assert_int_equal(listener.answer.n_tokens, 4);
     assert_int_equal(listener.answer.result.finish, QN_FINISH_STOP);
     qn_free_tokens(words);
@@ -318,7 +323,8 @@ static void words_are_evaluated(void **unused)
     params.reasoning_budget = BUDGET;
     params.max_tokens = TOKENS;
     params.ignore_end = true;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     while (listener.answer.n_tokens < BUDGET + n_words)
         assert_ok(qn_scheduler_step(scheduler, &idle));
@@ -334,7 +340,7 @@ static void words_are_evaluated(void **unused)
     memcpy(tokens, prompt, n_prompt * sizeof *tokens);
     memcpy(tokens + n_prompt, listener.answer.tokens, (BUDGET + n_words) * sizeof *tokens);
     static struct answer alone;
-    qn_request_params request = qn_request_defaults();
+    qn_request_params request = QN_REQUEST_PARAMS_INIT;
     request.tokens = tokens;
     request.n_tokens = n_prompt + BUDGET + n_words;
     request.max_tokens = (int64_t)(TOKENS - BUDGET - n_words);
@@ -359,7 +365,8 @@ static bool any_text(void *user, const char *text, size_t length)
 static void refuses(qn_model *with, const qn_request_params *params, qn_status status, const char *text)
 {
     qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(with, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(with, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     assert_int_equal(qn_scheduler_submit(scheduler, params, NULL), status);
     label("%s", qn_error_text());
     assert_non_null(strstr(qn_error_text(), text));
@@ -373,9 +380,13 @@ static void refuses_what_cannot_be_parsed(void **unused)
     params.on_text = any_text;
     refuses(model, &params, QN_ERR_INVALID, "on_event: it is given with on_text");
     params = params_of(&listener, plain, NULL);
+    params.tools = "[]";
+    params.tools_length = 2;
+    refuses(model, &params, QN_ERR_INVALID, "tools: they are given with a conversation, which has its own");
     params.conversation = NULL;
     params.text = "x";
-    refuses(model, &params, QN_ERR_INVALID, "on_event: it is given without a conversation");
+    params.on_event = NULL;
+    refuses(model, &params, QN_ERR_INVALID, "tools: they are given without on_event");
     params = params_of(&listener, with_tools, NULL);
     refuses(no_tools_model, &params, QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
     refuses(other_calls_model, &params, QN_ERR_UNSUPPORTED, "its calls cannot be parsed back");

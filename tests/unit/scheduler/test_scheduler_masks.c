@@ -1,6 +1,7 @@
 /* Masks of grammars in the scheduler: clients take turns by the time that theirs take, callbacks and masks do not wait for each
  * other, requests end while a mask waits or is made, and a grammar that is too ambiguous ends its request by an error of its own. */
 #include "helper_sanitizers.h"
+#include "helper_request.h"
 #include "helper_scheduler.h"
 
 #include <unistd.h>
@@ -51,7 +52,7 @@ static void least_time_goes_first(void **unused)
     qn_client a = { .last_event = &a.first_event }, b = { .last_event = &b.first_event },
               late = { .last_event = &late.first_event };
     qn_request of_a[4], of_b[4], of_late[2];
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &s));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
     for (int i = 0; i < 4; i++)
         wait_for_mask(s, &of_a[i], &a);
     make(s, &of_a[0], 10);
@@ -81,7 +82,7 @@ static void requests_end_behind_masks(void **unused)
     qn_scheduler *s;
     qn_client a = { .last_event = &a.first_event };
     qn_request first, second, third;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &s));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
     wait_for_mask(s, &first, &a);
     wait_for_mask(s, &second, &a);
     wait_for_mask(s, &third, &a);
@@ -114,9 +115,9 @@ static bool block(void *user, qn_token token, const qn_logprobs *logprobs)
 {
     struct blocked *b = user;
     (void)token, (void)logprobs;
-    b->generated = qn_scheduler_get_counters(b->scheduler).generated_tokens;
+    b->generated = counters_of(b->scheduler).generated_tokens;
     for (int i = 0; i < 10000 && !b->went_on; i++, usleep(1000))
-        b->went_on = qn_scheduler_get_counters(b->scheduler).generated_tokens >= b->generated + 10;
+        b->went_on = counters_of(b->scheduler).generated_tokens >= b->generated + 10;
     return false;
 }
 
@@ -131,11 +132,12 @@ static qn_grammar *grammar_of(const char *gbnf)
 static qn_request_params masked(qn_grammar *grammar, const char *client, struct answer *a)
 {
     static const qn_token prompt[] = { 1, 2, 3 };
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     memset(a, 0, sizeof *a);
     params.tokens = prompt;
     params.n_tokens = 3;
-    params.sampling = (qn_sampling){ .temperature = 1, .top_k = 40, .top_p = 1, .repeat_penalty = 1 };
+    params.sampling =
+        (qn_sampling){ .size = sizeof(qn_sampling), .temperature = 1, .top_k = 40, .top_p = 1, .repeat_penalty = 1 };
     params.max_tokens = 100;
     params.grammar = grammar;
     params.client = client;
@@ -175,7 +177,8 @@ static void requests_end_at_any_time(void **unused)
     for (int round = 0; round < ROUNDS; round++) {
         qn_scheduler *s;
         uint64_t ids[REQUESTS];
-        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = round % 4 == 3 }, &s));
+        assert_ok(qn_scheduler_create(
+            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = round % 4 == 3 }, &s));
         for (int i = 0; i < REQUESTS; i++) {
             qn_request_params params = masked(grammar, i % 2 ? "a" : "b", &answers[i]);
             params.deadline = i == 3 ? 0.02 : 0;
@@ -232,7 +235,10 @@ static void masks_are_made_while_steps_run(void **unused)
         }
         let_overlap(model, ahead);
         n_prepared_steps = 0;
-        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .n_ctx = 256, .no_thread = true, .run_ahead = true }, &s));
+        assert_ok(qn_scheduler_create(
+            model,
+            &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 256, .no_thread = true, .run_ahead = true },
+            &s));
         for (int i = 0; i < REQUESTS; i++)
             assert_ok(qn_scheduler_submit(s, &params[i], NULL));
         for (int step = 0; !idle; step++) {
@@ -241,7 +247,7 @@ static void masks_are_made_while_steps_run(void **unused)
             assert_ok(qn_scheduler_step(s, &idle));
         }
         assert_true(n_prepared_steps > 10);
-        assert_true(!ahead || qn_scheduler_get_counters(s).ahead_steps > (is_slow ? 5 : 20));
+        assert_true(!ahead || counters_of(s).ahead_steps > (is_slow ? 5 : 20));
         qn_scheduler_free(s);
         stop_overlap(model);
         for (int i = 0; i < REQUESTS; i++) {

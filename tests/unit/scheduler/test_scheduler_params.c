@@ -1,6 +1,7 @@
 /* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared with
  * those of a session's logits; answers are the same alone and beside others. */
 #include "helper_sanitizers.h"
+#include "helper_request.h"
 #include "helper_scheduler.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ static int load_demo(void **unused)
 {
     (void)unused;
     load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model).n_vocab;
+    n_vocab = qn_model_get_info(model)->n_vocab;
     return 0;
 }
 
@@ -62,7 +63,7 @@ static qn_token prompt[PROMPT];
 
 static qn_request_params params_of(struct constraint *c, float temperature)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     uint64_t seed = 3;
     for (size_t i = 0; i < PROMPT; i++)
         prompt[i] = (qn_token)(qn_splitmix(&seed) % n_vocab);
@@ -71,7 +72,8 @@ static qn_request_params params_of(struct constraint *c, float temperature)
     params.n_tokens = PROMPT;
     params.max_tokens = TOKENS;
     params.ignore_end = true;
-    params.sampling = (qn_sampling){ .temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = 5 };
+    params.sampling =
+        (qn_sampling){ .size = sizeof(qn_sampling), .temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = 5 };
     collect_answer(&params, &c->answer);
     return params;
 }
@@ -83,6 +85,7 @@ static void answer_beside(const qn_request_params *params, size_t n_others, qn_s
     static qn_token tokens[NEIGHBOURS][OTHER_PROMPT];
     uint64_t seed = 9;
     qn_scheduler *scheduler;
+    with.size = sizeof with;
     assert_ok(qn_scheduler_create(model, &with, &scheduler));
     for (size_t i = 0; i < n_others; i++) {
         qn_request_params other = params_of(&others[i], 1);
@@ -102,7 +105,7 @@ static void answer_beside(const qn_request_params *params, size_t n_others, qn_s
 
 static void answer_of(const qn_request_params *params)
 {
-    answer_beside(params, 0, (qn_scheduler_params){ .no_thread = true });
+    answer_beside(params, 0, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true });
 }
 
 static void assert_same(const struct answer *a, const struct answer *b)
@@ -137,7 +140,8 @@ static void refuses_requests(void **unused)
         { { .accepts = accepts }, "accepts: it is given without mask" },
     };
     qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s", cases[i].text);
         qn_request_params params = params_of(&c, 0);
@@ -229,7 +233,8 @@ static void log_probabilities_on_a_gpu(void **unused)
     qn_model *const on_cpu = model;
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    const qn_status status = qn_model_load(path, &(qn_model_params){ .device = "cuda", .n_threads = 2 }, &model);
+    const qn_status status =
+        qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
     if (status == QN_OK) {
         check_requests(0.02);
         qn_model_free(model);
@@ -351,7 +356,8 @@ static void a_request_that_waits_is_set_aside(void **unused)
     params = params_of(&c, 1);
     params.mask = mask;
     params.accepts = accepts;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
+                                  &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     while (!idle) {
         idle = !qn_scheduler_run_step(scheduler);
@@ -374,7 +380,7 @@ static qn_scheduler *watched;
 /* Returns when all tokens of the other request have been generated. */
 static void slow_mask(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
 {
-    for (int i = 0; i < 6000 && qn_scheduler_get_counters(watched).generated_tokens < TOKENS; i++)
+    for (int i = 0; i < 6000 && counters_of(watched).generated_tokens < TOKENS; i++)
         usleep(10000);
     mask(user, answer, n, allowed);
 }
@@ -415,7 +421,8 @@ static void ends_while_it_waits(void **unused)
     bool idle;
     for (int i = 0; i < 2; i++) {
         label("thread %d", i);
-        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = !i }, &watched));
+        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = !i },
+                                      &watched));
         qn_request_params params = params_of(&c, 1);
         params.mask = cancel_in_mask;
         assert_ok(qn_scheduler_submit(watched, &params, NULL));
@@ -425,7 +432,8 @@ static void ends_while_it_waits(void **unused)
         assert_int_equal(c.answer.n_ends, 1);
         qn_scheduler_free(watched);
     }
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &watched));
+    assert_ok(
+        qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &watched));
     qn_request_params params = params_of(&c, 1);
     params.mask = mask;
     params.deadline = 1000;
@@ -477,7 +485,7 @@ static void says_what_it_keeps(void **unused)
     qn_grammar *grammar;
     uint64_t ids[2];
     assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &s));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
     qn_request_params params = params_of(&c, 0);
     params.on_memory = on_memory;
     memset(stop, 'x', STOP);
@@ -495,7 +503,7 @@ static void says_what_it_keeps(void **unused)
         if (most < 2)
             assert_text("memory");
         assert_int_equal(asked.n, most);
-        assert_int_equal(qn_scheduler_get_counters(s).queued, most < 2 ? 0 : 2);
+        assert_int_equal(counters_of(s).queued, most < 2 ? 0 : 2);
         assert_int_equal(c.answer.n_ends, 0);
     }
     assert_in_range(asked.bytes[0], 28 * STOP + sizeof bias + sizeof prompt,

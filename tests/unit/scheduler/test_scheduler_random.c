@@ -32,8 +32,8 @@ static void hybrid_in_little_memory(void **unused)
 static void hybrid_with_codes(void **unused)
 {
     (void)unused;
-    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
-                       .n = n_large, .how = BESIDE });
+    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20,
+                       .params = { .max_rows = 96, .no_thread = true }, .n = n_large, .how = BESIDE });
 }
 
 static void beside_the_device(void **unused)
@@ -43,8 +43,8 @@ static void beside_the_device(void **unused)
                        .n = n_requests, .how = BESIDE | OVERLAPPING });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = OVERLAPPING });
-    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
-                       .n = n_large / 2, .how = OVERLAPPING });
+    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20,
+                       .params = { .max_rows = 96, .no_thread = true }, .n = n_large / 2, .how = OVERLAPPING });
 }
 
 static void ahead_of_the_device(void **unused)

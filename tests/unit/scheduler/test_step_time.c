@@ -198,7 +198,7 @@ static void on_end(void *user, const qn_request_result *result)
 
 static void submit(qn_scheduler *s, struct client *c)
 {
-    qn_request_params params = qn_request_defaults();
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.tokens = prompt;
     params.n_tokens = c->n_prompt;
     params.max_tokens = (int64_t)c->n_answer;
@@ -218,11 +218,14 @@ static void run_clients(size_t n)
 {
     qn_scheduler *s;
     bool idle = false, is_over = false;
-    assert_ok(qn_scheduler_create(
-        model,
-        &(qn_scheduler_params){
-            .n_ctx = 8192, .max_rows = 2048, .max_sequences = MAX_CLIENTS, .no_prefix_cache = true, .no_thread = true },
-        &s));
+    assert_ok(qn_scheduler_create(model,
+                                  &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
+                                                          .n_ctx = 8192,
+                                                          .max_rows = 2048,
+                                                          .max_sequences = MAX_CLIENTS,
+                                                          .no_prefix_cache = true,
+                                                          .no_thread = true },
+                                  &s));
     s->now = simulated_now;
     now = 1;
     n_first_tokens = n_gaps = 0;
