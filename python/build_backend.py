@@ -9,7 +9,10 @@ from pathlib import Path
 
 _source = Path(__file__).resolve().parent.parent
 if not (_source / "CMakeLists.txt").is_file():
-    sys.exit("pyquern: this folder is a part of quern's source, which is not around it: run `pip install ./python` in a clone or an unpacked tarball")
+    sys.exit(
+        "pyquern: this folder is a part of quern's source, which is not around it: "
+        "run `pip install ./python` in a clone or an unpacked tarball"
+    )
 
 # pip installs scikit-build-core to another folder each time. Where it finds that noted, it throws compiled objects away.
 (_source / "build" / "python" / ".skbuild-info.json").unlink(missing_ok=True)
