@@ -521,8 +521,9 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
                               .plan = params->base.plan,
                               .deterministic = params->base.deterministic,
                               .memory_limit = params->base.memory,
-                              .team = params->base.team,
-                              .kernels = params->base.kernels };
+                              .team = params->base.team };
+    qn_hadamard_kernels_init(&model->hadamard, params->base.cpu);
+    qn_sample_kernels_init(&model->sample, params->base.cpu);
     model->base.piece = model->deterministic ? QN_GDN_CHUNK_TOKENS : 0;
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
     const int error = pthread_mutex_init(&model->stream_lock, NULL);

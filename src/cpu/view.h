@@ -1,21 +1,21 @@
-/* What the KV cache and the recurrent state of a session look like to the operations of the CPU: the layout in memory. kv.h
- * and recurrent.h have sizes and offsets, sequence.h which items of a pool a sequence has. */
-#ifndef QN_CACHE_VIEW_H
-#define QN_CACHE_VIEW_H
+/* The KV cache and the recurrent state of a session as the operations of the CPU see them: the layout in memory. kv_layout.h and
+ * recurrent_layout.h have sizes and offsets, cache/sequence.h which items of a pool a sequence has. */
+#ifndef QN_CPU_VIEW_H
+#define QN_CPU_VIEW_H
 
+#include "cache/sequence.h"
 #include "kernels/aura/aura.h"
 #include "kernels/deltanet/deltanet.h"
-#include "plan/plan.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Positions of a page: the unit in which a cache is stored, and in which an AURA cache is quantised. */
-enum { QN_KV_PAGE = QN_AURA_PAGE };
+_Static_assert((int)QN_PAGE == (int)QN_AURA_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK,
+               "pages of both kinds of caches and chunks of the delta rule cover the same positions");
 
 /* A sequence's KV cache, as the operations read and write it.
  *
- * Page r is positions [r, r+1) * QN_KV_PAGE. Tables give the index of each page's memory, which holds all attention layers.
+ * Page r is positions [r, r+1) * QN_PAGE. Tables give the index of each page's memory, which holds all attention layers.
  * Within a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16) or of
  * kernels/aura/aura.h (AURA codes, if there are codecs).
  *
@@ -34,7 +34,7 @@ typedef struct qn_kv_view {
     size_t n_kv_layers, n_heads;                  /* attention layers; KV heads of each */
     size_t key_bytes, value_bytes;                /* of one head in one page; multiples of 64 */
     const qn_aura_codec *key_codec, *value_codec; /* both NULL: an fp16 cache, without the fields below */
-    uint8_t *f16_pages; /* f16_stride apart, each [n_kv_layers][n_heads]: QN_KV_PAGE keys, then QN_KV_PAGE values; then
+    uint8_t *f16_pages; /* f16_stride apart, each [n_kv_layers][n_heads]: QN_PAGE keys, then QN_PAGE values; then
                            [n_kv_layers][n_heads][dim] f32: the mean of the page's keys in the rotated basis, used of page 0 */
     size_t f16_stride;
     const uint32_t *f16_table; /* [r]: index of page r in f16_pages; valid for page 0 and for pages that are being filled */
@@ -56,18 +56,18 @@ static inline void *qn_kv_values(const qn_kv_view *view, size_t layer, size_t pa
 static inline uint16_t *qn_kv_f16_keys(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
     uint16_t *rows = (uint16_t *)(void *)(view->f16_pages + view->f16_table[page] * view->f16_stride);
-    return rows + (view->kv_index[layer] * view->n_heads + head) * 2 * QN_KV_PAGE * view->key_codec->dim;
+    return rows + (view->kv_index[layer] * view->n_heads + head) * 2 * QN_PAGE * view->key_codec->dim;
 }
 
 static inline uint16_t *qn_kv_f16_values(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
-    return qn_kv_f16_keys(view, layer, page, head) + QN_KV_PAGE * view->key_codec->dim;
+    return qn_kv_f16_keys(view, layer, page, head) + QN_PAGE * view->key_codec->dim;
 }
 
 /* qn_kv_f16_bytes - bytes of the fp16 rows of a page of an AURA cache: the offset of the means. */
 static inline size_t qn_kv_f16_bytes(const qn_kv_view *view)
 {
-    return view->n_kv_layers * view->n_heads * 2 * QN_KV_PAGE * view->key_codec->dim * sizeof(uint16_t);
+    return view->n_kv_layers * view->n_heads * 2 * QN_PAGE * view->key_codec->dim * sizeof(uint16_t);
 }
 
 /* qn_kv_key_mean - the mean key [dim] of page 0 of a head of an AURA cache. */
@@ -80,7 +80,7 @@ static inline float *qn_kv_key_mean(const qn_kv_view *view, size_t layer, size_t
 /* The recurrent layers of a sequence, as the operations read and write them in a step (kernels/deltanet/deltanet.h). The state
  * is that at state_position, a multiple of QN_GDN_CHUNK. The open chunk holds the tokens since, up to QN_GDN_CHUNK of them: a
  * sequence can be truncated by dropping rows of it. The first token after a full open chunk folds it into the state.
- * cache/recurrent.h has the layout of both. */
+ * recurrent_layout.h has the layout of both. */
 typedef struct qn_recurrent_view {
     const struct qn_recurrent_layout *layout;
     float *state;      /* of all layers; NULL: zeros, at state_position 0 */

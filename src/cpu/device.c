@@ -1,8 +1,7 @@
 /* The CPU's implementation of the device interface: the executor's steps, and sampling from their logits. */
-#include "device/cpu/device.h"
+#include "cpu/device.h"
 
 #include "base/memory.h"
-#include "device/cpu/internal.h"
 
 #include <string.h>
 
@@ -65,7 +64,7 @@ static void sample_rows(void *context, int thread)
         qn_sample_request *request = &s->step->requests[i];
         if (request->prepare)
             request->prepare(request->user, request);
-        qn_sample_token(&s->cpu->kernels->sample, request, s->step->logits + i * n, n,
+        qn_sample_token(&s->cpu->kernels.sample, request, s->step->logits + i * n, n,
                         s->cpu->scratch + (size_t)thread * s->cpu->scratch_bytes);
     }
 }
@@ -124,9 +123,9 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     QN_TRY(qn_alloc(&cpu, 1, sizeof *cpu, "device"));
     *cpu = (qn_cpu_device){ .base = { .vtable = &vtable, .name = "cpu", .batch = BATCH },
                             .plan = params->plan,
-                            .kernels = params->kernels,
                             .team = params->team };
-    qn_status status = qn_executor_create(params->team, params->kernels, params->plan, &cpu->executor);
+    qn_kernels_init(&cpu->kernels, params->cpu);
+    qn_status status = qn_executor_create(params->team, &cpu->kernels, params->plan, &cpu->executor);
     if (status == QN_OK)
         status = qn_cpu_caches_create(params->plan, params->memory, &cpu->caches);
     if (status != QN_OK)

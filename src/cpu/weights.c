@@ -1,5 +1,5 @@
 /* Packing of weights, a matrix at a time on all threads. */
-#include "device/cpu/weights.h"
+#include "cpu/weights.h"
 
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"

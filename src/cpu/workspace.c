@@ -1,5 +1,5 @@
 /* Allocation of the CPU's workspace. */
-#include "device/cpu/workspace.h"
+#include "cpu/workspace.h"
 
 #include "base/memory.h"
 #include "kernels/attention/attention.h"

@@ -1,8 +1,8 @@
 /* The memory in which the CPU executes a plan: its buffers and activations, rope's sines and cosines, split-KV partials. */
-#ifndef QN_DEVICE_CPU_WORKSPACE_H
-#define QN_DEVICE_CPU_WORKSPACE_H
+#ifndef QN_CPU_WORKSPACE_H
+#define QN_CPU_WORKSPACE_H
 
-#include "device/cpu/weights.h"
+#include "cpu/weights.h"
 
 typedef struct qn_cpu_workspace {
     float **buffers;        /* [n_buffers] of the plan: [max_rows, width] */

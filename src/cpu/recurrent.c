@@ -1,11 +1,15 @@
 /* Gated DeltaNet layers on the CPU: distribution of heads over the threads, and the update of a layer's state and open chunk.
  * The arithmetic is in kernels/deltanet/. */
-#include "device/cpu/internal.h"
-
-#include "cache/recurrent.h"
+#include "cpu/acts.h"
+#include "cpu/memory.h"
 
 #include <math.h>
 #include <string.h>
+
+static const qn_recurrent_view *view_of(const qn_row *row)
+{
+    return &qn_cpu_memory_of(row)->recurrent;
+}
 
 /* The rows of one session in a step: contiguous, at consecutive positions. */
 typedef struct seq_rows {
@@ -21,9 +25,9 @@ static seq_rows seq_rows_at(const qn_executor *ex, const qn_op *op, size_t row)
     seq_rows seq = { .row = row,
                      .n = 1,
                      .position = rows[row].position,
-                     .state_position = rows[row].recurrent->state_position,
-                     .memory = qn_recurrent_layer_of(rows[row].recurrent, (size_t)op->layer) };
-    while (row + seq.n < ex->step->n_rows && rows[row + seq.n].recurrent == rows[row].recurrent)
+                     .state_position = view_of(&rows[row])->state_position,
+                     .memory = qn_recurrent_layer_of(view_of(&rows[row]), (size_t)op->layer) };
+    while (row + seq.n < ex->step->n_rows && rows[row + seq.n].memory == rows[row].memory)
         seq.n++;
     return seq;
 }
@@ -32,7 +36,7 @@ static size_t count_sequences(const qn_executor *ex)
 {
     size_t n = 0;
     for (size_t row = 0; row < ex->step->n_rows; row++)
-        n += row == 0 || ex->step->rows[row].recurrent != ex->step->rows[row - 1].recurrent;
+        n += row == 0 || ex->step->rows[row].memory != ex->step->rows[row - 1].memory;
     return n;
 }
 
@@ -64,10 +68,10 @@ static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row,
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const qn_row *r = &ex->step->rows[row];
-    const qn_recurrent_layer layer = qn_recurrent_layer_of(r->recurrent, (size_t)op->layer);
+    const qn_recurrent_layer layer = qn_recurrent_layer_of(view_of(r), (size_t)op->layer);
     const size_t taps = shape->taps;
     size_t n_in_step = 0; /* earlier rows of this session in this step */
-    while (n_in_step + 1 < taps && n_in_step < row && ex->step->rows[row - n_in_step - 1].recurrent == r->recurrent)
+    while (n_in_step + 1 < taps && n_in_step < row && ex->step->rows[row - n_in_step - 1].memory == r->memory)
         n_in_step++;
     for (size_t tap_distance = 0; tap_distance < taps; tap_distance++) {
         const float **input = &conv_inputs[taps - 1 - tap_distance];
@@ -76,7 +80,7 @@ static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row,
         else if (tap_distance > r->position)
             *input = ex->zeros;
         else
-            *input = stored_conv_input(shape, r->recurrent, &layer, r->position - tap_distance);
+            *input = stored_conv_input(shape, view_of(r), &layer, r->position - tap_distance);
     }
 }
 

@@ -1,5 +1,5 @@
 /* Matmuls on the CPU: distribution of the matrices' rows over the threads, and prefetch of weights. */
-#include "device/cpu/internal.h"
+#include "cpu/operations.h"
 
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"

@@ -1,13 +1,9 @@
 /* Executes a plan on the CPU: a fixed thread team runs the operations in order, each thread its part of the work, with a
  * barrier where the next operation depends on it. */
-#ifndef QN_DEVICE_CPU_EXECUTOR_H
-#define QN_DEVICE_CPU_EXECUTOR_H
+#ifndef QN_CPU_EXECUTOR_H
+#define QN_CPU_EXECUTOR_H
 
-#include "base/team.h"
-#include "device/device.h"
-#include "kernels/kernels.h"
-
-typedef struct qn_executor qn_executor;
+#include "cpu/operations.h"
 
 /* qn_executor_create - an executor of one plan. Plan, kernels and team outlive it; several executors may share a team.
  * QN_ERR_MEMORY; free with qn_executor_free, which accepts NULL. */

@@ -1,7 +1,7 @@
 /* The matrices of a plan as the CPU reads them: those with a kernel for interleaved rows (kernels/matmul/packed.h) are copied to
  * that layout, so that the pages of the file can be released and each weight is in memory once. */
-#ifndef QN_DEVICE_CPU_WEIGHTS_H
-#define QN_DEVICE_CPU_WEIGHTS_H
+#ifndef QN_CPU_WEIGHTS_H
+#define QN_CPU_WEIGHTS_H
 
 #include "base/team.h"
 #include "kernels/matmul/matmul.h"

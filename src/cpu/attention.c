@@ -1,8 +1,9 @@
 /* Attention on the CPU: biases, qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends to its
  * visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The splits' results
  * are combined in the same order either way, so results do not depend on the number of threads. qn_kv_view in
- * cache/view.h describes pages, and which of an AURA cache are fp16. */
-#include "device/cpu/internal.h"
+ * view.h describes pages, and which of an AURA cache are fp16. */
+#include "cpu/acts.h"
+#include "cpu/memory.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
@@ -12,6 +13,11 @@
 
 _Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK && (int)QN_KEY_PAGE == (int)QN_AURA_PAGE,
                "fp16 and AURA caches have the same blocks and pages");
+
+static const qn_kv_view *cache_of(const qn_row *row)
+{
+    return &qn_cpu_memory_of(row)->kv;
+}
 
 /* Scratch of one thread: a tile of queries with running results (acc, m, l), the results of one split (block, block_m,
  * block_l), and scores. With an AURA cache, queries are int16 for codes, and floats for fp16 pages. */
@@ -70,7 +76,7 @@ static void quantize_query(const qn_executor *ex, const qn_aura_codec *codec, fl
 static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const qn_kv_view *cache = ex->step->rows[row].cache;
+    const qn_kv_view *cache = cache_of(&ex->step->rows[row]);
     const float *from = qn_buffer_row(ex, op->qk_norm_rope_store.queries, row) + head * h->head_dim * (h->gated ? 2 : 1);
     float *q = qn_buffer_row(ex, op->qk_norm_rope_store.out, row) + head * h->head_dim;
     if (op->qk_norm_rope_store.q_bias)
@@ -92,9 +98,9 @@ static void compute_key_mean(const qn_kv_view *cache, size_t layer, size_t kv)
     float *mean = qn_kv_key_mean(cache, layer, kv);
     for (size_t d = 0; d < dim; d++) {
         float sum = 0;
-        for (size_t i = 0; i < QN_KV_PAGE; i++)
+        for (size_t i = 0; i < QN_PAGE; i++)
             sum += qn_f16_to_f32(keys[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
-        mean[d] = sum / QN_KV_PAGE;
+        mean[d] = sum / QN_PAGE;
     }
 }
 
@@ -105,7 +111,7 @@ static void quantize_page(const qn_executor *ex, const qn_kv_view *cache, size_t
     const uint16_t *keys = qn_kv_f16_keys(cache, layer, page, kv), *values = qn_kv_f16_values(cache, layer, page, kv);
     const float *mean = qn_kv_key_mean(cache, layer, kv);
     float key[QN_AURA_MAX_DIM], value[QN_AURA_MAX_DIM];
-    for (size_t i = 0; i < QN_KV_PAGE; i++) {
+    for (size_t i = 0; i < QN_PAGE; i++) {
         const uint16_t *tile = keys + i / QN_KEY_TILE * dim * QN_KEY_TILE + i % QN_KEY_TILE;
         for (size_t d = 0; d < dim; d++) {
             key[d] = qn_f16_to_f32(tile[d * QN_KEY_TILE]) - mean[d];
@@ -119,13 +125,13 @@ static void quantize_page(const qn_executor *ex, const qn_kv_view *cache, size_t
 static void store_rotated(const qn_executor *ex, const qn_kv_view *cache, size_t layer, size_t position, size_t kv,
                           const float *key, const float *value)
 {
-    const size_t page = position / QN_KV_PAGE;
+    const size_t page = position / QN_PAGE;
     float rotated_key[QN_AURA_MAX_DIM], rotated_value[QN_AURA_MAX_DIM];
     qn_aura_rotate(&ex->kernels->aura, cache->key_codec, rotated_key, key);
     qn_aura_rotate(&ex->kernels->aura, cache->value_codec, rotated_value, value);
     ex->kernels->attention.store(qn_kv_f16_keys(cache, layer, page, kv), qn_kv_f16_values(cache, layer, page, kv),
-                                 position % QN_KV_PAGE, rotated_key, rotated_value, cache->key_codec->dim);
-    if ((position + 1) % QN_KV_PAGE)
+                                 position % QN_PAGE, rotated_key, rotated_value, cache->key_codec->dim);
+    if ((position + 1) % QN_PAGE)
         return;
     if (page)
         quantize_page(ex, cache, layer, page, kv);
@@ -137,7 +143,8 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 {
     const size_t dim = op->qk_norm_rope_store.shape.head_dim, layer = (size_t)op->layer;
     const qn_row *r = &ex->step->rows[row];
-    const size_t page = r->position / QN_KV_PAGE;
+    const qn_kv_view *cache = cache_of(r);
+    const size_t page = r->position / QN_PAGE;
     float *key = qn_buffer_row(ex, op->qk_norm_rope_store.keys, row) + kv * dim;
     const float *value = qn_buffer_row(ex, op->qk_norm_rope_store.values, row) + kv * dim;
     if (op->qk_norm_rope_store.k_bias)
@@ -148,11 +155,11 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
         value = biased;
     }
     norm_rope_head(ex, op, key, op->qk_norm_rope_store.k_norm, row);
-    if (r->cache->key_codec)
-        store_rotated(ex, r->cache, layer, r->position, kv, key, value);
+    if (cache->key_codec)
+        store_rotated(ex, cache, layer, r->position, kv, key, value);
     else
-        ex->kernels->attention.store(qn_kv_keys(r->cache, layer, page, kv), qn_kv_values(r->cache, layer, page, kv),
-                                     r->position % QN_KV_PAGE, key, value, dim);
+        ex->kernels->attention.store(qn_kv_keys(cache, layer, page, kv), qn_kv_values(cache, layer, page, kv),
+                                     r->position % QN_PAGE, key, value, dim);
 }
 
 /* The number of rows, from `row`, that one thread must store in order: rows of one session in one page; all rows of the
@@ -160,10 +167,10 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 static size_t rows_of_page(const qn_step *step, size_t row)
 {
     const qn_row *first = &step->rows[row];
-    const bool all = first->cache->key_codec && first->position < QN_KV_PAGE;
+    const bool all = cache_of(first)->key_codec && first->position < QN_PAGE;
     size_t n = 1;
-    while (row + n < step->n_rows && first[n].cache == first->cache &&
-           (all || first[n].position / QN_KV_PAGE == first->position / QN_KV_PAGE))
+    while (row + n < step->n_rows && first[n].memory == first->memory &&
+           (all || first[n].position / QN_PAGE == first->position / QN_PAGE))
         n++;
     return n;
 }
@@ -199,23 +206,23 @@ typedef struct kv_split {
 
 static size_t code_blocks(size_t position)
 {
-    const size_t page = position / QN_KV_PAGE;
-    return page ? ((page - 1) * QN_KV_PAGE + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK : 0;
+    const size_t page = position / QN_PAGE;
+    return page ? ((page - 1) * QN_PAGE + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK : 0;
 }
 
 static size_t visible_splits(const qn_row *row)
 {
-    if (!row->cache->key_codec)
+    if (!cache_of(row)->key_codec)
         return row->position / QN_KEY_BLOCK + 1;
-    return row->position < QN_KV_PAGE ? 1 : code_blocks(row->position) + 2;
+    return row->position < QN_PAGE ? 1 : code_blocks(row->position) + 2;
 }
 
 /* A block, as far as `row` sees it. */
 static kv_split block_split(const qn_row *row, size_t layer, size_t kv, size_t block)
 {
-    const qn_kv_view *cache = row->cache;
+    const qn_kv_view *cache = cache_of(row);
     const bool is_codes = cache->key_codec != NULL;
-    const size_t first = is_codes + block * QN_BLOCK_PAGES, end = row->position / QN_KV_PAGE + !is_codes;
+    const size_t first = is_codes + block * QN_BLOCK_PAGES, end = row->position / QN_PAGE + !is_codes;
     kv_split split = { .cache = cache, .layer = layer, .kv = kv, .is_codes = is_codes };
     for (size_t i = 0; i < QN_BLOCK_PAGES && first + i < end; i++) {
         split.keys[i] = qn_kv_keys(cache, layer, first + i, kv);
@@ -235,13 +242,13 @@ static kv_split page_split(const qn_kv_view *cache, size_t layer, size_t kv, siz
 
 static kv_split split_at(const qn_row *row, size_t layer, size_t kv, size_t index)
 {
-    if (!row->cache->key_codec)
+    if (!cache_of(row)->key_codec)
         return block_split(row, layer, kv, index);
     if (index == 0)
-        return page_split(row->cache, layer, kv, 0);
+        return page_split(cache_of(row), layer, kv, 0);
     if (index <= code_blocks(row->position))
         return block_split(row, layer, kv, index - 1);
-    return page_split(row->cache, layer, kv, row->position / QN_KV_PAGE);
+    return page_split(cache_of(row), layer, kv, row->position / QN_PAGE);
 }
 
 /* The number of elements of [first, first + n) that are below `end`. */
@@ -253,24 +260,22 @@ static uint16_t count_before(size_t first, size_t n, size_t end)
 /* visible_in_block, visible_in_page - the number of a block's or page's positions that a row attends to. */
 static uint16_t visible_in_block(const qn_row *row, size_t block)
 {
-    const size_t page = row->position / QN_KV_PAGE, codes = page ? (page - 1) * QN_KV_PAGE : 0;
-    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK, row->cache->key_codec ? codes : (size_t)row->position + 1);
+    const size_t page = row->position / QN_PAGE, codes = page ? (page - 1) * QN_PAGE : 0;
+    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK, cache_of(row)->key_codec ? codes : (size_t)row->position + 1);
 }
 
 static uint16_t visible_in_page(const qn_row *row, size_t page)
 {
-    return page == 0 || row->position / QN_KV_PAGE == page
-               ? count_before(page * QN_KV_PAGE, QN_KV_PAGE, (size_t)row->position + 1)
-               : 0;
+    return page == 0 || row->position / QN_PAGE == page ? count_before(page * QN_PAGE, QN_PAGE, (size_t)row->position + 1) : 0;
 }
 
 static uint16_t visible_at(const qn_row *row, size_t index)
 {
-    if (!row->cache->key_codec)
+    if (!cache_of(row)->key_codec)
         return visible_in_block(row, index);
     if (index > 0 && index <= code_blocks(row->position))
         return visible_in_block(row, index - 1);
-    return visible_in_page(row, index ? row->position / QN_KV_PAGE : 0);
+    return visible_in_page(row, index ? row->position / QN_PAGE : 0);
 }
 
 /* The index of a row's first split in the partial buffers, in units of n_heads entries. */
@@ -372,7 +377,8 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++) {
                     s->visible[i] = visible_at(r, index);
-                    load_query(s, r->cache, i, qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim, dim);
+                    load_query(s, cache_of(r), i, qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim,
+                               dim);
                 }
                 attend_one_split(ex, s, &p, prefetched, n, dim, workspace->partial + (entry + q) * dim,
                                  workspace->partial_m + entry + q, workspace->partial_l + entry + q);
@@ -408,8 +414,8 @@ static void accumulate_split(const qn_executor *ex, struct tile *t, struct atten
 static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, struct attention_scratch *s)
 {
     const qn_row *rows = &ex->step->rows[t->row], *last = &rows[t->n - 1];
-    const qn_kv_view *cache = rows->cache;
-    const size_t layer = (size_t)op->layer, page = last->position / QN_KV_PAGE;
+    const qn_kv_view *cache = cache_of(rows);
+    const size_t layer = (size_t)op->layer, page = last->position / QN_PAGE;
     const size_t n_blocks = cache->key_codec ? code_blocks(last->position) : last->position / QN_KEY_BLOCK + 1;
     for (size_t q = 0; q < t->n * t->n_heads; q++)
         load_query(s, cache, q,
@@ -425,7 +431,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
         const kv_split next = block + 1 < n_blocks ? block_split(last, layer, t->kv, block + 1) : p;
         accumulate_split(ex, t, s, &p, t->n == 1 ? &next : NULL, visible_in_block, block);
     }
-    for (size_t r = rows->position / QN_KV_PAGE; cache->key_codec && r <= page; r++) {
+    for (size_t r = rows->position / QN_PAGE; cache->key_codec && r <= page; r++) {
         const kv_split p = page_split(cache, layer, t->kv, r);
         if (r)
             accumulate_split(ex, t, s, &p, NULL, visible_in_page, r);
@@ -445,7 +451,8 @@ static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), h->head_dim);
     size_t unit = 0;
     for (size_t row = 0, n; row < ex->step->n_rows; row += n) {
-        for (n = 1; n < tile_rows && row + n < ex->step->n_rows && ex->step->rows[row + n].cache == ex->step->rows[row].cache;)
+        for (n = 1;
+             n < tile_rows && row + n < ex->step->n_rows && ex->step->rows[row + n].memory == ex->step->rows[row].memory;)
             n++;
         for (size_t kv = 0; kv < h->n_kv_heads; kv++, unit++) {
             if (unit % (size_t)qn_team_size(ex->team) != (size_t)thread)
@@ -479,7 +486,7 @@ static void combine_head(const qn_executor *ex, const qn_attention_shape *h, siz
         ex->kernels->attention.combine(sum, &m, &l, workspace->partial + entry * h->head_dim, workspace->partial_m[entry],
                                        workspace->partial_l[entry], h->head_dim);
     }
-    normalize_query(ex, ex->step->rows[row].cache, out, sum, l, h->head_dim);
+    normalize_query(ex, cache_of(&ex->step->rows[row]), out, sum, l, h->head_dim);
 }
 
 /* Values [from, from + n) of a head's output, with its gate. */

@@ -1,11 +1,19 @@
 /* The CPU executor: distribution of each operation's work over the thread team. The kernels define the arithmetic and its
  * order; no result depends on the distribution. Attention, matmuls and Gated DeltaNet layers are in attention.c, matmul.c and
  * recurrent.c. */
-#include "device/cpu/internal.h"
+#include "cpu/executor.h"
 
 #include "base/memory.h"
+#include "cpu/acts.h"
+#include "kernels/attention/attention.h"
+#include "plan/limits.h"
 
 #include <string.h>
+
+_Static_assert((int)QN_PLAN_HEAD_UNIT == (int)QN_HEAD_UNIT && (int)QN_PLAN_DELTA_UNIT == (int)QN_GDN_UNIT &&
+                   (int)QN_PLAN_DELTA_DIM == (int)QN_GDN_MAX_DIM && (int)QN_PLAN_CONV_TAPS == (int)QN_CONV_MAX_TAPS &&
+                   (int)QN_PLAN_ROTATION_BLOCK == (int)QN_HADAMARD_MAX_BLOCK,
+               "the kernels support all plans");
 
 /* The most scratch that any operation of the plan needs per thread. */
 static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
@@ -80,60 +88,6 @@ qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max
                                     &executor->workspace);
 }
 
-/* Hadamard transforms, in place, of the blocks in values [first, first + n) of a row. */
-static void hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values, size_t first,
-                            size_t n)
-{
-    for (size_t i = 0; i < n; i += rotation->block) {
-        const float *signs = rotation->signs ? rotation->signs + first + i : NULL;
-        ex->kernels->hadamard.block(values + i, rotation->block, inverse ? NULL : signs, inverse ? signs : NULL);
-    }
-}
-
-size_t qn_act_slice_width(const qn_plan *plan, const qn_op_acts *acts)
-{
-    size_t values = QN_SUPER;
-    for (size_t i = 0; i < acts->n; i++) {
-        const size_t block = plan->acts[acts->at[i]].rotation.block;
-        values = block > values ? block : values;
-    }
-    return values;
-}
-
-static size_t slices_per_row(const qn_executor *ex, const qn_op_acts *acts)
-{
-    const size_t values = qn_act_slice_width(ex->plan, acts);
-    return (ex->plan->acts[acts->at[0]].width + values - 1) / values;
-}
-
-size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows)
-{
-    return n_rows * slices_per_row(ex, acts);
-}
-
-qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size_t index, int thread)
-{
-    const size_t values = qn_act_slice_width(ex->plan, acts), per_row = slices_per_row(ex, acts),
-                 first = index % per_row * values;
-    const size_t left = ex->plan->acts[acts->at[0]].width - first;
-    return (qn_act_slice){ .row = index / per_row,
-                           .first = first,
-                           .n = left < values ? left : values,
-                           .values = (float *)qn_thread_scratch(ex, thread) };
-}
-
-void qn_act_slice_write(const qn_executor *ex, const qn_op_acts *acts, const qn_act_slice *slice)
-{
-    for (size_t a = 0; a < acts->n; a++) {
-        const qn_plan_rotation *rotation = &ex->plan->acts[acts->at[a]].rotation;
-        if (rotation->block)
-            hadamard_blocks(ex, rotation, false, slice->values, slice->first, slice->n);
-        for (size_t i = 0; i < slice->n; i += QN_SUPER)
-            ex->kernels->matmul.quantize(&ex->workspace.acts[acts->at[a]], slice->row, (slice->first + i) / QN_SUPER,
-                                         slice->values + i, slice->n - i < QN_SUPER ? slice->n - i : QN_SUPER);
-    }
-}
-
 void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_matrix *table = &op->embed.table;
@@ -145,7 +99,7 @@ void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
         float *x = qn_buffer_row(ex, op->embed.out, row);
         table->type->to_float(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
         if (op->embed.inverse.block)
-            hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
+            qn_hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
         qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->attn_factor, ex->plan->heads.n_rot,
                        ex->workspace.cosines + row * half, ex->workspace.sines + row * half);
     }

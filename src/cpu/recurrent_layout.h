@@ -1,14 +1,17 @@
 /* The layout of states and open chunks of the recurrent layers on the CPU, in floats. */
-#ifndef QN_CACHE_RECURRENT_H
-#define QN_CACHE_RECURRENT_H
+#ifndef QN_CPU_RECURRENT_LAYOUT_H
+#define QN_CPU_RECURRENT_LAYOUT_H
 
-#include "cache/view.h"
+#include "cache/saved_layout.h"
+#include "cpu/view.h"
 
 typedef struct qn_recurrent_layout {
     qn_recurrent_shape shape;
     uint32_t *index;                   /* [n_layers] of the model: a recurrent layer's index among the recurrent ones */
     size_t n_layers;                   /* recurrent layers */
     size_t state_stride, chunk_stride; /* floats of one layer, multiples of a cache line */
+    size_t history;                    /* in a layer's state */
+    size_t chunk[4];                   /* in a layer's open chunk: v_new, keys, log_decay, conv_inputs */
 } qn_recurrent_layout;
 
 /* One layer's part of a state, and of an open chunk. */
@@ -33,45 +36,14 @@ void qn_recurrent_layout_free(qn_recurrent_layout *layout);
 size_t qn_recurrent_state_item_bytes(const qn_recurrent_layout *layout);
 size_t qn_recurrent_chunk_item_bytes(const qn_recurrent_layout *layout);
 
-/* Arrays of a layer, in the order of session files. The first two are NULL without a state. */
-enum {
-    QN_RECURRENT_STATE,
-    QN_RECURRENT_V_NEW,
-    QN_RECURRENT_KEYS,
-    QN_RECURRENT_LOG_DECAY,
-    QN_RECURRENT_HISTORY,
-    QN_RECURRENT_CONV_INPUTS,
-    QN_RECURRENT_ARRAYS
-};
-
-/* qn_recurrent_array - an array of recurrent layer number `index`, and its number of floats. */
-float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, size_t array, size_t *count);
+/* qn_recurrent_array - an array of recurrent layer number `index`, and its number of floats. State and history are NULL where
+ * the view has no state. */
+float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, qn_saved_array array, size_t *count);
 
 /* qn_recurrent_layer_of - the data of layer `layer` of the model in a sequence; qn_recurrent_layer_at - of recurrent layer
  * number `index`. */
 qn_recurrent_layer qn_recurrent_layer_of(const qn_recurrent_view *view, size_t layer);
 qn_recurrent_layer qn_recurrent_layer_at(const qn_recurrent_view *view, size_t index);
-
-/* qn_recurrent_layer_bytes - bytes of a layer's state, history and open chunk, without padding. */
-uint64_t qn_recurrent_layer_bytes(const qn_recurrent_shape *shape);
-
-/* qn_recurrent_bytes - bytes of the arrays of all layers. */
-static inline uint64_t qn_recurrent_bytes(const qn_recurrent_layout *layout)
-{
-    return layout->n_layers * qn_recurrent_layer_bytes(&layout->shape);
-}
-
-/* qn_recurrent_state_bytes - bytes of the states, without open chunks, of the layers with is_recurrent [n_layers] set; 0
- * if it is NULL. Every token reads the states; they are written once every QN_GDN_CHUNK tokens. */
-uint64_t qn_recurrent_state_bytes(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers);
-
-/* qn_recurrent_open_tokens - tokens in the open chunk of a sequence on the CPU that has appended all of its `length` tokens: 1
- * to QN_GDN_CHUNK, 0 when length is 0. It is also the number of lengths, `length` included, that the sequence can be truncated
- * to by dropping rows. */
-static inline size_t qn_recurrent_open_tokens(size_t length)
-{
-    return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;
-}
 
 /* qn_recurrent_zero_tail - zero the rows of the open chunk that a sequence of `length` tokens does not use. */
 void qn_recurrent_zero_tail(const qn_recurrent_view *view, size_t length);
