@@ -23,7 +23,7 @@ sys.exit(not eval(sys.argv[1]))
 P
 }
 measure() {
-    quern bench -m "$demo" -t 2 -p 8 -n 24 -r 2 --format json "$@"
+    quern bench -m "$demo" -t 1 -p 8 -n 24 -r 2 --format json "$@"
 }
 
 measure
