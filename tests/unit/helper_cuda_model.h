@@ -1,4 +1,4 @@
-/* A model's plan with an executor on a CUDA device that is a fake driver, without kernels. */
+/* A model's plan with an executor on the fake CUDA driver, without kernels. */
 #ifndef QN_TESTS_HELPER_CUDA_MODEL_H
 #define QN_TESTS_HELPER_CUDA_MODEL_H
 
@@ -13,13 +13,13 @@
 #include <stdio.h>
 
 struct cuda_fixture {
-    qn_gguf *file; /* NULL: a plan that the test built */
+    qn_gguf *file; /* NULL: the test built the plan */
     qn_hparams hparams;
     qn_plan plan;
     qn_kernels kernels;
     qn_team *team;
     qn_aura_codec *codec; /* of keys and values; NULL: fp16 */
-    const char *nvrtc;    /* library that compiles kernels; NULL: there are no kernels */
+    const char *nvrtc;    /* library that compiles kernels; NULL: no kernels */
     qn_device *device;
 };
 
@@ -33,13 +33,14 @@ static inline void read_golden(struct cuda_fixture *x, const char *golden)
     assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
 }
 
-/* Adds the executor of x->plan; bits: of AURA codes, 0 for fp16. */
+/* Adds the executor of x->plan. bits: of AURA codes; 0: fp16. */
 static inline void create_device(struct cuda_fixture *x, unsigned bits)
 {
     static const qn_gpu_code no_code;
-    const qn_cuda_tools tools = {
-        .cache_folder = "", .nvcc = "", .nvrtc = x->nvrtc ? x->nvrtc : "", .code = x->nvrtc ? qn_gpu_code_built_in() : &no_code
-    };
+    const qn_cuda_tools tools = { .cache_folder = "",
+                                  .nvcc = "",
+                                  .nvrtc = x->nvrtc ? x->nvrtc : "",
+                                  .code = x->nvrtc ? qn_gpu_code_built_in() : &no_code };
     unsigned cpu;
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
@@ -56,9 +57,11 @@ static inline void create_device(struct cuda_fixture *x, unsigned bits)
 
 static inline qn_memory_params memory_params(const struct cuda_fixture *x, size_t n_ctx, size_t n_batch)
 {
-    return (qn_memory_params){
-        .n_layers = x->hparams.n_layers, .n_ctx = n_ctx, .n_batch = n_batch, .key_codec = x->codec, .value_codec = x->codec
-    };
+    return (qn_memory_params){ .n_layers = x->hparams.n_layers,
+                               .n_ctx = n_ctx,
+                               .n_batch = n_batch,
+                               .key_codec = x->codec,
+                               .value_codec = x->codec };
 }
 
 static inline void free_device(struct cuda_fixture *x)
