@@ -4,7 +4,7 @@
 
 #include "base/append.h"
 #include "base/cpu.h"
-#include "device/cpu/device.h"
+#include "cpu/device.h"
 #ifdef QN_HAVE_CUDA
 #include "cuda/runtime/runtime.h"
 #include "cuda/executor/device.h"

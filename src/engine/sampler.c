@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/splitmix.h"
 #include "engine/dry.h"
+#include "kernels/sample/sample.h"
 
 #include <math.h>
 

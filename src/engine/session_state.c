@@ -4,6 +4,7 @@
 #include "base/append.h"
 #include "base/atomic_file.h"
 #include "base/memory.h"
+#include "cache/saved_layout.h"
 #include "engine/state_file.h"
 
 #include <errno.h>
@@ -24,14 +25,14 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
-    QN_TRY(to->memory->vtable->copy(to->memory, from->memory));
+    QN_TRY(qn_memory_copy(to->memory, from->memory));
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
         QN_TRY(qn_session_add_checkpoint(to, &checkpoint));
         checkpoint->length = from->checkpoints[i].length;
         checkpoint->pending = from->checkpoints[i].pending;
         if (checkpoint->memory_checkpoint)
-            QN_TRY(to->memory->vtable->checkpoint_copy(checkpoint->memory_checkpoint, from->checkpoints[i].memory_checkpoint));
+            QN_TRY(qn_checkpoint_copy(checkpoint->memory_checkpoint, from->checkpoints[i].memory_checkpoint));
     }
     return QN_OK;
 }
@@ -65,7 +66,8 @@ static uint64_t fixed_bytes(uint32_t length)
 
 static uint64_t file_bytes(const qn_session *session, const qn_extent *extent)
 {
-    return fixed_bytes(extent->length) + session->memory->vtable->serialized_bytes(session->memory, extent);
+    const qn_saved_layout layout = qn_saved_layout_of(&session->model->plan, session->format);
+    return fixed_bytes(extent->length) + qn_saved_bytes(&layout, extent);
 }
 
 static uint64_t header_checksum(const struct qn_state_header *header)

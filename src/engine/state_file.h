@@ -2,11 +2,8 @@
  *
  *   header     struct qn_state_header
  *   tokens     [length] i32
- *   memory     the KV cache and recurrent state of `length` positions, in the CPU's layout: the regions of qn_kv_find_region,
- *              then
- *              the f32 arrays of qn_recurrent_array, layer by layer. A GPU converts exactly, but that it rounds v' and keys of
- *              an
- *              open chunk to the fp16 that it keeps them in
+ *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU converts exactly, but that it
+ *              rounds v' and keys of an open chunk to the fp16 that it keeps them in
  *   checksum   u64: xxHash64 of all preceding bytes
  *
  * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps give the

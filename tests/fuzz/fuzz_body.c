@@ -137,7 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *body = data + 1, *zero = memchr(body, 0, size - 1);
     const size_t length = zero ? (size_t)(zero - body) : size - 1;
     const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols];
-    const qn_origin origin = { .id = "1", .secret = "s" };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = qn_sampling_defaults() };
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
     qn_refusal refusal;

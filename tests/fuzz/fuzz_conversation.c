@@ -37,7 +37,7 @@ static qn_model *model;
 
 static void render(qn_conversation *c, size_t capacity)
 {
-    qn_prompt prompt;
+    qn_cli_prompt prompt;
     if (qn_conversation_prompt(c, capacity, capacity / 4, &prompt) != QN_OK) {
         require(*qn_error_text(), "a refusal has a text");
         return;
@@ -46,7 +46,7 @@ static void render(qn_conversation *c, size_t capacity)
     for (size_t i = 0; i < prompt.count; i++)
         require(prompt.tokens[i] >= 0 && (uint32_t)prompt.tokens[i] < qn_model_get_info(model).n_vocab,
                 "tokens are in the vocabulary");
-    qn_prompt_free(&prompt);
+    qn_cli_prompt_free(&prompt);
 }
 
 static void require_equal(const qn_conversation *a, const qn_conversation *b)

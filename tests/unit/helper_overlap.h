@@ -7,6 +7,7 @@
 
 #include "base/cpu.h"
 #include "engine/internal.h"
+#include "kernels/sample/sample.h"
 
 #include <stdlib.h>
 

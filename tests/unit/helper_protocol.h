@@ -46,7 +46,7 @@ static int free_vocab(void **unused)
 static inline qn_exchange *exchange_of(const char *path, const char *body, const qn_protocol_limits *limits,
                                        qn_refusal *refusal)
 {
-    const qn_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
     const qn_protocol *protocol = qn_protocol_find(path);
     assert_non_null(protocol);
     qn_exchange *exchange = qn_exchange_parse(protocol, body, strlen(body), limits, &origin, refusal);

@@ -19,7 +19,6 @@ struct qn_cuda_caches {
     qn_pool_class *states, *open_chunks;
     uint32_t *slots;
     size_t n_attention, n_recurrent;
-    qn_recurrent_layout file_recurrent;
     qn_cuda_format *formats;
     pthread_mutex_t lock; /* protects pool, classes and formats */
     bool has_lock;
@@ -107,7 +106,7 @@ static void add_table(qn_cuda_format *f, uint8_t *host, size_t *used, const floa
 
 static size_t add_tables(qn_cuda_format *f, uint8_t *host)
 {
-    const qn_aura_codec *const codecs[2] = { f->key_codec, f->value_codec };
+    const qn_aura_codec *const codecs[2] = { f->aura.keys, f->aura.values };
     size_t used = 0;
     for (size_t i = 0; i < 2; i++) {
         const qn_aura_codec *codec = codecs[i];
@@ -190,7 +189,7 @@ static qn_status create_pool(qn_cuda_caches *c)
 static void free_format(qn_cuda_format *f, qn_cuda *cuda)
 {
     qn_cuda_free(cuda, &f->tables);
-    qn_kv_layout_free(&f->file_kv);
+    qn_aura_codecs_delete(&f->aura);
     qn_free(f);
 }
 
@@ -252,19 +251,17 @@ static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
 {
     const qn_plan *plan = c->model->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
-    const qn_kv_shape shape = { plan->is_recurrent, plan->n_layers, plan->heads.n_kv_heads, plan->heads.head_dim };
-    if (f->key_codec) {
-        f->attention.key_bits = f->key_codec->bits;
-        f->attention.value_bits = f->value_codec->bits;
+    if (f->format->key_bits) {
+        f->attention.key_bits = f->format->key_bits;
+        f->attention.value_bits = f->format->value_bits;
         f->attention.pages = true;
     }
     QN_TRY(qn_attention_gpu_check(&f->attention));
     QN_TRY(lay_out_pages(&f->attention, f->n_attention, &f->kv));
-    QN_TRY(qn_kv_layout_create(&f->file_kv, &shape, (qn_kv_codecs){ f->key_codec, f->value_codec }));
-    if (f->n_recurrent) {
+    QN_TRY(qn_aura_codecs_new(&f->aura, plan->heads.head_dim, f->format->key_bits, f->format->value_bits, QN_KV_SEED));
+    f->saved = qn_saved_layout_of(plan, f->format);
+    if (f->n_recurrent)
         lay_out_states(r, &f->recurrent);
-        f->file_recurrent = &c->file_recurrent;
-    }
     f->cache = (qn_cache){ .states = c->states,
                            .open_chunks = c->open_chunks,
                            .folds_whole_chunks = f->n_recurrent && qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->model->gdn),
@@ -273,18 +270,17 @@ static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
                            .copy_out = copy_out,
                            .copy_in = copy_in,
                            .context = c->model };
-    if (f->key_codec)
+    if (f->aura.keys)
         QN_TRY(create_tables(f, c->model->cuda));
     return add_page_classes(c, f);
 }
 
-static qn_status add_format(qn_cuda_caches *c, qn_kv_codecs codecs, const qn_cuda_format **out)
+static qn_status add_format(qn_cuda_caches *c, const qn_kv_format *format, const qn_cuda_format **out)
 {
     qn_cuda_format *f;
     QN_TRY(create_pool(c));
     QN_TRY(qn_alloc(&f, 1, sizeof *f, "session"));
-    *f = (qn_cuda_format){ .key_codec = codecs.keys,
-                           .value_codec = codecs.values,
+    *f = (qn_cuda_format){ .format = format,
                            .attention = c->model->attention,
                            .codecs = { { .gain = 1 }, { .gain = 1 } },
                            .slots = c->slots,
@@ -300,16 +296,16 @@ static qn_status add_format(qn_cuda_caches *c, qn_kv_codecs codecs, const qn_cud
     return QN_OK;
 }
 
-qn_status qn_cuda_caches_find(qn_cuda_caches *c, qn_kv_codecs codecs, const qn_cuda_format **out)
+qn_status qn_cuda_caches_find(qn_cuda_caches *c, const qn_kv_format *format, const qn_cuda_format **out)
 {
     pthread_mutex_lock(&c->lock);
     qn_status status = QN_OK;
     const qn_cuda_format *f = c->formats;
-    while (f && (f->key_codec != codecs.keys || f->value_codec != codecs.values))
+    while (f && f->format != format)
         f = f->next;
     *out = f;
     if (!f)
-        status = add_format(c, codecs, out);
+        status = add_format(c, format, out);
     pthread_mutex_unlock(&c->lock);
     return status;
 }
@@ -326,9 +322,8 @@ static qn_status create(qn_cuda_caches *c)
     QN_TRY(qn_alloc(&c->slots, plan->n_layers, sizeof *c->slots, "device"));
     for (size_t i = 0; i < plan->n_layers; i++)
         c->slots[i] = (uint32_t)(plan->is_recurrent && plan->is_recurrent[i] ? c->n_recurrent++ : c->n_attention++);
-    /* It checks sizes for overflow, to which those of the GPU's layout are no larger. */
-    return c->n_recurrent ? qn_recurrent_layout_create(&plan->recurrent, plan->is_recurrent, plan->n_layers, &c->file_recurrent)
-                          : QN_OK;
+    /* Sizes of the GPU's layout are no larger than those of files. */
+    return c->n_recurrent ? qn_saved_check_recurrent(&plan->recurrent, plan->n_layers) : QN_OK;
 }
 
 qn_status qn_cuda_caches_create(qn_cuda_model *model, qn_cuda_caches **out)
@@ -357,7 +352,6 @@ void qn_cuda_caches_free(qn_cuda_caches *c)
     }
     if (c->has_lock)
         pthread_mutex_destroy(&c->lock);
-    qn_recurrent_layout_free(&c->file_recurrent);
     qn_free(c->slots);
     qn_free(c);
 }

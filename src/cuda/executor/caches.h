@@ -14,13 +14,12 @@
 #ifndef QN_CUDA_EXECUTOR_CACHES_H
 #define QN_CUDA_EXECUTOR_CACHES_H
 
-#include "cache/kv.h"
-#include "cache/recurrent.h"
-#include "cache/sequence.h"
+#include "cache/saved_layout.h"
 #include "cuda/runtime/runtime.h"
 #include "cuda/kernels/attention/attention.h"
 #include "cuda/kernels/aura/aura.h"
 #include "cuda/kernels/deltanet/deltanet.h"
+#include "kernels/aura/aura.h"
 
 struct qn_cuda_model;
 typedef struct qn_cuda_caches qn_cuda_caches;
@@ -50,28 +49,27 @@ typedef struct qn_cuda_codec {
 /* A cache format: what is the same for all memories with these codecs. */
 typedef struct qn_cuda_format {
     qn_cache cache;
-    const qn_aura_codec *key_codec, *value_codec; /* both NULL: fp16 */
-    qn_attention_gpu attention;                   /* shape, and bits of this format */
-    qn_cuda_codec codecs[2];                      /* of keys, of values */
-    qn_cuda_buffer tables;                        /* of the codecs */
-    const uint32_t *slots;                        /* [n_layers]: a layer's index among the attention or the recurrent layers */
-    size_t n_attention, n_recurrent;              /* layers */
+    const qn_kv_format *format;
+    qn_aura_codecs aura;             /* on the host; both NULL: fp16 */
+    qn_attention_gpu attention;      /* shape, and bits of this format */
+    qn_cuda_codec codecs[2];         /* of keys, of values */
+    qn_cuda_buffer tables;           /* of the codecs */
+    const uint32_t *slots;           /* [n_layers]: a layer's index among the attention or the recurrent layers */
+    size_t n_attention, n_recurrent; /* layers */
     qn_cuda_kv_layout kv;
     qn_cuda_recurrent_layout recurrent;
     uint64_t page_base, page_stride, f16_page_base, f16_page_stride; /* of the pool's classes; 0 for none */
-    qn_kv_layout file_kv;                                            /* of session files, which have the CPU's layout */
-    const qn_recurrent_layout *file_recurrent;                       /* NULL without recurrent layers */
+    qn_saved_layout saved;
     struct qn_cuda_format *next;
 } qn_cuda_format;
 
 /* qn_cuda_caches_create - for a model, without formats and without a pool: the pool is created with the first format, when the
  * weights are on the device. Free with qn_cuda_caches_free, which accepts NULL, after all memories.
  *
- * qn_cuda_caches_find - the format of these codecs, which outlive it; both NULL: fp16. Created by the first call. From any
- * thread. */
+ * qn_cuda_caches_find - the format on the device. Created by the first call. From any thread. */
 qn_status qn_cuda_caches_create(struct qn_cuda_model *model, qn_cuda_caches **out);
 void qn_cuda_caches_free(qn_cuda_caches *caches);
-qn_status qn_cuda_caches_find(qn_cuda_caches *caches, qn_kv_codecs codecs, const qn_cuda_format **out);
+qn_status qn_cuda_caches_find(qn_cuda_caches *caches, const qn_kv_format *format, const qn_cuda_format **out);
 
 /* qn_cuda_caches_upload - write `bytes` at an address of the pool, which no queued work accesses. Waits for the copy. From any
  * thread that does not hold the lock of the model's stream. */

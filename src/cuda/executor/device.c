@@ -464,13 +464,12 @@ static const qn_device_vtable vtable = {
     .read_rate = device_read_rate,
 };
 
-/* QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode kernel. "chains", the
- * former name of "persistent", is accepted for one version. */
+/* QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode kernel. */
 static qn_status read_environment(bool *launches_only)
 {
     const char *how = getenv("QN_CUDA");
     *launches_only = how && !strcmp(how, "launches");
-    if (how && *how && !*launches_only && strcmp(how, "persistent") && strcmp(how, "chains"))
+    if (how && *how && !*launches_only && strcmp(how, "persistent"))
         return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected persistent or launches", how);
     return QN_OK;
 }
@@ -522,8 +521,9 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
                               .plan = params->base.plan,
                               .deterministic = params->base.deterministic,
                               .memory_limit = params->base.memory,
-                              .team = params->base.team,
-                              .kernels = params->base.kernels };
+                              .team = params->base.team };
+    qn_hadamard_kernels_init(&model->hadamard, params->base.cpu);
+    qn_sample_kernels_init(&model->sample, params->base.cpu);
     model->base.piece = model->deterministic ? QN_GDN_CHUNK_TOKENS : 0;
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
     const int error = pthread_mutex_init(&model->stream_lock, NULL);

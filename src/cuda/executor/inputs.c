@@ -54,8 +54,8 @@ static void embed(const struct embeddings *e, size_t row)
     table->type->to_float(table->data + (size_t)e->tokens[row] * table->row_bytes, table->n_cols / table->type->block_weights,
                           x);
     for (size_t i = 0; op->embed.inverse.block && i < table->n_cols; i += op->embed.inverse.block)
-        e->model->kernels->hadamard.block(x + i, op->embed.inverse.block, NULL,
-                                          op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
+        e->model->hadamard.block(x + i, op->embed.inverse.block, NULL,
+                                 op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
 }
 
 static void embed_range(void *context, int thread)

@@ -2,7 +2,6 @@
 #include "cuda/executor/model.h"
 
 #include "base/memory.h"
-#include "device/sequence_memory.h"
 
 static qn_cuda_memory *cuda_memory_of(qn_memory *memory)
 {
@@ -31,32 +30,9 @@ static qn_status memory_prepare(qn_memory *memory, size_t n)
     return status;
 }
 
-static void memory_on_append(qn_memory *memory, size_t length)
-{
-    qn_sequence *s = &cuda_memory_of(memory)->sequence;
-    qn_sequence_commit(s, length - s->length);
-}
-
-static void memory_truncate(qn_memory *memory, size_t length)
-{
-    qn_sequence_truncate(&cuda_memory_of(memory)->sequence, (uint32_t)length);
-}
-
-static qn_status memory_reset(qn_memory *memory)
-{
-    memory_truncate(memory, 0);
-    return QN_OK;
-}
-
 static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 {
     return qn_cuda_format_bytes(cuda_memory_of_const(memory)->format, length);
-}
-
-static uint64_t memory_serialized_bytes(const qn_memory *memory, const qn_extent *extent)
-{
-    const qn_cuda_format *f = cuda_memory_of_const(memory)->format;
-    return qn_kv_saved_bytes(&f->file_kv, extent) + (f->file_recurrent ? qn_recurrent_bytes(f->file_recurrent) : 0);
 }
 
 /* ---- Creation ---- */
@@ -72,23 +48,9 @@ static void memory_free(qn_memory *memory)
 static const qn_memory_vtable vtable = {
     .free = memory_free,
     .bytes = memory_bytes,
-    .open_tokens = qn_memory_open_tokens,
     .prepare = memory_prepare,
-    .on_append = memory_on_append,
-    .rewind_length = qn_memory_rewind_length,
-    .truncate = memory_truncate,
-    .reset = memory_reset,
-    .copy = qn_memory_copy,
-    .checkpoint_new = qn_checkpoint_new,
-    .checkpoint_free = qn_checkpoint_free,
-    .checkpoint_clear = qn_checkpoint_clear,
-    .checkpoint_open_tokens = qn_checkpoint_open_tokens,
-    .checkpoint_save = qn_checkpoint_save,
-    .checkpoint_restore = qn_checkpoint_restore,
-    .checkpoint_copy = qn_checkpoint_copy,
     .serialize = qn_cuda_memory_serialize,
     .deserialize = qn_cuda_memory_deserialize,
-    .serialized_bytes = memory_serialized_bytes,
 };
 
 static qn_status create_tables(qn_cuda_memory *m)
@@ -100,23 +62,22 @@ static qn_status create_tables(qn_cuda_memory *m)
     return QN_OK;
 }
 
-static qn_status create(qn_cuda_memory *m, qn_kv_codecs codecs)
+static qn_status create(qn_cuda_memory *m, const qn_kv_format *format)
 {
-    QN_TRY(qn_cuda_caches_find(m->model->caches, codecs, &m->format));
+    QN_TRY(qn_cuda_caches_find(m->model->caches, format, &m->format));
     QN_TRY(create_tables(m));
     return qn_sequence_create(&m->format->cache, &m->sequence);
 }
 
 qn_status qn_cuda_memory_new(qn_device *device, const qn_memory_params *params, qn_memory **out)
 {
-    const qn_kv_codecs codecs = { params->key_codec, params->value_codec };
     qn_cuda_memory *m;
     *out = NULL;
     QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
     *m = (qn_cuda_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence },
                            .model = (qn_cuda_model *)device,
                            .n_ctx = params->n_ctx };
-    const qn_status status = create(m, codecs);
+    const qn_status status = create(m, params->format);
     if (status != QN_OK) {
         memory_free(&m->base);
         return status;

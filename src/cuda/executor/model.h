@@ -12,6 +12,8 @@
 #include "cuda/kernels/deltanet/deltanet.h"
 #include "cuda/kernels/matmul/matmul.h"
 #include "cuda/kernels/sample/sample.h"
+#include "kernels/hadamard/hadamard.h"
+#include "kernels/sample/sample.h"
 
 #include <pthread.h>
 
@@ -111,7 +113,8 @@ typedef struct qn_cuda_model {
     qn_device base;
     const qn_plan *plan;
     qn_team *team;
-    const qn_kernels *kernels;
+    qn_hadamard_kernels hadamard; /* of the host, as is `sample` */
+    qn_sample_kernels sample;
     qn_cuda *cuda;
     qn_cuda_stream stream;
     /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not

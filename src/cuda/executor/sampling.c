@@ -226,7 +226,7 @@ static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_requ
     QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * n * sizeof(float),
                             n * sizeof(float)));
     QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
-    qn_sample_token(&model->kernels->sample, &again, model->host_logits, n, scratch);
+    qn_sample_token(&model->sample, &again, model->host_logits, n, scratch);
     qn_free(scratch);
     request->token = again.token;
     request->surprise = again.surprise;

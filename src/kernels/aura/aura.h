@@ -5,7 +5,7 @@
  * include/quern/kernels.h describes the method and the packed stream; decode, dot and axpy work on rows of that stream,
  * decoded to float32. Method: Zandieh et al., TurboQuant (2025), MSE variant, with norm correction.
  *
- * A cache (cache/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
+ * A cache (cpu/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
  * whose vectors need no shuffle after a load. The keys of a page, and its values, are stored as
  *
  *   codes    of QN_AURA_PAGE positions
@@ -132,6 +132,16 @@ qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint
 qn_status qn_aura_codec_from_tables(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation,
                                     const float *boundaries, const float *codebook);
 void qn_aura_codec_delete(qn_aura_codec *codec);
+
+/* The codecs of keys and values, which may be the same one; both NULL: none. */
+typedef struct qn_aura_codecs {
+    qn_aura_codec *keys, *values;
+} qn_aura_codecs;
+
+/* qn_aura_codecs_new - codecs of one dim; bits of 0: none. On failure there is nothing to free. Free with qn_aura_codecs_delete,
+ * which accepts a zeroed struct. */
+qn_status qn_aura_codecs_new(qn_aura_codecs *out, size_t dim, unsigned key_bits, unsigned value_bits, uint64_t seed);
+void qn_aura_codecs_delete(qn_aura_codecs *codecs);
 
 /* qn_aura_row_words - u32 words of a row of the packed stream. */
 size_t qn_aura_row_words(size_t dim, unsigned bits);

@@ -5,7 +5,7 @@
 
 #include "base/append.h"
 #include "base/cpu.h"
-#include "device/cpu/internal.h"
+#include "cpu/device.h"
 #include "engine/internal.h"
 #include "gguf/gguf.h"
 #include "kernels/matmul/packed.h"

@@ -420,13 +420,11 @@ static void set_up(struct fixture *x, const struct model *model, const struct wa
     unsigned cpu;
     setenv("QN_CUDA", way->variable, 1);
     assert_ok(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->cuda.kernels, cpu);
     assert_ok(qn_team_create(1, &x->cuda.team));
-    if (way->bits && has_codec(x->cuda.hparams.head_dim))
-        assert_ok(qn_aura_codec_new(&x->cuda.codec, x->cuda.hparams.head_dim, way->bits, 1));
+    set_format(&x->cuda, has_codec(x->cuda.hparams.head_dim) ? way->bits : 0);
     const qn_cuda_executor_params params = { .base = { .plan = &x->cuda.plan,
                                                        .team = x->cuda.team,
-                                                       .kernels = &x->cuda.kernels,
+                                                       .cpu = cpu,
                                                        .memory = (uint64_t)1 << 29,
                                                        .deterministic = way->deterministic },
                                              .driver = tracing_driver(way->major),
@@ -478,7 +476,7 @@ static void append(const struct rows *r)
 {
     for (size_t i = 0; i < r->n; i++)
         if (i + 1 == r->n || r->rows[i + 1].memory != r->rows[i].memory)
-            r->rows[i].memory->vtable->on_append(r->rows[i].memory, r->rows[i].position + 1);
+            qn_memory_on_append(r->rows[i].memory, r->rows[i].position + 1);
 }
 
 static struct rows decode_of(struct fixture *x, size_t n)
