@@ -10,8 +10,7 @@
 typedef enum qn_utf8 {
     QN_UTF8_COMPLETE,   /* a character of *bytes bytes with the code point *code */
     QN_UTF8_INCOMPLETE, /* the bytes are the beginning of a character; more are needed */
-    QN_UTF8_INVALID     /* the first *bytes bytes are not part of a character: the maximal subpart, which one U+FFFD
-                           replaces */
+    QN_UTF8_INVALID     /* the first *bytes bytes are no character: the maximal subpart, replaced by U+FFFD */
 } qn_utf8;
 
 /* qn_utf8_mark - the number of bytes, 3 or 0, of a byte order mark (U+FEFF) at the beginning of text [length].

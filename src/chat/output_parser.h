@@ -31,8 +31,7 @@ typedef enum qn_output_form {
 const char *qn_output_form_name(qn_output_form form);
 
 typedef struct qn_output_delimiter {
-    const char *text; /* NULL: the form has none. At most 64 bytes of UTF-8 without quotes, backslashes, space or
-                         controls */
+    const char *text; /* NULL: none. At most 64 bytes of UTF-8 without quotes, backslashes, space or controls */
     int32_t token;    /* recognised only by this token; -1: by its text */
 } qn_output_delimiter;
 

@@ -52,7 +52,9 @@ void qn_config_free(qn_config *config);
 /* qn_config_write - adds the keys of the architecture to a GGUF file. */
 qn_status qn_config_write(const qn_config *config, qn_gguf_writer *writer);
 
-/* qn_config_yarn_mscale - the factor by which YaRN multiplies cosines and sines, for a multiplier of 1 by default. */
+/* qn_config_yarn_mscale - YaRN's factor of cosines and sines, 0.1 multiplier log(factor) + 1, for factor > 1; else 1.
+ *
+ *   multiplier   1, unless a configuration has mscale */
 double qn_config_yarn_mscale(double factor, double multiplier);
 
 /* qn_config_has_rope_factors - whether the scaling is stored as divisors of the frequencies, one for each pair:

@@ -24,8 +24,7 @@ struct qn_gguf {
     /* The file up to its tensors' data: a private copy, so that it stays as it was validated. All keys, values and
      * names point into it. */
     const uint8_t *header;
-    uint8_t *header_memory; /* [header_reserved], of which header_read bytes are filled; NULL if the caller owns the
-                               bytes */
+    uint8_t *header_memory; /* [header_reserved], header_read of them filled; NULL if the caller owns the bytes */
     size_t header_reserved, header_read;
     size_t alignment;
     qn_gguf_kv *kv;

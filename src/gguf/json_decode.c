@@ -30,8 +30,7 @@ typedef struct decoder {
     char *scratch; /* for a string with escapes, and for keys */
     size_t cap_scratch;
     size_t n_integers;
-    json_t **shared; /* [SHARED_INTEGERS] the last integer with these low bits, a reference; NULL: few integers so
-                        far */
+    json_t **shared; /* [SHARED_INTEGERS] the last integer with these low bits; NULL: few integers so far */
 } decoder;
 
 /* ---- Errors ---- */

@@ -31,8 +31,8 @@ typedef struct qn_json_limits {
  * A byte order mark before the value is skipped. An escaped surrogate that is not in a pair becomes U+FFFD. Strings
  * may contain U+0000, keys may not. An integer beyond 64 bits becomes a real; a number beyond the range of reals is
  * an error. If an object repeats a key, the last value counts. Equal integers in long arrays, such as token ids, may
- * be one shared value, so integers must not be changed. The use of stack and time for each byte do not depend on the
- * depth. */
+ * be one shared value, so integers must not be changed. The stack that it uses, and its time for each byte, do not
+ * depend on the depth. */
 json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_json_limits *limits, json_error_t *why);
 
 /* qn_json_found - describes a value for an error text: "robot" with its quotes (of a long string the beginning), 3,

@@ -93,8 +93,8 @@ typedef struct qn_object_rule {
     bool additional;
     bool is_ordered;                      /* properties come in their order, then additional ones */
     uint8_t end;                          /* the byte after a key */
-    uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node after it, and the rule
-                                             of its value */
+    uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node after it, its value's
+                                             rule */
     uint32_t others;                      /* alternative to rest: the QN_REST node of such keys, */
     uint32_t *other_rules, n_other_rules; /* and the rules of their values */
     uint32_t close_empty, close;          /* nodes of `}`: in an empty object, and after a member */
@@ -103,8 +103,8 @@ typedef struct qn_object_rule {
 
 typedef struct qn_array_rule {
     uint32_t min, max, n_prefix;
-    uint32_t *items;      /* [n_prefix + 1] node of an item: it calls the item's rule and continues; the last is for
-                             all further items */
+    uint32_t *items;      /* [n_prefix + 1] nodes of items, each calls its rule and continues; last: of all further
+                             items */
     uint32_t *item_rules; /* [n_prefix + 1] */
     uint32_t close_empty, close; /* nodes of `]`: in an empty array, and after an item */
     uint32_t first, comma;       /* nodes that lead to the first item, and to the next */

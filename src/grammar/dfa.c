@@ -314,8 +314,7 @@ typedef struct builder {
     nfa *m;
     qn_dfa dfa;       /* without class_of */
     uint32_t *bounds; /* [n_classes + 1] the first symbols of the classes */
-    uint32_t *sets;   /* concatenated, for each DFA state: its NFA states that accept or have edges of symbols,
-                         ascending */
+    uint32_t *sets;   /* concatenated, for each DFA state: its NFA states that accept or have edges, ascending */
     size_t n_sets, set_capacity;
     uint32_t *set_of; /* [n_states + 1] offsets */
     size_t set_of_capacity, next_capacity, accept_capacity;

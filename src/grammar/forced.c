@@ -9,8 +9,7 @@ enum {
     MOST_CONTEXT = 256,                               /* bytes of the preceding text */
     MOST_TEXT = MOST_CONTEXT + QN_GRAMMAR_FORCED + 1, /* and one more byte */
     MOST_LONGER = 512,                                /* tokens to check; if there are more, one is assumed to follow */
-    MOST_ENDS = 64 /* last bytes of the text where a longer token may begin; if such a token begins earlier, nothing
-                      is kept */
+    MOST_ENDS = 64 /* last bytes where a longer token may begin; if one begins earlier, nothing is kept */
 };
 
 /* ---- The text ---- */

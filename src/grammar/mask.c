@@ -24,8 +24,7 @@ typedef struct walker {
     const qn_trie_node *nodes;
     const qn_closers *closers; /* of the groups that the nodes name; NULL: nodes name tokens */
     uint32_t *allowed;
-    uint32_t added_inside[QN_STRING_FORMS]; /* number of characters up to which tokens in a JSON string are already
-                                               allowed */
+    uint32_t added_inside[QN_STRING_FORMS]; /* tokens in a JSON string are allowed up to this length */
     uint32_t states[QN_TOKEN_BYTES + 1], counts[QN_TOKEN_BYTES + 1]; /* by depth, of the table walk */
     uint8_t characters[QN_TOKEN_BYTES + 1];                          /* states of the JSON string, by depth */
 } walker;

@@ -16,8 +16,7 @@ typedef struct trigger {
     size_t n;
     uint8_t border[MAX_TRIGGER + 1]; /* border[i]: length of the longest proper prefix of the text's first i bytes
                                         that is also their suffix */
-    int32_t *containing;             /* [n_containing] tokens that contain the text, the first of those with equal
-                                        bytes */
+    int32_t *containing;             /* [n_containing] tokens that contain the text, one for equal bytes */
     size_t n_containing;
 } trigger;
 

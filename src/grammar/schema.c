@@ -312,7 +312,7 @@ static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword
 }
 
 /* In strict mode, checks that the alternatives of oneOf, each joined with the schema's other keywords, exclude each
- * other: then oneOf is a union. Otherwise it is taken for one. */
+ * other: then oneOf is a union. Otherwise it is treated as one. */
 static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *rest)
 {
     json_t *whole = json_array(), *branch, *merged;

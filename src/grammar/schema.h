@@ -41,8 +41,7 @@ typedef struct qn_schema_compiler {
         const qn_output_tools *tools;
         const qn_output_tool *tool;        /* the tool whose parameters are being compiled */
         bool is_close_text;                /* call_close is text, not a token */
-        uint32_t texts[QN_FORM_READS + 1]; /* DFAs, + 1, of texts without tags; index: types as which the parser must
-                                              not read them */
+        uint32_t texts[QN_FORM_READS + 1]; /* DFAs, + 1, of texts without tags that are not read as these types */
     } xml;
 } qn_schema_compiler;
 
@@ -66,6 +65,8 @@ qn_status qn_schema_end(qn_schema_compiler *c, qn_status status, qn_grammar **ou
 
 /* The place being compiled, for errors: the schema's name and a JSON pointer, `schema: #/properties/a`. */
 const char *qn_schema_path(const qn_schema_compiler *c);
+
+/* qn_schema_own - gives the compiler the reference to a schema. QN_ERR_MEMORY for NULL. */
 qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema);
 
 /* qn_schema_rule - the rule of a schema in a form. A new rule is queued and compiled later.

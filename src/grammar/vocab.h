@@ -47,8 +47,7 @@ typedef struct qn_shape {
     uint32_t end;             /* the first node after its subtree */
     uint32_t tokens;          /* begin in qn_shapes.tokens; the end is the next node's begin */
     uint32_t members;         /* begin in qn_shapes.members, likewise: nodes of the byte trie */
-    int32_t own_set, all_set; /* index in qn_shapes.sets of its tokens, and of its subtree's; -1: few, not stored as
-                                 a set */
+    int32_t own_set, all_set; /* in qn_shapes.sets: its own and its subtree's tokens; -1: too few for a set */
     uint8_t kind, depth;      /* kind: the number of its bit */
 } qn_shape;
 

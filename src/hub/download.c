@@ -30,8 +30,7 @@ struct transfer {
     qn_hub_digest *digest;
     qn_hub_request request;
     uint64_t done, written_back; /* bytes of the file */
-    uint8_t *block;              /* block of the digest, or NULL; its first `filled` bytes follow `done` and are not
-                                    written yet */
+    uint8_t *block;              /* block of the digest, or NULL; its first `filled` bytes are not written yet */
     size_t filled;
     uint64_t received; /* bytes received by this request, up to PROGRESS_BYTES */
     unsigned failures; /* requests without progress */

@@ -59,8 +59,7 @@ qn_status qn_hub_list(bool (*on_entry)(void *user, const qn_hub_entry *entry), v
 typedef struct qn_hub_removed {
     size_t n_files;
     uint64_t bytes;  /* freed */
-    uint64_t shared; /* bytes in a store that huggingface_hub shares among repositories; only huggingface_hub frees
-                        them */
+    uint64_t shared; /* bytes in a store shared among repositories, which only huggingface_hub frees */
 } qn_hub_removed;
 
 /* qn_hub_remove - removes a model from the cache; without file and type all models and incomplete downloads of the

@@ -31,8 +31,7 @@ void qn_jinja_free(qn_jinja *jinja);
 
 /* Limits of one rendering. 0 means the default. */
 typedef struct qn_jinja_limits {
-    uint64_t steps; /* about one for an expression, and for 64 bytes copied or 16 searched; default 20 million, which
-                       takes seconds */
+    uint64_t steps; /* about one for an expression, 64 bytes copied or 16 searched; default 20 million: seconds */
     size_t memory;  /* bytes of values; default 512 MiB */
     size_t output;  /* bytes printed; default 64 MiB */
 } qn_jinja_limits;

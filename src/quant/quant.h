@@ -87,8 +87,7 @@ typedef struct qn_type_info {
      * is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of QN_QUANT_GROUP. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
     size_t scale_at, codes_at; /* byte offsets in a block (layout.h); 0 for F32, F16 and BF16 */
-    uint8_t zero_point;        /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (signed, unpacked
-                                  as + 128) */
+    uint8_t zero_point;        /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (signed + 128) */
     uint8_t max_code;          /* largest code that can occur: 3, 15, 255 */
     bool has_offset, has_factor;
     int file_type; /* llama.cpp's general.file_type for a file of this type; -1: none, or quern writes no such files */

@@ -28,8 +28,7 @@ struct qn_stop {
     uint32_t at; /* the node of the longest suffix of the text so far */
     bool hit, holds;
     size_t found; /* index of the stop string that was found last */
-    char *held;   /* the bytes returned by the last call, then the held ones: the last nodes[at].depth bytes of the
-                     text */
+    char *held;   /* the bytes returned by the last call, then the held ones, nodes[at].depth */
     size_t capacity;
     size_t n_out; /* bytes returned by the last call */
 };

@@ -1,5 +1,5 @@
-/* A fake CUDA driver: device memory is host memory, work in streams is executed immediately, any data with an ELF header is a
- * module, and calls and live objects are counted. */
+/* A fake CUDA driver: device memory is host memory, work in streams is executed at once, any data with an ELF header
+ * is a module, and calls and live objects are counted. */
 #ifndef QN_TESTS_HELPER_CUDA_H
 #define QN_TESTS_HELPER_CUDA_H
 
@@ -23,7 +23,7 @@ struct fake_launch {
 };
 
 extern struct fake_cuda {
-    /* configuration, set by the test */
+    /* Configuration, set by the test: */
     int n_devices, major, minor;
     const char *refuses; /* modules that contain this text are rejected; NULL: none */
     const char *fails;   /* calls of this driver function fail; NULL: none */
@@ -32,22 +32,22 @@ extern struct fake_cuda {
     int physical_limit;                         /* granules of physical memory; 0: no limit */
     bool update_fails;                          /* cuGraphExecUpdate fails */
     size_t available;                           /* free bytes of memory; 0: 79 GiB */
-    bool capturing;                             /* what cuStreamIsCapturing says */
-    size_t (*args_bytes)(const char *function); /* of a function's arguments, for the log; NULL: FAKE_ARGS_BYTES */
-    void (*on_event_wait)(qn_cu_event event);   /* before cuEventSynchronize returns; may be NULL */
+    bool capturing;                             /* result of cuStreamIsCapturing */
+    size_t (*args_bytes)(const char *function); /* size of a function's arguments, for the log; NULL: FAKE_ARGS_BYTES */
+    void (*on_event_wait)(qn_cu_event event);   /* called before cuEventSynchronize returns; may be NULL */
     qn_cu_context current;
-    unsigned long long context_id; /* of every context */
-    qn_cu_module last_module;      /* that was loaded */
-    /* counters of live objects and calls, and data of the last call */
+    unsigned long long context_id; /* id of every context */
+    qn_cu_module last_module;      /* the last module loaded */
+    /* Counters of live objects and calls, and data of the last call: */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
-    size_t allocated; /* bytes of all calls of cuMemAlloc */
-    int memory_calls; /* of cuMemAlloc, cuMemFree, cuMemHostAlloc, cuMemFreeHost, cuEventCreate, cuEventDestroy */
+    size_t allocated; /* total bytes of all calls of cuMemAlloc */
+    int memory_calls; /* calls of cuMemAlloc, cuMemFree, cuMemHostAlloc, cuMemFreeHost, cuEventCreate, cuEventDestroy */
     int reservations, handles, mappings, copies_in, copies, copied_in_bytes;
     int records, graph_launches, synchronizations, event_synchronizations; /* synchronizations: of streams */
     int shared_set, last_shared, carveouts_set;
     bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
-    unsigned last_grid[3], last_cluster; /* blocks of a cluster in z; 0: no cluster */
+    unsigned last_grid[3], last_cluster; /* last_cluster: blocks of a cluster in z; 0: no cluster */
     char image[512];                     /* text of the last module, without the 64-byte header */
     char functions[FAKE_FUNCTIONS][48];  /* names; a function is its address here */
     int n_functions;
@@ -60,7 +60,7 @@ void fake_count(int *counter, int by);
 /* A driver with two devices of compute capability 9.0 and all counters zero. */
 const qn_cuda_driver *fake_driver(void);
 
-/* Every context has ended, and with them the only module; those that follow have another id. */
+/* Ends all contexts and their module; later ones have another id. */
 void fake_end_contexts(void);
 
 /* Asserts that all objects and allocations have been freed. */

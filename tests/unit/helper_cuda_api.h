@@ -1,4 +1,5 @@
-/* quern/cuda.h on the fake driver: handles whose code is built in, contexts, addresses, and what calls must queue or refuse. */
+/* quern/cuda.h on the fake driver: handles with built-in code, contexts, addresses, and assertions on launches and
+ * refusals. */
 #ifndef QN_TESTS_HELPER_CUDA_API_H
 #define QN_TESTS_HELPER_CUDA_API_H
 
@@ -8,9 +9,9 @@
 
 /* The fake driver takes any data with an ELF header for a module. */
 static const uint8_t fake_image[128] = { 0x7f, 'E', 'L', 'F' };
-#define FAKE_CUBIN(source, defines)                                                                                            \
-    {                                                                                                                          \
-        source, defines, "sm_90a", fake_image, fake_image + sizeof fake_image                                                  \
+#define FAKE_CUBIN(source, defines)                                                                                    \
+    {                                                                                                                  \
+        source, defines, "sm_90a", fake_image, fake_image + sizeof fake_image                                          \
     }
 
 static qn_gpu_code fake_code = { .compiler = "nvcc of the test" };
@@ -40,7 +41,7 @@ static inline void *address(size_t at)
     return (void *)(uintptr_t)at;
 }
 
-/* Launch i of the last n; its arguments. */
+/* Launch i of the last n. */
 static inline const struct fake_launch *launched(int i, int n)
 {
     assert_in_range(n, i + 1, fake.launches < FAKE_LAUNCHES ? fake.launches : FAKE_LAUNCHES);
@@ -61,7 +62,7 @@ static inline void expect_launch(int i, int n, const char *function, unsigned x,
     assert_int_equal(l->pdl, pdl);
 }
 
-/* A call whose status is `status` must have failed with this text, and queued nothing since `launches`. */
+/* Asserts that a call failed with this text, and that no kernel was launched since `launches` were. */
 static inline void expect_refusal(qn_status status, const char *text, int launches)
 {
     assert_int_not_equal(status, QN_OK);
@@ -69,11 +70,11 @@ static inline void expect_refusal(qn_status status, const char *text, int launch
     assert_int_equal(fake.launches, launches);
 }
 
-#define refused(call, text)                                                                                                    \
-    do {                                                                                                                       \
-        const int launches_before = fake.launches;                                                                             \
-        label("%s: expected '%s'", #call, text);                                                                               \
-        expect_refusal(call, text, launches_before);                                                                           \
+#define refused(call, text)                                                                                            \
+    do {                                                                                                               \
+        const int launches_before = fake.launches;                                                                     \
+        label("%s: expected '%s'", #call, text);                                                                       \
+        expect_refusal(call, text, launches_before);                                                                   \
     } while (0)
 
 #endif

@@ -1,4 +1,4 @@
-/* A model's plan with an executor on a CUDA device that is a fake driver, without kernels. */
+/* A model's plan with an executor on the fake CUDA driver, without kernels. */
 #ifndef QN_TESTS_HELPER_CUDA_MODEL_H
 #define QN_TESTS_HELPER_CUDA_MODEL_H
 
@@ -14,12 +14,12 @@
 #include <stdio.h>
 
 struct cuda_fixture {
-    qn_gguf *file; /* NULL: a plan that the test built */
+    qn_gguf *file; /* NULL: the test built the plan */
     qn_hparams hparams;
     qn_plan plan;
     qn_team *team;
     const qn_kv_format *format;
-    const char *nvrtc; /* library that compiles kernels; NULL: there are no kernels */
+    const char *nvrtc; /* library that compiles kernels; NULL: no kernels */
     qn_device *device;
 };
 
@@ -33,7 +33,7 @@ static inline void read_golden(struct cuda_fixture *x, const char *golden)
     assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
 }
 
-/* bits: of AURA codes, 0 for fp16. */
+/* bits: of AURA codes; 0: fp16. */
 static inline void set_format(struct cuda_fixture *x, unsigned bits)
 {
     char name[16];
@@ -41,13 +41,14 @@ static inline void set_format(struct cuda_fixture *x, unsigned bits)
     assert_ok(qn_kv_format_named(name, &x->format));
 }
 
-/* Adds the executor of x->plan; bits: of AURA codes, 0 for fp16. */
+/* Adds the executor of x->plan. bits: of AURA codes; 0: fp16. */
 static inline void create_device(struct cuda_fixture *x, unsigned bits)
 {
     static const qn_gpu_code no_code;
-    const qn_cuda_tools tools = {
-        .cache_folder = "", .nvcc = "", .nvrtc = x->nvrtc ? x->nvrtc : "", .code = x->nvrtc ? qn_gpu_code_built_in() : &no_code
-    };
+    const qn_cuda_tools tools = { .cache_folder = "",
+                                  .nvcc = "",
+                                  .nvrtc = x->nvrtc ? x->nvrtc : "",
+                                  .code = x->nvrtc ? qn_gpu_code_built_in() : &no_code };
     unsigned cpu;
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();

@@ -1,4 +1,4 @@
-/* Sequences and steps on a CUDA device with a fake driver, and what was launched for them. */
+/* Sequences and steps on the fake CUDA driver, and their launches. */
 #ifndef QN_TESTS_HELPER_CUDA_STEPS_H
 #define QN_TESTS_HELPER_CUDA_STEPS_H
 
@@ -20,7 +20,7 @@ struct fixture {
     struct cuda_fixture cuda;
     qn_cuda_model *model;
     qn_memory *memories[MAX_SEQUENCES];
-    qn_sequence sequences[MAX_SEQUENCES]; /* as they were created: while a test runs they have other items */
+    qn_sequence sequences[MAX_SEQUENCES]; /* as they were created; during a test they hold other items */
     size_t n_memories;
     float *logits;
 };
@@ -85,7 +85,7 @@ struct rows {
     size_t n, n_logits;
 };
 
-/* Adds a piece, whose open chunk is not full; with_logits: of its last row. Token t of memory m has id m + t. */
+/* Adds a piece, whose open chunk must not be full. with_logits: of its last row. Token t of memory m has id m + t. */
 static inline void add_piece(struct rows *r, const struct fixture *x, size_t memory, uint32_t position, size_t n,
                              bool with_logits)
 {
@@ -106,7 +106,7 @@ static inline qn_status run(struct fixture *x, const struct rows *r)
     return x->cuda.device->vtable->run(x->cuda.device, &step);
 }
 
-/* One row of each of n sequences from `first` on, with its logits. */
+/* One row of each of n sequences, from sequence `first` on, with its logits. */
 static inline struct rows decode_of(const struct fixture *x, size_t first, size_t n, uint32_t position)
 {
     struct rows r = { .n = 0 };
@@ -115,14 +115,14 @@ static inline struct rows decode_of(const struct fixture *x, size_t first, size_
     return r;
 }
 
-/* ---- What was launched ---- */
+/* ---- Launches ---- */
 
 static inline const struct fake_launch *launch(int i)
 {
     return &fake.log[i % FAKE_LAUNCHES];
 }
 
-/* Launches of a function from launch `from` on; *last is the last of them. */
+/* Counts the launches of a function from launch `from` on. *last is the last of them. */
 static inline int count(const char *function, int from, const struct fake_launch **last)
 {
     int n = 0;
