@@ -3,12 +3,10 @@
 # CPU and says that it has no other device. In a copy, without optimisation: what is compiled counts here, not its speed.
 set -eu
 : "${QN_SOURCE_DIR:=$(cd "$(dirname "$0")/.." && pwd)}"
-: "${QN_BIN:=$QN_SOURCE_DIR/build}"
-tree=$QN_BIN/without-cuda
 tests='test_device_registry test_plan test_quant test_prefix test_kernels_api'
 
-rm -rf "$tree/src" "$tree/include" "$tree/tests" "$tree/cmake"
-mkdir -p "$tree"
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
 cd "$QN_SOURCE_DIR"
 cp -R CMakeLists.txt quern-config.cmake.in quern.pc.in cmake include src tests models "$tree"
 for optional in debian docs README.md LICENSE; do
@@ -20,7 +18,7 @@ launcher=()
 ! command -v ccache >/dev/null || launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
 generator=()
 ! command -v ninja >/dev/null || generator=(-G Ninja)
-export CCACHE_BASEDIR=$tree
+export CCACHE_BASEDIR=$tree # the compiler cache has what an earlier copy compiled
 cmake -S "$tree" -B "$tree/build" "${generator[@]}" "${launcher[@]}" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O0 -DQN_WERROR=ON >"$tree/log" 2>&1 || {
     cat "$tree/log"
     exit 1

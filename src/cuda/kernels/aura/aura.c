@@ -1,7 +1,7 @@
 /* Launches of AURA's codec on the GPU. */
 #include "cuda/kernels/aura/aura.h"
 
-#include "kernels/aura/aura.h"
+#include "plan/limits.h"
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/aura/variants.def"
 

@@ -1,7 +1,7 @@
 /* Launches of attention over a cache of AURA codes. */
 #include "cuda/kernels/aura/aura_attention.h"
 
-#include "kernels/aura/aura.h"
+#include "plan/limits.h"
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/aura/variants.def"
 
