@@ -77,6 +77,9 @@ agrees "the tarball of docs/install.md" "$(grep -o 'quern-[0-9.]*[0-9]\.tar\.gz'
 agrees "the soname of docs/library.md" "$(grep -o 'libquern\.so\.[0-9.]*[0-9]' docs/library.md | sort -u)" "libquern.so.$soname"
 agrees "debian/changelog" "$(sed -n '1s/^quern (\([0-9.]*\)-[0-9]*) .*/\1/p' debian/changelog)" "$version"
 agrees "debian/control" "$(sed -n 's/^Package: libquern\([0-9.]*\)$/\1/p' debian/control)" "$soname"
-agrees "the name of the symbols file" "$(cd debian && echo libquern*.symbols)" "libquern$soname.symbols"
+agrees "the names of the symbols files" "$(cd debian && echo libquern*.symbols)" "libquern-kernels$soname.symbols libquern$soname.symbols"
+agrees "the kernels' package of debian/control" "$(sed -n 's/^Package: libquern-kernels\([0-9.]*\)$/\1/p' debian/control)" "$soname"
+agrees "the first line of debian/libquern-kernels$soname.symbols" "$(head -n 1 "debian/libquern-kernels$soname.symbols")" \
+    "libquern-kernels.so.$soname libquern-kernels$soname #MINVER#"
 agrees "the first line of debian/libquern$soname.symbols" "$(head -n 1 "debian/libquern$soname.symbols")" "libquern.so.$soname libquern$soname #MINVER#"
 agrees "quern --version" "$("$QN_BIN/quern" --version | head -n 1)" "quern $version"

@@ -48,7 +48,8 @@ static bool take_sampling(qn_text_exchange *x, const json_t *body, qn_refusal *r
 {
     qn_sampling *s = &x->params.sampling;
     int64_t top_k = -2, last_n = -1, mirostat = -1;
-    *s = (qn_sampling){ .temperature = NAN,
+    *s = (qn_sampling){ .size = sizeof *s,
+                        .temperature = NAN,
                         .top_p = NAN,
                         .min_p = NAN,
                         .repeat_penalty = NAN,
