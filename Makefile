@@ -63,6 +63,8 @@ fuzz:
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_SOAK=1 "$$BUILD/tests/test_golden_logits"
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/demo_model.sh
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/protocol_cuts.sh
 	@QN_BATCH_REQUESTS=10000 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/batch_resume.sh
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/hub_large.sh
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/templates_jinja2.sh || [ $$? -eq 77 ]

@@ -102,7 +102,11 @@ stage_more() {
 
 [ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 begin=$SECONDS
-[ "$1" != more ] || [ ! -s "$logs/counts" ] || read -r passed failed skipped <"$logs/counts"
+if [ "$1" != more ]; then
+    rm -f "$logs"/*
+elif [ -s "$logs/counts" ]; then
+    read -r passed failed skipped <"$logs/counts"
+fi
 for stage in "$@"; do
     "stage_$stage"
     rm -f "$logs/counts"

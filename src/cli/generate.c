@@ -1,4 +1,4 @@
-/* Streaming generated text to standard output. */
+/* Streams generated text to standard output. */
 #include "cli/generate.h"
 
 #include "cli/cli.h"
@@ -47,7 +47,8 @@ qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t
     params.user = stream;
     qn_session_on_progress(session, on_progress, stream);
     qn_signals_session(session);
-    const qn_status status = qn_signals_stop_requested() ? QN_ERR_CANCELLED : qn_generate(session, tokens, n, &params, result);
+    const qn_status status =
+        qn_signals_stop_requested() ? QN_ERR_CANCELLED : qn_generate(session, tokens, n, &params, result);
     qn_signals_session(NULL);
     qn_session_on_progress(session, NULL, NULL);
     qn_progress_end(&stream->progress);

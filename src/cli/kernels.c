@@ -37,7 +37,7 @@ static int clear_caches(void)
 
 /* ---- Lists ---- */
 
-/* Source and definitions, padded to the longest there is. */
+/* Prints source and definitions, padded to the longest name. */
 static void print_name(const char *source, const char *defines, size_t width)
 {
     const int length = printf("%s%s%s", source, *defines ? " " : "", defines);
@@ -62,11 +62,11 @@ static void print_built_in(const qn_backend_kernels *kernels)
     puts("compiled for");
     for (size_t i = 0; kernels->built_in(i, &k); i++) {
         print_name(k.source, k.defines, width);
-        puts(*k.built_for ? k.built_for : "nothing: it is compiled where it is needed");
+        puts(*k.built_for ? k.built_for : "nothing: it is compiled when it is needed");
     }
 }
 
-/* Without a device: what this binary carries. */
+/* Without a device: lists the code in this program. */
 static int list_built_in(void)
 {
     const qn_backend *backend;

@@ -1,5 +1,5 @@
-/* A model of quern serve: its name, context, sampling and scheduler. What the command line does not say is in the model's file, or
- * the library's default. */
+/* A model of quern serve: its name, context, sampling and scheduler. Values that the command line does not set come
+ * from the model's file, or are the library's defaults. */
 #include "cli/serve_model.h"
 
 #include "base/status.h"
@@ -12,7 +12,7 @@
 
 enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64, OTHER_BYTES = 12 << 20 };
 
-/* What the file recommends. */
+/* Reads the sampling that the file recommends. */
 static qn_status read_sampling(const char *path, qn_sampling *sampling)
 {
     qn_gguf *file;
@@ -31,12 +31,13 @@ static qn_status read_sampling(const char *path, qn_sampling *sampling)
     sampling->repeat_last_n = last_n < INT32_MAX ? (int)last_n : INT32_MAX;
     if (!is_read)
         return QN_ERR_FORMAT;
-    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 && sampling->min_p >= 0 &&
-                          sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F && sampling->repeat_penalty <= 1e3F;
+    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 &&
+                          sampling->min_p >= 0 && sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F &&
+                          sampling->repeat_penalty <= 1e3F;
     return is_valid ? QN_OK : QN_ERR_INVALID;
 }
 
-/* A file's bad advice is left out. */
+/* Sampling values: the options', else the file's if they are valid, else the defaults. */
 static qn_sampling choose_sampling(const qn_args *args, const char *path)
 {
     qn_sampling sampling = qn_sampling_defaults();
@@ -62,7 +63,7 @@ void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES])
         name[length - strlen("-00001-of-00001.gguf")] = 0;
 }
 
-/* The context of a request: what was given or trained, at most what the memory holds. */
+/* The context of a request: -c or the training context, at most what the memory holds. */
 static uint32_t choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity)
 {
     const uint32_t trained = qn_model_get_info(model).n_ctx_train;
@@ -71,12 +72,13 @@ static uint32_t choose_context(const qn_args *args, const qn_model *model, const
         qn_cli_note("-c %llu is more than the %u tokens that the model was trained for", (unsigned long long)wanted,
                     (unsigned)trained);
     if (fits < wanted && !args->quiet)
-        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv", (unsigned long long)wanted,
-                    (unsigned long long)fits);
+        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv",
+                    (unsigned long long)wanted, (unsigned long long)fits);
     return (uint32_t)(fits < wanted ? fits : wanted);
 }
 
-static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel, qn_scheduler **out)
+static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel,
+                                  qn_scheduler **out)
 {
     const qn_scheduler_params params = { .kv = args->kv,
                                          .n_ctx = n_ctx,
@@ -104,7 +106,7 @@ uint64_t qn_serve_weight_bytes(uint64_t file_bytes)
     return file_bytes + file_bytes / 32 + OTHER_BYTES;
 }
 
-static char fingerprint[32]; /* of answers */
+static char fingerprint[32]; /* in answers */
 
 static void make_fingerprint(void)
 {

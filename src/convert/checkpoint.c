@@ -1,4 +1,4 @@
-/* Opening the files of a checkpoint and merging their lists of tensors. */
+/* Opens the files of a checkpoint and merges their lists of tensors. */
 #include "convert/checkpoint.h"
 
 #include "base/append.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of headers: of all files, whose values are kept. */
+/* MAX_HEADER_BYTES limits the headers of all files together, whose values are kept. */
 enum { MAX_INDEX_BYTES = 32 << 20, MAX_HEADER_BYTES = QN_SAFETENSORS_MAX_HEADER };
 
 qn_status qn_checkpoint_path(const char *folder, const char *name, char path[QN_CHECKPOINT_PATH_MAX])
@@ -28,7 +28,8 @@ static qn_status add_file(qn_checkpoint *c, const char *name)
     QN_TRY(qn_safetensors_open(path, &c->files[c->n_files]));
     c->header_bytes += qn_safetensors_header_bytes(c->files[c->n_files++]);
     if (c->header_bytes > MAX_HEADER_BYTES)
-        return qn_fail(QN_ERR_FORMAT, "%s: with it the headers of the checkpoint have %llu bytes, at most %d are allowed", path,
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: with it the headers of the checkpoint have %llu bytes, at most %d are allowed", path,
                        (unsigned long long)c->header_bytes, MAX_HEADER_BYTES);
     return QN_OK;
 }
@@ -52,12 +53,12 @@ static qn_status list_sources(qn_checkpoint *c)
     qsort(c->sources, c->n_sources, sizeof *c->sources, compare_names);
     for (size_t i = 1; i < c->n_sources; i++)
         if (strcmp(c->sources[i].name, c->sources[i - 1].name) == 0)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is in another file, too", qn_safetensors_path(c->sources[i].file),
-                           c->sources[i].name);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is in another file, too",
+                           qn_safetensors_path(c->sources[i].file), c->sources[i].name);
     return QN_OK;
 }
 
-/* A name from the index must not lead out of the folder. */
+/* Whether a name from the index is a plain file name, which cannot lead out of the folder. */
 static bool is_plain_name(const char *name)
 {
     return name && *name && *name != '.' && !strchr(name, '/');
@@ -103,8 +104,8 @@ static qn_status open_index(qn_checkpoint *c, const char *path, const json_t *in
     {
         const char *file_name = json_string_value(file);
         if (!is_plain_name(file_name))
-            return qn_fail(QN_ERR_FORMAT, "%s: the file of tensor '%.80s' is '%.80s', expected a name without a folder", path,
-                           name, file_name ? file_name : "not a string");
+            return qn_fail(QN_ERR_FORMAT, "%s: the file of tensor '%.80s' is '%.80s', expected a name without a folder",
+                           path, name, file_name ? file_name : "not a string");
         if (!has_file(c, file_name))
             QN_TRY(add_file(c, file_name));
     }

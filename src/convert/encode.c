@@ -1,5 +1,6 @@
-/* A tensor is encoded in pieces of whole rows. Threads take chunks of a piece; the first thread writes the previous piece
- * before it takes any, so that writing and encoding overlap. Each chunk is read by the thread that encodes it. */
+/* Encodes a tensor in pieces of whole rows. Threads take chunks of a piece; each chunk is read by the thread that
+ * encodes it. The first thread writes the previous piece before it takes chunks, so that writing and encoding
+ * overlap. */
 #include "convert/encode.h"
 
 #include "base/cpu.h"
@@ -12,11 +13,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* A chunk's bytes and a block's floats stay in L2 and L1. */
+/* A chunk's bytes fit in L2, a block's floats in L1. */
 enum { PIECE_WEIGHTS = 1 << 22, CHUNK_WEIGHTS = 1 << 16, BLOCK_WEIGHTS = 4096, GROUP = 128, SAMPLED_CHUNKS = 16 };
 
 struct scratch {
-    uint8_t *raw, *ordered; /* a chunk as read, and with its columns in order */
+    uint8_t *raw, *ordered; /* a chunk as read, and with its columns reordered */
 };
 
 struct qn_encoder {
@@ -25,7 +26,7 @@ struct qn_encoder {
     struct scratch *scratch; /* one per thread */
     uint8_t *memory;
     uint8_t *pieces[2];
-    size_t pending; /* bytes of pieces[current ^ 1] that are not written yet */
+    size_t pending; /* bytes of pieces[current ^ 1] still to be written */
     int current;
 };
 
@@ -35,10 +36,10 @@ enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT, LARGE_WEIGHT };
 struct pass {
     qn_encoder *encoder;
     const qn_target *target;
-    qn_type_info from, to;      /* the target's, with the CPU's variants; to: only where it is encoded */
-    qn_pack_fn *pack;           /* for blocks that need no conversion; NULL: there are none */
-    qn_gguf_writer *writer;     /* where the previous piece goes; NULL: nothing is pending */
-    uint8_t *out;               /* NULL: only classify */
+    qn_type_info from, to;      /* the target's types, with the CPU's variants; `to` only when encoding */
+    qn_pack_fn *pack;           /* for blocks that need no conversion, or NULL */
+    qn_gguf_writer *writer;     /* destination of the previous piece; NULL: none is pending */
+    uint8_t *out;               /* NULL: classify only */
     uint64_t first_row, n_rows; /* of the piece */
     uint64_t stride;            /* between the first rows of chunks */
     uint64_t chunk_rows;
@@ -116,7 +117,7 @@ static void raise_to(atomic_uint *value, unsigned at_least)
         ;
 }
 
-/* Reads rows [row, row + n) of the target from where the source has them, adjacent ones together. */
+/* Reads the source's rows of target rows [row, row + n), adjacent ones in one call. */
 static bool read_rows(struct pass *p, uint64_t row, uint64_t n, uint8_t *raw)
 {
     const qn_target *t = p->target;
@@ -140,8 +141,8 @@ static void order_columns(const qn_target *t, uint64_t n_rows, const uint8_t *ra
     const size_t size = t->from->block_bytes, row_bytes = (size_t)t->columns * size;
     for (uint64_t r = 0; r < n_rows; r++)
         for (uint64_t c = 0; c < t->columns; c += t->column_order.unit)
-            memcpy(ordered + r * row_bytes + c * size, raw + r * row_bytes + qn_reorder_source(&t->column_order, c) * size,
-                   t->column_order.unit * size);
+            memcpy(ordered + r * row_bytes + c * size,
+                   raw + r * row_bytes + qn_reorder_source(&t->column_order, c) * size, t->column_order.unit * size);
 }
 
 static void change_values(qn_target_change change, float *x, size_t n)
@@ -154,7 +155,7 @@ static void change_values(qn_target_change change, float *x, size_t n)
             x[i] = -expf(x[i]);
 }
 
-/* Magnitudes of floats compare as their bits do; loops over integers are vectorised. */
+/* The order of floats' magnitudes is that of their bits, and integer loops are vectorised. */
 static int32_t magnitude(float x)
 {
     int32_t bits;
@@ -206,7 +207,7 @@ static void classify_block(struct pass *p, const float *x, size_t n)
     raise_to(&p->kind, kind);
 }
 
-/* The bits of the largest difference between weights and their blocks, of a type without factors and offsets. */
+/* The bits of the largest difference between weights and their blocks, for a type without factors and offsets. */
 static uint32_t largest_difference(const struct pass *p, const uint8_t *blocks, const float *x, size_t n)
 {
     uint8_t codes[BLOCK_WEIGHTS];
@@ -222,7 +223,7 @@ static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
         raise_to(&p->difference, largest_difference(p, out, x, n));
 }
 
-/* Where weight i behind the beginning of a row is stored. */
+/* The place of weight i of a row in the output. */
 static uint8_t *out_at(const struct pass *p, uint64_t row, size_t i)
 {
     const qn_target *t = p->target;
@@ -266,7 +267,8 @@ static void work(void *context, int thread)
 {
     struct pass *p = context;
     if (thread == 0 && p->writer)
-        p->write_status = qn_gguf_writer_data(p->writer, p->encoder->pieces[p->encoder->current ^ 1], p->encoder->pending);
+        p->write_status =
+            qn_gguf_writer_data(p->writer, p->encoder->pieces[p->encoder->current ^ 1], p->encoder->pending);
     for (size_t c; (c = atomic_fetch_add(&p->next, 1)) < p->n_chunks;) {
         const uint64_t at = c * p->stride, left = p->n_rows - at;
         if (atomic_load(&p->failure) || (!p->out && atomic_load(&p->kind) == QN_WEIGHTS_ORDINARY))
@@ -282,12 +284,14 @@ static qn_status run(struct pass *p)
     QN_TRY(p->write_status);
     switch ((enum failure)atomic_load(&p->failure)) {
     case READ_FAILURE:
-        return qn_fail(QN_ERR_IO, "%s: tensor '%s', row %llu: %s", qn_safetensors_path(t->source->file), t->source->name,
-                       (unsigned long long)atomic_load(&p->failed_row),
-                       atomic_load(&p->error) == ENODATA ? "the file has become shorter" : strerror(atomic_load(&p->error)));
+        return qn_fail(QN_ERR_IO, "%s: tensor '%s', row %llu: %s", qn_safetensors_path(t->source->file),
+                       t->source->name, (unsigned long long)atomic_load(&p->failed_row),
+                       atomic_load(&p->error) == ENODATA ? "the file has become shorter"
+                                                         : strerror(atomic_load(&p->error)));
     case NONFINITE_WEIGHT:
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s', row %llu contains an infinity or NaN",
-                       qn_safetensors_path(t->source->file), t->source->name, (unsigned long long)atomic_load(&p->failed_row));
+                       qn_safetensors_path(t->source->file), t->source->name,
+                       (unsigned long long)atomic_load(&p->failed_row));
     case LARGE_WEIGHT:
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' has a weight that is too large for %s",
                        qn_safetensors_path(t->source->file), t->source->name, t->to->name);
@@ -314,12 +318,14 @@ qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_
     return QN_OK;
 }
 
-/* The function that stores blocks of a lossless target as they are, without a conversion to f32; NULL if there is none. */
+/* The function that stores blocks of a lossless target directly, without conversion to f32; NULL if there is none. */
 static qn_pack_fn *find_pack(const qn_encoder *e, const qn_target *t)
 {
     if (!t->lossless || t->change != QN_TARGET_KEEP || (t->from->type != QN_TYPE_BF16 && t->from->type != QN_TYPE_F16))
         return NULL;
-    return t->to->type == QN_TYPE_Q1_0 ? e->kernels.pack_q1_0 : t->to->type == QN_TYPE_PTQ1_0 ? e->kernels.pack_ptq1_0 : NULL;
+    return t->to->type == QN_TYPE_Q1_0     ? e->kernels.pack_q1_0
+           : t->to->type == QN_TYPE_PTQ1_0 ? e->kernels.pack_ptq1_0
+                                           : NULL;
 }
 
 static qn_status write_values(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer)
@@ -328,8 +334,8 @@ static qn_status write_values(qn_encoder *e, const qn_target *t, qn_gguf_writer 
     return qn_gguf_writer_data(writer, t->values, (size_t)t->rows * sizeof *t->values);
 }
 
-qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report, void *user,
-                           float *difference)
+qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report,
+                           void *user, float *difference)
 {
     *difference = 0;
     if (!t->source)
@@ -339,7 +345,9 @@ qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *wr
     const uint64_t row_bytes = t->columns * t->from->block_bytes;
     for (uint64_t row = 0; row < t->rows && *difference == 0; row += rows) {
         const uint64_t n = t->rows - row < rows ? t->rows - row : rows;
-        struct pass p = { .encoder = e, .target = t, .first_row = row, .n_rows = n, .chunk_rows = chunk, .stride = chunk };
+        struct pass p = {
+            .encoder = e, .target = t, .first_row = row, .n_rows = n, .chunk_rows = chunk, .stride = chunk
+        };
         p.from = qn_quant_type(&e->kernels, t->from);
         p.to = qn_quant_type(&e->kernels, t->to);
         p.pack = find_pack(e, t);

@@ -1,5 +1,5 @@
-/* Flags of added tokens (https://github.com/huggingface/tokenizers, AddedToken). lstrip and rstrip have keys of quern's own; what
- * has none is refused, with the token. */
+/* Flags of added tokens (https://github.com/huggingface/tokenizers, AddedToken). lstrip and rstrip have quern's own
+ * keys; other unsupported flags are refused, with the token. */
 #include "convert/tokenizer.h"
 
 #include "base/memory.h"
@@ -35,14 +35,16 @@ static qn_status check_flag(const char *path, const char *content, const char *f
     if (json_is_false(value) || json_is_null(value) || is_one_of(flag, others, sizeof others / sizeof *others))
         return QN_OK;
     if (is_one_of(flag, flags, sizeof flags / sizeof *flags))
-        return json_is_true(value) ? QN_OK
-                                   : qn_fail(QN_ERR_FORMAT, "%s: '%s' of the added token '%.60s' is %s, expected true or false",
-                                             path, flag, content, qn_json_found(value, found));
+        return json_is_true(value)
+                   ? QN_OK
+                   : qn_fail(QN_ERR_FORMAT, "%s: '%s' of the added token '%.60s' is %s, expected true or false", path,
+                             flag, content, qn_json_found(value, found));
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: the added token '%.60s' has the flag '%.40s', which is not supported", path,
                    content, flag);
 }
 
-/* `normalized`: found after the text was normalised. For ASCII it is the same, as for a text that is not normalised. */
+/* Reads the flags. `normalized` means that the token is found after normalisation, which makes no difference for
+ * ASCII or without normalisation. */
 static qn_status read_flags(const qn_tokenizer_files *f, const char *path, const json_t *entry, uint8_t *flags)
 {
     const char *content = json_string_value(json_object_get(entry, "content")), *flag;
@@ -51,14 +53,15 @@ static qn_status read_flags(const qn_tokenizer_files *f, const char *path, const
     json_object_foreach((json_t *)entry, flag, value) QN_TRY(check_flag(path, content, flag, value));
     if (json_is_true(json_object_get(entry, "normalized")) && f->nfc && !is_ascii(content))
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: the added token '%.60s' has the flag 'normalized', which is supported for ASCII alone", path,
-                       content);
+                       "%s: the added token '%.60s' has the flag 'normalized', which is supported for ASCII alone",
+                       path, content);
     *flags = (uint8_t)((json_is_true(json_object_get(entry, "lstrip")) ? LSTRIP : 0) |
                        (json_is_true(json_object_get(entry, "rstrip")) ? RSTRIP : 0));
     return QN_OK;
 }
 
-/* The flags of tokenizer.json, then those of tokenizer_config.json, which replace them. All ids have been checked. */
+/* Reads the flags of tokenizer.json, then those of tokenizer_config.json, which replace them. All ids have been
+ * checked. */
 static qn_status read_all(const qn_tokenizer_files *f, uint8_t *flags)
 {
     const json_t *added = json_object_get(f->tokenizer, "added_tokens");

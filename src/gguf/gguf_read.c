@@ -1,6 +1,6 @@
-/* Opening one GGUF file: reads all but its tensors' data, which are mapped, and validates the whole structure, so that
- * gguf_get.c and users of tensor data need no bounds checks. Split models are in gguf_split.c. The format is specified in
- * ggml's docs/gguf.md. */
+/* Opens one GGUF file: reads the header, maps the tensors' data, and validates the whole structure, so that
+ * gguf_get.c and users of tensor data need no bounds checks. Split models are in gguf_split.c. The format is
+ * specified in ggml's docs/gguf.md. */
 #include "gguf/file.h"
 
 #include "base/address_space.h"
@@ -24,14 +24,14 @@ _Static_assert(QN_COMMIT_GRANULE % HEADER_STEP == 0, "a granule is read in whole
 /* The unread part of the file. Counts in the file are compared with `left` before memory is allocated for them. */
 struct cursor {
     qn_gguf *file;
-    int fd; /* -1: the header is all there */
+    int fd; /* -1: the whole header is loaded */
     const uint8_t *at;
     size_t left;
-    qn_status failure; /* to read, not to be read as a short file */
+    qn_status failure; /* of reading the file, as opposed to a file that is too short */
     int failure_errno;
 };
 
-/* Makes room for HEADER_STEP bytes of the header. In small pages: few headers are as large as a huge one. */
+/* Makes room for HEADER_STEP bytes of the header. It uses small pages, since few headers fill a huge one. */
 static qn_status grow_header(const qn_gguf *file)
 {
     uint8_t *at = file->header_memory + file->header_read;
@@ -42,7 +42,7 @@ static qn_status grow_header(const qn_gguf *file)
     return QN_OK;
 }
 
-/* Reads on until `end` bytes of the header are there. */
+/* Reads the header up to `end`. */
 static bool load_header(struct cursor *c, size_t end)
 {
     qn_gguf *file = c->file;
@@ -100,7 +100,8 @@ static bool cursor_read_string(struct cursor *c, qn_string *s)
     return s->data != NULL;
 }
 
-/* Names are compared with C strings and printed as such: one with a NUL would be taken for another. */
+/* Whether a name contains a NUL. Names are compared with C strings and printed as such, so it could be taken for
+ * another name. */
 static bool has_nul(qn_string s)
 {
     return s.length && memchr(s.data, '\0', s.length);
@@ -125,7 +126,8 @@ static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_
         return qn_fail(QN_ERR_FORMAT, "%s: GGUF version %u, expected 2 or 3", file->path, version);
     const size_t min_kv_bytes = 8 + 4 + 1, min_tensor_bytes = 8 + 4 + 8 + 4 + 8;
     if (*n_kv > c->left / min_kv_bytes)
-        return qn_fail(QN_ERR_FORMAT, "%s: %llu keys do not fit in %zu bytes", file->path, (unsigned long long)*n_kv, c->left);
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu keys do not fit in %zu bytes", file->path, (unsigned long long)*n_kv,
+                       c->left);
     if (*n_tensors > c->left / min_tensor_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: the headers of %llu tensors do not fit in %zu bytes", file->path,
                        (unsigned long long)*n_tensors, c->left);
@@ -139,23 +141,27 @@ static qn_status read_array(const qn_gguf *file, struct cursor *c, qn_gguf_kv *k
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array's header", file->path,
                        QN_STRING_ARGS(kv->key));
     if (type == QN_GGUF_ARRAY)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s': an array of arrays, expected an array of scalars or strings",
-                       file->path, QN_STRING_ARGS(kv->key));
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: key '%.*s': an array of arrays, expected an array of scalars or strings", file->path,
+                       QN_STRING_ARGS(kv->key));
     if (type > QN_GGUF_F64)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of unknown type %u", file->path, QN_STRING_ARGS(kv->key), type);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of unknown type %u", file->path,
+                       QN_STRING_ARGS(kv->key), type);
     kv->element_type = (qn_gguf_type)type;
     kv->data = c->at;
     const size_t min_bytes = type == QN_GGUF_STRING ? 8 : qn_gguf_type_size(type);
     if (kv->count > c->left / min_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of %llu elements (%s) does not fit the %zu bytes left",
-                       file->path, QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type), c->left);
+                       file->path, QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type),
+                       c->left);
     if (type != QN_GGUF_STRING && !cursor_read(c, (size_t)kv->count * min_bytes))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array", file->path, QN_STRING_ARGS(kv->key));
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array", file->path,
+                       QN_STRING_ARGS(kv->key));
     for (uint64_t i = 0; type == QN_GGUF_STRING && i < kv->count; i++) {
         qn_string s;
         if (!cursor_read_string(c, &s))
-            return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu extends past the end of the file", file->path,
-                           QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
+            return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu extends past the end of the file",
+                           file->path, QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
     }
     kv->bytes = (size_t)(c->at - kv->data);
     return QN_OK;
@@ -171,7 +177,8 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     if (has_nul(kv->key))
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' has a NUL character", file->path, QN_STRING_ARGS(kv->key));
     if (type > QN_GGUF_F64)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key), type);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key),
+                       type);
     kv->type = (qn_gguf_type)type;
     if (type == QN_GGUF_ARRAY)
         return read_array(file, c, kv);
@@ -185,15 +192,18 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     return QN_OK;
 }
 
-/* Reads the header of a tensor. For type 42 `bytes` remains 0: locate_tensor sets it from the offset of the next tensor. */
-static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
+/* Reads the header of a tensor. For type 42, `bytes` stays 0: locate_tensors sets it from the offset of the next
+ * tensor. */
+static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors,
+                             qn_gguf_tensor *t)
 {
     *t = (qn_gguf_tensor){ 0 };
     if (!cursor_read_string(c, &t->name) || !cursor_read_u32(c, &t->n_dims))
-        return qn_fail(QN_ERR_FORMAT, "%s: the header of tensor %llu of %llu extends past the end of the file", file->path,
-                       (unsigned long long)index, (unsigned long long)n_tensors);
+        return qn_fail(QN_ERR_FORMAT, "%s: the header of tensor %llu of %llu extends past the end of the file",
+                       file->path, (unsigned long long)index, (unsigned long long)n_tensors);
     if (has_nul(t->name))
-        return qn_fail(QN_ERR_FORMAT, "%s: the name of tensor '%.*s' has a NUL character", file->path, QN_STRING_ARGS(t->name));
+        return qn_fail(QN_ERR_FORMAT, "%s: the name of tensor '%.*s' has a NUL character", file->path,
+                       QN_STRING_ARGS(t->name));
     if (t->n_dims < 1 || t->n_dims > QN_GGUF_MAX_DIMS)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path,
                        QN_STRING_ARGS(t->name), t->n_dims, QN_GGUF_MAX_DIMS);
@@ -204,27 +214,32 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its dimensions", file->path,
                            QN_STRING_ARGS(t->name));
         if (t->dims[d] == 0)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': dimension %u is 0", file->path, QN_STRING_ARGS(t->name), d);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': dimension %u is 0", file->path, QN_STRING_ARGS(t->name),
+                           d);
         if (!qn_mul_size(n_weights, t->dims[d], &n_weights) || n_weights > INT64_MAX)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the product of its dimensions overflows at dimension %u, %llu",
+            return qn_fail(QN_ERR_FORMAT,
+                           "%s: tensor '%.*s': the product of its dimensions overflows at dimension %u, %llu",
                            file->path, QN_STRING_ARGS(t->name), d, (unsigned long long)t->dims[d]);
         rows *= d > 0 ? t->dims[d] : 1;
     }
     if (!cursor_read_u32(c, &t->type) || !cursor_read_u64(c, &t->offset))
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its header", file->path,
                        QN_STRING_ARGS(t->name));
-    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type); /* OX2_0 does not occur in files */
+    /* OX2_0 does not occur in files */
+    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type);
     if (!info)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which is not supported", file->path,
                        QN_STRING_ARGS(t->name), t->type);
     if (t->type == QN_TYPE_Q2_0)
         return QN_OK;
     if (t->dims[0] % info->block_weights != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the row length %llu is not a multiple of the block size %zu (%s)",
-                       file->path, QN_STRING_ARGS(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
+        return qn_fail(
+            QN_ERR_FORMAT, "%s: tensor '%.*s': the row length %llu is not a multiple of the block size %zu (%s)",
+            file->path, QN_STRING_ARGS(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
     size_t row_bytes;
     if (!qn_row_bytes(info, t->dims[0], &row_bytes) || !qn_mul_size(row_bytes, rows, &t->bytes))
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path, QN_STRING_ARGS(t->name));
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path,
+                       QN_STRING_ARGS(t->name));
     return QN_OK;
 }
 
@@ -245,19 +260,21 @@ static int by_offset(const void *a, const void *b)
     return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
 }
 
-/* Sets the data pointer of a tensor. Checks that its data are aligned, inside the data section, and end before those of
- * `next`, the tensor with the next offset. */
+/* Sets the data pointer of a tensor. Checks that its data is aligned, inside the data section, and ends before that
+ * of `next`, the tensor with the next offset. */
 static qn_status locate_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
                                const qn_gguf_tensor *next)
 {
     if (t->offset % file->alignment != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu", file->path,
-                       QN_STRING_ARGS(t->name), (unsigned long long)t->offset, file->alignment);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu",
+                       file->path, QN_STRING_ARGS(t->name), (unsigned long long)t->offset, file->alignment);
     if (t->offset >= data_bytes || t->bytes > data_bytes - t->offset)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': %zu bytes at offset %llu extend past the end of the data, %zu bytes",
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: tensor '%.*s': %zu bytes at offset %llu extend past the end of the data, %zu bytes",
                        file->path, QN_STRING_ARGS(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
     t->data = data + t->offset;
-    const size_t available_bytes = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
+    const size_t available_bytes =
+        (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
     if (t->bytes > available_bytes || available_bytes == 0)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' at offset %llu overlaps '%.*s' at offset %llu", file->path,
                        QN_STRING_ARGS(t->name), (unsigned long long)t->offset, QN_STRING_ARGS(next->name),
@@ -273,8 +290,8 @@ static qn_status locate_tensors(qn_gguf *file, size_t header_end)
         return QN_OK;
     const size_t data_start = qn_round_up(header_end, file->alignment);
     if (data_start >= file->size)
-        return qn_fail(QN_ERR_FORMAT, "%s: the tensors' data begin at byte %zu of a file of %zu", file->path, data_start,
-                       file->size);
+        return qn_fail(QN_ERR_FORMAT, "%s: the tensors' data begin at byte %zu of a file of %zu", file->path,
+                       data_start, file->size);
     qn_gguf_tensor **sorted;
     QN_TRY(qn_alloc(&sorted, file->n_tensors, sizeof *sorted, "order of tensors"));
     for (size_t i = 0; i < file->n_tensors; i++)
@@ -299,11 +316,12 @@ static qn_status read_structure(qn_gguf *file, struct cursor *c)
     }
     QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, &duplicate));
     if (duplicate < file->n_kv)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path, QN_STRING_ARGS(file->kv[duplicate].key));
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path,
+                       QN_STRING_ARGS(file->kv[duplicate].key));
     QN_TRY(read_alignment(file));
     for (; file->n_tensors < n_tensors; file->n_tensors++) {
-        QN_TRY(
-            qn_realloc_array(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors, "tensors"));
+        QN_TRY(qn_realloc_array(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors,
+                                "tensors"));
         QN_TRY(read_tensor(file, c, file->n_tensors, n_tensors, &file->tensors[file->n_tensors]));
     }
     QN_TRY(qn_name_table_build(&file->tensor_table, file->tensors, file->n_tensors, sizeof *file->tensors, &duplicate));
@@ -329,7 +347,7 @@ static qn_status read_file(qn_gguf *file, int fd)
     return status;
 }
 
-/* The tensors of type 42, and the largest alignment of the model's files. */
+/* Lists the tensors of type 42. *alignment: the largest alignment of the model's files. */
 static size_t list_type_42(const qn_gguf *file, qn_q2_tensor *q2, size_t *alignment)
 {
     size_t n = 0;
@@ -419,8 +437,8 @@ qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
     return find_q2_layout_or_close(out);
 }
 
-/* Maps the data, reads the header. Huge pages, if the file system supports them: reads of 2 MiB and fewer TLB misses. The file
- * is not prefetched, because a caller that reads only the header must not wait for the weights. */
+/* Maps the data and reads the header. Uses huge pages if the file system supports them: reads of 2 MiB, fewer TLB
+ * misses. Does not prefetch the file, because a caller that reads only the header must not wait for the weights. */
 static qn_status read_open(qn_gguf *file, int fd)
 {
     void *memory;
@@ -448,8 +466,8 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
 {
     struct stat st;
     *out = NULL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a pipe,
-                                                                     which is rejected below */
+    /* O_NONBLOCK: open must not wait for the writer of a pipe, which is rejected below */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
     qn_status status = check_regular(path, fd, &st);
@@ -469,7 +487,7 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
 
 /* ---- Changes ---- */
 
-/* The text has the name without folders: clients of a server read it. */
+/* The error text names the file without its folders, since clients of a server read it. */
 static qn_status check_whole(const qn_gguf *file)
 {
     const char *slash = strrchr(file->path, '/');
@@ -493,7 +511,7 @@ static qn_status check_unchanged(const qn_gguf *file)
                : qn_fail(QN_ERR_IO, "%s: was changed or replaced while it was read", file->path);
 }
 
-/* A check of each file of the model. */
+/* Checks each file of the model. */
 static qn_status check_files(const qn_gguf *file, qn_status (*check)(const qn_gguf *file))
 {
     QN_TRY(check(file));

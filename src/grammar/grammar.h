@@ -59,11 +59,10 @@ typedef struct qn_grammar_options {
  * as \uXXXX in lower case.
  *
  * QN_ERR_INVALID       the schema is malformed, or no value validates; with the path in the schema. Numbers in keywords
- * are
- *                      checked wherever they stand, even in branches that have no values
+ *                      are checked wherever they stand, even in branches that have no values
  * QN_ERR_UNSUPPORTED   an unsupported keyword in strict mode, a minimum count above INT32_MAX (such a maximum is no
- * limit), or
- *                      a schema that is too large: work and memory are bounded, whatever it repeats or refers to */
+ *                      limit), or a schema that is too large: work and memory are bounded, whatever it repeats or
+ *                      refers to */
 qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options *options, qn_grammar **out);
 
 /* qn_grammar_from_json - compiles "any JSON value", or with `object` "any JSON object". */

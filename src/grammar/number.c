@@ -73,8 +73,9 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
         }
         if (!lo->exclusive) {
             QN_TRY(free_digits(x, any_yet ? 0 : 1, QN_UNLIMITED, &part));
-        } else { /* no more zeros than a double distinguishes from 0; if the number is greater, a double has no such
-                    fraction */
+        } else {
+            /* no more zeros than a double distinguishes from 0; if the number is greater, a double has no such
+             * fraction */
             uint32_t more, rest, any_zeros;
             if (strcmp(lo->integer, "0") != 0)
                 return QN_OK;

@@ -1,4 +1,4 @@
-/* The state machines of JSON strings, values and keys: tables of transitions. */
+/* The transitions of JSON strings: tables of states by bytes, for values and for keys. */
 #include "grammar/automaton.h"
 
 #include <pthread.h>

@@ -44,7 +44,7 @@ typedef struct qn_trie_node {
  * root. Nodes are in preorder; an extra node at the end holds the ends of the lists. */
 typedef struct qn_shape {
     uint64_t kinds;           /* of the node and its subtree: bits of qn_text_kind */
-    uint32_t end;             /* the first node behind its subtree */
+    uint32_t end;             /* the first node after its subtree */
     uint32_t tokens;          /* begin in qn_shapes.tokens; the end is the next node's begin */
     uint32_t members;         /* begin in qn_shapes.members, likewise: nodes of the byte trie */
     int32_t own_set, all_set; /* index in qn_shapes.sets of its tokens, and of its subtree's; -1: few, not stored as

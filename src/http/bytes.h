@@ -32,8 +32,10 @@ void qn_bytes_print(qn_bytes *bytes, const char *format, ...) QN_PRINTF(2, 3);
 /* qn_is_utf8 - whether a text is valid UTF-8. */
 bool qn_is_utf8(const char *text, size_t length);
 
-/* qn_json_open, qn_json_close - write '{' or '[', and the bracket that closes it. */
+/* qn_json_open - write '{' or '['. */
 void qn_json_open(qn_bytes *bytes, char bracket);
+
+/* qn_json_close - write the bracket that closes an object or an array: '}' or ']'. */
 void qn_json_close(qn_bytes *bytes, char bracket);
 
 /* qn_json_key - write the key of the member whose value is written next. */
@@ -43,7 +45,7 @@ void qn_json_key(qn_bytes *bytes, const char *key);
  * digits that read back as the same float, another one nine digits; a number that is not finite is null. */
 void qn_json_string(qn_bytes *bytes, const char *text);
 void qn_json_text(qn_bytes *bytes, const char *text, size_t length);
-void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length); /* a part of a string, without quotes */
+void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length);   /* a part of a string, without quotes */
 void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length); /* escapes unprintable text */
 void qn_json_integer(qn_bytes *bytes, int64_t value);
 void qn_json_number(qn_bytes *bytes, double value);

@@ -1,4 +1,4 @@
-/* Which files of a repository a name means. */
+/* Selects the files of a repository by name. */
 #include "hub/files.h"
 
 #include "base/append.h"
@@ -39,7 +39,7 @@ static bool is_model(const char *path)
     return qn_hub_path_is_gguf(path) && !strcasestr(qn_hub_path_base(path), "mmproj") && !importance;
 }
 
-/* Counts the parts that are listed, and their bytes. Parts of one model are neighbours in the sorted list. */
+/* Counts the listed parts of a model and their bytes. Parts are adjacent in the sorted list. */
 static void measure(const qn_hub_files *files, qn_hub_model *model)
 {
     char path[QN_HUB_PATH_SIZE];
@@ -66,7 +66,8 @@ qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t
         uint32_t no = 0, n_parts = 1;
         if (!is_model(path) || (qn_gguf_split_numbers(path, &no, &n_parts) && no != 0))
             continue;
-        const qn_status status = qn_realloc_array(models, &capacity, *count + 1, sizeof **models, "models of a repository");
+        const qn_status status =
+            qn_realloc_array(models, &capacity, *count + 1, sizeof **models, "models of a repository");
         if (status) {
             free(*models);
             *models = NULL;
@@ -82,7 +83,7 @@ qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t
 
 /* ---- By file ---- */
 
-/* The selection of one file, or of all parts if it is one of a split model. */
+/* Selects one file, or all parts of a split model. */
 static qn_status take(const qn_hub_files *files, size_t index, qn_hub_selection *selection)
 {
     char path[QN_HUB_PATH_SIZE];
@@ -95,7 +96,8 @@ static qn_status take(const qn_hub_files *files, size_t index, qn_hub_selection 
             qn_gguf_split_rename(path, i, count);
             if (!find(files, path, &index))
                 return qn_fail(QN_ERR_INVALID,
-                               "'%.200s' is one of %" PRIu32 " files of a split model, and the repository lacks '%.200s'",
+                               "'%.200s' is one of %" PRIu32
+                               " files of a split model, and the repository lacks '%.200s'",
                                files->at[selection->count ? selection->at[0] : 0].path, count, path);
         }
         selection->at[selection->count++] = index;
@@ -117,14 +119,14 @@ static qn_status take_named(const qn_hub_files *files, const qn_hub_name *name, 
     if (n_same == 1)
         return take(files, index, selection);
     if (n_same)
-        return qn_fail(QN_ERR_INVALID, "%s: %zu of its files are named '%.200s'; give the path of one", name->repo, n_same,
-                       name->file);
+        return qn_fail(QN_ERR_INVALID, "%s: %zu of its files are named '%.200s'; give the path of one", name->repo,
+                       n_same, name->file);
     return qn_fail(QN_ERR_INVALID, "%s: it has no file '%.200s'", name->repo, name->file);
 }
 
 /* ---- By type ---- */
 
-/* How a model's name has the wanted type; the closest that a model has wins. */
+/* How a model's type matches the wanted one. The closest match of any model wins. */
 enum match { WHOLE, WHOLE_FORMAT, BEGINNING, BEGINNING_OF_FORMAT, WORDS };
 
 static bool begins(const char *type, const char *wanted, bool whole)
@@ -145,9 +147,9 @@ static bool matches(const qn_hub_files *files, const qn_hub_model *model, const 
     return false;
 }
 
-/* "A, B, C and 4 more": names of models, those that match a type unless it is NULL, as far as they fit. */
-static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type, enum match match,
-                      bool types, char *text, size_t size)
+/* Prints "A, B, C and 4 more": the models that match a type, or all if `type` is NULL, as many as fit. */
+static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type,
+                      enum match match, bool types, char *text, size_t size)
 {
     qn_text_buffer to = qn_append_to(text, size);
     size_t n_left = 0;
@@ -183,18 +185,18 @@ static qn_status take_type(const qn_hub_files *files, const qn_hub_name *name, c
         return take(files, models[found].first, selection);
     enumerate(files, models, count, n_found ? name->type : NULL, match, !n_found, list, sizeof list);
     if (n_found)
-        return qn_fail(QN_ERR_INVALID, "%s: %zu models match the type %s; name a file: %s", name->repo, n_found, name->type,
-                       list);
+        return qn_fail(QN_ERR_INVALID, "%s: %zu models match the type %s; name a file: %s", name->repo, n_found,
+                       name->type, list);
     return qn_fail(QN_ERR_INVALID, "%s: no model of type %s; there is %s", name->repo, name->type,
                    count ? list : "no GGUF file");
 }
 
-/* ---- The best ---- */
+/* ---- The preferred model ---- */
 
-/* Best first. */
+/* Most preferred first. */
 enum rank { NATIVE, QUANTISED, HALF, FULL, UNREADABLE };
 
-/* The format of a type as file names spell it: "Q4_K" for "Q4_K_M" and "UD-Q4_K_XL". NULL if quern does not read it. */
+/* The format of a type as file names spell it: "Q4_K" for "Q4_K_M" and "UD-Q4_K_XL". NULL if quern cannot read it. */
 static const qn_type_info *format_of(const char *type)
 {
     char text[QN_HUB_TYPE_SIZE];
@@ -270,22 +272,25 @@ static qn_status take_best(const qn_hub_files *files, const qn_hub_name *name, c
         return take(files, best->first, selection);
     }
     if (smallest)
-        return qn_fail(QN_ERR_INVALID,
-                       "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: "
-                       "name it after ':' to "
-                       "have it all the same",
-                       name->repo, (double)memory * 1e-9, qn_hub_path_base(files->at[smallest->first].path),
-                       (double)smallest->bytes * 1e-9);
+        return qn_fail(
+            QN_ERR_INVALID,
+            "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: "
+            "name it after ':' to "
+            "have it all the same",
+            name->repo, (double)memory * 1e-9, qn_hub_path_base(files->at[smallest->first].path),
+            (double)smallest->bytes * 1e-9);
     for (size_t i = 0; i < count; i++)
         if (models[i].n_listed != models[i].n_parts)
-            return take(files, models[i].first, selection); /* fails, with the part that is missing */
+            return take(files, models[i].first, selection); /* fails and names the missing part */
     enumerate(files, models, count, NULL, WORDS, false, list, sizeof list);
     return qn_fail(QN_ERR_INVALID,
-                   count ? "%s: quern reads the weight type of none of its GGUF files: %s" : "%s: it has no GGUF file%s",
+                   count ? "%s: quern reads the weight type of none of its GGUF files: %s"
+                         : "%s: it has no GGUF file%s",
                    name->repo, list);
 }
 
-qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory, qn_hub_selection *selection)
+qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory,
+                        qn_hub_selection *selection)
 {
     qn_hub_model *models;
     size_t count;

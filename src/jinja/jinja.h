@@ -23,8 +23,9 @@ typedef struct qn_jinja qn_jinja;
  *   source   [length] bytes of UTF-8, copied
  *   out      free it with qn_jinja_free; immutable, several threads may render it at the same time
  *
- * QN_ERR_INVALID       not a valid template: the error text has the line QN_ERR_UNSUPPORTED   an unsupported
- * construct: the error text names it and its line QN_ERR_MEMORY        not enough memory */
+ * QN_ERR_INVALID       not a valid template: the error text has the line
+ * QN_ERR_UNSUPPORTED   an unsupported construct: the error text names it and its line
+ * QN_ERR_MEMORY        not enough memory */
 qn_status qn_jinja_compile(const char *source, size_t length, qn_jinja **out);
 void qn_jinja_free(qn_jinja *jinja);
 
@@ -63,8 +64,7 @@ typedef struct qn_jinja_output {
  *   output      set on success; free it with qn_jinja_output_free
  *
  * QN_ERR_INVALID   the template raised an exception (the error text is the template's own), failed (line and
- * expression), or
- *                  exceeded a limit */
+ *                  expression), or exceeded a limit */
 qn_status qn_jinja_render(const qn_jinja *jinja, const qn_jinja_variable *variables, size_t n, int64_t now,
                           const qn_jinja_limits *limits, qn_jinja_output *output);
 void qn_jinja_output_free(qn_jinja_output *output);

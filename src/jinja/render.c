@@ -219,8 +219,8 @@ static qn_status bind_kwargs(qn_run *r, qn_scope *scope, const qn_node *node, co
 {
     enum { NAMES_PER_STEP = 8 };
     qn_value rest, caller = qn_value_undefined("caller");
-    QN_TRY(qn_run_work(r, (uint64_t)call->n_named * (1 + node->n_args) / NAMES_PER_STEP)); /* includes the work of
-                                                                                              parameter_value */
+    /* includes the work of parameter_value */
+    QN_TRY(qn_run_work(r, (uint64_t)call->n_named * (1 + node->n_args) / NAMES_PER_STEP));
     QN_TRY(qn_value_dict(&r->arena, QN_VALUE_DICT, &rest));
     for (size_t j = 0; j < call->n_named; j++) {
         qn_value key;

@@ -120,7 +120,7 @@ qn_status qn_item_of(qn_run *r, const qn_value *value, const qn_value *key, qn_v
 /* qn_items_of - the items of an iteration over a value. A generator is used up. */
 qn_status qn_items_of(qn_run *r, const qn_value *value, const qn_value **items, size_t *n);
 
-/* ---- Functions by name (filters.c, tests.c, methods.c, functions.c): NULL if there is none ---- */
+/* ---- Functions by name (filters.c, tests.c, functions.c): NULL if there is none ---- */
 
 const qn_builtin *qn_find_filter(const char *name, size_t length);
 const qn_builtin *qn_find_test(const char *name, size_t length);

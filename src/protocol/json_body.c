@@ -1,4 +1,4 @@
-/* The JSON of a body, read with limits, and its fields. */
+/* Reads the JSON of a body, within limits, and its fields. */
 #include "protocol/json_body.h"
 
 #include "base/memory.h"
@@ -17,7 +17,7 @@ enum { MAX_DEPTH = 128 };
 
 bool qn_reading_take(qn_reading *r, size_t bytes)
 {
-    enum { STEP = 16 << 10 }; /* so that few promises are made */
+    enum { STEP = 16 << 10 }; /* so that memory is reserved in few steps */
     size_t more;
     if (bytes > r->left) {
         const size_t lacks = bytes - r->left;
@@ -36,7 +36,8 @@ bool qn_reading_refuse(const qn_reading *r, qn_refusal *refusal)
 {
     if (!r->is_over || qn_account_refused(r->account) != QN_LIMIT_NONE)
         return qn_refuse_over(r->account, refusal);
-    return qn_refuse(refusal, 413, "request_too_large", NULL, "the body has more values than one of its length may have");
+    return qn_refuse(refusal, 413, "request_too_large", NULL,
+                     "the body has more values than a body of its length may have");
 }
 
 size_t qn_reading_end(qn_reading *r)
@@ -93,7 +94,7 @@ json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_re
     else if (!json)
         qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
     else if (!json_is_object(json))
-        qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", qn_json_type_name(json));
+        qn_refuse(refusal, 400, "invalid_json", NULL, "the body is %s, expected an object", qn_json_type_name(json));
     if (json_is_object(json) && qn_body_check_zeros(json, refusal))
         return json;
     json_decref(json);
@@ -111,7 +112,8 @@ json_t *qn_field(const json_t *object, const char *name)
 
 bool qn_json_is(const json_t *value, const char *text)
 {
-    return json_is_string(value) && json_string_length(value) == strlen(text) && !strcmp(json_string_value(value), text);
+    return json_is_string(value) && json_string_length(value) == strlen(text) &&
+           !strcmp(json_string_value(value), text);
 }
 
 bool qn_field_number(const json_t *object, const char *name, double least, double most, float *out, qn_refusal *refusal)
@@ -140,7 +142,8 @@ bool qn_json_integer_of(const json_t *value, int64_t *out)
     return true;
 }
 
-bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out, qn_refusal *refusal)
+bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out,
+                      qn_refusal *refusal)
 {
     const json_t *value = qn_field(object, name);
     int64_t number;

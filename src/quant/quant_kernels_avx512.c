@@ -58,7 +58,8 @@ static void quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks
     }
 }
 
-static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                        int8_t *factor)
 {
     (void)offset, (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q1_0_BYTES) {
@@ -73,8 +74,8 @@ static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, 
     }
 }
 
-/* Adds `place` times the code of 16 (8) weights: the code is 1, 2 from the bound on and 0 up to its negative. The caller has
- * added the ones. */
+/* Adds `place` times the code of 16 (8) weights, minus 1: +1 from the bound on, -1 down from its negative. The
+ * caller has added the ones. */
 static inline __m512i add_digits(__m512i values, const float *weights, float bound, int32_t place)
 {
     const __m512 x = _mm512_loadu_ps(weights);
@@ -90,14 +91,15 @@ static inline __m256i add_8_digits(__m256i values, const float *weights, float b
     return _mm256_mask_sub_epi32(values, _mm256_cmp_ps_mask(x, _mm256_set1_ps(-bound), _CMP_LE_OQ), values, place);
 }
 
-/* ceil(256 v / 243) of v up to 242, by a multiplication and shift that divide 256 v + 242 exactly; 16 bytes. */
+/* ceil(256 v / 243) for v up to 242, by a multiplication and shift that divide 256 v + 242 exactly; 16 bytes. */
 static inline __m128i fractions(__m512i values)
 {
     const __m512i dividend = _mm512_add_epi32(_mm512_slli_epi32(values, 8), _mm512_set1_epi32(242));
     return _mm512_cvtepi32_epi8(_mm512_srli_epi32(_mm512_mullo_epi32(dividend, _mm512_set1_epi32(69043)), 24));
 }
 
-/* The ranges of qn_trit_place, each vector a digit of all bytes of a range; of the last one a vector has all digits. */
+/* Stores the ranges of qn_trit_place. Each vector holds one digit of all bytes of a range; for the last range it
+ * holds all digits. */
 static inline void store_ptq1_0(const float *weights, float bound, uint8_t *block)
 {
     static const int32_t places[] = { 81, 27, 9, 3, 1 };
@@ -111,7 +113,8 @@ static inline void store_ptq1_0(const float *weights, float bound, uint8_t *bloc
     tail = add_8_digits(tail, weights + 120, bound, tail_places);
     __m128i third = _mm_add_epi32(_mm256_castsi256_si128(tail), _mm256_extracti128_si256(tail, 1));
     third = _mm_add_epi32(third, _mm_shuffle_epi32(third, 0x4e));
-    const __m128i high = fractions(_mm512_inserti64x4(_mm512_castsi256_si512(second), _mm256_castsi128_si256(third), 1));
+    const __m128i high =
+        fractions(_mm512_inserti64x4(_mm512_castsi256_si512(second), _mm256_castsi128_si256(third), 1));
     const uint16_t last = (uint16_t)_mm_extract_epi16(high, 4);
     _mm_storeu_si128((__m128i *)(void *)block, fractions(first));
     _mm_storel_epi64((__m128i *)(void *)(block + 16), high);
@@ -131,7 +134,8 @@ static void quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *bloc
     }
 }
 
-static uint32_t largest_difference(const float *weights, const uint8_t *codes, const float *scales, int zero_point, size_t n)
+static uint32_t largest_difference(const float *weights, const uint8_t *codes, const float *scales, int zero_point,
+                                   size_t n)
 {
     const __m512i all_codes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512 units = _mm512_cvtepi32_ps(_mm512_sub_epi32(all_codes, _mm512_set1_epi32(zero_point)));
@@ -187,13 +191,13 @@ static size_t pack_ptq1_0(qn_type source, const uint8_t *weights, size_t n_block
             largest = _mm512_max_epu16(largest, _mm512_and_si512(x[i], magnitude_bits));
         }
         const uint16_t magnitude = largest_of_32(largest);
-        /* In a block of zeros a zero is both, which gives its code 1 again. */
+        /* In a block of zeros `plus` and `minus` are both 0, so a zero matches both and keeps code 1. */
         const __m512i plus = _mm512_set1_epi16((int16_t)magnitude);
         const __m512i minus = _mm512_set1_epi16((int16_t)(magnitude ? magnitude | 0x8000 : 0));
         __mmask64 known = ~(__mmask64)0;
         for (size_t i = 0; i < 4; i += 2) {
-            const __mmask64 is_plus = _mm512_cmpeq_epi16_mask(x[i], plus) | (__mmask64)_mm512_cmpeq_epi16_mask(x[i + 1], plus)
-                                                                                << 32;
+            const __mmask64 is_plus =
+                _mm512_cmpeq_epi16_mask(x[i], plus) | (__mmask64)_mm512_cmpeq_epi16_mask(x[i + 1], plus) << 32;
             const __mmask64 is_minus =
                 _mm512_cmpeq_epi16_mask(x[i], minus) | (__mmask64)_mm512_cmpeq_epi16_mask(x[i + 1], minus) << 32;
             const __mmask64 is_zero = _mm512_testn_epi16_mask(x[i], magnitude_bits) |

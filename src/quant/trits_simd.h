@@ -1,5 +1,5 @@
-/* Codes of PTQ1_0, shared by the AVX2 and AVX-512 variants. Digit n of all bytes of a range of qn_trit_place is contiguous
- * among the codes, so that a vector with all bytes of a block has one digit of each. */
+/* Codes of PTQ1_0 for the AVX2 and AVX-512 variants. In each range of qn_trit_place, the codes of digit n of all
+ * bytes are contiguous, so a vector with all bytes of a block yields one digit of each. */
 #ifndef QN_QUANT_TRITS_SIMD_H
 #define QN_QUANT_TRITS_SIMD_H
 
@@ -8,7 +8,7 @@
 
 #include <immintrin.h>
 
-/* Where the codes of the second and third range begin: 16 bytes of five digits, 8 bytes of five, 2 bytes of four. */
+/* Offsets of the codes of the second and third range: 16 bytes of five digits, 8 bytes of five, 2 bytes of four. */
 enum { PTQ1_0_RANGE2 = 80, PTQ1_0_RANGE3 = 120 };
 
 /* The largest of eight 16-bit magnitudes. */
@@ -26,8 +26,8 @@ static inline void unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t
     for (size_t b = 0; b < n_blocks; b++, blocks += QN_PTQ1_0_BYTES, codes += QN_PTQ1_0_WEIGHTS, scale += 4) {
         /* The second load begins 4 bytes early: a block ends 28 bytes after its beginning. */
         const __m128i end = _mm_srli_si128(_mm_loadu_si128((const __m128i *)(const void *)(blocks + 12)), 4);
-        __m256i x =
-            _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)blocks)), end, 1);
+        __m256i x = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)blocks)), end, 1);
         _mm_storeu_ps(scale, _mm_set1_ps(qn_load_f16(blocks + QN_PTQ1_0_SCALE)));
         for (size_t digit = 0; digit < 5; digit++) {
             /* The highest digit is (x >= 86) + (x >= 171); 3 x mod 256 carries the next one up. */
@@ -69,7 +69,8 @@ static inline __m128i join_digits(const uint8_t *codes, size_t width, size_t n_d
     return value;
 }
 
-/* ceil(256 v / 243) = v + ceil(13 v / 243). The multiplication and shift divide by 243 exactly up to 3388 = 13 * 242 + 242. */
+/* ceil(256 v / 243) = v + ceil(13 v / 243). The multiplication and shift divide by 243 exactly up to 3388 = 13 * 242
+ * + 242. */
 static inline __m128i byte_fractions(__m128i values)
 {
     const __m256i v = _mm256_cvtepu8_epi16(values);

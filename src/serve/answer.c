@@ -488,7 +488,9 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
 {
     if (!find_origin(a))
         return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
-    const qn_origin origin = { .id = a->params.id, .secret = a->secret, .created = a->created, .seed = a->seed };
+    const qn_exchange_origin origin = {
+        .id = a->params.id, .secret = a->secret, .created = a->created, .seed = a->seed
+    };
     qn_reading reading = { .limits = a->params.limits, .account = a->params.account };
     json_t *json = qn_body_read(a->body.data ? a->body.data : "", a->body.length, &reading, refusal);
     if (!qn_registry_frees(a->params.registry))

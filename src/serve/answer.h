@@ -60,6 +60,8 @@ typedef struct qn_answer_view {
 
 /* qn_outbox_init - create the outbox, empty. QN_ERR_MEMORY: no lock; QN_ERR_IO: no event descriptor. */
 qn_status qn_outbox_init(qn_outbox *outbox);
+
+/* qn_outbox_free - free the outbox; its answers must have been taken. */
 void qn_outbox_free(qn_outbox *outbox);
 
 /* qn_outbox_begin - make event_fd unreadable, before answers are taken. */
@@ -98,9 +100,10 @@ void qn_answer_refuse(qn_answer *answer, const qn_refusal *refusal);
 /* qn_answer_client - returns qn_answer_params.client. */
 const char *qn_answer_client(const qn_answer *answer);
 
-/* qn_answer_link, qn_answer_linked - set and get the next answer in a queue of the worker pool. The pool's lock is
- * held. */
+/* qn_answer_link - set the next answer in a queue of the worker pool. The pool\'s lock is held. */
 void qn_answer_link(qn_answer *answer, qn_answer *next);
+
+/* qn_answer_linked - returns the next answer in that queue. The pool\'s lock is held. */
 qn_answer *qn_answer_linked(const qn_answer *answer);
 
 /* ---- For the I/O thread ---- */

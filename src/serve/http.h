@@ -213,10 +213,15 @@ void qn_gate_refuse_head(qn_http *http, int status, const char *why);
 
 /* ---- Requests, request.c ---- */
 
-/* qn_request_begin, qn_request_handle, qn_request_completed - libmicrohttpd's callbacks. */
+/* qn_request_begin - libmicrohttpd's callback: the first line of a request was read. Returns the qn_http_request. */
 void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd);
+
+/* qn_request_handle - libmicrohttpd's callback: headers or a piece of the body were read, or the request is
+ * complete. */
 enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
                                   const char *version, const char *data, size_t *length, void **context);
+
+/* qn_request_completed - libmicrohttpd's callback: the request has ended. */
 void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
 
 /* qn_request_lose - end the connection's request, if it has one. libmicrohttpd does not always report the completion of
@@ -242,12 +247,18 @@ void qn_requests_end(qn_http *http);
 
 /* ---- Answers, respond.c ---- */
 
-/* qn_respond_refusal, qn_respond_resource, qn_respond_options, qn_respond_answer - queue a response: the refusal, the
- * resource of a GET request, the answer to OPTIONS, the bytes of an accepted answer. MHD_NO: no memory; libmicrohttpd
- * closes the connection. */
+/* The four functions below queue a response. MHD_NO: no memory; libmicrohttpd closes the connection. */
+
+/* qn_respond_refusal - send the request's refusal. */
 enum MHD_Result qn_respond_refusal(qn_http_request *request, bool closes);
+
+/* qn_respond_resource - send the resource of a GET request, or a refusal. */
 enum MHD_Result qn_respond_resource(qn_http_request *request);
+
+/* qn_respond_options - answer OPTIONS. */
 enum MHD_Result qn_respond_options(qn_http_request *request);
+
+/* qn_respond_answer - send an answer, which is accepted. */
 enum MHD_Result qn_respond_answer(qn_http_request *request);
 
 #endif

@@ -19,15 +19,16 @@ void qn_metrics_free(qn_metrics *metrics); /* NULL is allowed */
 /* qn_metrics_request - count an answered request. The status is 100 to 599; 499: the client disconnected before. */
 void qn_metrics_request(qn_metrics *metrics, size_t route, int status);
 
-/* qn_metrics_connected, qn_metrics_disconnected - count a connection that was opened, or closed. */
+/* qn_metrics_connected - count a connection that was opened. */
 void qn_metrics_connected(qn_metrics *metrics);
+
+/* qn_metrics_disconnected - count a connection that was closed. */
 void qn_metrics_disconnected(qn_metrics *metrics);
 
 /* qn_metrics_refused - count a connection that was closed because there were too many. */
 void qn_metrics_refused(qn_metrics *metrics);
 
 /* qn_model_metrics_create - free it with qn_model_metrics_free. QN_ERR_MEMORY. */
-
 qn_status qn_model_metrics_create(qn_model_metrics **out);
 void qn_model_metrics_free(qn_model_metrics *metrics); /* NULL is allowed */
 

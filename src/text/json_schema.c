@@ -1,11 +1,11 @@
-/* References of JSON schemas, equal values, and what keywords say of types. */
+/* References of JSON schemas, equality of values, and the types that keywords imply. */
 #include "text/json_schema.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of a text that are compared in one step. */
+/* Bytes of a text whose comparison counts as one step. */
 enum { BYTES_A_STEP = 32 };
 
 static int hex_digit(char c)

@@ -39,11 +39,9 @@ typedef struct qn_tokenizer qn_tokenizer;
  * integer, means that there is no such token. Of tokens with the same text the first is used.
  *
  * QN_ERR_UNSUPPORTED   the file has no tokeniser (no tokenizer.ggml.model, or "no_vocab"), an unsupported tokeniser
- * model or an
- *                      unsupported pre-tokeniser
- * QN_ERR_FORMAT        arrays are missing or of different lengths, merges are malformed or contain unknown tokens, or
- * ids are
- *                      outside the vocabulary */
+ *                      model or an unsupported pre-tokeniser
+ * QN_ERR_FORMAT        arrays are missing or of different lengths, merges are malformed or contain unknown tokens,
+ *                      or ids are outside the vocabulary */
 qn_status qn_tokenizer_create(const qn_gguf *file, qn_tokenizer **out);
 void qn_tokenizer_free(qn_tokenizer *tok);
 

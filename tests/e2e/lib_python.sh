@@ -11,8 +11,8 @@ python_with() {
         flock 9
         [ ! -e "$folder/complete" ] || exit 0
         rm -rf "$folder"
-        # Few retries: where packets are dropped, pip would wait for longer than the test may take.
-        python3 -m venv "$folder" && "$folder/bin/python" -m pip --disable-pip-version-check install -q --retries 1 --timeout 30 "$@" &&
+        # Few retries: where packets are dropped, pip would wait for longer than the test may take. What is imported alone is compiled.
+        python3 -m venv "$folder" && "$folder/bin/python" -m pip --disable-pip-version-check install -q --no-compile --retries 1 --timeout 30 "$@" &&
             touch "$folder/complete"
     ) 9>"$folder.lock" >"$work/log" 2>&1 || {
         echo "skipped: no Python with $*: $(tail -n 1 "$work/log")"

@@ -1,9 +1,10 @@
-/* quern bench-serve against a hostile server: answers, lists of models and streams of events of any bytes. Whatever comes, the run ends
- * with a status.
+/* quern bench-serve against a hostile server: answers, lists of models and event streams of any bytes. In every case
+ * the run ends with a status.
  *
- * An input is: a byte of options, then answers with a byte 0x1e between them. The first byte of an answer says what it is: 'M' a list of
- * models, 'J' JSON, 'E' three digits of a status and a body, 'S' events, 'C' events in chunks, of which the next byte is the size; else
- * all of it is the answer, status line and headers included. An empty one is events that are sound. */
+ * An input is: a byte of options, then answers separated by a byte 0x1e. The first byte of an answer is its kind:
+ * 'M' a list of models, 'J' JSON, 'E' three digits of a status and a body, 'S' events, 'C' events in chunks whose
+ * size is the next byte; otherwise all of it is the answer, including status line and headers. An empty one is a
+ * sound event stream. */
 #include "hostile_server.h"
 
 #include "cli/args.h"
@@ -28,12 +29,16 @@ static void make(const char *request, const uint8_t *item, size_t n, struct answ
     n -= n > 0;
     switch (kind) {
     case 'M':
-    case 'J': answer_body(answer, "200 OK", "application/json", n ? (const void *)item : models, n ? n : strlen(models)); break;
+    case 'J':
+        answer_body(answer, "200 OK", "application/json", n ? (const void *)item : models, n ? n : strlen(models));
+        break;
     case 'E':
         snprintf(status, sizeof status, "%.*s", (int)(n < 3 ? n : 3), item);
         answer_body(answer, status, "application/json", item + strlen(status), n - strlen(status));
         break;
-    case 'S': answer_body(answer, "200 OK", "text/event-stream", n ? (const void *)item : sound, n ? n : strlen(sound)); break;
+    case 'S':
+        answer_body(answer, "200 OK", "text/event-stream", n ? (const void *)item : sound, n ? n : strlen(sound));
+        break;
     case 'C':
         if (n)
             answer_chunked(answer, "200 OK", "text/event-stream", item + 1, n - 1, 1u + *item);

@@ -1,7 +1,7 @@
-/* Files of API keys: any bytes are read as one, twice, with an argument before it. What is accepted can be found by its keys alone,
- * and a file that is refused leaves the keys as they were.
+/* Files of API keys: any bytes are read as one, twice, with a key from an argument before it. An accepted file's keys
+ * can be found, and nothing else; a refused file leaves the keys unchanged.
  *
- * An input is: a header's value, a zero byte, a file, a zero byte, the file that it is replaced by. */
+ * An input is: a header's value, a zero byte, a file, a zero byte, the file that replaces it. */
 #include "fuzz.h"
 
 #include "http/keys.h"
@@ -24,18 +24,19 @@ static bool is_visible(const char *text)
     return true;
 }
 
-/* A header's value finds a key, or not; what is found has a name and a scope. */
+/* Whether a header's value finds a key; a found key has a name and a scope. */
 static bool finds(qn_keys *keys, const char *authorization, const char *api_key)
 {
     qn_key key;
     if (!qn_keys_find(keys, authorization, api_key, &key))
         return false;
-    require(*key.name && strnlen(key.name, sizeof key.name) < sizeof key.name && is_visible(key.name), "a key has a name");
+    require(*key.name && strnlen(key.name, sizeof key.name) < sizeof key.name && is_visible(key.name),
+            "a key has a name");
     require(strnlen(key.scope, sizeof key.scope) == 32, "a key has a scope");
     return true;
 }
 
-/* Whether a line of the file is this key, told in another way than keys.c does. */
+/* Whether a line of the file is this key, determined in another way than in keys.c. */
 static bool has_line(const char *file, size_t size, const char *key)
 {
     for (size_t at = 0, end; at < size; at = end + 1) {
@@ -76,7 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const bool is_known = finds(keys, NULL, header);
         require(!is_known || has_line(texts[1], lengths[1], header) || !strcmp(header, "secret-of-an-argument"),
                 "what is found is there");
-        require(finds(keys, "Bearer secret-of-an-argument", NULL) && finds(keys, "bearer  secret-of-an-argument", header),
+        require(finds(keys, "Bearer secret-of-an-argument", NULL) &&
+                    finds(keys, "bearer  secret-of-an-argument", header),
                 "the argument is found");
         require(!finds(keys, NULL, "") && !finds(keys, "Bearer ", "") && !finds(keys, NULL, NULL), "nothing is no key");
         (void)finds(keys, bearer, NULL);
@@ -87,7 +89,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         !strcmp(header, "secret-of-an-argument"),
                     "what was removed is not found");
         else
-            require(*qn_error_text() && finds(keys, NULL, header) == is_known, "a file that is refused changes nothing");
+            require(*qn_error_text() && finds(keys, NULL, header) == is_known,
+                    "a file that is refused changes nothing");
         require(finds(keys, NULL, "secret-of-an-argument"), "the argument stays");
         qn_keys_free(keys);
     } else {

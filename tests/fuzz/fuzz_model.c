@@ -1,14 +1,15 @@
-/* Whole models of hostile files: a golden model is edited (gguf_edits.h), loaded, and evaluated. Whatever is in the file, it is refused
- * with a text or gives logits, in memory that its size bounds.
+/* Whole models from hostile files: a golden model is edited (gguf_edits.h), loaded, and evaluated. Any file is refused
+ * with a text or gives logits, in memory bounded by its size.
  *
- * An input is: a byte that chooses the model, one for the session, edits. */
+ * An input is: a byte that selects the model, one for the session, edits. */
 #include "gguf_edits.h"
 
 #include "quern/quern.h"
 
-static const char *const names[] = { "llama-yarn.bf16",     "qwen35.q1_0",           "qwen2.q1_0",          "qwen3-linear.f16",
-                                     "qwen35-rotated.q1_0", "qwen35-rotated.ptq1_0", "qwen35-rotated.q2_0", "qwen35-yarn.f16",
-                                     "llama-linear.bf16",   "qwen35-rotated.pq2_0",  "qwen35.ptq1_0",       "qwen35.q2_0" };
+static const char *const names[] = { "llama-yarn.bf16",      "qwen35.q1_0",         "qwen2.q1_0",
+                                     "qwen3-linear.f16",     "qwen35-rotated.q1_0", "qwen35-rotated.ptq1_0",
+                                     "qwen35-rotated.q2_0",  "qwen35-yarn.f16",     "llama-linear.bf16",
+                                     "qwen35-rotated.pq2_0", "qwen35.ptq1_0",       "qwen35.q2_0" };
 enum { N_NAMES = sizeof names / sizeof *names, N_CTX = 16 };
 
 static struct {
@@ -29,7 +30,7 @@ static void set_up(void)
     require(edited, "memory");
 }
 
-/* Two tokens in a batch, one more, then the second again. */
+/* Evaluates two tokens in a batch, one more, then the second again. */
 static void evaluate(qn_model *model, uint8_t choice)
 {
     static const char *const formats[] = { "f16", "aura4", "aura3", "aura8" };

@@ -1,6 +1,6 @@
-/* Fuzzing headers of safetensors files: the bytes are the JSON text, but for the first two, which give the size of the data
- * after it. Whatever the header says, what is accepted fills the data without gaps, and its last byte can be read. The seeds are
- * made by tools/fuzz_corpus_convert.py. */
+/* Headers of safetensors files: the bytes are the JSON text, after two bytes that give the size of the data. An
+ * accepted header fills the data without gaps, and its last byte can be read. tools/fuzz_corpus_convert.py makes the
+ * seeds. */
 #include "gguf/safetensors.h"
 
 #include <stdio.h>
@@ -19,7 +19,8 @@ static void check(const qn_safetensors *file, uint64_t data_bytes)
         uint8_t byte;
         for (uint32_t d = 0; d < QN_SAFETENSORS_MAX_DIMS; d++)
             values *= t->dims[d];
-        if (t->begin != end || t->n_dims > QN_SAFETENSORS_MAX_DIMS || (values && t->bytes % values) || (!values && t->bytes))
+        if (t->begin != end || t->n_dims > QN_SAFETENSORS_MAX_DIMS || (values && t->bytes % values) ||
+            (!values && t->bytes))
             abort();
         if (t->bytes && qn_safetensors_read(file, t, t->bytes - 1, &byte, 1) != 0)
             abort();

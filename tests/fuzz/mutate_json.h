@@ -1,8 +1,9 @@
-/* Mutations of JSON as a tree, by Jansson: values and keys are replaced, copied, moved, nested and repeated, so that inputs stay JSON and
- * reach what reads their fields. One mutation in eight, and all of what is no JSON, is of bytes.
+/* Mutations of JSON as a tree, by Jansson: values and keys are replaced, copied, moved, nested and repeated, so that
+ * inputs stay JSON and reach the code that reads their fields. One mutation in eight, and any input that is not JSON,
+ * is mutated as bytes.
  *
- * A target defines json_words, keys and texts that the code looks for with NULL at the end, before it includes this, and calls
- * mutate_json from its LLVMFuzzerCustomMutator. */
+ * Before it includes this, a target defines json_words: keys and texts that the code looks for, with NULL at the
+ * end. It calls mutate_json from its LLVMFuzzerCustomMutator. */
 #ifndef QN_TESTS_MUTATE_JSON_H
 #define QN_TESTS_MUTATE_JSON_H
 
@@ -58,7 +59,7 @@ static inline struct json_node *any_node(struct json_mutation *m)
     return &m->nodes[draw(m, m->n_nodes)];
 }
 
-/* Takes `value`. */
+/* Replaces a node's value; owns `value`. */
 static inline void put_node(struct json_mutation *m, const struct json_node *node, json_t *value)
 {
     if (!value)
@@ -85,9 +86,10 @@ static inline const char *any_word(struct json_mutation *m)
 
 static inline json_t *new_number(struct json_mutation *m)
 {
-    static const json_int_t integers[] = { 0,     1,         -1,        2,         3,         7,         8,        63,    64,
-                                           65,    127,       128,       255,       256,       511,       512,      65535, 65536,
-                                           99999, INT32_MAX, INT32_MIN, 1ll << 32, 1ll << 53, INT64_MAX, INT64_MIN };
+    static const json_int_t integers[] = { 0,         1,         -1,        2,        3,     7,         8,
+                                           63,        64,        65,        127,      128,   255,       256,
+                                           511,       512,       65535,     65536,    99999, INT32_MAX, INT32_MIN,
+                                           1ll << 32, 1ll << 53, INT64_MAX, INT64_MIN };
     static const double reals[] = { 0.5,
                                     -0.0,
                                     1.0,
@@ -116,7 +118,7 @@ static inline json_t *new_string(struct json_mutation *m)
     };
     if (draw(m, 3) == 0)
         return json_string(any_word(m));
-    if (draw(m, 4) == 0) { /* one that is long */
+    if (draw(m, 4) == 0) { /* a long one */
         char *text = malloc(20000);
         const size_t n = draw(m, draw(m, 2) ? 300 : 20000);
         require(text, "memory");
@@ -141,7 +143,7 @@ static inline json_t *new_value(struct json_mutation *m)
     }
 }
 
-/* The bytes of a string, mutated. NULL: they are no text. */
+/* A string with its bytes mutated; NULL if they are not text. */
 static inline json_t *mutated_string(const json_t *value)
 {
     char text[JSON_MAX_STRING + 1];
@@ -162,8 +164,9 @@ static inline json_t *changed_value(struct json_mutation *m, const json_t *value
         return json_integer((json_int_t)changes[draw(m, 8)]);
     }
     if (json_is_real(value) && draw(m, 2)) {
-        const double n = json_real_value(value), changes[] = { -n, n / 2, n * 1000, n * 1e150, 1 / (n != 0 ? n : 1), n + 0.5 };
-        return json_real(changes[draw(m, 6)]); /* NULL, if it is no number */
+        const double n = json_real_value(value),
+                     changes[] = { -n, n / 2, n * 1000, n * 1e150, 1 / (n != 0 ? n : 1), n + 0.5 };
+        return json_real(changes[draw(m, 6)]); /* NULL if it is not a number */
     }
     return draw(m, 4) ? new_number(m) : new_value(m);
 }
@@ -178,7 +181,7 @@ static inline void remove_node(const struct json_node *node)
         json_array_remove(node->parent, node->index);
 }
 
-/* In an array: copies of an element; in an object: keys of one value. */
+/* In an array: copies an element; in an object: adds keys with one value. */
 static inline void repeat_node(struct json_mutation *m, const struct json_node *node)
 {
     const size_t n = draw(m, 16) ? 1 + draw(m, 3) : 1 + draw(m, 600);
@@ -246,9 +249,10 @@ static inline void mutate_tree(struct json_mutation *m)
     }
 }
 
-/* mutate_json - mutate the bytes from `begin` to `end` of an input of [size] as JSON; what is behind them follows the result. Returns
- * the new size. */
-static inline size_t mutate_json(uint8_t *data, size_t size, size_t max_size, size_t begin, size_t end, unsigned int seed)
+/* mutate_json - mutates the bytes from `begin` to `end` of an input of [size] as JSON; the bytes after them follow
+ * the result. Returns the new size. */
+static inline size_t mutate_json(uint8_t *data, size_t size, size_t max_size, size_t begin, size_t end,
+                                 unsigned int seed)
 {
     struct json_mutation *m = calloc(1, sizeof *m);
     require(m, "memory");
@@ -263,7 +267,8 @@ static inline size_t mutate_json(uint8_t *data, size_t size, size_t max_size, si
         for (uint64_t left = 1 + draw(m, 3); left; left--)
             mutate_tree(m);
         n = json_dumpb(m->root, text, room,
-                       JSON_ENCODE_ANY | (draw(m, 8) ? JSON_COMPACT : JSON_INDENT(1)) | (draw(m, 8) ? 0 : JSON_ENSURE_ASCII));
+                       JSON_ENCODE_ANY | (draw(m, 8) ? JSON_COMPACT : JSON_INDENT(1)) |
+                           (draw(m, 8) ? 0 : JSON_ENSURE_ASCII));
     }
     if (n && n <= room) {
         memmove(data + begin + n, data + end, behind);

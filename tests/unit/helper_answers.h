@@ -1,4 +1,5 @@
-/* Answers of unit tests: events that the test makes up, given to one exchange, and what it appends. */
+/* Answers of unit tests: passes events that the test makes up to an exchange, and collects the bytes that it
+ * appends. */
 #ifndef QN_TESTS_HELPER_ANSWERS_H
 #define QN_TESTS_HELPER_ANSWERS_H
 
@@ -40,9 +41,12 @@ static inline void text(size_t request, const char *text)
     give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = strlen(text) });
 }
 
-static inline void output(size_t request, qn_output_event_kind kind, const char *text, size_t call, qn_output_call_end call_end)
+static inline void output(size_t request, qn_output_event_kind kind, const char *text, size_t call,
+                          qn_output_call_end call_end)
 {
-    const qn_output_event event = { .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = call_end };
+    const qn_output_event event = {
+        .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = call_end
+    };
     give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = &event });
 }
 

@@ -63,7 +63,7 @@ static inline qn_aura_codec *new_codec(size_t dim, unsigned bits)
     return codec;
 }
 
-/* A cache with random rows in its first n_keys positions, and these rows as decoded from it, [n_kv_heads, n_keys, dim].
+/* A cache with random rows in its first n_keys positions, and the rows decoded from it, [n_kv_heads, n_keys, dim].
  * All bits of later positions are 1: NaN as scales. */
 typedef struct aura_case {
     qn_aura_cache cache;
@@ -78,7 +78,8 @@ static inline aura_case new_case(size_t dim, unsigned key_bits, unsigned value_b
     cache->key_codec = new_codec(dim, key_bits);
     cache->value_codec = new_codec(dim, value_bits);
     const size_t rows = n_kv_heads * capacity, n = n_keys * n_kv_heads * dim;
-    const size_t key_words = rows * qn_aura_words(cache->key_codec), value_words = rows * qn_aura_words(cache->value_codec);
+    const size_t key_words = rows * qn_aura_words(cache->key_codec),
+                 value_words = rows * qn_aura_words(cache->value_codec);
     cache->key_codes = u32(memory(key_words * 4, 0xff), key_words);
     cache->value_codes = u32(memory(value_words * 4, 0xff), value_words);
     cache->key_scales = f32(memory(rows * 4, 0xff), rows);
@@ -119,7 +120,7 @@ static inline void free_case(aura_case *c)
     free(c->values);
 }
 
-/* One query over keys [from, to) of decoded rows, in double. `sink` is NaN if there is none. */
+/* The attention of one query over keys [from, to) of decoded rows, in double. `sink` is NaN if there is none. */
 static inline void attend_float64(const float *query, const float *keys, const float *values, size_t from, size_t to,
                                   size_t dim, double scale, double sink, double *out)
 {

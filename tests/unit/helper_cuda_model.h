@@ -33,6 +33,14 @@ static inline void read_golden(struct cuda_fixture *x, const char *golden)
     assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
 }
 
+/* bits: of AURA codes, 0 for fp16. */
+static inline void set_format(struct cuda_fixture *x, unsigned bits)
+{
+    char name[16];
+    snprintf(name, sizeof name, bits ? "aura%u" : "f16", bits);
+    assert_ok(qn_kv_format_named(name, &x->format));
+}
+
 /* Adds the executor of x->plan; bits: of AURA codes, 0 for fp16. */
 static inline void create_device(struct cuda_fixture *x, unsigned bits)
 {
@@ -41,12 +49,10 @@ static inline void create_device(struct cuda_fixture *x, unsigned bits)
         .cache_folder = "", .nvcc = "", .nvrtc = x->nvrtc ? x->nvrtc : "", .code = x->nvrtc ? qn_gpu_code_built_in() : &no_code
     };
     unsigned cpu;
-    char name[16];
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
     assert_ok(qn_cpu_features(&cpu));
-    snprintf(name, sizeof name, bits ? "aura%u" : "f16", bits);
-    assert_ok(qn_kv_format_named(name, &x->format));
+    set_format(x, bits);
     assert_ok(qn_team_create(1, &x->team));
     const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .cpu = cpu },
                                              .driver = driver,

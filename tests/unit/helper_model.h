@@ -40,7 +40,7 @@ static inline void tear_down(struct fixture *x)
     free(x->data);
 }
 
-/* What one sequence keeps. */
+/* The memory of one sequence. */
 struct memory {
     qn_cpu_caches *caches;
     qn_cpu_memory *of;
@@ -64,18 +64,19 @@ static inline void free_memory(struct memory *m)
     qn_cpu_caches_free(m->caches);
 }
 
-/* Row `position` of a sequence whose memory is prepared for it. */
+/* Row `position` of a sequence whose memory has been prepared for it. */
 static inline qn_row row_of_memory(const struct memory *m, int32_t token, uint32_t position)
 {
     return (qn_row){ .token = token, .position = position, .memory = &m->of->base };
 }
 
-/* Before and after a step that appends n rows. */
+/* To be called before a step that appends n rows. */
 static inline void prepare_memory(struct memory *m, size_t n)
 {
     assert_ok(m->of->base.vtable->prepare(&m->of->base, n));
 }
 
+/* To be called after it. */
 static inline void append_memory(struct memory *m, size_t length)
 {
     qn_memory_on_append(&m->of->base, length);

@@ -5,7 +5,7 @@
  * include/quern/kernels.h describes the method and the packed stream; decode, dot and axpy work on rows of that stream,
  * decoded to float32. Method: Zandieh et al., TurboQuant (2025), MSE variant, with norm correction.
  *
- * A cache (cache/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
+ * A cache (cpu/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
  * whose vectors need no shuffle after a load. The keys of a page, and its values, are stored as
  *
  *   codes    of QN_AURA_PAGE positions

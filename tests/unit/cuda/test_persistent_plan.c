@@ -568,13 +568,19 @@ static void unknown_settings_are_refused(void **unused)
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = { .base = { .plan = &x.cuda.plan,
-                                                       .team = x.cuda.team } }; /* rejected before the driver is loaded */
-    setenv("QN_CUDA", "fast", 1);
-    const qn_status status = qn_cuda_executor_create(&params, &device);
-    unsetenv("QN_CUDA");
-    assert_int_equal(status, QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "QN_CUDA is 'fast', expected persistent or launches"));
+    const qn_cuda_executor_params params = {
+        .base = { .plan = &x.cuda.plan, .team = x.cuda.team }
+    }; /* rejected before the driver is loaded */
+    static const char *const unknown[] = { "fast", "chains", "Persistent" };
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        label("%s", unknown[i]);
+        setenv("QN_CUDA", unknown[i], 1);
+        const qn_status status = qn_cuda_executor_create(&params, &device);
+        unsetenv("QN_CUDA");
+        assert_int_equal(status, QN_ERR_INVALID);
+        assert_text("expected persistent or launches");
+        assert_text(unknown[i]);
+    }
     tear_down(&x);
 }
 

@@ -390,7 +390,7 @@ static void test_refused_schemas(void **unused)
         { "{\"type\":\"string\",\"minLength\":-1}", QN_ERR_INVALID, "#/minLength: not a count" },
         { "{\"type\":\"string\",\"minLength\":\"1\"}", QN_ERR_INVALID, "#/minLength: not a count" },
         { "{\"type\":\"integer\",\"minimum\":\"1\"}", QN_ERR_INVALID, "#/minimum: not a number" },
-        { "{\"$ref\":\"#/x\"}", QN_ERR_INVALID, "$ref '#/x' there is no such schema" },
+        { "{\"$ref\":\"#/x\"}", QN_ERR_INVALID, "$ref '#/x': there is no such schema" },
         { "{\"$ref\":\"http://a/b\"}", QN_ERR_UNSUPPORTED, "is outside the schema" },
         { "{\"$ref\":\"#\"}", QN_ERR_INVALID, "refers to itself" },
         { "{\"anyOf\":[]}", QN_ERR_INVALID, "#/anyOf: not a list" },
