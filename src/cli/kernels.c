@@ -1,5 +1,5 @@
-/* quern kernels: every kernel that is compiled for a device, where its code came from and how long that took; and emptying the cache
- * of those that were compiled here. */
+/* quern kernels: every kernel that is compiled for a device, where its code came from and how long that took; and
+ * emptying the cache of those that were compiled here. */
 #include "cli/cli.h"
 
 #include "device/registry.h"
