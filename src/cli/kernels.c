@@ -62,7 +62,7 @@ static void print_built_in(const qn_backend_kernels *kernels)
     puts("compiled for");
     for (size_t i = 0; kernels->built_in(i, &k); i++) {
         print_name(k.source, k.defines, width);
-        puts(*k.built_for ? k.built_for : "nothing: it is compiled where it is needed");
+        puts(*k.built_for ? k.built_for : "nothing: it is compiled when it is needed");
     }
 }
 

@@ -1,6 +1,6 @@
-/* What a backend implements besides the tables of its devices (device/device.h): how many devices there are, what they are, how one
- * is opened; and, where it compiles kernels for a device, which there are. The registry (device/registry.h) has the list of
- * backends, and is the only caller of `count`, `describe` and `open`. */
+/* What a backend implements besides the tables of its devices (device/device.h): how many devices there are, what
+ * they are, how one is opened; and, where it compiles kernels for a device, which there are. The registry
+ * (device/registry.h) has the list of backends, and is the only caller of `count`, `describe` and `open`. */
 #ifndef QN_DEVICE_BACKEND_H
 #define QN_DEVICE_BACKEND_H
 
@@ -34,8 +34,8 @@ typedef struct qn_backend_kernels {
     /* The i-th kernel of this program; false past the last. */
     bool (*built_in)(size_t i, qn_built_in_kernel *kernel);
 
-    /* The architectures that kernels are compiled for in this program, and the compiler: "sm_90a by nvcc 13.0.88"; "" for none.
-     * compiler: its name alone. */
+    /* The architectures that kernels are compiled for in this program, and the compiler: "sm_90a by nvcc 13.0.88"; ""
+     * for none. compiler: its name alone. */
     void (*describe_built_in)(char text[QN_DEVICE_TEXT_MAX]);
     const char *(*compiler)(void);
 

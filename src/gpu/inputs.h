@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /* Where the inputs of a step are: offsets in bytes of arrays, from the start of the inputs on the device and on the
- * host. They follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs require. The
- * arrays are contiguous, so that they are one copy. */
+ * host. They follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs
+ * require. The arrays are contiguous, so that they are one copy. */
 typedef struct qn_gpu_inputs {
     /* By piece. One of padding has no tables, no rows, and items 0. */
     size_t kv_tables, f16_tables;             /* u64 addresses of page tables */

@@ -32,8 +32,8 @@ static bool is_same_format(const qn_cuda_memory *a, const qn_cuda_memory *b)
            a->format->attention.value_bits == b->format->attention.value_bits;
 }
 
-/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. Up to same_rows a row is computed by the same
- * operations for any number of rows; others take part in no pass with rows of other sequences. */
+/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. Up to same_rows a row is
+ * computed by the same operations for any number of rows; others take part in no pass with rows of other sequences. */
 static bool may_join(const qn_cuda_batch *b, const qn_step *step, size_t n, size_t logit)
 {
     const size_t row = b->first + b->n_rows;
@@ -92,7 +92,8 @@ static void add_pieces(qn_cuda_batch *b, bool prefill, size_t *n_pieces)
     }
 }
 
-/* The rows of a decode step of n: another one beside a single row, if it is to be computed as rows of larger steps are. */
+/* The rows of a decode step of n: another one beside a single row, if it is to be computed as rows of larger steps
+ * are. */
 static size_t padded(const qn_cuda_common *common, size_t n)
 {
     return qn_gpu_bucket(n == 1 && common->deterministic ? 2 : n);

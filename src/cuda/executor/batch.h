@@ -4,8 +4,8 @@
 
 #include "cuda/executor/model.h"
 
-/* Rows of up to QN_GPU_MAX_SEQUENCES sequences of one cache format: a part of the caller's step. They are executed in another
- * order than the caller's: pieces of few rows first. */
+/* Rows of up to QN_GPU_MAX_SEQUENCES sequences of one cache format: a part of the caller's step. They are executed in
+ * another order than the caller's: pieces of few rows first. */
 typedef struct qn_cuda_batch {
     qn_cuda_model *model;
     qn_cuda_rows_step step;

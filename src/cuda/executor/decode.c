@@ -1,5 +1,5 @@
-/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed. A graph serves all
- * sequences: its kernels read positions, page tables and items of states from the step's inputs. */
+/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed. A
+ * graph serves all sequences: its kernels read positions, page tables and items of states from the step's inputs. */
 #include "cuda/executor/decode.h"
 
 #include "cuda/executor/attention.h"

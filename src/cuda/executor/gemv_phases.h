@@ -1,5 +1,5 @@
-/* Which matmuls can be GEMV phases of the persistent decode kernel, how each is partitioned, and the memory that the kernel needs in
- * addition to the plan's buffers. Computes addresses and shapes only. */
+/* Which matmuls can be GEMV phases of the persistent decode kernel, how each is partitioned, and the memory that the
+ * kernel needs in addition to the plan's buffers. Computes addresses and shapes only. */
 #ifndef QN_CUDA_EXECUTOR_GEMV_PHASES_H
 #define QN_CUDA_EXECUTOR_GEMV_PHASES_H
 
@@ -11,8 +11,8 @@ typedef struct qn_cuda_gemv_phase {
     qn_persistent_gemv phase;
 } qn_cuda_gemv_phase;
 
-/* qn_cuda_find_gemv - whether operation `at` is a MATMUL that can be a GEMV phase with these weight tiles: one matrix of them, and at most
- * one more with fp16 weights and few rows. */
+/* qn_cuda_find_gemv - whether operation `at` is a MATMUL that can be a GEMV phase with these weight tiles: one matrix
+ * of them, and at most one more with fp16 weights and few rows. */
 bool qn_cuda_find_gemv(const qn_cuda_weights *weights, const qn_tile_layout *tiles, uint32_t n_rows, size_t at,
                        qn_cuda_gemv_phase *out);
 
@@ -20,8 +20,8 @@ bool qn_cuda_find_gemv(const qn_cuda_weights *weights, const qn_tile_layout *til
  * reader. */
 enum { QN_CUDA_PARTIALS = 4 };
 
-/* Device memory of the persistent decode kernel in addition to the plan's buffers: addresses. For up to QN_PERSISTENT_MAX_ROWS
- * rows. */
+/* Device memory of the persistent decode kernel in addition to the plan's buffers: addresses. For up to
+ * QN_PERSISTENT_MAX_ROWS rows. */
 typedef struct qn_cuda_persistent_workspace {
     qn_tile_layout tiles;                /* of the weights of all GEMV phases; 0 bits: the kernel is not used */
     uint64_t acts, acts_scale, acts_f32; /* of several rows */

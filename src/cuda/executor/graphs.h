@@ -24,7 +24,8 @@ typedef struct qn_cuda_graphs {
     qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];       /* without a sampler; the first is not used */
 } qn_cuda_graphs;
 
-/* qn_cuda_graphs_of - those of a cache format, of the list *first, which is extended. Free the list with qn_cuda_graphs_free. */
+/* qn_cuda_graphs_of - those of a cache format, of the list *first, which is extended. Free the list with
+ * qn_cuda_graphs_free. */
 qn_status qn_cuda_graphs_of(qn_cuda_graphs **first, const qn_cuda_format *format, qn_cuda_graphs **out);
 void qn_cuda_graphs_free(qn_cuda *cuda, qn_cuda_graphs *first);
 

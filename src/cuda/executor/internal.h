@@ -1,5 +1,5 @@
-/* What all parts of the executor share: the plan, the queue of the device's work, and what of the device its kernels' launches
- * depend on. Parts refer to the parts that they read, in one direction:
+/* What all parts of the executor share: the plan, the queue of the device's work, and what of the device its kernels'
+ * launches depend on. Parts refer to the parts that they read, in one direction:
  *
  *   weights     tiles and vectors of the model                                    weights.h
  *   workspace   buffers of a step, on the device and pinned                       workspace.h (reads weights)
@@ -29,9 +29,9 @@ typedef struct qn_cuda_common {
     qn_sample_kernels sample;
     qn_cuda *cuda;
     qn_cuda_stream stream;
-    /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not
-     * while a step is computed. Work of other threads may then be queued behind a step that is in flight: it must not change
-     * what that step uses, which is what its rows' memories hold. */
+    /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a
+     * capture; not while a step is computed. Work of other threads may then be queued behind a step that is in
+     * flight: it must not change what that step uses, which is what its rows' memories hold. */
     pthread_mutex_t stream_lock;
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* for fp16 caches */
@@ -42,13 +42,13 @@ typedef struct qn_cuda_common {
     uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
 } qn_cuda_common;
 
-/* The most rows whose logits are computed in one pass, and whose attention by the decode kernel is: there are buffers for
- * as many. */
+/* The most rows whose logits are computed in one pass, and whose attention by the decode kernel is: there are buffers
+ * for as many. */
 enum { QN_CUDA_LOGIT_ROWS = 256, QN_CUDA_ATTENTION_ROWS = 256 };
 
-/* Steps that can be in flight. What the host writes for a step and reads of it is in a block of its own: the host prepares a step
- * while the one before is in flight. On the device steps share one workspace, which the next step overwrites: only sampled tokens go
- * from one to the next. */
+/* Steps that can be in flight. What the host writes for a step and reads of it is in a block of its own: the host
+ * prepares a step while the one before is in flight. On the device steps share one workspace, which the next step
+ * overwrites: only sampled tokens go from one to the next. */
 enum { QN_CUDA_BLOCKS = 2 };
 
 #endif

@@ -1,4 +1,5 @@
-/* The workspace of steps is poisoned where nobody may read it any more; nothing unless memory is poisoned (provoke.h). */
+/* The workspace of steps is poisoned where nobody may read it any more; nothing unless memory is poisoned
+ * (provoke.h). */
 #ifndef QN_CUDA_EXECUTOR_POISON_H
 #define QN_CUDA_EXECUTOR_POISON_H
 

@@ -17,8 +17,8 @@ typedef struct qn_cuda_piece {
 
 /* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS some of its rows.
  *
- * In a decode step each piece is one row, and the logits of all rows are computed. The arguments of its launches then depend
- * on the number of rows, the cache format and buffers alone, so that one graph serves all such steps. */
+ * In a decode step each piece is one row, and the logits of all rows are computed. The arguments of its launches then
+ * depend on the number of rows, the cache format and buffers alone, so that one graph serves all such steps. */
 typedef struct qn_cuda_rows_step {
     qn_cuda_common *common;
     qn_cuda_weights *weights;
@@ -53,8 +53,8 @@ static inline qn_status qn_cuda_step_launch(const qn_cuda_rows_step *s, const qn
     return qn_cuda_launch(s->common->cuda, s->common->stream, what, args);
 }
 
-/* Launches with PDL: the kernel may start before the previous one ends, and waits itself (qn_pdl_wait) before it accesses
- * that one's data. */
+/* Launches with PDL: the kernel may start before the previous one ends, and waits itself (qn_pdl_wait) before it
+ * accesses that one's data. */
 static inline qn_status qn_cuda_step_launch_pdl(const qn_cuda_rows_step *s, qn_launch *what, const void *args)
 {
     what->pdl = true;

@@ -1,4 +1,5 @@
-/* A model's weights on the device: matrices in tiles, each packed once as it is uploaded, and all vectors in one buffer. */
+/* A model's weights on the device: matrices in tiles, each packed once as it is uploaded, and all vectors in one
+ * buffer. */
 #ifndef QN_CUDA_EXECUTOR_WEIGHTS_H
 #define QN_CUDA_EXECUTOR_WEIGHTS_H
 
@@ -53,11 +54,11 @@ static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_lay
 /* qn_cuda_weights_create - the weights of common->plan, without contents, into *weights, which is zeroed. Free with
  * qn_cuda_weights_free, also after an error.
  *
- * qn_cuda_weights_upload - implements qn_device_vtable.upload, *taken is its *uploaded. qn_cuda_weights_end_upload frees what only
- * uploads need.
+ * qn_cuda_weights_upload - implements qn_device_vtable.upload, *taken is its *uploaded. qn_cuda_weights_end_upload
+ * frees what only uploads need.
  *
- * qn_cuda_reads_rows - whether a matmul of 2 to QN_FEW_MAX_TOKENS rows reads no activations but the input of the norm that would write
- * them (qn_matmul_gemv_norm). */
+ * qn_cuda_reads_rows - whether a matmul of 2 to QN_FEW_MAX_TOKENS rows reads no activations but the input of the norm
+ * that would write them (qn_matmul_gemv_norm). */
 qn_status qn_cuda_weights_create(const qn_cuda_common *common, qn_cuda_weights *weights);
 void qn_cuda_weights_free(qn_cuda_weights *weights);
 qn_status qn_cuda_weights_upload(qn_cuda_weights *weights, const uint8_t *data, bool *taken);

@@ -1,13 +1,13 @@
-/* The workspace of steps: the plan's buffers and activations on the device, attention partials, pinned buffers for inputs and
- * logits. Reserving more frees and reallocates all of it. */
+/* The workspace of steps: the plan's buffers and activations on the device, attention partials, pinned buffers for
+ * inputs and logits. Reserving more frees and reallocates all of it. */
 #ifndef QN_CUDA_EXECUTOR_WORKSPACE_H
 #define QN_CUDA_EXECUTOR_WORKSPACE_H
 
 #include "cuda/executor/gemv_phases.h"
 #include "cuda/executor/weights.h"
 
-/* Activations are in one of three layouts; those of GEMMs' epilogues are a copy of their own in QN_ACTS_HILO, because the
- * GEMM that writes them may read activations of the same width. */
+/* Activations are in one of three layouts; those of GEMMs' epilogues are a copy of their own in QN_ACTS_HILO, because
+ * the GEMM that writes them may read activations of the same width. */
 enum { QN_CUDA_ACTS_LAYOUTS = 3, QN_CUDA_ACTS_FUSED = QN_CUDA_ACTS_LAYOUTS, QN_CUDA_ACTS_COPIES };
 
 /* A qn_plan_acts on the device, in every layout that its matmuls read for some number of rows. */
@@ -28,8 +28,8 @@ typedef struct qn_cuda_workspace {
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats that are quantised into activations next */
     qn_cuda_buffer cosines, sines, matmul_workspace;
-    /* Where most of `buffers` are, and the next ones: in `shared` those of one part of a layer have the addresses of those of
-     * another part, and of the logits. */
+    /* Where most of `buffers` are, and the next ones: in `shared` those of one part of a layer have the addresses of
+     * those of another part, and of the logits. */
     qn_cuda_buffer shared, kept;
     qn_cuda_buffer partials, maxima, gates, delta_workspace;
     qn_cuda_buffer gathered, logits;   /* [logit_rows]: rows of the last layer's output; logits */
@@ -53,8 +53,8 @@ static inline uint64_t qn_cuda_rows(const qn_cuda_workspace *workspace, int buff
 /* qn_cuda_workspace_init - *workspace, which is zeroed, refers to these parts and has no memory yet. Free with
  * qn_cuda_workspace_free, also after an error.
  *
- * qn_cuda_workspace_reserve - memory for steps of max_rows rows over sessions of max_positions positions: all of it anew. After an
- * error there is none.
+ * qn_cuda_workspace_reserve - memory for steps of max_rows rows over sessions of max_positions positions: all of it
+ * anew. After an error there is none.
  *
  * qn_cuda_workspace_release - gives the memory back. */
 qn_status qn_cuda_workspace_init(qn_cuda_common *common, qn_cuda_weights *weights, qn_cuda_workspace *workspace);

@@ -1,7 +1,8 @@
-/* The work of steps on a CUDA device, with a fake driver, compared with tests/golden/cuda_launches.txt: for each model, way of
- * execution and step, a hash over its launches (function, grid, block, shared memory, attributes, arguments), copies, memsets and
- * graph launches, in their order. A pointer is hashed as an allocation, numbered by its first use in the step, and an offset, so
- * that runs compare. A change that is not meant to change what a GPU computes leaves the file as it is.
+/* The work of steps on a CUDA device, with a fake driver, compared with tests/golden/cuda_launches.txt: for each
+ * model, way of execution and step, a hash over its launches (function, grid, block, shared memory, attributes,
+ * arguments), copies, memsets and graph launches, in their order. A pointer is hashed as an allocation, numbered by
+ * its first use in the step, and an offset, so that runs compare. A change that is not meant to change what a GPU
+ * computes leaves the file as it is.
  *
  * With QN_LAUNCHES=FOLDER in the environment the test writes FOLDER/cuda_launches.txt, the new golden file, and
  * FOLDER/cuda_launches.log, in which every call is a line: two logs show by diff what a change did. */
@@ -31,8 +32,8 @@ enum { MAX_REGIONS = 4096, N_SEQUENCES = 40, CONTEXT = 512, MAX_ROWS = 256 };
 
 /* ---- What the device has ---- */
 
-/* All memory of the device, and pinned memory, in a range that contains no address with a small number, or a small negative one, in
- * its low half: what is not a pointer is not taken for one. */
+/* All memory of the device, and pinned memory, in a range that contains no address with a small number, or a small
+ * negative one, in its low half: what is not a pointer is not taken for one. */
 static const uint64_t ARENA = 0x200010000000, ARENA_BYTES = 0xe0000000;
 enum { MAX_INPUT_BYTES = 1 << 20 };
 
@@ -104,8 +105,8 @@ static void put(const char *format, ...)
         fwrite(text, 1, to.length, trace.log);
 }
 
-/* A word whose high half is that of an address of the arena, though it is none: a 32-bit number and padding, in which there is
- * what an earlier part of the step had there. */
+/* A word whose high half is that of an address of the arena, though it is none: a 32-bit number and padding, in which
+ * there is what an earlier part of the step had there. */
 static bool has_padding(uint64_t word)
 {
     return word >> 32 == ARENA >> 32;
@@ -560,7 +561,8 @@ static void run(struct fixture *x, const char *name, struct rows *r, bool has_lo
     append(r);
 }
 
-/* Two decode steps, of which the second takes its tokens from the first, which is in flight where the device allows it. */
+/* Two decode steps, of which the second takes its tokens from the first, which is in flight where the device allows
+ * it. */
 static void run_ahead(struct fixture *x, size_t n)
 {
     const qn_device_vtable *d = x->cuda.device->vtable;
