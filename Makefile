@@ -6,36 +6,53 @@ JOBS   ?= $(shell nproc)
 # Recipes read these from the environment: a path may hold spaces and quotes, which make would paste into a command as they are.
 export BUILD PREFIX DESTDIR JOBS
 
-.PHONY: all configure demo test test-all fuzz soak install dist deb clean format check-format
+# A folder that `make demo` or `make test` has begun has no GPU kernels yet (QN_CUDA=LATER): they are compiled at first use, or by `make`.
+later = $$([ -e "$$BUILD/CMakeCache.txt" ] || echo -DQN_CUDA=LATER)
+now   = $$(! grep -qs '^QN_CUDA:STRING=LATER$$' "$$BUILD/CMakeCache.txt" || echo -DQN_CUDA=AUTO)
+configure = cmake -S . -B "$$BUILD" -G Ninja -DCMAKE_INSTALL_PREFIX="$$PREFIX" --log-level=WARNING
+
+.PHONY: all configure demo check test test-more test-all fuzz soak install dist deb clean format check-format
 
 all: configure
 	@cmake --build "$$BUILD" -j "$$JOBS"
 
 configure:
 	@cmake/need-packages.sh build
-	@cmake -S . -B "$$BUILD" -G Ninja -DCMAKE_INSTALL_PREFIX="$$PREFIX" -DQN_WERROR=OFF --log-level=WARNING
+	@$(configure) $(now)
 
+# The program alone, and two stories.
 demo:
 	@cmake/need-packages.sh build
-	@$(MAKE) --no-print-directory all
+	@$(configure) $(later)
+	@cmake --build "$$BUILD" -j "$$JOBS" --target quern
 	@tools/demo.sh "$$BUILD"
 
+# For the edit cycle: unit tests and quern-check, without the longest.
+check:
+	@cmake/need-packages.sh build test
+	@tests/run_suite.sh check
+
+# The plain build and all of its tests.
 test:
 	@cmake/need-packages.sh build test
-	@tests/run_suite.sh
+	@tests/run_suite.sh test
 
-# The same, with ten seconds of fuzzing for each target.
+# What a change needs beyond `make test`: GPU kernels of other architectures, sanitizers, QN_FUZZ_SECONDS (3) for each fuzz target, ARM.
+test-more:
+	@cmake/need-packages.sh build test
+	@tests/run_suite.sh more
+
 test-all:
-	@QN_FUZZ_SECONDS=$${QN_FUZZ_SECONDS:-10} $(MAKE) --no-print-directory test
+	@cmake/need-packages.sh build test
+	@tests/run_suite.sh test more
 
 # Long fuzzing, under ASan and UBSan: QN_FUZZ_SECONDS (1800) of processor time for each target, QN_FUZZ_JOBS at a time. A run that is
 # stopped goes on with what it found.
 fuzz:
 	@cmake/need-packages.sh build test
-	@cmake -S . -B "$$BUILD/asan" -G Ninja -DQN_WERROR=ON -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
-	    -DQN_SANITIZE=address,undefined -DQN_FUZZ=ON --log-level=WARNING
-	@cmake --build "$$BUILD/asan" -j "$$JOBS" --target fuzz_targets
-	@tests/fuzz_long.sh "$$BUILD/asan/tests" tests/fuzz "$$BUILD/fuzz"
+	@cmake -S . -B "$$BUILD/fuzz" --preset fuzz --log-level=WARNING
+	@cmake --build "$$BUILD/fuzz" -j "$$JOBS" --target fuzz_targets
+	@tests/fuzz_long.sh "$$BUILD/fuzz/tests" tests/fuzz "$$BUILD/fuzz/work"
 
 # A thousand random requests through the scheduler in each configuration of its test: ten minutes on two cores. Then ten thousand through
 # quern batch, which is killed three times: five minutes of processor time. A download of 2 GB from this machine, compared with curl's.
@@ -45,6 +62,9 @@ fuzz:
 # keys and certificates change. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
+	@QN_SOAK=1 "$$BUILD/tests/test_golden_logits"
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/demo_model.sh
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/protocol_cuts.sh
 	@QN_BATCH_REQUESTS=10000 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/batch_resume.sh
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/hub_large.sh
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/templates_jinja2.sh || [ $$? -eq 77 ]

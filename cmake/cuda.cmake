@@ -1,11 +1,11 @@
 # The GPU's kernels inside the binary: the texts of all sources always, and cubins where nvcc is here.
 #
-#   src/kernels/<family>/variants.def   sources, their parameters, and the variants to compile (src/kernels/variants.h)
-#   built_in.c                          in the build folder: tables of it all (src/device/cuda/code.h)
+#   src/cuda/kernels/<family>/variants.def   sources, their parameters, and the variants to compile (src/cuda/kernels/variants.h)
+#   built_in.c                               in the build folder: tables of it all (src/cuda/runtime/code.h)
 #
 # Without nvcc, or for an architecture that was left out, a kernel is compiled on the user's machine when it is first needed.
 
-set(QN_CUDA AUTO CACHE STRING "Compile the GPU's kernels into the binary: AUTO (where nvcc is found), ON or OFF")
+set(QN_CUDA AUTO CACHE STRING "Compile the GPU's kernels into the binary: AUTO (where nvcc is found), ON, OFF, or LATER: OFF until `make` sets AUTO")
 set(QN_CUDA_ARCHS sm_90a CACHE STRING "Architectures to compile them for, or all")
 set(QN_CUDA_VARIANTS all CACHE STRING "Of each source: all its pipelines, or the first, for compiling many architectures in a test")
 set(QN_CUDA_ALL_ARCHS sm_80 sm_89 sm_90a sm_100 sm_120)
@@ -16,7 +16,7 @@ function(qn_find_nvcc nvcc archs version)
     set(${nvcc} "" PARENT_SCOPE)
     set(${archs} "" PARENT_SCOPE)
     set(${version} "" PARENT_SCOPE)
-    if(QN_CUDA STREQUAL "OFF" OR (QN_SANITIZE AND NOT QN_CUDA STREQUAL "ON"))
+    if(QN_CUDA MATCHES "^(OFF|LATER)$" OR (QN_SANITIZE AND NOT QN_CUDA STREQUAL "ON"))
         return() # a sanitizer has nothing to say about cubins
     endif()
     find_program(QN_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
@@ -67,7 +67,7 @@ function(qn_find_nvcc nvcc archs version)
 endfunction()
 
 # qn_defines(defines parameters values) - "-DQN_HEAD_DIM=128 -DQN_BITS=4" from lists of names and values, as qn_gpu_defines
-# (src/kernels/launch.c) does.
+# (src/cuda/kernels/launch.c) does.
 function(qn_defines defines parameters values)
     set(words "")
     foreach(name value IN ZIP_LISTS parameters values)
@@ -87,7 +87,7 @@ endfunction()
 function(qn_read_pipelines list)
     set(pipelines "")
     set(sources "")
-    file(GLOB tables CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/*/variants.def)
+    file(GLOB tables CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/kernels/*/variants.def)
     foreach(table IN LISTS tables)
         set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
         get_filename_component(folder ${table} DIRECTORY)
@@ -132,14 +132,15 @@ endfunction()
 function(qn_embed_kernels target)
     set(src ${PROJECT_SOURCE_DIR}/src)
     set(folder ${PROJECT_BINARY_DIR}/cuda)
-    file(GLOB files CONFIGURE_DEPENDS ${src}/kernels/*.cuh ${src}/kernels/*_cuda.h ${src}/kernels/*/*.cu ${src}/kernels/*/*.cuh
-         ${src}/kernels/*/*_cuda.h)
-    list(PREPEND files ${src}/kernels/launch.h ${src}/quant/layout.h)
+    set(kernels ${src}/cuda/kernels)
+    file(GLOB files CONFIGURE_DEPENDS ${kernels}/*.cuh ${kernels}/*.h ${kernels}/*/*.cu ${kernels}/*/*.cuh ${kernels}/*/*.h)
+    list(REMOVE_ITEM files ${kernels}/variants.h)
+    list(PREPEND files ${src}/kernels/exp.h ${src}/kernels/sample/adjust.h ${src}/quant/layout.h)
     qn_read_pipelines(pipelines)
     foreach(file IN LISTS files)
-        file(RELATIVE_PATH name ${src}/kernels ${file})
+        file(RELATIVE_PATH name ${kernels} ${file})
         if(name MATCHES "\\.cu$" AND NOT ";${pipelines};" MATCHES ";${name}[ ;]")
-            message(FATAL_ERROR "src/kernels/${name}: no row of a variants.def compiles it")
+            message(FATAL_ERROR "src/cuda/kernels/${name}: no row of a variants.def compiles it")
         endif()
     endforeach()
     qn_find_nvcc(nvcc archs version)
@@ -168,8 +169,8 @@ function(qn_embed_kernels target)
         string(REGEX MATCH "^([^ ]+) ?(.*)$" whole "${pipeline}")
         set(source ${CMAKE_MATCH_1})
         set(defines "${CMAKE_MATCH_2}")
-        if(NOT EXISTS ${src}/kernels/${source})
-            message(FATAL_ERROR "src/kernels/${source}: is in a variants.def, and is not there")
+        if(NOT EXISTS ${kernels}/${source})
+            message(FATAL_ERROR "src/cuda/kernels/${source}: is in a variants.def, and is not there")
         endif()
         string(APPEND pipeline_rows "    { \"${source}\", \"${defines}\" },\n")
         string(REPLACE " " ";" options "${defines}")
@@ -180,8 +181,8 @@ function(qn_embed_kernels target)
             string(REPLACE " " "\\ " escaped "${cubin}") # nvcc escapes spaces in what a cubin depends on, not in its name
             add_custom_command(OUTPUT ${cubin}
                                COMMAND ${nvcc} ${options_of_all} -gencode=arch=${virtual},code=${arch} ${options} -MD -MF ${cubin}.d
-                                       -MT ${escaped} -o ${cubin} ${src}/kernels/${source}
-                               DEPENDS ${src}/kernels/${source} DEPFILE ${cubin}.d
+                                       -MT ${escaped} -o ${cubin} ${kernels}/${source}
+                               DEPENDS ${kernels}/${source} DEPFILE ${cubin}.d
                                COMMENT "Compiling ${pipeline} for ${arch}" VERBATIM)
             list(APPEND cubins ${cubin})
             string(APPEND blobs "BLOB(qn_gpu_cubin_${n}, \"${cubin}\")\n")

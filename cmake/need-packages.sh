@@ -56,6 +56,10 @@ done
 [ -n "$required$useful" ] || exit 0
 
 install="apt-get install -y --no-install-recommends"
+# A machine that has just started installs packages by itself. dpkg's lock is waited for by apt-get; for the lists and the archives it
+# has no such option, and fails at once.
+patience=300
+wait_for_dpkg="-o DPkg::Lock::Timeout=$patience"
 if [ "$(id -u)" = 0 ]; then
     as_root=
 elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
@@ -70,8 +74,18 @@ fi
 echo "Installing Debian packages:$required$useful"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-install_packages() { $as_root env DEBIAN_FRONTEND=noninteractive $install "$@" >>"$log" 2>&1; }
-if ! $as_root apt-get update >"$log" 2>&1 || { [ -n "$required" ] && ! install_packages $required; }; then
+# unlocked COMMAND... - the command, again while another process holds a lock; its output in $log.
+unlocked() {
+    local end=$((SECONDS + patience)) said=
+    until "$@" >"$log" 2>&1; do
+        grep -q 'Could not get lock\|Unable to lock directory' "$log" && [ $SECONDS -lt $end ] || return 1
+        [ -n "$said" ] || echo "Another process installs packages; waiting for it"
+        said=1
+        sleep 2
+    done
+}
+install_packages() { unlocked $as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive $install $wait_for_dpkg "$@"; }
+if ! unlocked $as_root env LC_ALL=C apt-get update $wait_for_dpkg || { [ -n "$required" ] && ! install_packages $required; }; then
     [ -n "$required" ] || exit 0
     tail -n 20 "$log" >&2
     echo "quern: installing failed; the command was: $install$required" >&2

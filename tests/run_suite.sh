@@ -1,26 +1,33 @@
 #!/usr/bin/env bash
-# The whole suite, as `make test` runs it: builds with gcc, with clang under ASan and UBSan (and short fuzz runs), under TSan, and
-# for 64-bit ARM under qemu; runs every test of each. Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
+# The suite: run_suite.sh STAGE...
+#
+#   check   the plain build and the tests of the edit cycle: unit tests and quern-check, without those that take longest
+#   test    the plain build and all of its tests (make test)
+#   more    GPU kernels, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test` counted last
+#
+# Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
 set -u
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 jobs=${JOBS:-$(nproc)}
-mkdir -p "$build" && build=$(cd "$build" && pwd) || exit 1
+mkdir -p "$build/test-logs" && build=$(cd "$build" && pwd) || exit 1
 logs=$build/test-logs
-rm -rf "$logs"
-mkdir "$logs" || exit 1
 
 passed=0 failed=0 skipped=0
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 export QN_FUZZ_SECONDS=${QN_FUZZ_SECONDS:-3}
+export QN_TEST_VENVS=${QN_TEST_VENVS:-$build} # all builds use the same Python packages
+
+launcher=()
+! command -v ccache >/dev/null || launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
 
 line() { printf '%-34s %s\n' "$1" "$2"; }
 
-# build NAME FOLDER cmake-arguments... - configure and compile; a failure counts as one failed test.
+# build NAME FOLDER TARGET cmake-arguments... - configure and compile; a failure counts as one failed test.
 build() {
-    local name=$1 folder=$2 start=$SECONDS log="$logs/build-$1.log"
-    shift 2
-    if cmake -S . -B "$folder" -G Ninja -DQN_WERROR=ON "$@" >"$log" 2>&1 && cmake --build "$folder" -j "$jobs" >>"$log" 2>&1; then
+    local name=$1 folder=$2 target=$3 start=$SECONDS log="$logs/build-$1.log"
+    shift 3
+    if cmake -S . -B "$folder" "$@" >"$log" 2>&1 && cmake --build "$folder" -j "$jobs" --target $target >>"$log" 2>&1; then
         line "build $name" "$((SECONDS - start)) s"
         return 0
     fi
@@ -34,11 +41,13 @@ build() {
 # Attribute of the summary that ctest writes as JUnit XML.
 count() { sed -n "s/^[[:space:]]*$2=\"\([0-9]*\)\".*/\1/p" "$1" | head -n 1; }
 
-# run NAME FOLDER ctest-arguments... - run tests and add up what came of them. One more than cores run at a time: some wait.
+# run NAME FOLDER ctest-arguments... - run tests and add up what came of them. More run at a time than there are cores: many wait.
+# Those that compute count for two (PROCESSORS in tests/CMakeLists.txt).
 run() {
     local name=$1 folder=$2 start=$SECONDS log="$logs/test-$1.log" xml="$logs/test-$1.xml"
     shift 2
-    ctest --test-dir "$folder" -j $((jobs + 1)) --output-on-failure --no-tests=ignore --output-junit "$xml" "$@" >"$log" 2>&1
+    rm -f "$xml"
+    ctest --test-dir "$folder" -j $((2 * jobs + 2)) --output-on-failure --no-tests=ignore --output-junit "$xml" "$@" >"$log" 2>&1
     local status=$? tests=0 bad=0 left=0
     if [ -s "$xml" ]; then
         tests=$(count "$xml" tests)
@@ -58,27 +67,52 @@ run() {
     fi
 }
 
+# A folder that is configured stays as it is. In a new one, warnings are errors, and GPU kernels are compiled later.
+plain_build() {
+    local first=()
+    [ -e "$build/CMakeCache.txt" ] || first=(-G Ninja -DCMAKE_C_COMPILER=gcc -DQN_WERROR=ON -DQN_CUDA=LATER "${launcher[@]}")
+    build gcc "$build" all "${first[@]}"
+}
+
+stage_check() { plain_build && run gcc "$build" -L '^(unit|check)$' -LE '^long$'; }
+
+stage_test() { plain_build && run gcc "$build" -LE '^gpu$'; }
+
+stage_more() {
+    # Every pipeline of the architecture that is built in, then the sources for others.
+    if [ -e "$build/CMakeCache.txt" ] || plain_build; then
+        build gpu-kernels "$build" all -DQN_CUDA=AUTO && run gpu-kernels "$build" -L '^gpu$'
+    fi
+
+    # test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
+    # which no sanitizer checks; test_pipeline has the code that calls them.
+    local long_with_asan='^test_(scheduler(_params)?|gpu_code)$'
+    build clang-asan-ubsan "$build/fuzz" all --preset fuzz "${launcher[@]}" &&
+        run clang-asan-ubsan "$build/fuzz" -L '^(unit|check|fuzz|hostile)$' -E "$long_with_asan"
+
+    build clang-tsan "$build/tsan" thread_tests --preset tsan "${launcher[@]}" && run clang-tsan "$build/tsan" -L '^threads$'
+
+    if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
+        build aarch64 "$build/aarch64" all --preset aarch64 "${launcher[@]}" && run aarch64 "$build/aarch64"
+    else
+        line "aarch64" "skipped: no cross compiler or no qemu-aarch64"
+        skipped=$((skipped + 1))
+    fi
+}
+
+[ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 begin=$SECONDS
-build gcc "$build" -DCMAKE_C_COMPILER=gcc && run gcc "$build"
-
-# test_scheduler_random covers the code of the scheduler's tests, and they run with TSan; serve_load, serve_agents and protocol that of
-# serve_clients. test_gpu_code runs the installed compilers, which no sanitizer checks; test_pipeline has the code that calls them.
-long_with_asan='^(test_(scheduler(_params)?|gpu_code)|e2e_serve_clients)$'
-# -O1 keeps the checked builds quick to compile and their traces readable.
-build clang-asan-ubsan "$build/asan" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
-    -DQN_SANITIZE=address,undefined -DQN_FUZZ=ON && run clang-asan-ubsan "$build/asan" -LE install -E "$long_with_asan"
-
-build clang-tsan "$build/tsan" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 -DQN_SANITIZE=thread &&
-    run clang-tsan "$build/tsan" -L threads
-
-if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
-    build aarch64 "$build/aarch64" -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DQN_KERNELS_ONLY=ON && run aarch64 "$build/aarch64"
-else
-    line "aarch64" "skipped: no cross compiler or no qemu-aarch64"
-    skipped=$((skipped + 1))
+if [ "$1" != more ]; then
+    rm -f "$logs"/*
+elif [ -s "$logs/counts" ]; then
+    read -r passed failed skipped <"$logs/counts"
 fi
-
-echo "whole suite in $((SECONDS - begin)) s"
+for stage in "$@"; do
+    "stage_$stage"
+    rm -f "$logs/counts"
+    [ "$stage" != test ] || echo "$passed $failed $skipped" >"$logs/counts"
+done
+echo "$* in $((SECONDS - begin)) s"
 summary="$passed passed, $failed failed"
 [ "$skipped" -eq 0 ] || summary+=", $skipped skipped"
 echo "$summary"

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # The boundaries of modules, from the #include lines: a folder of src/ may include itself and the folders before it in the order
-# below; a kernel module may include itself and what lies directly in kernels/, never its neighbours, but for kernels/persistent/, which
-# joins operations of others in one launch and which no other module includes; device/cpu/ and device/cuda/ include neither each
-# other nor the registry, and of the files directly in device/ only registry.c includes them; public headers include public headers
-# only; nothing is included by a path that climbs or by a name that is not "module/file.h".
+# below; a kernel module may include itself and what lies directly in kernels/, never its neighbours; devices alone include kernels, but
+# for the sampler of the engine, which samples logits of its caller; cpu/ and cuda/ include neither each other nor the registry, and of
+# the rest only registry.c includes them; cuda/ includes of kernels/
+# the contracts named below alone, and its own folders in the order kernels, runtime, executor, api, of which kernels/ has modules as
+# above, but for kernels/persistent/, which joins operations of others in one launch and which no other module includes, and executor/
+# and api/ know nothing of each other; public headers include public headers only; nothing is included by a path that climbs or by a
+# name that is not "module/file.h".
 set -eu
 root=${1:-${QN_SOURCE_DIR:-$(dirname "$0")/..}}
 cd "$root"
@@ -11,14 +14,18 @@ cd "$root"
 check() {
     find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z | xargs -0 -r awk '
     BEGIN {
-        n = split("base quant gguf kernels plan cache device model text jinja chat grammar engine convert hub http protocol page serve cli", order)
+        n = split("base quant gguf plan kernels cache device cpu cuda model text jinja chat grammar engine convert hub http protocol page serve cli", order)
         for (i = 1; i <= n; i++) rank[order[i]] = i
+        n = split("kernels runtime executor api", order)
+        for (i = 1; i <= n; i++) cuda_rank[order[i]] = i
+        n = split("exp.h sample/adjust.h sample/sample.h aura/aura.h attention/attention.h hadamard/hadamard.h api_check.h", order)
+        for (i = 1; i <= n; i++) contract["kernels/" order[i]] = 1
     }
     FNR == 1 {
         n = split(FILENAME, part, "/")
         module = part[1] == "src" ? part[2] : part[1]
-        kernel_module = module == "kernels" && n > 3 ? part[3] : ""
-        device = module == "device" && n > 3 ? part[3] : ""
+        cuda = module == "cuda" ? part[3] : ""
+        kernel_module = module == "kernels" && n > 3 ? part[3] : cuda == "kernels" && n > 4 ? part[4] : ""
         if (!(module in rank) && module != "include") { printf "%s: folder %s has no place in the order\n", FILENAME, module; bad = 1 }
         files++
     }
@@ -31,10 +38,15 @@ check() {
         else if (target[1] == "quern") why = ""
         else if (module == "include") why = "is not a public header"
         else if (!(target[1] in rank)) why = "is in no known folder"
-        else if (rank[target[1]] > rank[module]) why = "is in a folder that comes after " module
-        else if (kernel_module != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_module && kernel_module != "persistent") why = "is another kernel module than " kernel_module
-        else if (device != "" && line == "device/registry.h") why = "is above the devices that it opens"
-        else if (module == "device" && target[1] == "device" && m > 2 && target[2] != device && part[3] != "registry.c") why = "is a device, which only registry.c includes"
+        else if (rank[target[1]] > rank[module] && FILENAME != "src/device/registry.c") why = "is in a folder that comes after " module
+        else if (cuda == "" && kernel_module != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_module) why = "is another kernel module than " kernel_module
+        else if (cuda != "" && target[1] == "kernels" && !(line in contract)) why = "is no contract that CUDA shares with the CPU"
+        else if (cuda != "" && target[1] == "cuda" && cuda_rank[target[2]] > cuda_rank[cuda]) why = "is in a folder that comes after cuda/" cuda
+        else if (cuda == "api" && line ~ /^cuda\/executor/) why = "is the executor, of which cuda/api knows nothing"
+        else if (kernel_module != "" && target[1] == "cuda" && m > 3 && target[3] != kernel_module && kernel_module != "persistent") why = "is another kernel module than " kernel_module
+        else if (target[1] == "kernels" && module !~ /^(kernels|cpu|cuda)$/ && !(FILENAME == "src/engine/sampler.c" && line == "kernels/sample/sample.h")) why = "is a kernel, which devices alone run"
+        else if ((cuda != "" || module == "cpu") && line == "device/registry.h") why = "is above the devices that it opens"
+        else if (target[1] ~ /^(cpu|cuda)$/ && module != target[1] && FILENAME != "src/device/registry.c" && !(module == "cli" && target[1] == "cuda")) why = "is a device, which only registry.c includes"
         if (why != "") { printf "%s:%d: \"%s\" %s\n", FILENAME, FNR, line, why; bad = 1 }
         includes++
     }
@@ -56,12 +68,29 @@ refuses() {
 refuses src/base/x.c quant/quant.h
 refuses src/quant/x.c gguf/gguf.h
 refuses src/kernels/norm/x.c kernels/rope/rope.h
-refuses src/kernels/matmul/x.cu kernels/persistent/persistent_cuda.h
-refuses src/device/cpu/x.c device/cuda/cuda.h
-refuses src/device/cuda/x.c device/cpu/memory.h
-refuses src/device/cpu/x.c device/registry.h
-refuses src/device/cuda/x.c device/registry.h
-refuses src/device/device.h device/cpu/device.h
+for folder in plan cache device model text engine convert cli; do
+    refuses src/$folder/x.c kernels/matmul/matmul.h
+done
+refuses src/engine/x.c kernels/sample/sample.h
+refuses src/engine/sampler.c kernels/matmul/matmul.h
+refuses src/plan/x.h cache/sequence.h
+refuses src/device/registry.c kernels/kernels.h
+refuses src/cache/x.c cpu/view.h
+refuses src/engine/x.c cpu/device.h
+refuses src/engine/x.c cuda/executor/device.h
+refuses src/cuda/kernels/norm/x.cu cuda/kernels/rope/rope.h
+refuses src/cuda/kernels/matmul/x.cu cuda/kernels/persistent/persistent.h
+refuses src/cuda/kernels/norm/x.c kernels/norm/norm.h
+refuses src/cuda/kernels/norm/x.c cuda/runtime/runtime.h
+refuses src/cuda/runtime/x.c cuda/executor/device.h
+refuses src/cuda/api/x.c cuda/executor/device.h
+refuses src/cuda/executor/x.c cpu/memory.h
+refuses src/cuda/executor/x.c device/registry.h
+refuses src/cuda/executor/x.c kernels/kernels.h
+refuses src/cpu/x.c cuda/runtime/runtime.h
+refuses src/cpu/x.c device/registry.h
+refuses src/device/device.h cuda/executor/device.h
+refuses src/device/device.h cpu/device.h
 refuses src/engine/x.c cli/args.h
 refuses src/engine/x.c ../base/status.h
 refuses include/quern/x.h base/status.h

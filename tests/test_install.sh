@@ -138,11 +138,48 @@ mkdir "$source/my"
 quiet make -C "$source" BUILD="my build" clean
 [ -d "$source/my" ] && [ ! -e "$build" ] || die "make clean left $(ls "$source")"
 
+# make demo builds the program alone and leaves GPU kernels for make, which does not change what a folder was configured with.
+mkdir "$source/tools"
+echo 'echo "told in $1"' >"$source/tools/demo.sh"
+chmod +x "$source/tools/demo.sh"
+cat >>"$source/CMakeLists.txt" <<'CMAKE'
+set(QN_CUDA AUTO CACHE STRING "")
+add_custom_target(quern COMMAND ${CMAKE_COMMAND} -E touch program)
+add_custom_target(other ALL COMMAND ${CMAKE_COMMAND} -E touch other)
+CMAKE
+# kernels EXPECTED ARGUMENTS... - make with these; then QN_CUDA is as expected.
+kernels() {
+    local expected=$1
+    shift
+    quiet make -C "$source" BUILD="my build" "$@"
+    grep -qx "QN_CUDA:STRING=$expected" "$build/CMakeCache.txt" || die "make $*: $(grep ^QN_CUDA: "$build/CMakeCache.txt"), expected $expected"
+}
+kernels LATER demo
+grep -qx 'told in my build' "$work/log" && [ -e "$build/program" ] && [ ! -e "$build/other" ] || die "make demo: $(cat "$work/log"; ls "$build")"
+kernels AUTO all
+[ -e "$build/other" ] || die 'make built nothing'
+kernels AUTO demo
+quiet cmake -S "$source" -B "$build" -DQN_CUDA=OFF
+kernels OFF all
+kernels OFF demo
+quiet make -C "$source" BUILD="my build" clean
+rm -r "$source/tools"
+
 # quern itself is configured in such a folder, and the sources that hold paths are compiled, the GPU's kernels among them.
 for part in CMakeLists.txt cmake src include models docs quern.pc.in quern-kernels.pc.in quern-config.cmake.in; do
     cp -r "$QN_SOURCE_DIR/$part" "$source"
 done
-quiet cmake -S "$source" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX="$prefix" -DQN_CUDA=OFF -DQN_TESTS=OFF
+mkdir "$source/tests" && cp -r "$QN_SOURCE_DIR/tests/kernels" "$source/tests"
+quiet cmake -S "$source" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX="$prefix" -DQN_CUDA=OFF -DQN_TESTS=OFF \
+    -DCMAKE_C_FLAGS_RELEASE=-O1
 quiet cmake --build "$build" --target CMakeFiles/quern-objects.dir/cuda/built_in.c.o CMakeFiles/quern-objects.dir/src/base/status.c.o \
     CMakeFiles/quern-cli.dir/src/cli/demo_model.c.o CMakeFiles/quern-page.dir/page/page_files.c.o
 cmp <(grep '^prefix=' "$build/quern.pc") <(grep '^prefix=' "$work/quern.pc") || die "quern.pc has another prefix"
+
+# A caller's flags are kept; without them Release has the -O3 that the kernels need, and so has RelWithDebInfo.
+grep -q -- ' -O1 ' "$build/compile_commands.json" || die "CMAKE_C_FLAGS_RELEASE=-O1 has no effect"
+! grep -q -- ' -O3 ' "$build/compile_commands.json" || die "CMAKE_C_FLAGS_RELEASE=-O1 is followed by -O3"
+for type in Release RelWithDebInfo; do
+    quiet cmake -S "$source" -B "$build $type" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_BUILD_TYPE=$type -DQN_CUDA=OFF -DQN_TESTS=OFF
+    [ -z "$(grep '"command"' "$build $type/compile_commands.json" | grep -v -- ' -O3 ')" ] || die "$type does not compile with -O3"
+done

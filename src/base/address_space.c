@@ -42,7 +42,8 @@ qn_status qn_address_space_commit(void *granule)
 
 void qn_address_space_release(void *granule)
 {
-    /* A new mapping in place of the old one: the memory is freed, and no longer counts where the system limits commitments. */
+    /* A new mapping replaces the old one: its memory is freed and no longer counts where the system limits
+     * commitments. */
     if (mmap(granule, QN_COMMIT_GRANULE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
         MAP_FAILED)
         (void)madvise(granule, QN_COMMIT_GRANULE, MADV_DONTNEED); /* too many mappings */

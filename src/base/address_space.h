@@ -1,4 +1,4 @@
-/* Address space that is reserved first and gets memory later, piece by piece. */
+/* Address space that is reserved first and backed by memory later, piece by piece. */
 #ifndef QN_BASE_ADDRESS_SPACE_H
 #define QN_BASE_ADDRESS_SPACE_H
 
@@ -9,16 +9,16 @@
 /* Unit of commit, in bytes: the size of a huge page on x86-64 and most of aarch64. */
 enum { QN_COMMIT_GRANULE = 2 << 20 };
 
-/* qn_address_space_reserve - reserve `bytes` of addresses, a multiple of QN_COMMIT_GRANULE and aligned to it. They cannot be
- * accessed and count as no memory. Free with qn_address_space_free. */
+/* qn_address_space_reserve - reserves `bytes` of addresses, a multiple of QN_COMMIT_GRANULE and aligned to it. They
+ * cannot be accessed and do not count as memory. Free them with qn_address_space_free. */
 qn_status qn_address_space_reserve(size_t bytes, void **address);
 void qn_address_space_free(void *address, size_t bytes);
 
-/* qn_address_space_commit - make a granule accessible: zeros, which become resident when they are first written. QN_ERR_MEMORY
- * where the system refuses. */
+/* qn_address_space_commit - makes a granule accessible. It reads as zeros, and pages become resident when they are
+ * first written. QN_ERR_MEMORY if the system refuses. */
 qn_status qn_address_space_commit(void *granule);
 
-/* qn_address_space_release - give a granule's memory back to the system and make it inaccessible. */
+/* qn_address_space_release - returns a granule's memory to the system and makes it inaccessible. */
 void qn_address_space_release(void *granule);
 
 #endif

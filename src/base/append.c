@@ -1,4 +1,4 @@
-/* Appending to buffers of fixed size: the only place where the result of vsnprintf is used. */
+/* Appends to buffers of fixed size: the only place that uses the result of vsnprintf. */
 #include "base/append.h"
 
 #include <stdint.h>

@@ -1,5 +1,6 @@
-/* Atomic file replacement by a temporary file and a rename. Where the system has files without a name (O_TMPFILE), the temporary file
- * gets its name at the end only; elsewhere what a killed process left is removed by the next one that writes to the folder. */
+/* Atomic file replacement, by a temporary file and a rename. If the system supports files without a name
+ * (O_TMPFILE), the temporary file is named only at the end; otherwise the next process that writes to the folder
+ * removes files left by killed ones. */
 #include "base/atomic_file.h"
 
 #include "base/splitmix.h"
@@ -21,16 +22,16 @@ enum { WRITEBACK_BYTES = 16 << 20, MAX_LINKS = 40 };
 
 /* ---- The target ---- */
 
-/* The kernel's rule for links in /tmp and its like (fs.protected_symlinks), which holds for open alone: who put it there chooses the file
- * that is written. */
+/* The kernel's rule for links in folders such as /tmp (fs.protected_symlinks), which it applies only to open:
+ * otherwise the link's creator would choose the file that is written. */
 static bool is_foreign(const struct stat *link, const struct stat *folder)
 {
     const mode_t shared = S_ISVTX | S_IWOTH;
     return (folder->st_mode & shared) == shared && link->st_uid != geteuid() && link->st_uid != folder->st_uid;
 }
 
-/* Where the link `name` in a folder leads, as it is written there; "" if it is no link. By descriptors, so that what is checked is what is
- * followed. */
+/* The target of the link `name` in a folder; "" if it is not a link. Works on descriptors, so that the link that was
+ * checked is the one followed. */
 static qn_status read_link(const char *given, const char *folder, const char *name, char target[PATH_MAX])
 {
     struct stat in, link;
@@ -50,7 +51,7 @@ static qn_status read_link(const char *given, const char *folder, const char *na
                : QN_OK;
 }
 
-/* If *path is a symbolic link, replaces it by where the link leads. */
+/* If *path is a symbolic link, replaces *path by its target. */
 static qn_status follow(const char *given, char **path, bool *is_link)
 {
     char target[PATH_MAX], *next = NULL;
@@ -71,8 +72,8 @@ static qn_status follow(const char *given, char **path, bool *is_link)
     return QN_OK;
 }
 
-/* The file that a path names. Symbolic links are followed, so that rename replaces the file and not the link. A link to nothing is refused:
- * /dev/stdout, if the file that it leads to was removed. */
+/* The file that a path names. Symbolic links are followed, so that rename replaces the file and not the link. A
+ * dangling link is refused: /dev/stdout may be one if its file was removed. */
 static qn_status resolve(const char *path, char **target)
 {
     struct stat st;
@@ -94,7 +95,7 @@ static qn_status resolve(const char *path, char **target)
 
 /* ---- The temporary file ---- */
 
-/* A temporary name is .NAME.XXXXXX.quern.part; NAME is cut, so that it does not exceed NAME_MAX. */
+/* A temporary name is .NAME.XXXXXX.quern.part; NAME is cut if it would exceed NAME_MAX. */
 #define ENDING ".quern.part"
 enum { RANDOM = 6, ADDED = sizeof "..XXXXXX" ENDING, ATTEMPTS = 100 };
 
@@ -135,7 +136,7 @@ static char *folder_of(const char *path)
     return n ? strndup(path, n) : strdup(".");
 }
 
-/* ---- Files that killed processes left ---- */
+/* ---- Files left by killed processes ---- */
 
 static bool is_temporary(const char *name)
 {
@@ -146,7 +147,7 @@ static bool is_temporary(const char *name)
     return random[-1] == '.' && strspn(random, digits) == RANDOM;
 }
 
-/* Whoever writes a temporary file holds its lock. Where there are no locks, nothing is removed. */
+/* The writer of a temporary file holds its lock. On file systems without locks, nothing is removed. */
 static void remove_if_abandoned(int folder, const char *name)
 {
     struct stat st, named;
@@ -174,13 +175,14 @@ static void remove_abandoned(const char *target)
 
 /* ---- Creating it ---- */
 
-/* False if another process has the lock, which took the file for abandoned before this. A file system without locks has none. */
+/* False if another process has the lock: it considered the file abandoned just before. On a file system without
+ * locks, true. */
 static bool lock(int fd)
 {
     return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-/* Gives a file without a name the file's temporary name. */
+/* Links a file without a name to the temporary name. */
 static bool link_temporary(const qn_atomic_file *file, int fd)
 {
     char source[32];
@@ -195,7 +197,8 @@ static bool link_temporary(const qn_atomic_file *file, int fd)
     return false;
 }
 
-/* Whether a file without a name can get one here. It is tried with an empty file: after hours of work it would be too late. */
+/* Whether files without a name can be named here. Tried with an empty file, since after hours of work it would be
+ * too late. */
 static bool can_link(const qn_atomic_file *file, const char *folder)
 {
     const int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
@@ -207,7 +210,7 @@ static bool can_link(const qn_atomic_file *file, const char *folder)
     return linked;
 }
 
-/* A file without a name: nothing is left of it if the process is killed. */
+/* Creates a file without a name: nothing is left of it if the process is killed. */
 static bool create_unnamed(qn_atomic_file *file, mode_t mode)
 {
     char *folder = folder_of(file->target);
@@ -215,11 +218,12 @@ static bool create_unnamed(qn_atomic_file *file, mode_t mode)
         file->fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
     free(folder);
     if (file->fd >= 0)
-        (void)lock(file->fd); /* for the time between its naming and its renaming */
+        (void)lock(file->fd); /* for the time between naming and renaming */
     return file->fd >= 0;
 }
 
-/* Not mkstemp: it creates files of mode 0600, and a new shared file's permissions must follow the umask. */
+/* Creates a named file. Not with mkstemp, which always uses mode 0600: the permissions of a new shared file must
+ * follow the umask. */
 static qn_status create_named(qn_atomic_file *file, mode_t mode)
 {
     for (int attempt = 0; attempt < ATTEMPTS && file->fd < 0; attempt++) {
@@ -249,7 +253,7 @@ static qn_status create_temporary(qn_atomic_file *file, mode_t mode)
     return create_unnamed(file, mode) ? QN_OK : create_named(file, mode);
 }
 
-/* A folder such as /tmp, whose files only their owners may replace. */
+/* Whether the target is in a folder such as /tmp, whose files only their owners may replace. */
 static bool cannot_be_replaced(const char *target, const struct stat *st)
 {
     struct stat in;
@@ -272,11 +276,12 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_
                        S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
     QN_TRY(resolve(path, &file->target));
     const bool exists = lstat(file->target, &st) == 0;
-    if (!exists && errno != ENOENT) /* a name that is too long: the temporary one is cut */
+    /* Refuses a name that is too long, too: the temporary name, which is cut, would be accepted. */
+    if (!exists && errno != ENOENT)
         return qn_fail(QN_ERR_IO, "%s: cannot be written: %m", path);
     if (exists && cannot_be_replaced(file->target, &st))
         return qn_fail(QN_ERR_IO, "%s: is another user's file in a folder where only its owner may replace it", path);
-    /* Another user's file does not open the new one to more readers than the umask does. */
+    /* If another user owns the file, the new one is not readable by more users than the umask allows. */
     const bool is_own = exists && S_ISREG(st.st_mode) && st.st_uid == geteuid();
     const bool keeps_mode = is_own && access == QN_FILE_SHARED;
     const mode_t shared_mode = is_own ? 0600 : exists ? st.st_mode & 0666 : 0666;
@@ -298,7 +303,8 @@ qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t si
 {
     const uint8_t *at = data;
     while (size > 0) {
-        const ssize_t n = write(file->fd, at, size < (1u << 30) ? size : 1u << 30); /* Linux writes at most 2 GiB at a time */
+        /* Linux writes at most 2 GiB at a time */
+        const ssize_t n = write(file->fd, at, size < (1u << 30) ? size : 1u << 30);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -311,14 +317,14 @@ qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t si
     return QN_OK;
 }
 
-/* fsync of the directory, so that the rename survives a crash of the system. */
+/* Calls fsync for the directory, so that the rename survives a system crash. */
 static void sync_directory(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     const int fd = directory ? open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
-        (void)fsync(fd); /* not supported by some file systems; the rename is done in any case */
+        (void)fsync(fd); /* some file systems do not support it; the rename is done in any case */
         close(fd);
     }
     free(directory);

@@ -46,7 +46,7 @@ static uint64_t of_system(const char *root)
     return bytes;
 }
 
-/* What the limit of a control group leaves. Pages of files count as used, but can be dropped. */
+/* The bytes left under the limit of a control group. Page cache counts as used, but can be dropped. */
 static uint64_t of_group(const char *root, const char *folder, bool v2)
 {
     const uint64_t limit = number_in(root, folder, v2 ? "memory.max" : "memory.limit_in_bytes");
@@ -66,7 +66,7 @@ static uint64_t of_group(const char *root, const char *folder, bool v2)
     return limit > held ? limit - held : 0;
 }
 
-/* The process's group and all groups above it. */
+/* The least of the process's group and all groups above it. */
 static uint64_t of_groups(const char *root, const char *mount, const char *group, bool v2)
 {
     char folder[PATH_BYTES];

@@ -114,7 +114,7 @@ int qn_cpu_cores(void)
 {
     int cores = 0;
 #ifdef __linux__
-    /* A core counts once, at the first of its hardware threads that is in the affinity mask. */
+    /* A core counts once, at the first of its hardware threads in the affinity mask. */
     cpu_set_t set, seen;
     CPU_ZERO(&seen);
     if (sched_getaffinity(0, sizeof set, &set))

@@ -30,18 +30,18 @@ typedef struct qn_cpu_level {
 
 enum { QN_CPU_MAX_LEVELS = 8 };
 
-/* The levels of this architecture, the reference first; of those that a CPU has, the last is the best. */
+/* The levels of this architecture, the reference first. The best level of a CPU is the last one that it has. */
 extern const qn_cpu_level qn_cpu_levels[];
 extern const size_t qn_cpu_n_levels;
 
-/* qn_cpu_has_level - true if the CPU has all features of the level, without regard to QN_CPU. */
+/* qn_cpu_has_level - whether the CPU has all features of a level, regardless of QN_CPU. */
 bool qn_cpu_has_level(const qn_cpu_level *level);
 
-/* qn_cpu_present - the features of the CPU, without regard to QN_CPU. */
+/* qn_cpu_present - the features of the CPU, regardless of QN_CPU. */
 unsigned qn_cpu_present(void);
 
-/* qn_cpu_features - the features to use: those of the CPU, or if the environment variable QN_CPU is set, those of the level
- * that it names. QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU does not have. */
+/* qn_cpu_features - the features to use: the CPU's, or if the environment variable QN_CPU is set, those of the level
+ * that it names. QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU lacks. */
 qn_status qn_cpu_features(unsigned *features);
 
 /* qn_cpu_name - the name of the highest level in a mask of features: "avx512", or "ref" for none. */

@@ -1,5 +1,5 @@
-/* Scalar conversions between f32 and fp16 or bf16, which are stored as uint16_t. To f32 they are exact; from f32 they round to
- * nearest even. A NaN becomes a quiet NaN. */
+/* Scalar conversions between f32 and fp16 or bf16, which are stored as uint16_t. Conversion to f32 is exact; from
+ * f32 it rounds to nearest even. A NaN becomes a quiet NaN. */
 #ifndef QN_BASE_F16_H
 #define QN_BASE_F16_H
 

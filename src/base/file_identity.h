@@ -1,4 +1,4 @@
-/* What tells that a path still names the same, unchanged file. */
+/* Identifies a file and its state: whether a path still names the same, unchanged file. */
 #ifndef QN_BASE_FILE_IDENTITY_H
 #define QN_BASE_FILE_IDENTITY_H
 

@@ -1,4 +1,5 @@
-/* The secret of the process, and XXH3 with it. A seed alone would not do: XXH3 of short inputs mixes it with words that all know. */
+/* The secret of the process, and XXH3 with it. A seed alone is not enough: for short inputs XXH3 mixes it with
+ * publicly known words. */
 #include "base/keyed_hash.h"
 
 #include "base/splitmix.h"
@@ -14,7 +15,7 @@ enum { SECRET_BYTES = 192, SECRET_WORDS = SECRET_BYTES / 8, WORDS = 3 };
 static uint64_t secret[SECRET_WORDS + WORDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Without random numbers of the system, from what a stranger knows least. */
+/* Without random numbers from the system, uses the values that a stranger knows least. */
 static void guess_secret(void)
 {
     struct timespec now;

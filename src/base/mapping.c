@@ -1,4 +1,4 @@
-/* Mapped files, in a list that a signal handler can read: entries are never freed, only used again, and need no lock. */
+/* Mapped files, in a list that a signal handler can read: entries are never freed, only reused, and need no lock. */
 #include "base/mapping.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 struct qn_mapping {
     atomic_bool in_use;
     atomic_bool is_lost;
-    /* An entry with end 0 has no addresses. `begin` is written before `end` when it gets some, and after it when it loses
-     * them. */
+    /* An entry with end 0 has no addresses. `begin` is written before `end` when it gets some, and after `end` when
+     * it loses them. */
     atomic_uintptr_t begin, end;
     uintptr_t page_bytes;
     struct qn_mapping *next; /* constant once the entry is in the list */
@@ -19,7 +19,7 @@ struct qn_mapping {
 
 static _Atomic(qn_mapping *) list;
 
-/* An entry that is in use from now on: a free one of the list, or a new one. NULL without memory. */
+/* Takes an entry: a free one of the list, or a new one. NULL without memory. */
 static qn_mapping *take_entry(void)
 {
     for (qn_mapping *m = atomic_load(&list); m; m = m->next) {
@@ -61,7 +61,7 @@ void qn_mapping_free(qn_mapping *m)
     if (!m)
         return;
     const uintptr_t begin = atomic_load(&m->begin), end = atomic_load(&m->end);
-    atomic_store(&m->end, 0); /* before the addresses can become those of another */
+    atomic_store(&m->end, 0); /* before the addresses can become those of another mapping */
     atomic_store(&m->begin, 0);
     munmap((void *)begin, end - begin);
     atomic_store(&m->in_use, false);
@@ -77,9 +77,9 @@ bool qn_mapping_is_lost(const qn_mapping *m)
     return atomic_load(&m->is_lost);
 }
 
-/* The end of the entry's addresses if `address` is one of them, else 0. An entry that changes meanwhile is not that of the
- * reader, whose file is mapped as long as it reads: `begin` and `end` are of one mapping if `begin` is the same after `end`
- * was read. */
+/* The end of the entry's addresses if `address` is one of them, else 0. An entry that changes meanwhile is not the
+ * reader's, whose file stays mapped while it reads. `begin` and `end` belong to one mapping if `begin` is still the
+ * same after `end` was read. */
 static uintptr_t end_behind(const qn_mapping *m, uintptr_t address)
 {
     const uintptr_t begin = atomic_load(&m->begin), end = atomic_load(&m->end);

@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* calloc returns untouched zero pages for large sizes, so the unused part of an array does not become resident. The pointer
- * that it returned is stored in the word before the aligned address, for qn_free. */
+/* calloc returns untouched zero pages for large sizes, so the unused part of an array does not become resident. Its
+ * pointer is stored in the word before the aligned address, for qn_free. */
 qn_status qn_alloc(void *out, size_t count, size_t size, const char *what)
 {
     void *aligned = NULL;
@@ -19,7 +19,8 @@ qn_status qn_alloc(void *out, size_t count, size_t size, const char *what)
     unsigned char *raw = calloc(1, qn_round_up(bytes, QN_ALIGN) + 2 * QN_ALIGN);
     if (!raw)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for %zu bytes", what, bytes);
-    const size_t shift = QN_ALIGN - (uintptr_t)raw % QN_ALIGN; /* at least 16, as calloc aligns to 16: enough for a pointer */
+    /* at least 16, since calloc aligns to 16: enough for a pointer */
+    const size_t shift = QN_ALIGN - (uintptr_t)raw % QN_ALIGN;
     aligned = raw + shift;
     memcpy(raw + shift - sizeof raw, &raw, sizeof raw);
     memcpy(out, &aligned, sizeof aligned);

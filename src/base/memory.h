@@ -1,4 +1,4 @@
-/* Allocation of aligned memory with overflow checks. */
+/* Allocates aligned memory, with overflow checks. */
 #ifndef QN_BASE_MEMORY_H
 #define QN_BASE_MEMORY_H
 
@@ -10,7 +10,7 @@
 /* The size of a cache line and of a 512-bit vector register, in bytes. */
 enum { QN_ALIGN = 64 };
 
-/* qn_alloc - allocate `count` objects of `size` bytes, zeroed and aligned to QN_ALIGN. Free with qn_free.
+/* qn_alloc - allocates `count` objects of `size` bytes, zeroed and aligned to QN_ALIGN. Free them with qn_free.
  *
  *   out    address of a pointer of any object type; NULL on failure. A count of 0 gives a valid pointer
  *   what   names the objects in error texts
@@ -18,22 +18,22 @@ enum { QN_ALIGN = 64 };
  * QN_ERR_MEMORY if count*size overflows or there is not enough memory. */
 qn_status qn_alloc(void *out, size_t count, size_t size, const char *what);
 
-/* qn_realloc_array - grow an array geometrically to a capacity of at least `need` objects of `size` bytes.
+/* qn_realloc_array - grows an array geometrically to a capacity of at least `need` objects of `size` bytes.
  *
- *   array      address of the array pointer; allocated with malloc or NULL, not with qn_alloc. Free with free()
- *   capacity   objects allocated, updated
+ *   array      address of the array pointer, from malloc or NULL, not from qn_alloc. Free it with free()
+ *   capacity   number of objects allocated; updated
  *
  * On QN_ERR_MEMORY the array is unchanged. */
 qn_status qn_realloc_array(void *array, size_t *capacity, size_t need, size_t size, const char *what);
 
-/* qn_free - free memory of qn_alloc. NULL is allowed. */
+/* qn_free - frees memory from qn_alloc. NULL is allowed. */
 void qn_free(void *memory);
 
-/* qn_advise_huge - advise huge pages for memory that is read sequentially, for fewer TLB misses. Call it before the memory is
- * first written. Without effect where the system has no huge pages. */
+/* qn_advise_huge - advises huge pages for memory that is read sequentially, for fewer TLB misses. Call it before the
+ * memory is first written. It has no effect if the system has no huge pages. */
 void qn_advise_huge(void *memory, size_t bytes);
 
-/* Size arithmetic with overflow checks: on overflow false, and *out is unspecified. */
+/* Size arithmetic with overflow checks. On overflow they return false, and *out is unspecified. */
 static inline bool qn_mul_size(size_t a, size_t b, size_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);

@@ -1,4 +1,4 @@
-/* Characters that lines of terminals and logs may show. */
+/* Characters that may be shown in lines of terminals and logs. */
 #include "base/printable.h"
 
 #include "base/utf8.h"

@@ -1,7 +1,8 @@
-/* Objects that a fork does not copy whole: their threads exist in the process that made them alone, a lock that another thread held
- * stays held in the child, and a GPU's context is not the child's. Such an object keeps its process, and each function that would
- * take its locks or wait for its threads compares first. That costs a system call, so it is done where a call begins, never for a
- * token. A process is told by its id: the library installs no handler in the program that uses it. */
+/* Detects use after a fork of objects that a fork does not copy: their threads exist only in the process that made
+ * them, a lock held by another thread stays held in the child, and a GPU's context is not valid in the child. Such
+ * an object stores its process, and each function that takes its locks or waits for its threads checks it first. The
+ * check costs a system call, so it is done at the beginning of a call, never for each token. A process is identified
+ * by its id: the library installs no fork handler. */
 #ifndef QN_BASE_PROCESS_H
 #define QN_BASE_PROCESS_H
 
@@ -10,10 +11,10 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* qn_process_is - whether this is the process `maker`, a getpid() that the object keeps. */
+/* qn_process_is - whether this is the process `maker`, the getpid() that the object stores. */
 bool qn_process_is(pid_t maker);
 
-/* qn_process_check - QN_ERR_INVALID in another process than `maker`.
+/* qn_process_check - QN_ERR_INVALID in any process other than `maker`.
  *
  *   function   the public function that was called
  *   what       the object: "model" */

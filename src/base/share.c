@@ -1,4 +1,4 @@
-/* The one rule by which a client gets more of what all share. */
+/* The rule by which a client may take more of a shared resource. */
 #include "base/share.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* A portable pseudorandom number generator: SplitMix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators,
- * 2014). Not cryptographically secure. */
+/* A portable pseudorandom number generator: SplitMix64 (Steele, Lea and Flood, Fast splittable pseudorandom number
+ * generators, 2014). Not cryptographically secure. */
 #ifndef QN_BASE_SPLITMIX_H
 #define QN_BASE_SPLITMIX_H
 
@@ -16,7 +16,7 @@ static inline uint64_t qn_splitmix(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* qn_splitmix_before - the state before the last n numbers. */
+/* qn_splitmix_before - the state n numbers ago. */
 static inline uint64_t qn_splitmix_before(uint64_t state, uint64_t n)
 {
     return state - n * QN_SPLITMIX_STEP;

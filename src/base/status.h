@@ -4,16 +4,17 @@
 
 #include "quern/status.h"
 
-/* qn_fail - store a formatted error text for this thread and return `status`: `return qn_fail(...)`.
+/* qn_fail - stores a formatted error text for this thread and returns `status`: `return qn_fail(...)`.
  *
- * The text is truncated to QN_ERROR_TEXT_MAX bytes, its terminator included. Characters that a line may not show
- * (base/printable.h) are replaced by '?', so that names from a crafted file cannot control the terminal. Arguments may
- * point into the previous error text. */
+ * The text is truncated to QN_ERROR_TEXT_MAX bytes, including the terminator. Characters that must not be shown
+ * (base/printable.h) are replaced by '?', so that names from a crafted file cannot control the terminal. Arguments
+ * may point into the previous error text. */
 qn_status qn_fail(qn_status status, const char *format, ...) QN_PRINTF(2, 3);
 
 enum { QN_ERROR_TEXT_MAX = 512 };
 
-/* QN_TRY - return the status of `call` from the enclosing function unless it is QN_OK. Only where nothing has to be freed. */
+/* QN_TRY - returns the status of `call` from the enclosing function unless it is QN_OK. Use it only where nothing
+ * has to be freed. */
 #define QN_TRY(call)                                                                                                           \
     do {                                                                                                                       \
         const qn_status qn_try_status = (call);                                                                                \

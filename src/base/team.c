@@ -18,11 +18,11 @@
 #include <unistd.h>
 #endif
 
-/* About 20 to 50 microseconds on current CPUs: longer than the load imbalance of any operation, shorter than a time slice of
- * the scheduler. */
+/* About 20 to 50 microseconds on current CPUs: longer than the load imbalance of any operation, shorter than a time
+ * slice of the scheduler. */
 enum { SPINS = 1500 };
 
-/* A counter that threads wait on. It has a cache line of its own, to avoid false sharing with the spinning threads. */
+/* A counter that threads wait on. It has its own cache line, to avoid false sharing with the spinning threads. */
 struct eventcount {
     _Alignas(QN_ALIGN) atomic_uint value;
     atomic_uint waiters;
@@ -35,8 +35,8 @@ struct worker {
 };
 
 struct qn_team {
-    struct eventcount start; /* calls of qn_team_run */
-    struct eventcount phase; /* barriers completed */
+    struct eventcount start; /* number of calls of qn_team_run */
+    struct eventcount phase; /* number of barriers completed */
     _Alignas(QN_ALIGN) atomic_uint arrived;
     int n_threads, n_started, spins;
     bool quit;
@@ -54,7 +54,8 @@ static inline void spin_hint(void)
 #endif
 }
 
-/* Sleeps while the value is `seen`. FUTEX_WAIT compares the value again, so a change before the system call is not missed. */
+/* Sleeps while the value is `seen`. FUTEX_WAIT compares the value again, so a change before the system call is not
+ * missed. */
 static void eventcount_sleep(struct eventcount *eventcount, unsigned seen)
 {
     atomic_fetch_add(&eventcount->waiters, 1);
@@ -124,9 +125,10 @@ qn_status qn_team_create(int n_threads, qn_team **out)
     team->spins = n_threads <= qn_cpu_threads() ? SPINS : 0;
     team->n_started = 1;
     qn_status status = qn_alloc(&team->workers, (size_t)n_threads, sizeof *team->workers, "thread team");
-    sigset_t all, before; /* the workers block all signals: the process handles them on its own threads */
+    sigset_t all, before; /* the workers block all signals, so that the process handles them on its own threads */
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* is of the thread that reads a mapped file (base/mapping.h): blocked, it could not be handled */
+    /* SIGBUS belongs to the thread that reads a mapped file (base/mapping.h), which must be able to handle it */
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < n_threads && status == QN_OK; i++) {
         team->workers[i] = (struct worker){ .team = team, .index = i };

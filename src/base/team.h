@@ -1,8 +1,8 @@
 /* A thread team: a fixed number of threads that run one function together, with barriers inside it.
  *
- * A waiting thread spins for some microseconds, then sleeps in the kernel: wake-up is fast between the operations of a token,
- * and an idle team uses no CPU time. With more threads than hardware threads it does not spin, because it would take CPU time
- * from the threads that still work. */
+ * A waiting thread spins for some microseconds, then sleeps in the kernel: wake-up is fast between the operations of
+ * a token, and an idle team uses no CPU time. If the team has more threads than the machine, it does not spin, since
+ * that would take CPU time from working threads. */
 #ifndef QN_BASE_TEAM_H
 #define QN_BASE_TEAM_H
 
@@ -14,37 +14,37 @@ typedef struct qn_team qn_team;
 
 enum { QN_TEAM_MAX = 1024 };
 
-/* qn_team_create - create a team.
+/* qn_team_create - creates a team.
  *
- *   n_threads   1 to QN_TEAM_MAX, the calling thread of qn_team_run included: n_threads - 1 threads are started
+ *   n_threads   1 to QN_TEAM_MAX, including the thread that calls qn_team_run: n_threads - 1 threads are started
  *   out         the team; free it with qn_team_free
  *
  * QN_ERR_INVALID   n_threads is outside its range
  * QN_ERR_MEMORY    not enough memory, or a thread cannot be started */
 qn_status qn_team_create(int n_threads, qn_team **out);
 
-/* qn_team_free - end the threads and free the team. NULL is allowed. */
+/* qn_team_free - ends the threads and frees the team. NULL is allowed. */
 void qn_team_free(qn_team *team);
 
 /* qn_team_size - the number of threads. */
 int qn_team_size(const qn_team *team);
 
-/* qn_team_run - call work(context, thread) on every thread of the team and return when all calls have returned. Thread 0 is
- * the calling thread. One call at a time. */
+/* qn_team_run - calls work(context, thread) on every thread of the team and returns when all calls have returned.
+ * Thread 0 is the calling thread. Only one call at a time. */
 void qn_team_run(qn_team *team, void (*work)(void *context, int thread), void *context);
 
-/* qn_team_barrier - a barrier of all threads of the team, called from `work`. Writes before it are visible to all threads
- * after it. */
+/* qn_team_barrier - a barrier of all threads of the team, to be called from `work`. Writes before it are visible to
+ * all threads after it. */
 void qn_team_barrier(qn_team *team);
 
-/* qn_team_range - partition [0, count) over threads: the contiguous range of one thread.
+/* qn_team_range - divides [0, count) among threads: the contiguous range of one thread.
  *
- *   count       items
+ *   count       number of items
  *   unit        ranges begin at multiples of it; their sizes differ by at most one unit
  *   thread      0 to n_threads - 1
  *   n_threads   at least 1
  *   begin       the first item of the range
- *   end         the item after its last; equal to begin for an empty range */
+ *   end         the item after its last one; equal to begin for an empty range */
 void qn_team_range(size_t count, size_t unit, int thread, int n_threads, size_t *begin, size_t *end);
 
 #endif

@@ -1,5 +1,5 @@
-/* Decoding and encoding of one UTF-8 character, by the Unicode standard's table of well-formed byte sequences: no surrogates,
- * no overlong forms, at most U+10FFFF. */
+/* Decodes and encodes one UTF-8 character, by the Unicode standard's table of well-formed byte sequences: no
+ * surrogates, no overlong forms, at most U+10FFFF. */
 #ifndef QN_BASE_UTF8_H
 #define QN_BASE_UTF8_H
 
@@ -9,18 +9,19 @@
 
 typedef enum qn_utf8 {
     QN_UTF8_COMPLETE,   /* a character of *bytes bytes with the code point *code */
-    QN_UTF8_INCOMPLETE, /* all bytes given are the beginning of a character; more are needed */
-    QN_UTF8_INVALID     /* the first *bytes bytes are not part of a character: the maximal subpart, replaced by one U+FFFD */
+    QN_UTF8_INCOMPLETE, /* the bytes are the beginning of a character; more are needed */
+    QN_UTF8_INVALID     /* the first *bytes bytes are not part of a character: the maximal subpart, which one U+FFFD
+                           replaces */
 } qn_utf8;
 
-/* qn_utf8_mark - the bytes of a byte order mark (U+FEFF) at the beginning of text [length]: 3 or 0. Editors of Windows put one before
- * texts, which is not a part of them. */
+/* qn_utf8_mark - the number of bytes, 3 or 0, of a byte order mark (U+FEFF) at the beginning of text [length].
+ * Windows editors write one; it is not part of the text. */
 static inline size_t qn_utf8_mark(const char *text, size_t length)
 {
     return length >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
 
-/* qn_utf8_next - decode the first character of text [length], length >= 1. */
+/* qn_utf8_next - decodes the first character of text [length], length >= 1. */
 static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *bytes, uint32_t *code)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -54,7 +55,7 @@ static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *byte
     return QN_UTF8_COMPLETE;
 }
 
-/* qn_utf8_encode - encode a character; returns the number of bytes.
+/* qn_utf8_encode - encodes a character. Returns the number of bytes.
  *
  *   code   a code point that is valid in UTF-8
  *   out    [4] */

@@ -1,4 +1,4 @@
-/* One thread at a time looks and writes: what the look has found is still so. */
+/* One thread at a time checks and writes, so that the check stays valid. */
 #include "base/write_line.h"
 
 #include <poll.h>

@@ -1,15 +1,16 @@
-/* Lines for whoever reads a log or standard error, written by threads that must not wait for the reader. */
+/* Writes lines to a log or standard error, from threads that must not wait for its reader. */
 #ifndef QN_BASE_WRITE_LINE_H
 #define QN_BASE_WRITE_LINE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* qn_write_line - write a line by one call of write, unless that would wait, as at a pipe that is full. False: the line is lost.
+/* qn_write_line - writes a line by one call of write, unless that would block, as with a full pipe. Returns false if
+ * the line is lost.
  *
  *   line   [length], less than PIPE_BUF
  *
- * Threads: any. Another process that writes to the same pipe may fill it between the look and the call. */
+ * Threads: any. Another process that writes to the same pipe may still fill it between the check and the write. */
 bool qn_write_line(int fd, const char *line, size_t length);
 
 #endif

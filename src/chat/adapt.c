@@ -1,4 +1,4 @@
-/* Conversations in terms of what a chat template supports. */
+/* Adapts conversations to the traits of a chat template. */
 #include "chat/adapt.h"
 
 #include "base/memory.h"
@@ -15,7 +15,7 @@ static qn_status no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "no memory for a conversation");
 }
 
-/* The texts of parts one after the other. */
+/* Concatenates the texts of parts. */
 static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
 {
     size_t length = 0;
@@ -42,7 +42,7 @@ static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
     return *out ? QN_OK : no_memory();
 }
 
-/* A content that is text or parts with a text before or after it, and an empty line between them. */
+/* Adds a text, separated by an empty line, before or after a content that is text or parts. */
 static qn_status add_to_content(const json_t *content, const char *text, size_t n, bool before, json_t **out)
 {
     const char *given = json_is_string(content) ? json_string_value(content) : "";
@@ -75,14 +75,14 @@ static bool has_role(const json_t *message, const char *role)
     return of && !strcmp(of, role);
 }
 
-/* The arguments of a call, which are of its function or its own. NULL: there are none. */
+/* The arguments of a call, in its function or in the call itself. NULL: none. */
 static const json_t *arguments_of(const json_t *call)
 {
     const json_t *function = json_object_get(call, "function");
     return json_object_get(function ? function : call, "arguments");
 }
 
-/* The arguments of a call have a form that the template does not take, or that is not the one it reads best. */
+/* Whether the arguments of a call have another form than the template needs or reads best. */
 static bool has_other_arguments(const qn_chat_traits *traits, const json_t *call)
 {
     const json_t *arguments = arguments_of(call);
@@ -98,7 +98,7 @@ static bool has_calls_to_change(const qn_chat_traits *traits, const json_t *mess
     return false;
 }
 
-/* An object as the filter tojson prints it. */
+/* The JSON text of an object, as the filter tojson prints it. */
 static qn_status text_of_object(json_t *object, json_t **out)
 {
     static const char source[] = "{{ x|tojson }}";
@@ -114,7 +114,8 @@ static qn_status text_of_object(json_t *object, json_t **out)
     return status;
 }
 
-/* The object that a text is. Another text is an error, unless the template reads it: *out is NULL then. */
+/* Decodes a text that is a JSON object. Any other text is an error, unless the template reads text: *out is NULL
+ * then. */
 static qn_status object_of_text(const qn_chat_traits *traits, const json_t *text, size_t i, size_t index, json_t **out)
 {
     json_error_t error;
@@ -130,7 +131,7 @@ static qn_status object_of_text(const qn_chat_traits *traits, const json_t *text
                          index, i, json_string_value(text));
 }
 
-/* Replaces a call by a copy whose arguments have the form that the template takes. */
+/* Replaces a call by a copy whose arguments have the template's form. */
 static qn_status change_arguments(const qn_chat_traits *traits, json_t *calls, size_t i, size_t index)
 {
     json_t *given = (json_t *)arguments_of(json_array_get(calls, i)), *arguments = NULL;
@@ -173,7 +174,7 @@ static bool has_other_reasoning(const json_t *message)
     return json_is_string(json_object_get(message, "reasoning")) && (!content || json_is_null(content));
 }
 
-/* Replaces what the template does not accept in a message that is a copy. */
+/* Changes a message, which must be a copy, where the template does not accept it. */
 static qn_status adapt_message(const qn_chat_traits *traits, json_t *message, size_t index)
 {
     json_t *content;
@@ -203,15 +204,15 @@ static bool needs_change(const qn_chat_traits *traits, const json_t *message)
 
 /* ---- System messages ---- */
 
-/* The messages of a conversation, and what later system messages say before it has a place. */
+/* The messages so far, and the text of later system messages that waits for a place. */
 typedef struct turns {
     const qn_chat_traits *traits;
     json_t *messages; /* adapted */
     char *waiting;
     size_t n_waiting;
-    char *tail; /* what goes behind the text of a message: many system messages are joined to one at once */
+    char *tail; /* text to append to a message, collected so that joining many system messages takes linear time */
     size_t n_tail, tail_capacity, tail_index;
-    bool has_begun; /* there are messages that are not the system's */
+    bool has_begun; /* there are messages other than the system's */
 } turns;
 
 /* Replaces a message by a copy with a text before or after its content. */
@@ -227,7 +228,7 @@ static qn_status add_to_message(turns *t, size_t i, const char *text, size_t n, 
     return status;
 }
 
-/* Gives the tail to its message. */
+/* Appends the tail to its message. */
 static qn_status put_tail(turns *t)
 {
     const size_t n = t->n_tail;
@@ -235,7 +236,7 @@ static qn_status put_tail(turns *t)
     return n ? add_to_message(t, t->tail_index, t->tail, n, false) : QN_OK;
 }
 
-/* Text behind the content of a message, after an empty line. Where that is no text, parts for one, at once. */
+/* Appends text to the content of a message, after an empty line. If the content is not text, it is appended at once. */
 static qn_status add_behind(turns *t, size_t i, const char *text, size_t n)
 {
     size_t need;
@@ -256,7 +257,7 @@ static qn_status add_behind(turns *t, size_t i, const char *text, size_t n)
     return QN_OK;
 }
 
-/* The content of a system message as text: the template may read parts, but they are joined to others. */
+/* The content of a system message as text, since it is joined with other texts. */
 static qn_status text_of_system(const json_t *message, size_t index, json_t **out)
 {
     json_t *content = json_object_get(message, "content");
@@ -293,7 +294,7 @@ static const json_t *last_of(const turns *t)
     return n ? json_array_get(t->messages, n - 1) : NULL;
 }
 
-/* What waits goes to the message before, or is a message of the user's own where that is the assistant's. */
+/* Appends the waiting text to the preceding message; after an assistant's message it becomes a user's message. */
 static qn_status put_waiting(turns *t)
 {
     const json_t *last = last_of(t);
@@ -311,7 +312,8 @@ static qn_status put_waiting(turns *t)
     return done ? QN_OK : no_memory();
 }
 
-/* The last of several results of tools takes what waits, and so does the user's next message. */
+/* Appends a message that is not the system's. The waiting text goes after the last of several tool results, or into
+ * the user's next message. */
 static qn_status append_other(turns *t, json_t *message)
 {
     const bool is_user = has_role(message, "user");
@@ -326,7 +328,7 @@ static qn_status append_other(turns *t, json_t *message)
     return add_to_message(t, json_array_size(t->messages) - 1, t->waiting, n, true);
 }
 
-/* Appends a message, which is adapted. */
+/* Appends an adapted message. */
 static qn_status append(turns *t, json_t *message, size_t index)
 {
     const json_t *last = last_of(t);
@@ -378,7 +380,7 @@ static int level_of(const json_t *effort)
     return -1;
 }
 
-/* The nearest level of `known` from `least` to `most`, rather above than below; -1: there is none. */
+/* The nearest level of `known` from `least` to `most`, preferring higher ones; -1: none. */
 static int nearest_level(unsigned known, int level, int least, int most)
 {
     for (int i = level; i <= most; i++)
@@ -390,8 +392,8 @@ static int nearest_level(unsigned known, int level, int least, int most)
     return -1;
 }
 
-/* A template that is not strict does with a level that it does not know what it does without one. That is not less than a low one
- * that it knows, nor more than a high one. */
+/* Maps a level that a template accepts but does not distinguish. The template treats it as no level, that is, not
+ * below its low levels nor above its high ones. */
 static int known_level(const qn_chat_traits *traits, int level)
 {
     enum { MINIMAL = 1, LOW, MEDIUM, HIGH, MAX = QN_EFFORT_LEVELS - 1 };

@@ -1,4 +1,4 @@
-/* The chat template of a model, and the variables that it is rendered with. */
+/* The chat template of a model, and the variables for rendering it. */
 #include "chat/chat.h"
 
 #include "base/memory.h"
@@ -22,11 +22,11 @@ struct qn_chat_template {
     qn_jinja *jinja;
     const char *name;
     qn_output_params output;
-    bool has_parsed_calls; /* or no tools */
+    bool has_parsed_calls; /* true also without tools */
     char reasoning_end[QN_OUTPUT_MAX_WORDS];
     qn_chat_traits traits;
-    bool *structural;                /* [n_vocab] of qn_chat_text_tokens */
-    char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
+    bool *structural;                /* [n_vocab] see qn_chat_text_tokens */
+    char problem[QN_ERROR_TEXT_MAX]; /* why there is no usable template */
 };
 
 /* ---- Finding the template ---- */
@@ -156,7 +156,7 @@ const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat)
 
 /* ---- Rendering ---- */
 
-/* A special token of the vocabulary as a string; NULL if there is none. */
+/* The text of a special token of the vocabulary; NULL if there is none. */
 static json_t *token_text(const qn_tokenizer *tok, int32_t token)
 {
     const char *bytes;
@@ -164,7 +164,7 @@ static json_t *token_text(const qn_tokenizer *tok, int32_t token)
     return token >= 0 && qn_tokenizer_piece(tok, token, &bytes, &length) == QN_OK ? json_stringn(bytes, length) : NULL;
 }
 
-/* Variables that a conversation need not have. The caller owns their values. */
+/* Variables that a conversation need not contain. The caller owns their values. */
 enum { STANDARD_VARIABLES = 4 };
 
 static void standard_variables(const qn_tokenizer *tok, qn_jinja_variable *variables)
@@ -175,14 +175,14 @@ static void standard_variables(const qn_tokenizer *tok, qn_jinja_variable *varia
     variables[3] = (qn_jinja_variable){ "documents", json_null(), false };
 }
 
-/* Tokens that are given in their place are the caller's word for special tokens. */
+/* Whether a variable holds a special token. Its text counts as the template's own, even if the caller gives it. */
 static bool is_token_variable(const char *name)
 {
     const size_t n = strlen(name), suffix = sizeof "_token" - 1;
     return n > suffix && !strcmp(name + n - suffix, "_token");
 }
 
-/* Later variables win over earlier ones of the same name. */
+/* Later variables override earlier ones of the same name. */
 static qn_status make_variables(const json_t *conversation, const qn_jinja_variable *standard, qn_jinja_variable **out,
                                 size_t *n)
 {

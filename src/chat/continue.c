@@ -1,5 +1,5 @@
-/* The content is found by a mark at its end, as transformers does: templates trim contents, and print them in other places. The space
- * at the content's end stays. */
+/* The end of the content is found by a mark appended to it, as in transformers: templates trim contents and print
+ * them in various places. Space at the content's end is kept. */
 #include "chat/continue.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* The last one in the text is the mark: what a content says comes before it. */
+/* The last occurrence in the text is the mark: a content that contains the word comes before it. */
 static const char mark[] = "qn9continue";
 
 static json_t *last_message(const json_t *conversation)
@@ -17,7 +17,7 @@ static json_t *last_message(const json_t *conversation)
     return json_array_get(messages, json_array_size(messages) - 1);
 }
 
-/* The text that ends a content, which may be in parts; NULL: there is none. */
+/* The last text of a content, which may be in parts; NULL if there is none. */
 static json_t *last_text(const json_t *content)
 {
     json_t *part = json_array_get(content, json_array_size(content) - 1);
@@ -46,7 +46,7 @@ qn_status qn_chat_continues(const json_t *conversation, bool *continues)
                : qn_fail(QN_ERR_INVALID, "continue_final_message: the last message has no text as its content");
 }
 
-/* Contents may have zeros. */
+/* A copy of the text with the mark. The text may contain zero bytes. */
 static json_t *marked_text(const json_t *text)
 {
     const size_t n = json_string_length(text);
@@ -96,7 +96,7 @@ qn_status qn_chat_mark_content(const json_t *conversation, json_t **marked)
     return qn_fail(QN_ERR_MEMORY, "no memory for a conversation");
 }
 
-/* Where the last mark begins in a text, or its length. */
+/* The offset of the last mark in a text, or the text's length. */
 static size_t find_mark(const char *text, size_t length)
 {
     const size_t n = sizeof mark - 1;
@@ -106,7 +106,7 @@ static size_t find_mark(const char *text, size_t length)
     return length;
 }
 
-/* What templates print of a content: what follows reasoning in it, without space before it. */
+/* The part of a content that templates print: the text after its reasoning, without leading space. */
 static const char *printed_content(const json_t *content, const char *think_close, size_t *length)
 {
     const char *from = json_string_value(content), *end = from + json_string_length(content), *close;

@@ -1,5 +1,5 @@
-/* Conversations whose last message is continued, `continue_final_message`: what the template prints up to the end of that message's
- * content, so that an answer goes on with it. */
+/* Conversations whose last message is continued (`continue_final_message`): the rendered text is cut at the end of
+ * that message's content, so that the answer continues it. */
 #ifndef QN_CHAT_CONTINUE_H
 #define QN_CHAT_CONTINUE_H
 
@@ -7,20 +7,20 @@
 
 /* qn_chat_continues - whether the last message of a conversation is to be continued.
  *
- * QN_ERR_INVALID   it cannot be: it is not the assistant's, has tool calls or no text as its content; or the header of a new one is
- *                  wanted, too */
+ * QN_ERR_INVALID   it cannot be continued: it is not the assistant's, has tool calls or no text content, or a
+ *                  generation prompt is requested, too */
 qn_status qn_chat_continues(const json_t *conversation, bool *continues);
 
-/* qn_chat_mark_content - a copy of such a conversation, which qn_chat_adapt has made, to be rendered: the last content ends with a
- * mark. Release it with json_decref. */
+/* qn_chat_mark_content - copies a conversation that qn_chat_adapt has made, with a mark at the end of its last
+ * content. Release the copy with json_decref. */
 qn_status qn_chat_mark_content(const json_t *conversation, json_t **marked);
 
-/* qn_chat_cut_at_mark - cut what the template printed before the mark.
+/* qn_chat_cut_at_mark - cuts the text that a marked conversation was rendered to before the mark.
  *
  *   conversation   without the mark
- *   think_close    the delimiter in a content after which templates print what follows alone; NULL: none
+ *   think_close    the delimiter in a content of which templates print only the text after it; NULL: none
  *
- * QN_ERR_INVALID   the template does not print the content as it is */
+ * QN_ERR_INVALID   the template does not print the content unchanged */
 qn_status qn_chat_cut_at_mark(const json_t *conversation, const char *think_close, qn_jinja_output *output);
 
 #endif

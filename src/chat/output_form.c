@@ -1,4 +1,4 @@
-/* The form of a model's output: its parameters, told from its chat template and vocabulary. */
+/* The form of a model's output, determined from its chat template and vocabulary. */
 #include "chat/output_parser.h"
 
 #include "text/json_scan.h"
@@ -111,7 +111,7 @@ static bool finds_probe(qn_output_params params, const qn_output_tools *tools, c
     params.user = &probe;
     if (qn_output_parser_create(&params, &parser) != QN_OK)
         return false;
-    /* Llama 3's calls are answers of their own. */
+    /* In the form llama3 a call is the whole answer. */
     const char *next = text;
     while (params.form == QN_OUTPUT_LLAMA3 && (next = strstr(next, "{\"name\": \"" PROBE)))
         text = next++;

@@ -1,5 +1,5 @@
-/* One tool call as a JSON object: its name, its arguments (or parameters), other keys ignored, in any order. Arguments pass as
- * the model's own bytes once the name is known. */
+/* One tool call as a JSON object: its name, its arguments (or parameters), in any order; other keys are ignored.
+ * Once the name is known, the model's own bytes of the arguments are passed on. */
 #include "chat/output_internal.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static void fail_here(qn_output_parser *p)
     qn_output_call_failed(p, p->held.n - 1);
 }
 
-/* Where a call is doubtful, one without arguments is none. */
+/* In a doubtful place a call needs arguments. */
 static bool may_begin(const qn_output_parser *p)
 {
     const qn_json_call *json = &p->call.json;
@@ -28,7 +28,7 @@ static void begin_with_arguments(qn_output_parser *p)
     qn_output_arguments(p, p->arguments.data, p->arguments.n);
 }
 
-/* The name or the string that holds arguments; false for one that Jansson refuses. */
+/* Decodes the name, or a string that holds arguments. False if Jansson refuses it. */
 static bool decode(qn_output_parser *p, size_t end, qn_symbols *to)
 {
     const qn_json_call *json = &p->call.json;
@@ -44,7 +44,7 @@ static bool decode(qn_output_parser *p, size_t end, qn_symbols *to)
     return is;
 }
 
-/* Arguments that came before the name, or in another shape than an object: text of an object, null. */
+/* Keeps arguments that came before the name, or that are not an object: the text of an object, or null. */
 static bool keep_arguments(qn_output_parser *p, size_t end)
 {
     const qn_json_call *json = &p->call.json;
@@ -59,7 +59,7 @@ static bool keep_arguments(qn_output_parser *p, size_t end)
     return p->arguments.n && *p->arguments.data == '{' && qn_json_is_value(p->arguments.data, p->arguments.n);
 }
 
-/* The value held[begin .. end) is complete. */
+/* Handles the end of the value held[begin .. end). */
 static bool value_ended(qn_output_parser *p, size_t end)
 {
     qn_json_call *json = &p->call.json;
@@ -89,7 +89,7 @@ static void key_ended(qn_output_parser *p)
         json->key = KEY_ARGUMENTS;
     else
         json->key = KEY_OTHER;
-    /* JSON that is no call should not be held back for long. */
+    /* JSON that is not a call must not be held back for long. */
     const bool of_calls = is_key(held, json->begin, held->n, "type") || is_key(held, json->begin, held->n, "id");
     if ((json->key == KEY_OTHER && p->needs_known && !of_calls) || (json->key == KEY_NAME && json->has_name) ||
         (json->key == KEY_ARGUMENTS && json->has_arguments))

@@ -1,5 +1,5 @@
-/* The output parser: symbols from bytes and tokens, text and its delimiters, events. A call is left to output_json.c and
- * output_xml.c. */
+/* The output parser: symbols from bytes and tokens, text and its delimiters, events. output_json.c and output_xml.c
+ * parse calls. */
 #include "chat/output_internal.h"
 
 #include "base/memory.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SPACE = 4096 }; /* that is held back */
+enum { MAX_SPACE = 4096 }; /* limit of held space */
 
 /* ---- Symbols ---- */
 
@@ -50,7 +50,7 @@ void qn_output_unread(qn_output_parser *p, size_t at)
     const size_t n = p->held.n - at;
     if (p->queue_head < n) {
         const size_t n_queue = p->queue.n, shift = n - p->queue_head;
-        qn_output_append(p, &p->queue, p->held.data + at, shift); /* for its size */
+        qn_output_append(p, &p->queue, p->held.data + at, shift); /* ensures the capacity */
         if (p->status != QN_OK)
             return;
         memmove(p->queue.data + n, p->queue.data + p->queue_head, n_queue - p->queue_head);
@@ -115,7 +115,7 @@ void qn_output_arguments(qn_output_parser *p, const char *symbols, size_t n)
 
 /* ---- Text ---- */
 
-/* Text begins anew: `strip` says whether newlines here belong to the format. */
+/* Begins a new section of text. strip: newlines here belong to the format. */
 static void begin_section(qn_output_parser *p, bool strip)
 {
     p->state = STATE_TEXT;
@@ -153,7 +153,7 @@ static void put_space(qn_output_parser *p)
     put_text(p, p->held.data + skip, p->candidate - skip);
 }
 
-/* The space and the first symbol of the candidate are text, the others are handled again. */
+/* The candidate is no delimiter: its space and its first symbol are text, the rest is handled again. */
 static void reject(qn_output_parser *p)
 {
     p->state = STATE_TEXT;
@@ -281,7 +281,7 @@ void qn_output_call_failed(qn_output_parser *p, size_t at)
     }
 }
 
-/* Space and call_close belong to the call. */
+/* Space and call_close after a call belong to it. */
 static void after_call_step(qn_output_parser *p)
 {
     const char c = p->held.data[p->held.n - 1];
@@ -350,7 +350,7 @@ qn_status qn_output_feed(qn_output_parser *p, int32_t token, const char *bytes, 
     return p->status;
 }
 
-/* The output ends inside a call. False: it has not begun. */
+/* Ends a call at the end of the output. False if it has not begun. */
 static bool end_open_call(qn_output_parser *p)
 {
     const bool is_complete = p->form != QN_OUTPUT_XML && p->call.json.has_arguments;
@@ -359,7 +359,7 @@ static bool end_open_call(qn_output_parser *p)
     return p->begun;
 }
 
-/* Ends what is open, as the model has ended; false when nothing is left to handle. */
+/* Ends whatever is open when the model has ended. False when nothing is left to handle. */
 static bool finish_step(qn_output_parser *p)
 {
     switch (p->state) {
@@ -390,7 +390,7 @@ qn_status qn_output_finish(qn_output_parser *p)
     const char *text;
     size_t length;
     QN_TRY(qn_utf8_stream_flush(&p->utf8, &text, &length));
-    /* Arguments that are cut must be a prefix of what they would have become. */
+    /* If the arguments are cut, they must be a prefix of the complete ones. */
     const bool in_arguments = p->state == STATE_CALL && p->begun;
     qn_output_append(p, in_arguments ? &p->held : &p->queue, text, length);
     do
@@ -400,7 +400,7 @@ qn_status qn_output_finish(qn_output_parser *p)
     return p->status;
 }
 
-/* What is undecided is dropped: what has come of an answer that is cut is a prefix of what the whole answer would have been. */
+/* Undecided symbols are dropped, so that the events of a cut answer are a prefix of the whole answer's. */
 qn_status qn_output_cut(qn_output_parser *p)
 {
     if (p->state == STATE_CALL)

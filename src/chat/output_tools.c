@@ -1,5 +1,5 @@
-/* What a parser keeps of tools: their names, and for the XML form the types that their JSON schemas give arguments. The JSON itself,
- * which may be large, is not needed while an answer is generated. */
+/* The names of tools and, for the form xml, the types that JSON schemas give their arguments. The JSON itself, which
+ * may be large, is not needed while an answer is generated. */
 #include "chat/output_tools.h"
 #include "base/memory.h"
 #include "chat/output_internal.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Schemas come with requests: references may form cycles, and lists be long. What is counted: 256 for a schema, 4 for a
- * constant or a name of a type, 8 for a value that the search for an anchor visits. */
+/* Schemas come from requests: references may form cycles, and lists may be long. Visits are counted and limited: 256
+ * for a schema, 4 for a constant or a type name, 8 for a value that the search for an anchor visits. */
 enum { PER_SCHEMA = 256, PER_CONSTANT = 4, PER_VALUE = 8, MAX_VISITS = 256 * PER_SCHEMA };
 
 static const char *const type_names[N_VALUE_TYPES] = {
@@ -27,11 +27,11 @@ struct walk {
     const json_t *root;
     uint64_t n_visits;
     qn_value_types *types;
-    unsigned n_schemas; /* that name types, or whose keywords do */
-    bool has_string;    /* that is not in `types` yet: it comes last */
+    unsigned n_schemas; /* schemas that name types, or whose keywords imply them */
+    bool has_string;    /* string is a type, but not in `types` yet: it comes last */
 };
 
-/* Counts visits; false if they are too many. */
+/* Counts visits; false when the limit is reached. */
 static bool visit(struct walk *walk, uint64_t n)
 {
     walk->n_visits = n < MAX_VISITS - walk->n_visits ? walk->n_visits + n : MAX_VISITS;
@@ -54,7 +54,7 @@ static void add_type(struct walk *walk, qn_value_type type)
         walk->types->types[walk->types->n++] = type;
 }
 
-/* What a reference leads to, or NULL. */
+/* The schema that a reference points to, or NULL. */
 static const json_t *resolve(struct walk *walk, const json_t *reference)
 {
     json_t *target;
@@ -81,7 +81,7 @@ static void add_type_of(struct walk *walk, const json_t *value)
     }
 }
 
-/* A string that any text is keeps its place in a list; others come last. */
+/* Adds a named type. A string without restrictions keeps its place in a list; other strings come last. */
 static void add_named(struct walk *walk, const json_t *name, bool is_any_text)
 {
     for (qn_value_type type = 0; type < N_VALUE_TYPES; type++)
@@ -92,7 +92,7 @@ static void add_named(struct walk *walk, const json_t *name, bool is_any_text)
         }
 }
 
-/* The schemas that apply to the same value as the one that has them. */
+/* Keywords with schemas that apply to the same value. */
 static const char *const parts[] = { "anyOf", "oneOf", "allOf", "if", "then", "else", "$ref" };
 enum { N_PARTS = sizeof parts / sizeof *parts, REFERENCE = N_PARTS - 1 };
 
@@ -116,7 +116,7 @@ static bool is_any_text(const json_t *schema)
     return true;
 }
 
-/* The types that keywords are about, as in a grammar. Numbers alone are read of a value of any type, too. */
+/* Adds the types to which keywords apply, as grammars do. A number is recognised in a value of any type, too. */
 static void add_implied(struct walk *walk, const json_t *schema)
 {
     static const struct {
@@ -163,7 +163,7 @@ static void collect(struct walk *walk, const json_t *schema)
         add_implied(walk, schema);
 }
 
-/* The type of a property of a constant. True if it has one. */
+/* Adds the type of a property of a constant. True if the constant has the property. */
 static bool add_constant(struct walk *walk, const json_t *constant, const char *name)
 {
     const json_t *value = json_object_get(constant, name);
@@ -183,8 +183,8 @@ static bool collect_constants(struct walk *walk, const json_t *schema, const cha
     return is_named;
 }
 
-/* The types of a property of objects, in what their schema says itself, refers to or joins; with `name` NULL of those that none names.
- * True if one names the property. */
+/* Adds the types of a property from a schema of objects, its references and the schemas that it joins. name NULL: of
+ * undeclared properties. True if a schema declares the property. */
 static bool collect_property(struct walk *walk, const json_t *schema, const char *name)
 {
     const json_t *property = name ? json_object_get(json_object_get(schema, "properties"), name)
@@ -197,7 +197,7 @@ static bool collect_property(struct walk *walk, const json_t *schema, const char
         return false;
     if (property)
         collect(walk, property);
-    else if (name) /* another schema may name it */
+    else if (name) /* another schema may declare it */
         collect(walk, json_object_get(schema, "additionalProperties"));
     if (name)
         is_named |= collect_constants(walk, schema, name);
@@ -209,8 +209,8 @@ static bool collect_property(struct walk *walk, const json_t *schema, const char
     return is_named;
 }
 
-/* The order in which types are tried. In one list of types a string stands where the list has it; else it is last, as any text is
- * one. Null is first. */
+/* Orders the types. A string in a single list of types has its place there; otherwise it is last, since any text is
+ * a string. Null is first. */
 static void order_types(struct walk *walk)
 {
     qn_value_types *types = walk->types;
@@ -231,7 +231,7 @@ static void order_types(struct walk *walk)
     *types = ordered;
 }
 
-/* `left`: visits that may be made; those that are made are taken off. */
+/* Finds the types of argument `key`. *left: the number of visits allowed; reduced by those made. */
 static void find_types(const json_t *schema, const char *key, size_t length, uint64_t *left, qn_value_types *types)
 {
     const uint64_t begin = *left < MAX_VISITS ? MAX_VISITS - *left : 0;
@@ -262,10 +262,10 @@ void qn_output_value_types(const json_t *schema, const char *key, size_t length,
 
 /* ---- Tools ---- */
 
-/* What all tools may be visited for their types, and each argument more. Types that are not found by then are any. */
+/* Limit of visits for all tools, and in addition for each argument. Types that are not found within it are any. */
 enum { VISITS_OF_TOOLS = 64 * MAX_VISITS, VISITS_OF_ARGUMENT = 8 * PER_SCHEMA };
 
-/* A name is at names[name .. name + length). */
+/* An argument; its name is names[name .. name + length). */
 typedef struct argument {
     uint32_t name;
     uint16_t length;
@@ -274,8 +274,8 @@ typedef struct argument {
 
 struct qn_output_tool {
     uint32_t name, length;
-    uint32_t first, n; /* its arguments that have a name in the schema */
-    argument other;    /* of any other name */
+    uint32_t first, n; /* its declared arguments */
+    argument other;    /* the types of undeclared ones */
 };
 
 struct qn_output_tools {
@@ -289,7 +289,7 @@ struct qn_output_tools {
 struct build {
     qn_output_tools *to;
     uint64_t left; /* visits */
-    json_t *found; /* names of a tool's arguments */
+    json_t *found; /* names of the current tool's arguments */
     bool has_memory;
 };
 
@@ -326,7 +326,7 @@ static void keep_names(struct build *b, struct walk *walk, const json_t *object)
     }
 }
 
-/* The names of the properties of objects, as collect_property finds them. */
+/* Finds the names of properties where collect_property looks for them. */
 static void find_names(struct build *b, struct walk *walk, const json_t *schema)
 {
     const json_t *list = json_object_get(schema, "enum"), *part;
@@ -365,7 +365,7 @@ static qn_status add_arguments(struct build *b, const json_t *schema, qn_output_
         QN_TRY(add_name(to, name, length, &a->name));
         tool->n++;
     }
-    find_types(schema, "", SIZE_MAX, &b->left, &types); /* the length of no name */
+    find_types(schema, "", SIZE_MAX, &b->left, &types); /* a length that no name has */
     tool->other = argument_of(&types);
     return QN_OK;
 }

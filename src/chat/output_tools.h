@@ -1,11 +1,11 @@
-/* What is kept of tools while an answer is generated: their names, and the types of their arguments. Read by the parser of answers and
- * by the compiler of call grammars. */
+/* The names of tools and the types of their arguments, kept while an answer is generated. The parser of answers and
+ * the compiler of call grammars read them. */
 #ifndef QN_CHAT_OUTPUT_TOOLS_H
 #define QN_CHAT_OUTPUT_TOOLS_H
 
 #include "chat/output_parser.h"
 
-/* Bytes of the longest name of a tool or argument in the form xml. */
+/* Limit of the bytes of a tool's or argument's name in the form xml. */
 enum { QN_OUTPUT_MAX_NAME = 256 };
 
 typedef enum qn_value_type {
@@ -19,7 +19,7 @@ typedef enum qn_value_type {
     N_VALUE_TYPES
 } qn_value_type;
 
-/* The types of a value in the order in which they are tried, each at most once. */
+/* The types of a value, in the order in which they are tried, each at most once. */
 typedef struct qn_value_types {
     qn_value_type types[N_VALUE_TYPES];
     size_t n;
@@ -27,7 +27,7 @@ typedef struct qn_value_types {
 
 typedef struct qn_output_tool qn_output_tool;
 
-/* qn_output_tool_schema - returns the schema of a tool's arguments, borrowed; NULL: it has none. */
+/* qn_output_tool_schema - the schema of a tool's arguments, borrowed; NULL if it has none. */
 const json_t *qn_output_tool_schema(const json_t *tool);
 
 /* qn_output_value_types - finds the types of an argument.
@@ -35,15 +35,15 @@ const json_t *qn_output_tool_schema(const json_t *tool);
  *   schema   of all arguments; NULL: none */
 void qn_output_value_types(const json_t *schema, const char *key, size_t length, qn_value_types *types);
 
-/* qn_output_find_tool - returns the tool of a name, or NULL. */
+/* qn_output_find_tool - the tool with a name, or NULL. */
 const qn_output_tool *qn_output_find_tool(const qn_output_tools *tools, const char *name, size_t length);
 
-/* qn_output_find_argument - returns the number of a tool's argument, or -1. */
+/* qn_output_find_argument - the index of a tool's argument, or -1. */
 int64_t qn_output_find_argument(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length);
 
-/* qn_output_argument_name - returns the name of argument i of a tool, or NULL after the last.
+/* qn_output_argument_name - the name of argument i of a tool; NULL after the last.
  *
- *   tool   NULL: arguments of all tools are counted */
+ *   tool   NULL: i counts the arguments of all tools */
 const char *qn_output_argument_name(const qn_output_tools *tools, const qn_output_tool *tool, size_t i, size_t *length);
 
 /* qn_output_argument_types - finds the types of a tool's argument.

@@ -1,4 +1,4 @@
-/* Values of the XML form of tool calls: the text of one as JSON, by the types that it may have. */
+/* Values in the form xml of tool calls: converts the text of a value to JSON, by its types. */
 #include "chat/output_internal.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ void qn_output_escape(qn_output_parser *p, qn_symbols *to, const char *text, siz
     }
 }
 
-/* A number of more digits, or one behind more space, is a string where it may be. */
+/* A number with more digits, or after more space, is a string if the types allow one. */
 enum { MAX_UNSURE = 1024, MAX_SPACE = 64 };
 
 static bool begins_word(const char *text, size_t n, const char *const *words)
@@ -79,7 +79,7 @@ bool qn_output_may_be_other(const qn_value_types *types, const char *text, size_
     return may;
 }
 
-/* The JSON of a number that is an integer, or NULL: 1.0 is 1, and 1e3 stays. */
+/* The JSON of a number that is an integer, or NULL: 1.0 is 1, but 1e3 is not converted. */
 static const char *integer(const char *text, size_t n, size_t *length)
 {
     char copy[64];
@@ -99,7 +99,7 @@ static const char *integer(const char *text, size_t n, size_t *length)
     return text;
 }
 
-/* The JSON of a value that is an instance of the type, or NULL. Templates of Qwen3.5 print Python's names of constants. */
+/* The JSON of a value that is an instance of the type, or NULL. Templates of Qwen3.5 print Python's constants. */
 static const char *instance(qn_value_type type, const char *text, size_t n, size_t *length)
 {
     static const struct {

@@ -1,10 +1,10 @@
-/* One tool call as tags: <function=NAME>, then <parameter=KEY>, a value and </parameter> for each argument, then </function>.
- * Arguments become JSON: strings as they come, other values when they are complete. */
+/* One tool call as tags: <function=NAME>, then <parameter=KEY>, a value and </parameter> for each argument, then
+ * </function>. Arguments become JSON: strings are passed on as they come, other values once they are complete. */
 #include "chat/output_internal.h"
 
 #include <string.h>
 
-enum { MAX_GAP = 64 }; /* space between </parameter> and the tag that shows that it ended the value */
+enum { MAX_GAP = 64 }; /* limit of the space between </parameter> and the tag that confirms it */
 
 static const char function_open[] = "<function=", function_close[] = "</function>";
 static const char parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
@@ -34,7 +34,7 @@ static void open_step(qn_output_parser *p)
     }
 }
 
-/* A name ends at '>'. One that is too long fails at the beginning of a character. */
+/* Whether the name continues. *ended: '>' ends it. A name that is too long fails at the beginning of a character. */
 static bool name_continues(qn_output_parser *p, bool *ended)
 {
     const qn_xml_call *xml = &p->call.xml;
@@ -44,7 +44,7 @@ static bool name_continues(qn_output_parser *p, bool *ended)
     return *ended || (c >= 0x20 && c < FIRST_MARK && c != '<' && c != '>' && (n < QN_OUTPUT_MAX_NAME || (c & 0xc0) == 0x80));
 }
 
-/* Whether the last byte held completes a name. One that a name cannot have fails the call. */
+/* Whether the last held byte completes a name. A byte that a name cannot contain fails the call. */
 static bool completes_name(qn_output_parser *p)
 {
     bool ended;
@@ -80,7 +80,7 @@ static void end_function(qn_output_parser *p, size_t end)
     qn_output_call_complete(p, end);
 }
 
-/* Between arguments. A second </parameter> is passed over; </function> may be missing. */
+/* Between arguments. A second </parameter> is skipped; </function> may be missing. */
 static void body_step(qn_output_parser *p)
 {
     qn_xml_call *xml = &p->call.xml;
@@ -104,7 +104,7 @@ static void body_step(qn_output_parser *p)
         qn_output_call_failed(p, xml->begin);
 }
 
-/* The key goes out with its value. */
+/* Appends the key, which is emitted together with its value. */
 static void append_key(qn_output_parser *p)
 {
     const qn_xml_call *xml = &p->call.xml;
@@ -114,7 +114,7 @@ static void append_key(qn_output_parser *p)
     qn_output_append(p, &p->scratch, "\": ", 3);
 }
 
-/* Whether the value may be a string, which goes out as it comes. */
+/* Whether the value may be a string, which is emitted as it comes. */
 static bool is_streamed(const qn_output_parser *p)
 {
     const qn_value_types *types = &p->call.xml.types;
@@ -124,7 +124,7 @@ static bool is_streamed(const qn_output_parser *p)
     return false;
 }
 
-/* The key, a quote, and the first symbols of the value. */
+/* Emits the key, a quote, and the first symbols of the value. */
 static void begin_string(qn_output_parser *p, size_t n)
 {
     append_key(p);
@@ -162,7 +162,7 @@ static void key_step(qn_output_parser *p)
     begin_text(p, XML_VALUE_BEGIN);
 }
 
-/* Whether symbols are the tag of a parameter that the tool has and that has not come yet. */
+/* Whether symbols are the tag of a declared parameter that has not occurred yet. */
 static qn_match match_next_parameter(const qn_output_parser *p, const char *symbols, size_t n)
 {
     const qn_xml_call *xml = &p->call.xml;
@@ -185,9 +185,9 @@ static qn_match match_next_parameter(const qn_output_parser *p, const char *symb
     return best;
 }
 
-/* Whether the value ends before these symbols: `*length` of them are the end, a newline and </parameter>. A tag of the format
- * must follow, as the value may contain </parameter>. Without </parameter>, the tag of another parameter ends it, and </function>
- * if call_close follows. */
+/* Whether these symbols end the value: the first *length of them, a newline and </parameter>. Since a value may
+ * contain </parameter>, a tag of the format must follow. Without </parameter>, the tag of another parameter ends the
+ * value, or </function> followed by call_close. */
 static qn_match match_end(const qn_output_parser *p, const char *symbols, size_t n, size_t *length)
 {
     const size_t newline = *symbols == '\n', n_parameter = sizeof parameter_close - 1, n_function = sizeof function_close - 1;
@@ -230,7 +230,7 @@ static void end_value(qn_output_parser *p, size_t length)
     begin_text(p, XML_BODY);
 }
 
-/* Inside a string of JSON there are no tags, but behind a line end, which such a string cannot have. */
+/* Inside a JSON string there are no tags, except after a line end, which such a string cannot contain. */
 static bool hides_tags(const qn_output_parser *p, char symbol)
 {
     return p->call.xml.is_scanned && symbol != '\n' && qn_json_scan_in_string(&p->call.xml.scan);

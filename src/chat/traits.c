@@ -1,4 +1,4 @@
-/* What a chat template supports: found by rendering it with small conversations. */
+/* Determines what a chat template supports, by rendering it with small conversations. */
 #include "chat/adapt.h"
 
 #include <stdlib.h>
@@ -6,14 +6,14 @@
 
 const char *const qn_effort_levels[QN_EFFORT_LEVELS] = { "none", "minimal", "low", "medium", "high", "xhigh", "max" };
 
-/* Words that no template has. */
+/* Words that no template contains. */
 #define PROBE "qn9probe"
 #define OTHER "qn8probe"
 
 static const qn_jinja_limits probe_limits = { .steps = 200000, .memory = 16 << 20, .output = 1 << 20 };
 
-/* What a template prints for messages, with a reasoning_effort unless it is NULL, and with enable_thinking if `thinks`. NULL: it
- * fails. Free it with free(). */
+/* Renders messages, with reasoning_effort unless `effort` is NULL, and with enable_thinking if `thinks`. NULL if the
+ * template fails. Free it with free(). */
 static char *text_of(const qn_jinja *jinja, const char *messages, const char *effort, bool thinks)
 {
     const qn_jinja_variable variables[] = { { "messages", json_loads(messages, 0, NULL), false },
@@ -43,7 +43,8 @@ static bool accepts(const qn_jinja *jinja, const char *messages)
     return text != NULL;
 }
 
-/* The messages are accepted, and the text has all of `words` and none of `not_words`, both NULL-terminated. */
+/* Whether the template accepts the messages and prints all of `words` and none of `not_words`; both lists end with
+ * NULL. */
 static bool prints(const qn_jinja *jinja, const char *messages, const char *const *words, const char *const *not_words)
 {
     char *text = text_of(jinja, messages, NULL, false);
@@ -71,8 +72,8 @@ static bool reads_parts(const qn_jinja *jinja)
 
 /* ---- Roles ---- */
 
-/* A role whose messages are printed where they are. A template that does not have it even at the beginning is left alone: what
- * it says is its own. */
+/* Finds which roles are printed at their place. A template that rejects a role even at the beginning gets it
+ * unchanged, so that its own error is reported. */
 static void find_roles(const qn_jinja *jinja, qn_chat_traits *traits)
 {
     const bool has_system = prints(jinja, "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "]", probe, NULL);
@@ -104,8 +105,8 @@ static void find_roles(const qn_jinja *jinja, qn_chat_traits *traits)
 #define OBJECT "{\"" PROBE "\": 1}"
 #define TEXT "\"{\\\"" PROBE "\\\": 1}\""
 
-/* A content that is null makes the template fail, or is printed, where an empty one does not. Some read it only of the last
- * turns, or only of those before. */
+/* Whether the template fails on, or prints, a null content where it accepts an empty one. Some templates read the
+ * content only in the last turns, or only in earlier ones. */
 static bool refuses_null(const qn_jinja *jinja, bool as_text)
 {
     static const char *const none[] = { "None", NULL };
@@ -121,7 +122,8 @@ static bool refuses_null(const qn_jinja *jinja, bool as_text)
     return false;
 }
 
-/* Where both forms are accepted the object is right, which `tojson` does not put in quotes, unless it is printed as Python's. */
+/* If the template accepts both forms of arguments, objects are right, since tojson does not quote them, unless it
+ * prints them in Python's syntax. */
 static void find_calls(const qn_jinja *jinja, qn_chat_traits *traits)
 {
     const bool reads_object = prints(jinja, CALL(OBJECT), probe, python);
@@ -132,7 +134,7 @@ static void find_calls(const qn_jinja *jinja, qn_chat_traits *traits)
 
 /* ---- Effort ---- */
 
-/* Whether two texts are equal but for a word of either: a template that prints its effort prints others. */
+/* Whether two texts are equal except for one word in either: then the template only prints its effort. */
 static bool equal_but(const char *a, const char *b, const char *word)
 {
     const size_t n = strlen(word), n_probe = sizeof PROBE - 1;
@@ -152,7 +154,7 @@ struct efforts {
     bool is_strict;
 };
 
-/* Adds what the template does with each level in one mode, unless it prints nothing there at all. */
+/* Adds the template's reaction to each level in one mode, unless it prints nothing in that mode. */
 static void add_efforts(const qn_jinja *jinja, bool thinks, struct efforts *found)
 {
     static const char question[] = "[" MESSAGE("user", "a") "]";
@@ -175,8 +177,8 @@ static void add_efforts(const qn_jinja *jinja, bool thinks, struct efforts *foun
     free(invented);
 }
 
-/* A template that refuses what it does not know is strict: its levels are those that it does not refuse. The levels of others are
- * those for which it prints something else than for a word that it cannot know. */
+/* A strict template refuses unknown levels; its levels are those that it accepts. Other templates distinguish the
+ * levels for which they print something else than for an invented word. */
 static void find_efforts(const qn_jinja *jinja, qn_chat_traits *traits)
 {
     struct efforts found = { 0 };

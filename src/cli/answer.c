@@ -1,4 +1,4 @@
-/* Generating and showing an answer. */
+/* Generates and shows an answer. */
 #include "cli/answer.h"
 
 #include "cli/cli.h"
@@ -29,12 +29,12 @@ struct stream {
     qn_progress progress;
     qn_reasoning_view view;
     bool terminal, in_reasoning; /* reasoning is being shown */
-    bool is_counted;             /* the last token is among those of reasoning */
+    bool is_counted;             /* the last token is counted as reasoning */
     bool ends_line, broken;
     struct text content, reasoning;
     size_t n_tokens, n_reasoning;
     double started, first, thinking_since, drawn;
-    qn_status status; /* of the callbacks */
+    qn_status status; /* the first error of a callback */
 };
 
 static void keep_error(struct stream *s, qn_status status)
@@ -129,7 +129,7 @@ static void show_content(struct stream *s, const char *text, size_t length)
     print(s, text, length);
 }
 
-/* There are no tools: an answer has reasoning and content. */
+/* Without tools, an answer has only reasoning and content. */
 static bool on_event(void *user, const qn_output_event *event)
 {
     struct stream *s = user;
@@ -161,8 +161,8 @@ static bool on_progress(void *user, size_t done, size_t total)
 
 /* ---- The session ---- */
 
-/* Evaluates the messages of the prompt that the session does not have, up to a checkpoint. */
-static qn_status evaluate_messages(qn_session *session, const qn_prompt *prompt, uint32_t *shared)
+/* Evaluates the messages of the prompt that the session does not hold, and adds a checkpoint. */
+static qn_status evaluate_messages(qn_session *session, const qn_cli_prompt *prompt, uint32_t *shared)
 {
     QN_TRY(qn_session_truncate_to(session, prompt->tokens, prompt->count, shared));
     if (prompt->n_messages <= *shared || prompt->n_messages >= prompt->count)
@@ -171,7 +171,7 @@ static qn_status evaluate_messages(qn_session *session, const qn_prompt *prompt,
     return qn_session_checkpoint(session);
 }
 
-static qn_status run(qn_session *session, const qn_prompt *prompt, const qn_request_params *params, struct stream *s,
+static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_request_params *params, struct stream *s,
                      qn_request_result *result, uint32_t *shared)
 {
     qn_request_params own = *params;
@@ -192,18 +192,18 @@ static qn_status run(qn_session *session, const qn_prompt *prompt, const qn_requ
     qn_signals_session(NULL);
     qn_session_on_progress(session, NULL, NULL);
     qn_progress_end(&s->progress);
-    if (s->n_tokens == 0) { /* the turn did not happen, and is not to be saved with the session */
+    if (s->n_tokens == 0) { /* no answer: the turn must not be saved with the session */
         const qn_status dropped = qn_session_truncate(session, qn_session_reach(session, *shared));
         status = status ? status : dropped;
     }
     return status;
 }
 
-static void take_results(const struct stream *s, const qn_prompt *prompt, const qn_request_result *result, uint32_t shared,
-                         qn_answer *answer)
+static void take_results(const struct stream *s, const qn_cli_prompt *prompt, const qn_request_result *result, uint32_t shared,
+                         qn_cli_answer *answer)
 {
     const double end = qn_seconds();
-    *answer = (qn_answer){
+    *answer = (qn_cli_answer){
         .content = s->content.bytes,
         .reasoning = s->reasoning.bytes,
         .n_prompt = prompt->count,
@@ -216,8 +216,8 @@ static void take_results(const struct stream *s, const qn_prompt *prompt, const 
     };
 }
 
-qn_status qn_answer_generate(qn_session *session, const qn_model *model, const qn_prompt *prompt,
-                             const qn_request_params *params, qn_reasoning_view view, qn_answer *answer)
+qn_status qn_cli_answer_generate(qn_session *session, const qn_model *model, const qn_cli_prompt *prompt,
+                                 const qn_request_params *params, qn_reasoning_view view, qn_cli_answer *answer)
 {
     struct stream s = { .format = *qn_model_get_chat_format(model), .view = view, .ends_line = true };
     qn_request_result result = QN_REQUEST_RESULT_INIT;
@@ -235,9 +235,9 @@ qn_status qn_answer_generate(qn_session *session, const qn_model *model, const q
     return status;
 }
 
-void qn_answer_free(qn_answer *answer)
+void qn_cli_answer_free(qn_cli_answer *answer)
 {
     free(answer->content);
     free(answer->reasoning);
-    *answer = (qn_answer){ 0 };
+    *answer = (qn_cli_answer){ 0 };
 }

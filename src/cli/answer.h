@@ -1,5 +1,5 @@
-/* An answer of chat: the session evaluates what it does not hold of a prompt, and what is generated is parsed into reasoning and
- * content and shown as it comes. */
+/* Generates an answer in chat: the session evaluates the part of the prompt that it does not hold yet; the output is
+ * parsed into reasoning and content and shown as it arrives. */
 #ifndef QN_CLI_ANSWER_H
 #define QN_CLI_ANSWER_H
 
@@ -12,25 +12,25 @@ typedef enum qn_reasoning_view {
     QN_REASONING_HIDE
 } qn_reasoning_view;
 
-typedef struct qn_answer {
+typedef struct qn_cli_answer {
     char *content, *reasoning; /* zero-terminated; NULL: none */
-    size_t n_prompt, n_reused; /* tokens of the prompt, and those of them that the session held */
+    size_t n_prompt, n_reused; /* tokens of the prompt, and those that the session already held */
     size_t n_generated;
-    double prompt_seconds, generate_seconds; /* until the first token, and from it on */
+    double prompt_seconds, generate_seconds; /* until the first token; after it */
     qn_finish finish;
-    bool broken; /* standard output takes no more */
-} qn_answer;
+    bool broken; /* standard output cannot be written any more */
+} qn_cli_answer;
 
-/* qn_answer_generate - generate and show an answer to a prompt.
+/* qn_cli_answer_generate - generate and show an answer to a prompt.
  *
- *   session   evaluated from the longest prefix on that it holds of the prompt and can be truncated to; gets a checkpoint
- *             after the messages of the prompt
+ *   session   keeps the longest prefix of the prompt that it holds and can be truncated to, and evaluates the rest;
+ *             gets a checkpoint after the messages of the prompt
  *   params    sampling, limits and stop strings; callbacks are set here
- *   answer    free it with qn_answer_free, whatever the status; of an error it has what was generated
+ *   answer    free it with qn_cli_answer_free, whatever the status; after an error it has the text generated so far
  *
- * QN_ERR_CANCELLED after Ctrl-C before the first token. */
-qn_status qn_answer_generate(qn_session *session, const qn_model *model, const qn_prompt *prompt,
-                             const qn_request_params *params, qn_reasoning_view view, qn_answer *answer);
-void qn_answer_free(qn_answer *answer);
+ * QN_ERR_CANCELLED: Ctrl-C before the first token. */
+qn_status qn_cli_answer_generate(qn_session *session, const qn_model *model, const qn_cli_prompt *prompt,
+                                 const qn_request_params *params, qn_reasoning_view view, qn_cli_answer *answer);
+void qn_cli_answer_free(qn_cli_answer *answer);
 
 #endif

@@ -1,4 +1,4 @@
-/* The option parser. The commands interpret the options. */
+/* The option parser. Commands interpret the options. */
 #include "cli/args.h"
 
 #include "base/append.h"
@@ -41,7 +41,7 @@ static const qn_foreign_option *find_foreign(const char *argument, size_t n)
 
 enum { LONGEST_NAME = 24 };
 
-/* Levenshtein's distance with transposition of neighbours; far for names that are too long to be one of ours. */
+/* Levenshtein distance with transpositions of neighbours; large for names longer than any of the tables. */
 static size_t distance(const char *a, size_t n_a, const char *b)
 {
     size_t rows[3][LONGEST_NAME + 1];
@@ -70,7 +70,7 @@ static size_t distance(const char *a, size_t n_a, const char *b)
 struct nearest {
     const char *text;
     size_t n;
-    const char *name; /* the best so far */
+    const char *name; /* the nearest so far */
     size_t distance;
 };
 
@@ -78,7 +78,7 @@ static void compare(struct nearest *best, const char *name)
 {
     const char *plain = name ? name + strspn(name, "-") : NULL;
     if (!plain || !plain[0] || !plain[1])
-        return; /* every single letter is near every other */
+        return; /* single letters are all near each other */
     const size_t d = distance(best->text, best->n, plain);
     if (d <= strlen(plain) / 3 && d < best->distance) {
         best->name = name;
@@ -86,7 +86,7 @@ static void compare(struct nearest *best, const char *name)
     }
 }
 
-/* An option of the command whose name is a typing mistake or a dash away, or NULL. */
+/* The command's option whose name is a typing mistake or a dash away, or NULL. */
 static const char *nearest_option(unsigned command, const char *argument, size_t n)
 {
     const size_t dashes = strspn(argument, "-");
@@ -108,7 +108,7 @@ const char *qn_nearest_command(const char *name)
     return best.name;
 }
 
-/* "run and chat": the commands that take an option. */
+/* Writes the names of commands, as "run and chat". */
 static void name_commands(unsigned commands, char *text, size_t size)
 {
     qn_text_buffer to = qn_append_to(text, size);
@@ -133,8 +133,8 @@ static void refuse_unknown(const qn_command *command, const char *argument, size
     } else if (elsewhere) {
         char commands[128];
         name_commands(elsewhere->commands, commands, sizeof commands);
-        qn_cli_error("%s: unknown option '%.*s': it is one of quern %s (see quern %s --help)", command->name, shown, argument,
-                     commands, command->name);
+        qn_cli_error("%s: unknown option '%.*s': it is an option of quern %s (see quern %s --help)", command->name, shown,
+                     argument, commands, command->name);
     } else if (near) {
         qn_cli_error("%s: unknown option '%.*s'; did you mean %s? (see quern %s --help)", command->name, shown, argument, near,
                      command->name);
@@ -145,7 +145,7 @@ static void refuse_unknown(const qn_command *command, const char *argument, size
 
 /* ---- Values ---- */
 
-/* The whole text must be the number: strtoll alone would take " 3", "3x" and "". */
+/* The whole text must be the number: strtoll would also accept " 3", "3x" and "". */
 static bool plain_number_start(const char *text)
 {
     return (*text >= '0' && *text <= '9') || *text == '-' || *text == '+' || *text == '.';
@@ -182,7 +182,7 @@ static bool set_u64(const char *name, const char *value, uint64_t *out)
     char *end;
     errno = 0;
     const unsigned long long number = strtoull(value, &end, 10);
-    if (*value < '0' || *value > '9' || *end) { /* strtoull would turn -1 into 2^64-1 */
+    if (*value < '0' || *value > '9' || *end) { /* strtoull would accept -1 as 2^64-1 */
         qn_cli_error("%s: '%s' is not an integer from 0 to 2^64-1", name, value);
         return false;
     }
@@ -194,7 +194,7 @@ static bool set_u64(const char *name, const char *value, uint64_t *out)
     return true;
 }
 
-/* "8G", "1.5g", "512M", "1000000"; "off", where one byte is allowed. */
+/* "8G", "1.5g", "512M", "1000000"; also "off" if min is 1. */
 static bool set_bytes(const qn_option *option, const char *name, const char *value, uint64_t *out)
 {
     static const char units[] = "KMGT";
@@ -281,7 +281,7 @@ static bool set(const qn_option *option, const char *name, const char *value, qn
 
 /* ---- Arguments ---- */
 
-/* "-n3": a short option with its value attached. Not "-no-cnv" or "-prompt", which are long names with a dash too few. */
+/* A short option with its value attached: "-n3". Not a long name with a missing dash: "-no-cnv", "-prompt". */
 static const qn_option *find_attached(const qn_command *command, const char *argument)
 {
     const qn_option *option = argument[1] != '-' && argument[2] ? find(command->id, argument, 2) : NULL;
@@ -292,7 +292,7 @@ static const qn_option *find_attached(const qn_command *command, const char *arg
     return !number || plain_number_start(argument + 2) ? option : NULL;
 }
 
-/* One option at argv[*i]; *i is left at the last argument that it took. */
+/* Parses the option at argv[*i]; *i becomes the last argument used. */
 static qn_args_result parse_option(const qn_command *command, int argc, char **argv, int *i, qn_args *args)
 {
     const char *argument = argv[*i];

@@ -1,10 +1,11 @@
 /* The command line: the values that options set, the tables of commands and options, and the parser.
  *
- * commands.c and options.c hold one table each. The parser, the help texts and the OPTIONS section of the manual page are made
- * from them (tests/e2e/cli_options.sh compares the manual page with `quern help --man`).
+ * commands.c and options.c hold one table each. The parser, the help texts and the OPTIONS section of the manual page
+ * are made from them (tests/e2e/cli_options.sh compares the manual page with `quern help --man`).
  *
- * "--opt value", "--opt=value", "-o value" and "-ovalue" are the same; "--" ends the options. Of an option that is given twice
- * the last value counts, but for those that may be repeated. Bad usage is one line on standard error and exit status 2. */
+ * "--opt value", "--opt=value", "-o value" and "-ovalue" are the same; "--" ends the options. If an option is given
+ * twice, the last value counts, unless it may be repeated. Bad usage prints one line on standard error; the exit status
+ * is 2. */
 #ifndef QN_CLI_ARGS_H
 #define QN_CLI_ARGS_H
 
@@ -98,8 +99,8 @@ enum {
 typedef struct qn_command {
     unsigned id;
     const char *name;
-    const char *brief;   /* one line of `quern help` */
-    const char *usage;   /* what follows "quern " */
+    const char *brief;   /* its line in `quern help` */
+    const char *usage;   /* the command line after "quern " */
     const char *purpose; /* one or more lines, without the last newline */
     size_t min_operands, max_operands;
     void (*defaults)(qn_args *args); /* or NULL; all fields are zero before it */
@@ -109,7 +110,7 @@ typedef struct qn_command {
 extern const qn_command qn_commands[];
 extern const size_t qn_n_commands;
 
-/* qn_command_find - NULL for a name that is none. */
+/* qn_command_find - returns a command by name; NULL: there is none. */
 const qn_command *qn_command_find(const char *name);
 
 /* ---- Options ---- */
@@ -121,7 +122,8 @@ typedef enum qn_option_kind {
     QN_OPTION_INT,   /* int64_t from min to max */
     QN_OPTION_INT32, /* int from min to max */
     QN_OPTION_U64,   /* uint64_t, any */
-    /* uint64_t: a number, also with a fraction, with K, M, G or T for powers of 1024; from min bytes; or "off" if min is 1 */
+    /* uint64_t: a number, which may have a fraction and K, M, G or T for powers of 1024; at least min bytes; "off" if
+     * min is 1 */
     QN_OPTION_BYTES,
     QN_OPTION_NUMBER, /* float from min to max, finite */
     QN_OPTION_ENUM    /* const char *: one of `choices` */
@@ -131,9 +133,9 @@ typedef struct qn_option {
     unsigned commands;    /* QN_CMD_* that take it */
     const char *name;     /* "--temp" or "-n" */
     const char *alias;    /* another name, or NULL */
-    const char *accepted; /* llama.cpp's name for the same thing, understood and not listed; or NULL */
+    const char *accepted; /* llama.cpp's name for the same, accepted and not listed; or NULL */
     qn_option_kind kind;
-    size_t offset;              /* of the field in qn_args, which has the type that the kind names */
+    size_t offset;              /* of its field in qn_args, which has the type of the kind */
     const char *value;          /* "N", for the help text; NULL for flags */
     const char *help;           /* one line */
     const char *more;           /* further sentences of the manual page, or NULL */
@@ -147,7 +149,7 @@ extern const size_t qn_n_options;
 /* An option of llama.cpp's programs that quern does not have. */
 typedef struct qn_foreign_option {
     const char *name, *alias; /* alias may be NULL */
-    unsigned ignored_by;      /* commands whose behaviour it describes anyway: they accept it */
+    unsigned ignored_by;      /* commands that always behave that way: they accept it */
     const char *answer;       /* what to do instead: "use --device cuda ..." */
 } qn_foreign_option;
 
@@ -158,36 +160,40 @@ extern const size_t qn_n_foreign_options;
 
 typedef enum qn_args_result { QN_ARGS_OK, QN_ARGS_HELP, QN_ARGS_BAD } qn_args_result;
 
-/* qn_args_parse - argv[0] is the command's name and is skipped; `args` has the command's defaults. QN_ARGS_HELP: --help was
- * there and has been answered on standard output. QN_ARGS_BAD: the reason has been printed. */
+/* qn_args_parse - parse the arguments of a command; argv[0] is its name and is skipped; `args` has its defaults.
+ * QN_ARGS_HELP: --help was given and answered on standard output. QN_ARGS_BAD: the reason was printed. */
 qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, qn_args *args);
 
-/* qn_args_has - whether an option of the command line has set the field at an offset of qn_args.
- * qn_args_has_sampling - whether one has set how tokens are sampled; a seed alone does not.
- * qn_args_put_sampling - set what options have set, but the seed, in other values. */
+/* qn_args_has - whether an option on the command line has set the field at an offset of qn_args. */
 bool qn_args_has(const qn_args *args, size_t offset);
+
+/* qn_args_has_sampling - whether an option has set how tokens are sampled; a seed alone does not count. */
 bool qn_args_has_sampling(const qn_args *args);
+
+/* qn_args_put_sampling - copy the values that options have set, except the seed, into `sampling`. */
 void qn_args_put_sampling(const qn_args *args, qn_sampling *sampling);
 
-/* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, a name that
- * ends in ".gguf", or one of the hub that has a ':' or "gguf"), makes it the model. */
+/* qn_args_take_model - without -m, take the first operand as the model if it looks like one: a file that begins as GGUF
+ * files do, a name that ends in ".gguf", or a name of the hub with a ':' or "gguf" in it. */
 void qn_args_take_model(qn_args *args);
 
-/* qn_args_no_more - QN_ARGS_BAD, with the reason printed, when there are more than `n` operands left. */
+/* qn_args_no_more - returns QN_ARGS_BAD, with the reason printed, if there are more than `n` operands. */
 qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t n);
 
-/* qn_print_help - the help text of a command. qn_print_man - the OPTIONS section of the manual page, in mdoc. */
+/* qn_print_help - print the help text of a command. */
 void qn_print_help(const qn_command *command);
+
+/* qn_print_man - print the OPTIONS section of the manual page, in mdoc. */
 void qn_print_man(void);
 
-/* qn_print_completion - completion for a shell, to be sourced: "bash", "zsh" or "fish". False for another. */
+/* qn_print_completion - print completion code for a shell, "bash", "zsh" or "fish". False: another shell. */
 bool qn_print_completion(const char *shell);
 
-/* qn_nearest_command - the command whose name is a typing mistake away from `name`, or NULL. */
+/* qn_nearest_command - returns the command whose name is a typing mistake away from `name`, or NULL. */
 const char *qn_nearest_command(const char *name);
 
-/* qn_args_hide - overwrite a secret that was given on the command line, which every user of the machine can read in a list of
- * processes. Whoever reads the list before this sees it. */
+/* qn_args_hide - overwrite a secret given on the command line, which all users can read in the list of processes.
+ * Whoever reads the list before this call sees it. */
 void qn_args_hide(const char *text);
 
 #endif

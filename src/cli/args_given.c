@@ -1,4 +1,4 @@
-/* What a command reads of its parsed command line. */
+/* Functions with which commands read the parsed command line. */
 #include "cli/args.h"
 
 #include "cli/cli.h"
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* ---- What was given ---- */
+/* ---- Options given ---- */
 
 bool qn_args_has(const qn_args *args, size_t offset)
 {
@@ -17,7 +17,7 @@ bool qn_args_has(const qn_args *args, size_t offset)
     return false;
 }
 
-/* A seed does not say how. */
+/* Whether the field at an offset says how tokens are sampled; the seed does not. */
 static bool is_of_sampling(size_t offset)
 {
     const size_t begin = offsetof(qn_args, sampling), end = begin + sizeof(qn_sampling);
@@ -49,12 +49,13 @@ void qn_args_put_sampling(const qn_args *args, qn_sampling *sampling)
 
 /* ---- Operands ---- */
 
+/* Whether an operand looks like a model. "and/or" is a prompt. */
 static bool is_model(const char *operand)
 {
     const size_t length = strlen(operand);
     return qn_begins_as_gguf(operand) ||
            (length > 5 && strcmp(operand + length - 5, ".gguf") == 0 && !strpbrk(operand, " \t\n")) ||
-           (qn_hub_name_is(operand) && (strchr(operand, ':') || strcasestr(operand, "gguf"))); /* "and/or" is a prompt */
+           (qn_hub_name_is(operand) && (strchr(operand, ':') || strcasestr(operand, "gguf")));
 }
 
 void qn_args_take_model(qn_args *args)

@@ -1,5 +1,5 @@
-/* quern batch: requests of a file, in OpenAI's batch format, many at a time. The main thread reads and submits; answers are
- * written, one line each, by the scheduler's thread for callbacks. */
+/* quern batch: answers a file of requests in OpenAI's batch format, many at a time. The main thread reads and submits;
+ * the scheduler's callback thread writes the answers, one per line. */
 #include "cli/batch.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* So many requests are submitted for each that is evaluated: the queue is never empty, and memory stays bounded. */
+/* Requests submitted for each one that is evaluated: the queue is never empty, and memory stays bounded. */
 enum { AHEAD = 4, LEAST_AHEAD = 128 /* the most requests of a line */ };
 
 typedef struct qn_batch {
@@ -26,14 +26,14 @@ typedef struct qn_batch {
     int out;
     size_t most_in_flight;
     qn_batch_set seen, done_ids, done_lines;
-    size_t n_answered_before; /* lines of an earlier run that are answers */
+    size_t n_answered_before; /* answers in the output of an earlier run */
 
-    pthread_mutex_t lock; /* protects what follows */
+    pthread_mutex_t lock; /* protects the members below */
     pthread_cond_t changed;
     size_t n_in_flight, n_lines, n_finished, n_answers, n_errors, n_skipped;
     uint64_t n_tokens;
     bool has_failed; /* the output cannot be written, there is no memory, or no request can be evaluated any more */
-    /* With --ordered: lines of the output that wait for those of earlier requests. */
+    /* With --ordered: lines of the output that wait for earlier ones. */
     char **waiting; /* [cap_waiting], by line of the input - 1 */
     size_t cap_waiting, n_written;
 } qn_batch;
@@ -56,10 +56,10 @@ static void write_line(qn_batch *b, char *line)
     free(line);
 }
 
-/* A line that nothing is written for: it is finished already. */
+/* Stands for a line that was already answered: nothing is written for it. */
 static char skipped[] = "";
 
-/* Takes `line`. The caller holds the lock. */
+/* Takes `line` over. The caller holds the lock. */
 static void write_in_order(qn_batch *b, size_t number, char *line)
 {
     const size_t before = b->cap_waiting;
@@ -78,7 +78,7 @@ static void write_in_order(qn_batch *b, size_t number, char *line)
     }
 }
 
-/* The end of a line of the input. Takes `line`, NULL: there was no memory for it. */
+/* Ends a line of the input. Takes `line` over; NULL: there was no memory for it. */
 static void finish(qn_batch *b, size_t number, char *line)
 {
     pthread_mutex_lock(&b->lock);
@@ -122,7 +122,7 @@ static void finish_job(qn_batch *b, const qn_batch_job *job)
     }
 }
 
-/* n requests have ended, or were not submitted. With the last one the job is finished and freed. */
+/* n requests have ended or were not submitted. After the last one the job is finished and freed. */
 static void end_requests(qn_batch *b, qn_batch_job *job, size_t n)
 {
     pthread_mutex_lock(&b->lock);
@@ -219,7 +219,7 @@ static void skip(qn_batch *b, const qn_batch_job *job)
     finish(b, job->line, skipped);
 }
 
-/* Waits until at most `most` requests are in flight, with a progress line. False after Ctrl-C or a failure. */
+/* Waits until at most `most` requests are in flight, with a progress line. False: Ctrl-C or a failure. */
 static bool wait_for(qn_batch *b, size_t most)
 {
     qn_progress *progress = &b->progress;
@@ -242,7 +242,7 @@ static bool wait_for(qn_batch *b, size_t most)
     return go_on;
 }
 
-/* Submits the requests of a job. The job belongs to their callbacks. */
+/* Submits the requests of a job, which then belongs to their callbacks. */
 static void submit(qn_batch *b, qn_batch_job *job)
 {
     const size_t n = job->exchange->n_requests;
@@ -272,7 +272,7 @@ static void submit(qn_batch *b, qn_batch_job *job)
     end_requests(b, job, n);
 }
 
-/* One line of the input. False if the job cannot go on. */
+/* Reads one line of the input. False: the run cannot continue. */
 static bool take_line(qn_batch *b, const char *text, size_t length, size_t number)
 {
     qn_batch_job *job;
@@ -307,7 +307,8 @@ static bool is_blank(const char *text)
     return !text[strspn(text, " \t\r\n")];
 }
 
-/* The next line, as long as a zero or more. A byte order mark before the first is no part of it. */
+/* Reads the next line; its length is negative at the end of the file. A byte order mark before the first line is
+ * skipped. */
 static ssize_t next_line(qn_batch *b, char **line, size_t *capacity, size_t number)
 {
     ssize_t n = getline(line, capacity, b->in);
@@ -319,7 +320,7 @@ static ssize_t next_line(qn_batch *b, char **line, size_t *capacity, size_t numb
     return n;
 }
 
-/* How many lines hold requests. */
+/* Counts the lines that hold requests. */
 static bool count_lines(qn_batch *b)
 {
     char *line = NULL;
@@ -360,20 +361,20 @@ static void print_summary(qn_batch *b, double seconds)
     qn_scheduler_counters c = QN_SCHEDULER_COUNTERS_INIT;
     (void)qn_scheduler_get_counters(b->scheduler, &c);
     if (!b->args->quiet)
-        qn_cli_error("note: %zu answers, %zu errors, %zu there already; %llu tokens in %.1f s, %.1f tok/s; %llu of %llu prompt "
+        qn_cli_error("note: %zu answers, %zu errors, %zu already there; %llu tokens in %.1f s, %.1f tok/s; %llu of %llu prompt "
                      "tokens reused",
                      b->n_answers, b->n_errors, b->n_skipped, (unsigned long long)b->n_tokens, seconds,
                      seconds > 0 ? (double)b->n_tokens / seconds : 0.0, (unsigned long long)c.reused_tokens,
                      (unsigned long long)c.prompt_tokens);
 }
 
-/* A job of which every line is wrong has failed: its lines are not what they were taken for. */
+/* A run without a single answer has failed: its lines are probably not requests. */
 static bool has_answers(const qn_batch *b)
 {
     if (b->n_answers || b->n_answered_before || !(b->n_errors || b->n_skipped))
         return true;
-    qn_cli_error("%s: none of its %zu requests was answered; %s says why", b->args->operands[0], b->n_errors + b->n_skipped,
-                 b->args->operands[1]);
+    qn_cli_error("%s: none of its %zu requests was answered; see %s for the errors", b->args->operands[0],
+                 b->n_errors + b->n_skipped, b->args->operands[1]);
     return false;
 }
 
@@ -399,7 +400,7 @@ static int run(qn_batch *b, qn_model *model)
                                          .on_log = args->quiet ? NULL : qn_cli_log_note };
     b->served =
         (qn_served){ .model = model, .n_ctx = params.n_ctx, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT };
-    b->served.sampling.temperature = 1; /* with no filters, as OpenAI has it */
+    b->served.sampling.temperature = 1; /* as OpenAI's, without filters */
     b->served.sampling.top_k = 0;
     b->served.sampling.top_p = 1;
     b->served.sampling.min_p = 0;

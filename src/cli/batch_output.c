@@ -1,4 +1,4 @@
-/* The output of quern batch: its lines, reading back what an earlier run wrote, and appending. */
+/* The output of quern batch: writes its lines, and reads back those of an earlier run. */
 #include "cli/batch.h"
 
 #include "base/keyed_hash.h"
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of an id: "batch_req_12" is line 12's. */
+/* The beginning of ids: "batch_req_12" is the answer to line 12. */
 #define ID_PREFIX "batch_req_"
 
 /* ---- Sets ---- */
@@ -69,7 +69,7 @@ void qn_batch_set_free(qn_batch_set *set)
 
 /* ---- Reading back ---- */
 
-/* Notes what a line of an earlier run is about. */
+/* Records which request a line of an earlier run answers. */
 static bool note_line(const char *path, size_t number, const char *text, size_t length, qn_batch_set *ids, qn_batch_set *lines,
                       size_t *n_answers)
 {
@@ -81,7 +81,7 @@ static bool note_line(const char *path, size_t number, const char *text, size_t 
     const bool is_ours = id && !strncmp(id, ID_PREFIX, strlen(ID_PREFIX));
     *n_answers += is_ours && !code;
     if (!is_ours)
-        qn_cli_error("%s:%zu: it is not a line that quern batch has written", path, number);
+        qn_cli_error("%s:%zu: not a line written by quern batch", path, number);
     else if (custom_id && !(code && !strcmp(code, QN_BATCH_DUPLICATE)))
         (void)qn_batch_set_add(ids, custom_id, &failed);
     else
@@ -90,7 +90,7 @@ static bool note_line(const char *path, size_t number, const char *text, size_t 
     return is_ours && !failed;
 }
 
-/* Reads the complete lines, and removes what follows the last. */
+/* Reads the complete lines and removes the rest after them. */
 static bool read_back(int fd, const char *path, qn_batch_set *ids, qn_batch_set *lines, size_t *n_answers)
 {
     const int copy = dup(fd);
@@ -122,7 +122,7 @@ int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set
     } else if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         qn_cli_error("%s: another program is writing to it", path);
     } else if (!resume && S_ISREG(found.st_mode) && found.st_size) {
-        qn_cli_error("%s: it exists and is not empty; --resume continues it", path);
+        qn_cli_error("%s: exists and is not empty; --resume continues it", path);
     } else if (!resume || !S_ISREG(found.st_mode) || read_back(fd, path, ids, lines, n_answers)) {
         return fd;
     }
@@ -133,7 +133,7 @@ int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set
 
 /* ---- Lines ---- */
 
-/* Up to the value of "response". */
+/* Writes a line up to the value of "response". */
 static void open_line(const qn_batch_job *job, qn_bytes *line)
 {
     qn_json_open(line, '{');

@@ -1,5 +1,5 @@
-/* A line of the input of quern batch: OpenAI's batch format, {"custom_id", "method", "url", "body"}. The protocol of the
- * url reads the body. */
+/* Reads a line of the input of quern batch, in OpenAI's batch format: {"custom_id", "method", "url", "body"}. The url's
+ * protocol reads the body. */
 #include "cli/batch.h"
 
 #include "base/append.h"
@@ -45,17 +45,17 @@ static bool get_protocol(const qn_batch_job *job, const qn_protocol **protocol, 
     return true;
 }
 
-/* An answer is always whole. Seeds of lines without one, and ids of their calls, follow from the custom_id. */
+/* Answers are never streamed. Seeds of lines without one, and ids of calls, are derived from the custom_id. */
 static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_reading *reading, qn_batch_error *error)
 {
     json_t *body = json_object_get(job->json, "body");
     qn_refusal refusal;
     char id[24], found[QN_JSON_FOUND_BYTES];
     snprintf(id, sizeof id, "%zu", job->line);
-    const qn_origin origin = { .id = id,
-                               .secret = job->custom_id,
-                               .created = (int64_t)time(NULL),
-                               .seed = XXH64(job->custom_id, strlen(job->custom_id), 0) };
+    const qn_exchange_origin origin = { .id = id,
+                                        .secret = job->custom_id,
+                                        .created = (int64_t)time(NULL),
+                                        .seed = XXH64(job->custom_id, strlen(job->custom_id), 0) };
     if (!json_is_object(body))
         return qn_batch_fail(error, job, "invalid_request", "'body' is %s, expected an object", qn_json_found(body, found));
     job->exchange = qn_exchange_create(protocol, body, reading, &origin, &refusal);

@@ -1,5 +1,5 @@
-/* quern bench: tokens a second for a prompt, and for decoding (bench_decode.c), each compared with the read bandwidth
- * of the machine or of the GPU, measured between its repetitions. */
+/* quern bench: measures tokens a second for a prompt, and for decoding (bench_decode.c). Each is compared with the read
+ * bandwidth of the machine or the GPU, measured between the repetitions. */
 #include "cli/bench_report.h"
 #include "cli/cli.h"
 #include "cli/grammar.h"
@@ -24,7 +24,8 @@ void qn_bench_defaults(qn_args *args)
 
 /* ---- Prefill ---- */
 
-/* Tokens a second of one repetition, after which the session holds `depth` tokens again; negative on failure. */
+/* Returns the tokens a second of one repetition, after which the session holds `depth` tokens again; negative:
+ * failed. */
 static double repeat(qn_session *session, const qn_bench_test *test, const qn_token *tokens, float *logits)
 {
     const double start = qn_seconds();
@@ -35,7 +36,7 @@ static double repeat(qn_session *session, const qn_bench_test *test, const qn_to
     return (double)test->n_tokens / seconds;
 }
 
-/* All repetitions on a session that holds `depth` tokens. */
+/* Runs all repetitions on a session that holds `depth` tokens. */
 static bool repeat_all(const qn_bench *bench, qn_bench_test *test, qn_session *session, const qn_token *tokens, float *logits)
 {
     const size_t n = (size_t)bench->args->repetitions;
@@ -73,7 +74,7 @@ static int run_prompt(const qn_bench *bench, qn_session *session, uint64_t bytes
         qn_bench_tokens(tokens, depth + n_prompt, bench->info.n_vocab, 1);
         *test = (qn_bench_test){ .n_tokens = n_prompt, .depth = depth, .parallel = 1, .bytes_per_token = bytes_per_token };
         snprintf(test->name, sizeof test->name, "pp%zu", n_prompt);
-        /* One token first, so that no test pays for reading the file. */
+        /* Evaluate one token first, so that no test includes reading the file. */
         done = !qn_session_eval(session, tokens, 1, QN_LOGITS_LAST, logits) && !qn_session_truncate(session, 0) &&
                fill_to_depth(session, tokens, depth) && !qn_session_checkpoint(session) &&
                repeat_all(bench, test, session, tokens + depth, logits);
@@ -97,11 +98,12 @@ static int check_args(qn_args *args)
         return QN_EXIT_USAGE;
     }
     if (args->reuse && (args->soak || args->parallel)) {
-        qn_cli_error("--reuse: its requests come one after another, without %s", args->soak ? "--soak" : "--parallel");
+        qn_cli_error("--reuse: sends one request after another and cannot be used with %s",
+                     args->soak ? "--soak" : "--parallel");
         return QN_EXIT_USAGE;
     }
     if (args->reuse && !args->n_generate) {
-        qn_cli_error("-n: with --reuse an answer has at least 1 token");
+        qn_cli_error("-n: --reuse needs at least 1 token per answer");
         return QN_EXIT_USAGE;
     }
     if ((args->parallel || args->soak || args->reuse) && args->depth) {
@@ -112,12 +114,12 @@ static int check_args(qn_args *args)
     }
     const bool has_mode = qn_args_has_sampling(args) || args->json_schema;
     if (has_mode && (args->reuse || !args->n_generate)) {
-        qn_cli_error("%s: %s", args->json_schema ? "--json-schema" : "--temp and the like",
-                     args->reuse ? "--reuse measures prompts" : "at -n 0 nothing is decoded");
+        qn_cli_error("%s: %s", args->json_schema ? "--json-schema" : "--temp and other sampling options",
+                     args->reuse ? "--reuse measures only prompts" : "at -n 0 nothing is decoded");
         return QN_EXIT_USAGE;
     }
     if (args->rate > 0 && !args->soak) {
-        qn_cli_error("--rate: it is that of the requests of --soak");
+        qn_cli_error("--rate: needs --soak");
         return QN_EXIT_USAGE;
     }
     const int status = qn_check_breakers(args);
@@ -130,7 +132,7 @@ static bool is_on_cpu(const qn_model_info *info)
     return qn_device_name_parse("device", info->device, &device) == QN_OK && device.kind == QN_DEVICE_CPU;
 }
 
-/* What the model writes under a schema is text: without a tokeniser nothing is measured. */
+/* Loads the schema. Output under a schema is text, so a model without a tokeniser is refused. */
 static int load_schema(const qn_args *args, qn_model *model, qn_grammar **out)
 {
     qn_token *tokens = NULL;
@@ -142,7 +144,7 @@ static int load_schema(const qn_args *args, qn_model *model, qn_grammar **out)
     return qn_load_grammar(args, model, out);
 }
 
-/* One sequence: a session evaluates the prompt. */
+/* Measures one sequence; a session evaluates the prompt. */
 static int run_alone(qn_bench *bench)
 {
     const qn_args *args = bench->args;
@@ -153,7 +155,7 @@ static int run_alone(qn_bench *bench)
         return status;
     bench->kv = qn_session_kv(session);
     const uint64_t cache_bytes = qn_session_cache_bytes(session, (uint32_t)args->depth) - qn_session_cache_bytes(session, 0);
-    /* States are read by every token, and written by every 64th, or on a GPU by every one. */
+    /* Recurrent states are read for every token, and written for every 64th; on a GPU for every one. */
     const uint64_t bytes_per_token =
         info->bytes_per_token + cache_bytes + info->recurrent_bytes + info->recurrent_bytes / (bench->on_cpu ? 64 : 1);
     qn_bench_print_head(bench);

@@ -1,4 +1,4 @@
-/* Files of lengths, and the intervals of a Poisson process. */
+/* Files of lengths, and intervals of a Poisson process. */
 #include "cli/bench_arrivals.h"
 
 #include "cli/cli.h"
@@ -25,7 +25,8 @@ static bool parse(const char *path, char *text, qn_bench_length **lengths, size_
             continue;
         if (sscanf(line, "%lu %lu %c", &prompt, &answer, &more) != 2 || !prompt || !answer || prompt > MAX_LENGTH ||
             answer > MAX_LENGTH || *n >= MAX_LINES) {
-            qn_cli_error("%s:%zu: expected the tokens of a prompt and of its answer: 512 128", path, line_number);
+            qn_cli_error("%s:%zu: expected the number of tokens of a prompt and of its answer, as in 512 128", path,
+                         line_number);
             return false;
         }
         if (qn_realloc_array(lengths, &capacity, *n + 1, sizeof **lengths, "lengths of requests"))
@@ -33,7 +34,7 @@ static bool parse(const char *path, char *text, qn_bench_length **lengths, size_
         (*lengths)[(*n)++] = (qn_bench_length){ prompt, answer };
     }
     if (!*n)
-        qn_cli_error("%s: it has no lengths", path);
+        qn_cli_error("%s: the file has no lengths", path);
     return *n > 0;
 }
 

@@ -1,4 +1,4 @@
-/* Measuring read bandwidth in a process of its own. */
+/* Measures the read bandwidth in a separate process. */
 #include "cli/bench_bandwidth.h"
 
 #include "base/memory.h"
@@ -18,7 +18,7 @@ struct reader {
     uint64_t *words; /* 64-byte aligned */
     size_t n_words;  /* a multiple of LINE_WORDS */
     int n_threads;
-    uint64_t sums[QN_TEAM_MAX]; /* kept, so that the reading cannot be left out */
+    uint64_t sums[QN_TEAM_MAX]; /* stored, so that the compiler cannot remove the reads */
 };
 
 static void fill(void *context, int thread)
@@ -30,8 +30,8 @@ static void fill(void *context, int thread)
         reader->words[i] = i;
 }
 
-/* Eight sums, which the compiler keeps in vector registers; the prefetch runs a few pages ahead, since hardware prefetchers
- * stop at a page's end. */
+/* Keeps eight sums, which fit in vector registers, and prefetches a few pages ahead, since hardware prefetchers stop at
+ * the end of a page. */
 static void sum(void *context, int thread)
 {
     struct reader *reader = context;
@@ -47,7 +47,7 @@ static void sum(void *context, int thread)
         reader->sums[thread] += sums[lane];
 }
 
-/* 1 GiB is larger than any cache of today; on a small machine a quarter of the free memory has to do. */
+/* 1 GiB exceeds all current caches; on a small machine a quarter of the free memory must do. */
 static bool make_buffer(struct reader *reader)
 {
     const uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -58,7 +58,7 @@ static bool make_buffer(struct reader *reader)
     void *memory = bytes ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (memory == MAP_FAILED)
         return false;
-    madvise(memory, bytes, MADV_HUGEPAGE); /* where it is refused, the figure is a little lower */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* if refused, the result is a little lower */
     reader->words = memory;
     reader->n_words = bytes / sizeof *reader->words;
     return true;
@@ -90,7 +90,7 @@ static double measure(struct reader *reader, int n_threads)
     return best;
 }
 
-/* Whole reads and writes over a pipe: messages are smaller than a pipe takes at once, so only signals interrupt them. */
+/* Messages are smaller than a pipe's atomic size, so reads and writes are whole, and only signals interrupt them. */
 static bool receive(int fd, void *message, size_t size)
 {
     ssize_t got;
@@ -126,11 +126,11 @@ bool qn_bandwidth_start(qn_bandwidth *bandwidth)
 {
     int down[2], up[2];
     if (pipe(down)) {
-        qn_cli_error("a pipe: %s", strerror(errno));
+        qn_cli_error("cannot create a pipe: %s", strerror(errno));
         return false;
     }
     if (pipe(up)) {
-        qn_cli_error("a pipe: %s", strerror(errno));
+        qn_cli_error("cannot create a pipe: %s", strerror(errno));
         close(down[0]);
         close(down[1]);
         return false;
@@ -144,7 +144,7 @@ bool qn_bandwidth_start(qn_bandwidth *bandwidth)
     close(down[0]);
     close(up[1]);
     if (child < 0) {
-        qn_cli_error("a process to measure bandwidth: %s", strerror(errno));
+        qn_cli_error("cannot start the process that measures bandwidth: %s", strerror(errno));
         close(down[1]);
         close(up[0]);
         return false;

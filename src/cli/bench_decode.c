@@ -1,6 +1,6 @@
-/* quern bench: decoding, by requests to a scheduler as a server's are: of one sequence at a depth, or of those of
- * --parallel after their prompts. Greedy, and where the options say so sampled and under a JSON schema; these are
- * measured in turn. */
+/* quern bench, decoding: requests to a scheduler, as a server makes them, of one sequence at a depth or of those of
+ * --parallel after their prompts. Greedy decoding and, by the options, sampled decoding and decoding under a JSON
+ * schema are measured in turn. */
 #include "cli/bench_report.h"
 #include "cli/progress.h"
 #include "quern/scheduler.h"
@@ -16,14 +16,14 @@ enum { MAX_LIST = 32, MAX_PARALLEL = 4096, MAX_ROWS = 1 + QN_BENCH_MODES, POLL_N
 
 struct run;
 
-/* One sequence: its callbacks' user. */
+/* The user pointer of one sequence's callbacks. */
 struct sequence {
     struct run *run;
     bool has_begun;
 };
 
-/* Sequences that decode together. What callbacks write is protected by `lock`, and outlives the scheduler, whose end
- * may make the last calls. */
+/* Sequences that decode together. Callbacks write under `lock`; they may still be called while the scheduler is freed,
+ * so this outlives it. */
 struct run {
     const qn_bench *bench;
     qn_scheduler *scheduler;
@@ -32,14 +32,14 @@ struct run {
     qn_token *tokens; /* [n][n_prompt] */
     struct sequence *sequences;
     qn_request_params *params; /* [n] */
-    qn_bench_test *tests;      /* [MAX_ROWS]: prompts, then a row of each mode */
+    qn_bench_test *tests;      /* [MAX_ROWS]: prompts, then a row per mode */
 
     pthread_mutex_t lock;
     pthread_cond_t has_ended;
     size_t n_begun, n_ended, n_wrong;
-    size_t n_tokens;               /* that each is to generate */
-    double begun, ended;           /* when all had */
-    char error[QN_ERROR_TEXT_MAX]; /* of the first that is wrong */
+    size_t n_tokens;               /* that each sequence generates */
+    double begun, ended;           /* when the last sequence had */
+    char error[QN_ERROR_TEXT_MAX]; /* of the first sequence that failed */
 };
 
 static bool count_token(void *user, qn_token token, const qn_logprobs *logprobs)
@@ -67,7 +67,7 @@ static void count_end(void *user, const qn_request_result *result)
     if (result->finish != QN_FINISH_LENGTH || result->n_generated != run->n_tokens)
         error = *result->error ? result->error : "a sequence ended early";
     else if (result->n_set_aside)
-        error = "memory: not all sequences fit at the same time; see --memory";
+        error = "the sequences do not fit in memory at the same time; see --memory";
     pthread_mutex_lock(&run->lock);
     if (error && !run->n_wrong++)
         snprintf(run->error, sizeof run->error, "%s", error);
@@ -96,7 +96,7 @@ static bool submit_all(struct run *run, qn_bench_mode mode)
     return qn_scheduler_submit_all(run->scheduler, run->params, run->n, NULL, NULL) == QN_OK;
 }
 
-/* The caller holds the lock. */
+/* Waits for a while, or for an end. The caller holds the lock. */
 static void wait_for_end(struct run *run)
 {
     struct timespec until;
@@ -107,8 +107,8 @@ static void wait_for_end(struct run *run)
     pthread_cond_timedwait(&run->has_ended, &run->lock, &until);
 }
 
-/* Tokens of all sequences after their first. `filling` shows the rows of a long prompt, or is NULL. False after Ctrl-C,
- * or with an error text. */
+/* Runs all sequences once and measures the tokens after their first. `filling` shows the progress of a long prompt;
+ * NULL: none. False: Ctrl-C, or an error text. */
 static bool repeat(struct run *run, qn_bench_mode mode, size_t n_generate, qn_progress *filling, double *prompt_seconds,
                    double *decode_seconds)
 {
@@ -185,7 +185,7 @@ static void name_tests(struct run *run)
     }
 }
 
-/* Of all repetitions. */
+/* Prints numbers of the steps of all repetitions. */
 static void print_steps(const struct run *run)
 {
     qn_scheduler_counters c = QN_SCHEDULER_COUNTERS_INIT;
@@ -235,7 +235,7 @@ int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token)
     const qn_args *args = bench->args;
     struct run run = { .bench = bench,
                        .n = 1,
-                       .n_prompt = (size_t)args->depth + 1, /* of the last of which the first token follows */
+                       .n_prompt = (size_t)args->depth + 1, /* the logits of the last one give the first token */
                        .n_generate = (size_t)args->n_generate,
                        .bytes_per_token = bytes_per_token,
                        .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -252,7 +252,8 @@ int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token)
         name_tests(&run);
         for (size_t i = 1; i < MAX_ROWS; i++)
             run.tests[i].depth = (size_t)args->depth;
-        /* One answer first: no test pays for reading the file, and those that follow begin after a prefix that is kept. */
+        /* Answer one request first, so that no test includes reading the file, and later requests reuse the kept
+         * prefix. */
         qn_progress_begin(&progress, "depth");
         done = repeat(&run, QN_BENCH_GREEDY, 0, args->depth ? &progress : NULL, &prompt_seconds, &decode_seconds);
         qn_progress_end(&progress);
@@ -268,7 +269,7 @@ int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token)
 
 /* ---- --parallel ---- */
 
-/* Bytes that decoding one token of each sequence reads and writes, a token. */
+/* Bytes per token that decoding one token of each sequence reads and writes. */
 static uint64_t parallel_bytes(const struct run *run, qn_session *session)
 {
     const qn_model_info *info = &run->bench->info;
@@ -308,7 +309,7 @@ static int run_parallel(struct run *run, qn_session *session)
     return status;
 }
 
-/* "1,8,32" */
+/* Parses "1,8,32". */
 static bool parse_list(const char *text, size_t list[MAX_LIST], size_t *n)
 {
     char *end = NULL;
@@ -333,14 +334,14 @@ int qn_bench_parallel(const qn_bench *bench)
                        .n_generate = (size_t)args->n_generate,
                        .lock = PTHREAD_MUTEX_INITIALIZER,
                        .has_ended = PTHREAD_COND_INITIALIZER };
-    qn_session *session = NULL; /* says what a cache takes, and that it is not of the requested format */
+    qn_session *session = NULL; /* gives the size of a cache, and a note if its format is another one */
     if (!parse_list(args->parallel, list, &n_list)) {
         qn_cli_error("--parallel: '%s' is not a list of up to %d numbers of sequences, each 1 to %d, as in 1,8,32",
                      args->parallel, MAX_LIST, MAX_PARALLEL);
         return QN_EXIT_USAGE;
     }
     if (!run.n_prompt) {
-        qn_cli_error("-p: with --parallel a prompt has at least 1 token");
+        qn_cli_error("-p: --parallel needs at least 1 token per prompt");
         return QN_EXIT_USAGE;
     }
     for (size_t i = 0; i < n_list; i++)

@@ -1,4 +1,4 @@
-/* Tables and JSON of quern bench, what tokens are sampled by, and the limit that rates are compared with. */
+/* Tables and JSON of quern bench, sampling modes, and the limit that rates are compared with. */
 #include "cli/bench_report.h"
 
 #include "base/splitmix.h"
@@ -99,11 +99,11 @@ void qn_bench_print_times(const char *name, double *seconds, size_t n)
     printf("%-16s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, t.mean, t.p50, t.p95, t.p99, t.max);
 }
 
-/* Which sampler a row had is as much a part of its result as the model. */
+/* The sampling of a row belongs to its result as the model does. */
 static const struct {
     const char *name;
     size_t offset;
-    bool is_integer; /* an int, else a float */
+    bool is_integer; /* int, else float */
 } members[] = {
     { "temperature", offsetof(qn_sampling, temperature), false },
     { "top_k", offsetof(qn_sampling, top_k), true },
@@ -126,7 +126,7 @@ static const struct {
     { "presence_penalty", offsetof(qn_sampling, presence_penalty), false },
 };
 
-/* ["\n",":"], on one line in a table, too. What is not UTF-8 cannot be written in JSON. */
+/* Prints ["\n",":"], on one line also in a table. Text that is not UTF-8 cannot be written as JSON. */
 static void print_breakers(const qn_args *args)
 {
     size_t n;
@@ -142,7 +142,7 @@ static void print_breakers(const qn_args *args)
     putchar(']');
 }
 
-/* Each as `quote`, name, `quote`, `between`, value, `after`; then the breakers and the seed. */
+/* Prints each member as `quote`, name, `quote`, `between`, value, `after`; then the breakers and the seed. */
 static void print_sampling(const qn_args *args, const char *quote, const char *between, const char *after)
 {
     const qn_sampling *sampling = &args->sampling;
@@ -171,7 +171,7 @@ void qn_bench_print_mode(const qn_bench *bench, qn_bench_mode mode)
     } else {
         fputs("null", stdout);
     }
-    /* A name that is not UTF-8 cannot be written in JSON. */
+    /* A name that is not UTF-8 cannot be written as JSON. */
     printf(",\"json_schema\":%s", text ? text : mode == QN_BENCH_SCHEMA ? "\"\"" : "null");
     free(text);
     json_decref(path);
@@ -205,7 +205,8 @@ static bool has_free(const qn_bench_test *test)
     return test->decode && test->mode != QN_BENCH_GREEDY;
 }
 
-/* For decoding the share of the limit is what was read over what could have been; a prompt reads weights once a batch. */
+/* For decoding, the share of the limit is the bandwidth used over the bandwidth measured; a prompt reads weights once
+ * per batch. */
 static void print_table_line(const qn_bench *bench, qn_bench_test *test)
 {
     const size_t n = (size_t)bench->args->repetitions;
@@ -228,8 +229,8 @@ static void print_json(const qn_bench *bench, qn_bench_test *test)
 {
     const size_t n = (size_t)bench->args->repetitions;
     const double rate = qn_bench_quantile(test->rates, n, 0.5), limit = qn_bench_quantile(test->bandwidths, n, 0.5);
-    printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%zu,\"threads\":%d,\"device\":\"%s\",\"kv\":\"%s\",\"parallel\":%zu,"
-           "\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
+    printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%zu,\"threads\":%d,\"device\":\"%s\",\"kv\":\"%s\","
+           "\"parallel\":%zu,\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
            test->name, test->n_tokens, test->depth, bench->info.n_threads, bench->info.device, bench->kv, test->parallel, rate,
            test->rates[0], test->rates[n - 1], (unsigned long long)test->bytes_per_token);
     if (limit > 0)
@@ -249,5 +250,5 @@ static void print_json(const qn_bench *bench, qn_bench_test *test)
 void qn_bench_print(const qn_bench *bench, qn_bench_test *test)
 {
     (strcmp(bench->args->format, "json") == 0 ? print_json : print_table_line)(bench, test);
-    qn_out_flush(); /* a result is there as soon as it is known; a failure is main's to report */
+    qn_out_flush(); /* print each result at once; main reports failures */
 }

@@ -1,5 +1,5 @@
-/* What the tests of quern bench share: what they run on, what tokens are sampled by, the limit that they are compared
- * with, and how results are printed. */
+/* Shared by the tests of quern bench: the model under test, sampling modes, the bandwidth limit, and printing of
+ * results. */
 #ifndef QN_CLI_BENCH_REPORT_H
 #define QN_CLI_BENCH_REPORT_H
 
@@ -11,8 +11,8 @@
 /* How tokens are decoded. */
 typedef enum qn_bench_mode {
     QN_BENCH_GREEDY,
-    QN_BENCH_SAMPLED, /* by the options */
-    QN_BENCH_SCHEMA,  /* the same, or greedy without them, under --json-schema */
+    QN_BENCH_SAMPLED, /* by the sampling options */
+    QN_BENCH_SCHEMA,  /* under --json-schema: sampled if there are sampling options, else greedy */
     QN_BENCH_MODES
 } qn_bench_mode;
 
@@ -20,10 +20,10 @@ typedef struct qn_bench {
     const qn_args *args;
     qn_model *model;
     qn_model_info info;
-    const char *kv;          /* of the cache; may differ from --kv */
-    qn_bandwidth *bandwidth; /* threads that read, in a process of their own */
+    const char *kv;          /* format of the KV cache; may differ from --kv */
+    qn_bandwidth *bandwidth; /* measures in another process */
     bool on_cpu;
-    bool is_sampled;     /* the options say how */
+    bool is_sampled;     /* there are sampling options */
     qn_grammar *grammar; /* of --json-schema, or NULL */
 } qn_bench;
 
@@ -33,56 +33,73 @@ typedef struct qn_bench_test {
     size_t n_tokens, depth, parallel; /* of each of `parallel` sequences */
     bool decode;
     qn_bench_mode mode; /* with `decode` */
-    double rates[QN_BENCH_MAX_REPETITIONS],
-        bandwidths[QN_BENCH_MAX_REPETITIONS]; /* tokens, of all sequences, and bytes a second */
+    /* Tokens a second, of all sequences; bytes a second. */
+    double rates[QN_BENCH_MAX_REPETITIONS], bandwidths[QN_BENCH_MAX_REPETITIONS];
     double of_free[QN_BENCH_MAX_REPETITIONS]; /* `rates` over those of qn_bench_compared */
     uint64_t bytes_per_token;
 } qn_bench_test;
 
-/* qn_bench_tokens - token ids that look like nothing, the same ones for the same seed. */
+/* qn_bench_tokens - fill in random token ids; the same seed gives the same ids. */
 void qn_bench_tokens(qn_token *tokens, size_t n, uint32_t n_vocab, uint64_t seed);
 
-/* qn_bench_has - whether a mode is measured. qn_bench_compared - the one that it is compared with; not of QN_BENCH_GREEDY.
- * qn_bench_last - the last that is measured. */
+/* qn_bench_has - whether a mode is measured. */
 bool qn_bench_has(const qn_bench *bench, qn_bench_mode mode);
+
+/* qn_bench_compared - returns the mode that a mode other than QN_BENCH_GREEDY is compared with. */
 qn_bench_mode qn_bench_compared(const qn_bench *bench, qn_bench_mode mode);
+
+/* qn_bench_last - returns the last mode that is measured. */
 qn_bench_mode qn_bench_last(const qn_bench *bench);
 
-/* qn_bench_sample - of a request: what its tokens are sampled by, with a seed by its index, and that it does not end early. */
+/* qn_bench_sample - set the sampling of request number `index`, with a seed of its own, so that it does not end
+ * early. */
 void qn_bench_sample(const qn_bench *bench, qn_bench_mode mode, size_t index, qn_request_params *params);
 
-/* qn_bench_print_mode - `"sampling":...,"json_schema":...` of JSON. qn_bench_print_modes - the same as lines, of what is not
- * greedy. */
+/* qn_bench_print_mode - print the JSON members `"sampling":...,"json_schema":...`. */
 void qn_bench_print_mode(const qn_bench *bench, qn_bench_mode mode);
+
+/* qn_bench_print_modes - print the modes that are not greedy, as lines. */
 void qn_bench_print_modes(const qn_bench *bench);
 
-/* qn_bench_limit - measure the read bandwidth of the model's device, or of as many threads. False with an error text. */
+/* qn_bench_limit - measure the read bandwidth of the model's device; on the CPU with the model's number of threads.
+ * False: error text. */
 bool qn_bench_limit(const qn_bench *bench, double *rate);
 
-/* qn_bench_print_head - what tokens are sampled by, and the head of the table, if it is one. qn_bench_print - a test
- * whose repetitions are all there; they are sorted. */
+/* qn_bench_print_head - for a table, print the modes and the table's head. */
 void qn_bench_print_head(const qn_bench *bench);
+
+/* qn_bench_print - print a test with all its repetitions. Sorts them. */
 void qn_bench_print(const qn_bench *bench, qn_bench_test *test);
 
-/* qn_bench_quantile - of n > 0 values, which are sorted. */
+/* qn_bench_quantile - returns the q-quantile of n > 0 values. Sorts them. */
 double qn_bench_quantile(double *values, size_t n, double q);
 
-/* Milliseconds; all 0 where there was nothing. */
+/* Milliseconds; all 0 without values. */
 typedef struct qn_bench_times {
     double mean, p50, p95, p99, max;
 } qn_bench_times;
 
-/* qn_bench_summarize - of n seconds, which are sorted. qn_bench_print_times_head, qn_bench_print_times - a table of them. */
+/* qn_bench_summarize - summarise n times in seconds. Sorts them. */
 qn_bench_times qn_bench_summarize(double *seconds, size_t n);
+
+/* qn_bench_print_times_head - print the head of a table of times. */
 void qn_bench_print_times_head(void);
+
+/* qn_bench_print_times - print a row of it. Sorts the seconds. */
 void qn_bench_print_times(const char *name, double *seconds, size_t n);
 
-/* qn_bench_decode - one sequence at the depth, from -n on; qn_bench_parallel - those of --parallel, all together
- * (bench_decode.c). qn_bench_soak - requests that arrive in time (bench_soak.c). qn_bench_reuse - requests that begin
- * as earlier ones (bench_reuse.c). All return the exit status. */
+/* The four functions below return the exit status. */
+
+/* qn_bench_decode - decode one sequence after --depth tokens. In bench_decode.c. */
 int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token);
+
+/* qn_bench_parallel - decode the sequences of --parallel together. In bench_decode.c. */
 int qn_bench_parallel(const qn_bench *bench);
+
+/* qn_bench_soak - requests that arrive over time. In bench_soak.c. */
 int qn_bench_soak(const qn_bench *bench);
+
+/* qn_bench_reuse - requests that begin as earlier ones. In bench_reuse.c. */
 int qn_bench_reuse(const qn_bench *bench);
 
 #endif

@@ -1,9 +1,11 @@
-/* quern bench --reuse P,N: what prefixes of earlier requests save, in tokens evaluated and in time to the first token.
+/* quern bench --reuse P,N: measures how much prefixes of earlier requests save, in tokens evaluated and in time to the
+ * first token.
  *
- *   turn 1, 2      a conversation: a prompt of P tokens; then that, its answer and N more tokens
- *   shared 1 to 3  requests one after another that begin with the same P tokens, which nothing marks, each with N of its own
+ *   turn 1, 2      a conversation: a prompt of P tokens; then the same, its answer and N more tokens
+ *   shared 1 to 3  consecutive requests that begin with the same P tokens, which nothing marks, each with N tokens of
+ *                  its own
  *
- * Each repetition has tokens of its own. */
+ * Each repetition has other tokens. */
 #include "cli/bench_report.h"
 #include "cli/progress.h"
 #include "quern/scheduler.h"
@@ -17,7 +19,7 @@ enum { TURNS = 2, SHARED = 3, REQUESTS = TURNS + SHARED };
 
 static const char *const names[REQUESTS] = { "turn 1", "turn 2", "shared 1", "shared 2", "shared 3" };
 
-/* The results of one request, in all repetitions. */
+/* The results of one request in all repetitions. */
 struct result {
     size_t n_tokens, n_reused; /* of the prompt */
     double first[QN_BENCH_MAX_REPETITIONS];
@@ -31,10 +33,10 @@ struct reuse {
     struct result results[REQUESTS];
 };
 
-/* The callbacks' user. */
+/* The user pointer of the callbacks. */
 struct request {
     double start, first;
-    qn_token *answer; /* where its tokens go */
+    qn_token *answer; /* receives its tokens */
     size_t n_reused;
     bool is_wrong;
 };
@@ -58,7 +60,7 @@ static void on_end(void *user, const qn_request_result *result)
         qn_cli_error("%s", *result->error ? result->error : "a request ended early");
 }
 
-/* A prompt of the first n tokens, with its answer behind them. */
+/* Sends a prompt of the first n tokens; its answer is written after them. */
 static bool run_request(struct reuse *u, const char *scope, size_t n, size_t index, size_t repetition)
 {
     struct result *result = &u->results[index];
@@ -84,7 +86,7 @@ static bool run_request(struct reuse *u, const char *scope, size_t n, size_t ind
     return idle && !r.is_wrong;
 }
 
-/* In scopes of its own. */
+/* One repetition, in scopes of its own. */
 static bool repeat(struct reuse *u, size_t repetition)
 {
     const uint32_t n_vocab = u->bench->info.n_vocab;
@@ -121,8 +123,8 @@ static void print(struct reuse *u)
         char times[64];
         snprintf(times, sizeof times, "%.1f (%.1f..%.1f)", median, least, most);
         if (json)
-            printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"reused\":%zu,\"evaluated\":%zu,\"threads\":%d,\"device\":\"%s\",\"kv\":"
-                   "\"%s\",\"ttft_ms\":{\"median\":%.3f,\"min\":%.3f,\"max\":%.3f}}\n",
+            printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"reused\":%zu,\"evaluated\":%zu,\"threads\":%d,\"device\":\"%"
+                   "s\",\"kv\":\"%s\",\"ttft_ms\":{\"median\":%.3f,\"min\":%.3f,\"max\":%.3f}}\n",
                    names[i], r->n_tokens, r->n_reused, r->n_tokens - r->n_reused, u->bench->info.n_threads,
                    u->bench->info.device, u->bench->kv, median, least, most);
         else
@@ -152,13 +154,13 @@ int qn_bench_reuse(const qn_bench *bench)
     unsigned long prefix, more;
     char end;
     if (sscanf(args->reuse, "%lu,%lu%c", &prefix, &more, &end) != 2 || !prefix || !more || prefix > 1 << 24 || more > 1 << 24) {
-        qn_cli_error("--reuse: '%s' is not the tokens of a prefix and of what follows it, as in 8000,100", args->reuse);
+        qn_cli_error("--reuse: '%s' is not two numbers of tokens, of the prefix and after it, as in 8000,100", args->reuse);
         return QN_EXIT_USAGE;
     }
     u.n_prefix = prefix;
     u.n_more = more;
     const size_t longest = u.n_prefix + u.n_more + 2 * u.n_generate;
-    qn_session *session; /* says that the cache is not of the requested format */
+    qn_session *session; /* prints a note if the cache has another format */
     int status = qn_open_session(args, bench->model, 64, &session);
     if (status != QN_EXIT_DONE)
         return status;

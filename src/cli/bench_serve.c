@@ -1,8 +1,9 @@
-/* quern bench-serve: requests to a server of OpenAI's protocol, quern's or another, and how long their first tokens and the
- * others take. One thread with libcurl's multi interface sends them.
+/* quern bench-serve: sends requests to a server of OpenAI's protocol, quern's or another, and measures the times of
+ * their first and later tokens. One thread sends them with libcurl's multi interface.
  *
- * With --rate the arrivals are a Poisson process, and latencies are counted from them, whether or not a connection was free.
- * Without it there are --parallel clients, each of which sends its next request when it has the answer to the one before. */
+ * With --rate the arrivals are a Poisson process, and latencies count from the arrivals, even if no connection was
+ * free. Without it there are --parallel clients, each of which sends its next request after the answer to the last
+ * one. */
 #include "cli/bench_report.h"
 #include "cli/bench_serve.h"
 #include "cli/progress.h"
@@ -21,15 +22,15 @@ enum { POLL_MS = 100 };
 
 struct run {
     const qn_args *args;
-    qn_serve_target target;
-    json_t *model; /* that the server listed; or NULL */
-    qn_serve_words words;
-    qn_bench_length *lengths; /* [n_lengths]; request i has those of i mod n_lengths */
+    qn_bench_serve_target target;
+    json_t *model; /* listed by the server; or NULL */
+    qn_bench_serve_words words;
+    qn_bench_length *lengths; /* [n_lengths]; request i has lengths[i % n_lengths] */
     size_t n_lengths, n;      /* requests */
     CURLM *multi;
-    qn_serve_request **active; /* [n_active] */
+    qn_bench_serve_request **active; /* [n_active] */
     size_t n_active, cap_active;
-    qn_serve_results results;
+    qn_bench_serve_results results;
     double next_due;
     uint64_t random;
 };
@@ -49,36 +50,36 @@ void qn_bench_serve_defaults(qn_args *args)
 
 static bool start(struct run *run, size_t n_words, size_t n_generate, uint64_t seed, double due)
 {
-    char *prompt = qn_serve_prompt(&run->words, n_words, seed);
-    qn_serve_request *request = prompt ? qn_serve_request_create(&run->target, prompt, n_generate, due) : NULL;
+    char *prompt = qn_bench_serve_prompt(&run->words, n_words, seed);
+    qn_bench_serve_request *request = prompt ? qn_bench_serve_request_create(&run->target, prompt, n_generate, due) : NULL;
     qn_free(prompt);
     if (request && !qn_realloc_array(&run->active, &run->cap_active, run->n_active + 1, sizeof *run->active, "requests") &&
-        !curl_multi_add_handle(run->multi, qn_serve_request_handle(request))) {
+        !curl_multi_add_handle(run->multi, qn_bench_serve_request_handle(request))) {
         run->active[run->n_active++] = request;
         return true;
     }
-    qn_serve_request_free(request);
+    qn_bench_serve_request_free(request);
     return false;
 }
 
-static void remove_request(struct run *run, qn_serve_request *request)
+static void remove_request(struct run *run, qn_bench_serve_request *request)
 {
     for (size_t i = 0; i < run->n_active; i++)
         if (run->active[i] == request) {
             run->active[i] = run->active[--run->n_active];
             break;
         }
-    curl_multi_remove_handle(run->multi, qn_serve_request_handle(request));
-    qn_serve_request_free(request);
+    curl_multi_remove_handle(run->multi, qn_bench_serve_request_handle(request));
+    qn_bench_serve_request_free(request);
 }
 
-static void count_failure(qn_serve_results *r, const qn_serve_answer *answer)
+static void count_failure(qn_bench_serve_results *r, const qn_bench_serve_answer *answer)
 {
     size_t i = 0;
     while (i < r->n_failures && strcmp(r->failures[i].kind, answer->kind) != 0)
         i++;
-    if (i == QN_SERVE_KINDS)
-        i--; /* of more kinds than there are statuses worth telling apart */
+    if (i == QN_BENCH_SERVE_KINDS)
+        i--; /* too many kinds: the rest is counted as the last */
     if (i == r->n_failures) {
         r->n_failures++;
         strcpy(r->failures[i].kind, answer->kind);
@@ -88,14 +89,14 @@ static void count_failure(qn_serve_results *r, const qn_serve_answer *answer)
     r->n_failed++;
 }
 
-static bool count_answer(qn_serve_results *r, const qn_serve_answer *a, double now)
+static bool count_answer(qn_bench_serve_results *r, const qn_bench_serve_answer *a, double now)
 {
     const uint64_t n_tokens = a->has_usage ? a->n_generated : a->n_events;
-    bool ok = qn_serve_add_time(&r->first, a->first - a->sent) && qn_serve_add_time(&r->latency, now - a->sent);
+    bool ok = qn_bench_serve_add_time(&r->first, a->first - a->sent) && qn_bench_serve_add_time(&r->latency, now - a->sent);
     for (size_t i = 0; i < a->gaps.n && ok; i++)
-        ok = qn_serve_add_time(&r->gaps, a->gaps.at[i]);
+        ok = qn_bench_serve_add_time(&r->gaps, a->gaps.at[i]);
     if (ok && n_tokens > 1)
-        ok = qn_serve_add_time(&r->per_token, (a->last - a->first) / (double)(n_tokens - 1));
+        ok = qn_bench_serve_add_time(&r->per_token, (a->last - a->first) / (double)(n_tokens - 1));
     r->n_answered++;
     r->n_uncounted += !a->has_usage;
     r->n_prompt += a->n_prompt;
@@ -107,17 +108,17 @@ static bool count_answer(qn_serve_results *r, const qn_serve_answer *a, double n
 
 /* ---- All requests ---- */
 
-/* Sends what is due. */
+/* Sends the requests that are due. */
 static bool start_due(struct run *run, double now)
 {
-    qn_serve_results *r = &run->results;
+    qn_bench_serve_results *r = &run->results;
     const bool closed = !(run->args->rate > 0);
     while (r->n_sent < run->n && now >= run->next_due) {
         const bool is_first = r->n_sent < (size_t)run->args->sequences;
         if (closed && run->n_active >= (size_t)run->args->sequences)
             return true;
         const qn_bench_length *length = &run->lengths[r->n_sent % run->n_lengths];
-        if (!start(run, qn_serve_words_for(&run->words, length->n_prompt), length->n_generate,
+        if (!start(run, qn_bench_serve_words_for(&run->words, length->n_prompt), length->n_generate,
                    run->args->sampling.seed + 1000003 * (r->n_sent + 1), closed ? now : run->next_due))
             return false;
         r->n_sent++;
@@ -129,7 +130,7 @@ static bool start_due(struct run *run, double now)
     return true;
 }
 
-/* Performs what there is to do and waits until `due` at most. */
+/* Performs pending transfers and waits until `due` at most. */
 static bool perform(struct run *run, double due)
 {
     int n_running, n_left;
@@ -140,19 +141,19 @@ static bool perform(struct run *run, double due)
         return false;
     }
     for (CURLMsg *message; (message = curl_multi_info_read(run->multi, &n_left));) {
-        qn_serve_request *request = NULL;
+        qn_bench_serve_request *request = NULL;
         if (message->msg != CURLMSG_DONE)
             continue;
         const double now = qn_seconds();
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&request);
-        const qn_serve_answer *answer = qn_serve_request_end(request, message->data.result);
+        const qn_bench_serve_answer *answer = qn_bench_serve_request_end(request, message->data.result);
         const bool ok = *answer->kind || count_answer(&run->results, answer, now);
         if (*answer->kind)
             count_failure(&run->results, answer);
         remove_request(run, request);
         if (!ok)
             return qn_cli_fail() == QN_EXIT_DONE;
-        n_running = -1; /* a client is free: no waiting */
+        n_running = -1; /* a client is free: do not wait */
     }
     if (n_running >= 0)
         curl_multi_poll(run->multi, NULL, 0, left > POLL_MS ? POLL_MS : left > 0 ? (int)left + 1 : 0, NULL);
@@ -161,7 +162,7 @@ static bool perform(struct run *run, double due)
 
 static bool send_all(struct run *run)
 {
-    qn_serve_results *r = &run->results;
+    qn_bench_serve_results *r = &run->results;
     qn_progress progress;
     bool ok = true;
     qn_progress_begin(&progress, "requests");
@@ -184,8 +185,8 @@ static bool send_all(struct run *run)
 
 /* ---- Before it ---- */
 
-/* Sends one request and waits for its answer; NULL with an error line. */
-static qn_serve_request *send_one(struct run *run, size_t n_words, const qn_serve_answer **answer)
+/* Sends one request and waits for its answer. NULL: an error line was printed. */
+static qn_bench_serve_request *send_one(struct run *run, size_t n_words, const qn_bench_serve_answer **answer)
 {
     CURLcode code = CURLE_OK;
     int n_running = 1, n_left;
@@ -193,42 +194,42 @@ static qn_serve_request *send_one(struct run *run, size_t n_words, const qn_serv
         qn_cli_fail();
         return NULL;
     }
-    qn_serve_request *request = run->active[0];
+    qn_bench_serve_request *request = run->active[0];
     while (n_running && !qn_signals_stop_requested() && !curl_multi_perform(run->multi, &n_running) && n_running)
         curl_multi_poll(run->multi, NULL, 0, POLL_MS, NULL);
     if (n_running)
         return NULL; /* after Ctrl-C */
     for (CURLMsg *message; (message = curl_multi_info_read(run->multi, &n_left));)
         code = message->data.result;
-    *answer = qn_serve_request_end(request, code);
+    *answer = qn_bench_serve_request_end(request, code);
     if (!*(*answer)->kind || strcmp((*answer)->kind, "no text") == 0)
         return request;
     qn_cli_error("%s: %s: %s", run->target.url, (*answer)->kind, (*answer)->message);
     return NULL;
 }
 
-/* How many tokens the server makes of words: two requests, which are not among the results. */
+/* Measures how many tokens words are for the server, with two requests that are not among the results. */
 static bool measure_words(struct run *run)
 {
     static const size_t n_words[2] = { 32, 160 };
     uint64_t n_tokens[2] = { 0 };
     for (int i = 0; i < 2; i++) {
-        const qn_serve_answer *answer;
-        qn_serve_request *request = send_one(run, n_words[i], &answer);
+        const qn_bench_serve_answer *answer;
+        qn_bench_serve_request *request = send_one(run, n_words[i], &answer);
         if (!request)
             return false;
         n_tokens[i] = answer->n_prompt;
         remove_request(run, request);
     }
-    qn_serve_words_measured(&run->words, n_words, n_tokens);
+    qn_bench_serve_words_measured(&run->words, n_words, n_tokens);
     return true;
 }
 
-/* URL is the server's address, with or without /v1. */
+/* The operand is the server's URL, with or without /v1. */
 static bool set_target(struct run *run)
 {
     const qn_args *args = run->args;
-    qn_serve_target *t = &run->target;
+    qn_bench_serve_target *t = &run->target;
     const char *url = args->operands[0], *const given = args->api_key ? args->api_key : getenv("QUERN_API_KEY");
     size_t length = strlen(url);
     char *key = NULL;
@@ -276,13 +277,13 @@ static bool set_lengths(struct run *run)
     return true;
 }
 
-/* A connection is a file descriptor, and shells allow 1024. */
+/* Each connection needs a descriptor, and shells allow 1024. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* where it stays low, requests without a connection are counted */
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* if it stays low, requests without a connection count as failed */
     }
 }
 
@@ -294,12 +295,12 @@ static bool prepare(struct run *run)
         qn_cli_error("libcurl cannot be initialised");
         return false;
     }
-    if (!set_lengths(run) || !qn_serve_words_read(&run->words, run->args->file) || !set_target(run) ||
-        !qn_serve_take_sampling(&run->target, run->args))
+    if (!set_lengths(run) || !qn_bench_serve_words_read(&run->words, run->args->file) || !set_target(run) ||
+        !qn_bench_serve_take_sampling(&run->target, run->args))
         return false;
     run->target.model = run->args->model;
     if (!run->target.model) {
-        run->model = qn_serve_first_model(&run->target);
+        run->model = qn_bench_serve_first_model(&run->target);
         run->target.model = json_string_value(run->model);
     }
     return run->target.model && measure_words(run);
@@ -316,7 +317,7 @@ static void free_run(struct run *run)
     json_decref(run->target.sampling);
     json_decref(run->target.format);
     json_decref(run->model);
-    qn_serve_words_free(&run->words);
+    qn_bench_serve_words_free(&run->words);
     free(run->lengths);
     free(run->active);
     free(run->results.first.at);
@@ -330,17 +331,17 @@ int qn_cli_bench_serve(qn_args *args)
     struct run run = { .args = args };
     const char *url = args->operands[0];
     if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0) {
-        qn_cli_error("'%s': expected the address of a server: http://127.0.0.1:8080", url);
+        qn_cli_error("'%s': expected the URL of a server, as in http://127.0.0.1:8080", url);
         return QN_EXIT_USAGE;
     }
     if (args->rate > 0 && args->sequences > 1) {
-        qn_cli_error("--rate: requests arrive whether or not others are answered, without --parallel");
+        qn_cli_error("--rate: cannot be used with --parallel; requests arrive independently of answers");
         return QN_EXIT_USAGE;
     }
     bool done = prepare(&run);
     if (done) {
         done = send_all(&run);
-        qn_serve_print(args, &run.target, &run.results, run.n);
+        qn_bench_serve_print(args, &run.target, &run.results, run.n);
     }
     done = done && !run.results.n_failed;
     free_run(&run);

@@ -1,4 +1,4 @@
-/* Prompts of a stated number of tokens for a server whose tokeniser is not known: words, whose tokens the server has
+/* Prompts of a given number of tokens for a server with an unknown tokeniser: words whose tokens the server has
  * counted. */
 #include "cli/bench_serve.h"
 
@@ -11,7 +11,7 @@
 
 enum { MAX_FILE = 1 << 28 };
 
-/* A token each in the vocabularies of current models, with the space before. */
+/* Each word, with a space before it, is one token in current vocabularies. */
 static const char *const frequent[] = {
     "the",   "of",   "and",   "to",    "in",     "is",    "that", "for",   "was",   "on",    "are",    "with", "as",
     "they",  "be",   "at",    "one",   "have",   "this",  "from", "by",    "not",   "but",   "what",   "some", "we",
@@ -24,10 +24,10 @@ static const char *const frequent[] = {
     "man",   "year", "came",  "show",  "every",  "good",  "me",   "give",  "our",   "under", "name",   "very", "through",
 };
 
-bool qn_serve_words_read(qn_serve_words *words, const char *path)
+bool qn_bench_serve_words_read(qn_bench_serve_words *words, const char *path)
 {
     size_t length, capacity = 0;
-    *words = (qn_serve_words){ .tokens_per_word = 1 };
+    *words = (qn_bench_serve_words){ .tokens_per_word = 1 };
     if (!path) {
         const size_t n = sizeof frequent / sizeof *frequent;
         if (qn_realloc_array(&words->words, &capacity, n, sizeof *words->words, "words"))
@@ -45,18 +45,18 @@ bool qn_serve_words_read(qn_serve_words *words, const char *path)
         words->words[words->n++] = word;
     }
     if (!words->n)
-        qn_cli_error("%s: it has no words", path);
+        qn_cli_error("%s: the file has no words", path);
     return words->n > 0;
 }
 
-void qn_serve_words_free(qn_serve_words *words)
+void qn_bench_serve_words_free(qn_bench_serve_words *words)
 {
     free(words->text);
     free(words->words);
-    *words = (qn_serve_words){ 0 };
+    *words = (qn_bench_serve_words){ 0 };
 }
 
-void qn_serve_words_measured(qn_serve_words *words, const size_t n_words[2], const uint64_t n_tokens[2])
+void qn_bench_serve_words_measured(qn_bench_serve_words *words, const size_t n_words[2], const uint64_t n_tokens[2])
 {
     if (n_tokens[1] <= n_tokens[0])
         return;
@@ -65,13 +65,13 @@ void qn_serve_words_measured(qn_serve_words *words, const size_t n_words[2], con
     words->tokens_around = around > 0 ? around : 0;
 }
 
-size_t qn_serve_words_for(const qn_serve_words *words, size_t n_tokens)
+size_t qn_bench_serve_words_for(const qn_bench_serve_words *words, size_t n_tokens)
 {
     const double n = ((double)n_tokens - words->tokens_around) / words->tokens_per_word;
     return n > 1 ? (size_t)lround(n) : 1;
 }
 
-char *qn_serve_prompt(const qn_serve_words *words, size_t n_words, uint64_t seed)
+char *qn_bench_serve_prompt(const qn_bench_serve_words *words, size_t n_words, uint64_t seed)
 {
     char *text = NULL;
     for (int pass = 0; pass < 2; pass++) { /* the length, then the text */

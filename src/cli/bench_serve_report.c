@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *times_json(qn_serve_times *times)
+static json_t *times_json(qn_bench_serve_times *times)
 {
     const qn_bench_times t = qn_bench_summarize(times->at, times->n);
     if (!times->n)
@@ -13,7 +13,7 @@ static json_t *times_json(qn_serve_times *times)
     return json_pack("{s:f, s:f, s:f, s:f, s:f}", "mean", t.mean, "p50", t.p50, "p95", t.p95, "p99", t.p99, "max", t.max);
 }
 
-static json_t *failures_json(const qn_serve_results *r)
+static json_t *failures_json(const qn_bench_serve_results *r)
 {
     json_t *failures = json_object();
     for (size_t i = 0; i < r->n_failures; i++)
@@ -26,13 +26,12 @@ static double rate(uint64_t n, double seconds)
     return seconds > 0 ? (double)n / seconds : 0;
 }
 
-/* What a server says is printed as text that is UTF-8 and cannot drive a terminal. */
-static void print_json(const qn_args *args, const qn_serve_target *target, qn_serve_results *r, size_t n)
+/* The server's texts are printed as valid UTF-8 that cannot control a terminal. */
+static void print_json(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *r, size_t n)
 {
     json_t *out =
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:O, s:s?, s:s, s:I, s:I, s:I, s:o, "
-                  "s:o, s:o, s:o, "
-                  "s:o}",
+                  "s:o, s:o, s:o, s:o}",
                   "test", "serve", "url", target->url, "model", target->model, "api", target->chat ? "chat" : "completions",
                   "requests", (json_int_t)n, "parallel", (json_int_t)(args->rate > 0 ? 0 : args->sequences), "rate",
                   (double)args->rate, "sent", (json_int_t)r->n_sent, "answered", (json_int_t)r->n_answered, "failed",
@@ -46,13 +45,13 @@ static void print_json(const qn_args *args, const qn_serve_target *target, qn_se
     if (text)
         puts(text);
     else
-        qn_cli_error("%s: its results cannot be written as JSON", target->url);
+        qn_cli_error("%s: cannot write the results as JSON", target->url);
     free(text);
     json_decref(out);
 }
 
-/* "sampled: temperature 1, top_k 20, seed 1; JSON by FILE", unless it is greedy without a schema. */
-static void print_sampling(const qn_args *args, const qn_serve_target *target)
+/* Prints "sampled: temperature 1, top_k 20, seed 1; JSON by FILE", unless decoding is greedy without a schema. */
+static void print_sampling(const qn_args *args, const qn_bench_serve_target *target)
 {
     const char *name, *before = "sampled: ";
     json_t *value;
@@ -74,7 +73,7 @@ static void print_sampling(const qn_args *args, const qn_serve_target *target)
     putchar('\n');
 }
 
-static void print_table(const qn_args *args, const qn_serve_target *target, qn_serve_results *r, size_t n)
+static void print_table(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *r, size_t n)
 {
     print_sampling(args, target);
     printf("%zu of %zu requests in %.1f s: %zu answered, %zu failed, %zu cancelled; %.2f answered a second\n", r->n_sent, n,
@@ -99,7 +98,7 @@ static void print_table(const qn_args *args, const qn_serve_target *target, qn_s
     }
 }
 
-void qn_serve_print(const qn_args *args, const qn_serve_target *target, qn_serve_results *results, size_t n)
+void qn_bench_serve_print(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *results, size_t n)
 {
     if (strcmp(args->format, "json") == 0)
         print_json(args, target, results, n);

@@ -1,5 +1,5 @@
-/* A request of bench-serve: its body, the events of its answer (server-sent events, as OpenAI streams them) and how it ended.
- * What a server sends is untrusted: an event is bounded, and what is none ends the request. */
+/* A request of bench-serve: its body, the events of its answer (server-sent events, as OpenAI streams them) and its
+ * end. Bytes from the server are untrusted: an event has limited length, and an invalid event ends the request. */
 #include "cli/bench_serve.h"
 
 #include "gguf/json_decode.h"
@@ -14,27 +14,27 @@
 
 enum { MAX_EVENT = 1 << 20, MAX_LIST = 1 << 20, MAX_REFUSAL = 1 << 14, CONNECT_TIMEOUT = 30 };
 
-/* Bytes of an answer: of its head and end, and for each token that it may have. */
+/* Limits of an answer's bytes: a constant, and an addition for each token that it may have. */
 enum { MAX_OF_ANSWER = 4 << 20, MAX_OF_TOKEN = 16 << 10 };
 
-/* A text that grows. */
+/* A growing text. */
 struct text {
     char *at;
     size_t n, capacity;
 };
 
-struct qn_serve_request {
-    const qn_serve_target *target;
+struct qn_bench_serve_request {
+    const qn_bench_serve_target *target;
     CURL *curl;
     char *body;
     char error[CURL_ERROR_SIZE];
-    struct text line, event; /* the event: the data of its lines so far */
-    bool has_data;           /* of the event */
-    struct text refusal;     /* the beginning of an answer that is no stream of events */
-    bool is_stream;          /* the answer; known from its first bytes on */
+    struct text line, event; /* event: the data lines of the current event */
+    bool has_data;           /* the event has data */
+    struct text refusal;     /* the beginning of an answer that is not an event stream */
+    bool is_stream;          /* the answer is an event stream; known from its first bytes on */
     bool has_begun;
-    size_t n_left; /* bytes that the answer may still have */
-    qn_serve_answer answer;
+    size_t n_left; /* bytes that may still arrive */
+    qn_bench_serve_answer answer;
 };
 
 static bool append(struct text *text, const char *data, size_t n)
@@ -47,7 +47,7 @@ static bool append(struct text *text, const char *data, size_t n)
     return true;
 }
 
-bool qn_serve_add_time(qn_serve_times *times, double seconds)
+bool qn_bench_serve_add_time(qn_bench_serve_times *times, double seconds)
 {
     if (qn_realloc_array(&times->at, &times->capacity, times->n + 1, sizeof *times->at, "results"))
         return false;
@@ -55,10 +55,10 @@ bool qn_serve_add_time(qn_serve_times *times, double seconds)
     return true;
 }
 
-/* The first failure counts. Always false. */
-static bool failed(qn_serve_answer *answer, const char *kind, const char *format, ...) QN_PRINTF(3, 4);
+/* Records a failure; only the first one counts. Returns false. */
+static bool failed(qn_bench_serve_answer *answer, const char *kind, const char *format, ...) QN_PRINTF(3, 4);
 
-static bool failed(qn_serve_answer *answer, const char *kind, const char *format, ...)
+static bool failed(qn_bench_serve_answer *answer, const char *kind, const char *format, ...)
 {
     va_list args;
     if (*answer->kind)
@@ -77,7 +77,7 @@ static bool is_text(const json_t *value)
     return json_string_length(value) > 0;
 }
 
-/* Whether a choice of an event has text, of whatever kind, or a tool call. */
+/* Whether a choice of an event has text of any kind, or a tool call. */
 static bool has_text(const json_t *choice)
 {
     const json_t *delta = json_object_get(choice, "delta");
@@ -92,7 +92,7 @@ static uint64_t count_of(const json_t *object, const char *name)
     return n > 0 ? (uint64_t)n : 0;
 }
 
-static void take_usage(qn_serve_answer *a, const json_t *usage)
+static void take_usage(qn_bench_serve_answer *a, const json_t *usage)
 {
     if (!json_is_object(usage))
         return;
@@ -102,7 +102,7 @@ static void take_usage(qn_serve_answer *a, const json_t *usage)
     a->n_generated = count_of(usage, "completion_tokens");
 }
 
-/* The text of {"error": {"message": TEXT}}, {"error": TEXT} or {"message": TEXT}. */
+/* The text in {"error": {"message": TEXT}}, {"error": TEXT} or {"message": TEXT}. */
 static const char *error_text(const json_t *object)
 {
     const json_t *error = json_object_get(object, "error");
@@ -110,7 +110,7 @@ static const char *error_text(const json_t *object)
     return text ? text : json_string_value(error);
 }
 
-static bool take_json(qn_serve_answer *a, const json_t *event, double now)
+static bool take_json(qn_bench_serve_answer *a, const json_t *event, double now)
 {
     const json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
     if (json_is_object(json_object_get(event, "error")) || json_is_string(json_object_get(event, "error"))) {
@@ -123,15 +123,15 @@ static bool take_json(qn_serve_answer *a, const json_t *event, double now)
         return true;
     if (a->n_events++ == 0)
         a->first = now;
-    else if (!qn_serve_add_time(&a->gaps, now - a->last))
+    else if (!qn_bench_serve_add_time(&a->gaps, now - a->last))
         return failed(a, "memory", "%s", qn_error_text());
     a->last = now;
     return true;
 }
 
-static bool end_event(qn_serve_request *r, double now)
+static bool end_event(qn_bench_serve_request *r, double now)
 {
-    qn_serve_answer *a = &r->answer;
+    qn_bench_serve_answer *a = &r->answer;
     json_error_t error;
     if (!r->has_data)
         return true;
@@ -142,15 +142,15 @@ static bool end_event(qn_serve_request *r, double now)
     if (json_is_object(event))
         ok = take_json(a, event, now);
     else if (!is_end)
-        failed(a, "bad event", "data are no JSON object: %.80s", r->event.at);
+        failed(a, "bad event", "data is not a JSON object: %.80s", r->event.at);
     json_decref(event);
     r->event.n = 0;
     r->has_data = false;
     return ok;
 }
 
-/* The line so far, without its end; then an empty one. */
-static bool take_line(qn_serve_request *r, double now)
+/* Takes the current line without its end, and empties it. */
+static bool take_line(qn_bench_serve_request *r, double now)
 {
     static const char field[] = "data:";
     const size_t length = sizeof field - 1;
@@ -162,7 +162,7 @@ static bool take_line(qn_serve_request *r, double now)
     if (n == 0)
         return end_event(r, now);
     if (n < length || memcmp(line, field, length) != 0)
-        return true; /* a comment, or a field that says nothing here */
+        return true; /* a comment, or a field that is ignored */
     const size_t at = n > length && line[length] == ' ' ? length + 1 : length;
     if (r->event.n + n > MAX_EVENT)
         return failed(&r->answer, "bad event", "longer than %d bytes", MAX_EVENT);
@@ -172,7 +172,7 @@ static bool take_line(qn_serve_request *r, double now)
     return true;
 }
 
-static bool take_stream(qn_serve_request *r, const char *data, size_t n, double now)
+static bool take_stream(qn_bench_serve_request *r, const char *data, size_t n, double now)
 {
     while (n) {
         const char *end = memchr(data, '\n', n);
@@ -193,7 +193,7 @@ static bool take_stream(qn_serve_request *r, const char *data, size_t n, double 
 
 static size_t on_body(char *data, size_t size, size_t count, void *user)
 {
-    qn_serve_request *r = user;
+    qn_bench_serve_request *r = user;
     const size_t n = size * count, left = MAX_REFUSAL - r->refusal.n;
     if (!r->has_begun) {
         long status = 0;
@@ -204,7 +204,7 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
         r->is_stream = status == 200 && type && strncasecmp(type, "text/event-stream", 17) == 0;
     }
     if (n > r->n_left) {
-        failed(&r->answer, "too long", "more bytes than an answer of so many tokens has");
+        failed(&r->answer, "too long", "more bytes than an answer of this number of tokens may have");
         return CURL_WRITEFUNC_ERROR;
     }
     r->n_left -= n;
@@ -215,7 +215,7 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 
 /* ---- The request ---- */
 
-static char *make_body(const qn_serve_target *t, const char *prompt, size_t n_generate)
+static char *make_body(const qn_bench_serve_target *t, const char *prompt, size_t n_generate)
 {
     json_t *body = json_pack("{s:s, s:I, s:b, s:{s:b}}", "model", t->model, "max_tokens", (json_int_t)n_generate, "stream", 1,
                              "stream_options", "include_usage", 1);
@@ -232,8 +232,8 @@ static char *make_body(const qn_serve_target *t, const char *prompt, size_t n_ge
     return text;
 }
 
-/* What all handles have. No redirect is followed: the key is for the server that the user named. */
-static bool set_options(CURL *curl, const qn_serve_target *target, const char *url, char *error)
+/* Options of all handles. Redirects are not followed: the key is only for the server that the user named. */
+static bool set_options(CURL *curl, const qn_bench_serve_target *target, const char *url, char *error)
 {
     const char *certificates = getenv("SSL_CERT_FILE");
     return !curl_easy_setopt(curl, CURLOPT_URL, url) && !curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error) &&
@@ -246,9 +246,10 @@ static bool set_options(CURL *curl, const qn_serve_target *target, const char *u
            !curl_easy_setopt(curl, CURLOPT_HTTPHEADER, target->headers);
 }
 
-qn_serve_request *qn_serve_request_create(const qn_serve_target *target, const char *prompt, size_t n_generate, double due)
+qn_bench_serve_request *qn_bench_serve_request_create(const qn_bench_serve_target *target, const char *prompt,
+                                                      size_t n_generate, double due)
 {
-    qn_serve_request *r;
+    qn_bench_serve_request *r;
     if (qn_alloc(&r, 1, sizeof *r, "request"))
         return NULL;
     size_t of_tokens;
@@ -265,16 +266,16 @@ qn_serve_request *qn_serve_request_create(const qn_serve_target *target, const c
         !curl_easy_setopt(r->curl, CURLOPT_PRIVATE, r))
         return r;
     (void)qn_fail(QN_ERR_MEMORY, "no memory for a request");
-    qn_serve_request_free(r);
+    qn_bench_serve_request_free(r);
     return NULL;
 }
 
-CURL *qn_serve_request_handle(const qn_serve_request *request)
+CURL *qn_bench_serve_request_handle(const qn_bench_serve_request *request)
 {
     return request->curl;
 }
 
-void qn_serve_request_free(qn_serve_request *r)
+void qn_bench_serve_request_free(qn_bench_serve_request *r)
 {
     if (!r)
         return;
@@ -289,8 +290,8 @@ void qn_serve_request_free(qn_serve_request *r)
 
 /* ---- The end ---- */
 
-/* The message of an answer that is an error, or its beginning. */
-static void refuse(qn_serve_request *r, const char *kind)
+/* The message of an error answer, or its beginning. */
+static void refuse(qn_bench_serve_request *r, const char *kind)
 {
     json_error_t error;
     json_t *object = r->refusal.n ? qn_json_load(r->refusal.at, r->refusal.n, 0, 0, &error) : NULL;
@@ -299,7 +300,7 @@ static void refuse(qn_serve_request *r, const char *kind)
     json_decref(object);
 }
 
-static void fail_by_network(qn_serve_request *r, CURLcode code)
+static void fail_by_network(qn_bench_serve_request *r, CURLcode code)
 {
     const char *text = *r->error ? r->error : curl_easy_strerror(code);
     switch (code) {
@@ -317,16 +318,16 @@ static void fail_by_network(qn_serve_request *r, CURLcode code)
     }
 }
 
-const qn_serve_answer *qn_serve_request_end(qn_serve_request *r, CURLcode code)
+const qn_bench_serve_answer *qn_bench_serve_request_end(qn_bench_serve_request *r, CURLcode code)
 {
-    qn_serve_answer *a = &r->answer;
+    qn_bench_serve_answer *a = &r->answer;
     long status = 0;
-    char kind[QN_SERVE_KIND_SIZE];
+    char kind[QN_BENCH_SERVE_KIND_SIZE];
     curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
     snprintf(kind, sizeof kind, "HTTP %ld", status);
     if (*a->kind)
         return a;
-    if (code == CURLE_OK && r->is_stream && take_line(r, qn_seconds())) /* the last event may lack the ends of its lines */
+    if (code == CURLE_OK && r->is_stream && take_line(r, qn_seconds())) /* the last event may lack line ends */
         end_event(r, qn_seconds());
     if (*a->kind)
         return a;
@@ -351,7 +352,7 @@ static size_t on_list(char *data, size_t size, size_t count, void *user)
     return text->n + size * count <= MAX_LIST && append(text, data, size * count) ? size * count : CURL_WRITEFUNC_ERROR;
 }
 
-json_t *qn_serve_first_model(const qn_serve_target *target)
+json_t *qn_bench_serve_first_model(const qn_bench_serve_target *target)
 {
     struct text text = { 0 };
     char error[CURL_ERROR_SIZE] = "", *url = NULL;

@@ -1,4 +1,4 @@
-/* What the requests of bench-serve are sampled by: the members of their bodies, from the options. */
+/* Sampling of bench-serve's requests: members of their bodies, from the options. */
 #include "cli/bench_serve.h"
 
 #include "gguf/json_decode.h"
@@ -8,7 +8,7 @@
 
 enum { MAX_SCHEMA = 1 << 24 };
 
-/* The number that was written: 0.8, where the nearest float is 0.800000012. */
+/* The number as written, 0.8, although the nearest float is 0.800000012. */
 static json_t *decimal(float value)
 {
     char text[32];
@@ -16,7 +16,7 @@ static json_t *decimal(float value)
     return json_real(strtod(text, NULL));
 }
 
-/* A server's own values hold for what is not sent. */
+/* Members that are not sent have the server's defaults. */
 static bool set_sampling(json_t *to, const qn_args *args)
 {
     const struct {
@@ -31,7 +31,7 @@ static bool set_sampling(json_t *to, const qn_args *args)
             ok = json_object_set_new(to, numbers[i].name, decimal(numbers[i].value)) == 0;
     if (ok && qn_args_has(args, offsetof(qn_args, sampling.top_k)))
         ok = json_object_set_new(to, "top_k", json_integer(args->sampling.top_k)) == 0;
-    /* JSON's integers are signed: a seed from 2^63 on is sent as the negative number of the same bits. */
+    /* JSON integers are signed: a seed of 2^63 or more is sent as the negative number with the same bits. */
     if (ok && qn_args_has_sampling(args))
         ok = json_object_set_new(to, "seed", json_integer((json_int_t)args->sampling.seed)) == 0;
     return ok;
@@ -49,14 +49,14 @@ static json_t *read_schema(const char *path)
     if (!schema)
         qn_cli_error("%s:%d:%d: %s", path, error.line, error.column, error.text);
     else if (!json_is_object(schema))
-        qn_cli_error("%s: a JSON schema is expected to be an object", path);
+        qn_cli_error("%s: expected a JSON schema, which is an object", path);
     if (json_is_object(schema))
         return schema;
     json_decref(schema);
     return NULL;
 }
 
-bool qn_serve_take_sampling(qn_serve_target *target, const qn_args *args)
+bool qn_bench_serve_take_sampling(qn_bench_serve_target *target, const qn_args *args)
 {
     target->sampling = json_object();
     bool ok = target->sampling && set_sampling(target->sampling, args);

@@ -1,8 +1,8 @@
-/* quern bench --soak: requests that arrive in time, with the lengths of a file; how long their first tokens and the others
- * take.
+/* quern bench --soak: requests that arrive over time, with lengths from a file; measures the times of their first and
+ * later tokens.
  *
- * With --rate the arrivals are a Poisson process. Without it there are as many clients as --parallel says, each of which sends
- * its next request when it has the answer to the one before; they begin one after another. */
+ * With --rate the arrivals are a Poisson process. Without it there are --parallel clients, each of which sends its next
+ * request after the answer to the last one; they begin one after another. */
 #include "cli/bench_arrivals.h"
 #include "cli/bench_report.h"
 #include "cli/progress.h"
@@ -21,7 +21,7 @@ struct soak;
 struct soak_request {
     struct soak *soak;
     size_t n_prompt, n_generate;
-    double arrival, last; /* of the request, and of its last token so far */
+    double arrival, last; /* times of the request and of its last token */
 };
 
 struct soak {
@@ -34,7 +34,7 @@ struct soak {
     size_t n_first, n_gaps, cap_gaps; /* written by callbacks */
     size_t n_tokens, n_failed, n_ended;
     pthread_mutex_t lock; /* protects `next` and n_ended */
-    size_t next;          /* request that the next client to be free sends */
+    size_t next;          /* the request that the next free client sends */
     bool is_closed_loop;
 };
 
@@ -71,7 +71,7 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 
 static void submit(struct soak_request *r);
 
-/* A client that has its answer sends its next request. */
+/* The client sends its next request. */
 static void on_end(void *user, const qn_request_result *result)
 {
     struct soak_request *r = user;
@@ -117,7 +117,7 @@ static void sleep_until(double when)
         nanosleep(&(struct timespec){ (time_t)left, (long)((left - floor(left)) * 1e9) }, NULL);
 }
 
-/* Until all have ended, or Ctrl-C. */
+/* Waits until all requests have ended, or Ctrl-C. */
 static bool wait_for_all(struct soak *s, qn_progress *progress)
 {
     size_t ended = 0;
@@ -168,8 +168,7 @@ static void print_results(struct soak *s, size_t n_clients, double seconds)
     const double rate = (double)s->n_tokens / seconds;
     if (strcmp(s->bench->args->format, "json") == 0) {
         printf("{\"test\":\"soak\",\"requests\":%zu,\"parallel\":%zu,\"rate\":%.4f,\"device\":\"%s\",\"threads\":%d,"
-               "\"seconds\":%.3f,"
-               "\"tok_per_s\":%.4f,\"steps\":%llu,\"longest_step_ms\":%.3f,\"set_aside\":%llu,",
+               "\"seconds\":%.3f,\"tok_per_s\":%.4f,\"steps\":%llu,\"longest_step_ms\":%.3f,\"set_aside\":%llu,",
                s->n, n_clients, (double)s->bench->args->rate, s->bench->info.device, s->bench->info.n_threads, seconds, rate,
                (unsigned long long)c.steps, 1e3 * c.longest_step_seconds, (unsigned long long)c.set_aside);
         print_times("ttft_ms", s->first, s->n_first);
@@ -238,7 +237,7 @@ int qn_bench_soak(const qn_bench *bench)
         return QN_EXIT_USAGE;
     }
     if (s.is_closed_loop && !n_clients) {
-        qn_cli_error("--soak: give the requests a second, --rate, or the number of clients, --parallel");
+        qn_cli_error("--soak: needs --rate, requests a second, or --parallel, the number of clients");
         return QN_EXIT_USAGE;
     }
     if (qn_bench_lengths(args->soak, &lengths, &s.n) && take_lengths(&s, lengths))

@@ -1,6 +1,6 @@
-/* quern chat: a conversation. All messages are rendered for each answer, and the session evaluates what it does not hold of them.
- * cli/line.c reads messages, cli/conversation.c makes prompts, cli/answer.c generates answers, cli/chat_commands.c has the
- * commands. */
+/* quern chat: a conversation. For each answer all messages are rendered, and the session evaluates the part that it
+ * does not hold. cli/line.c reads messages, cli/conversation.c makes prompts, cli/answer.c generates answers,
+ * cli/chat_commands.c has the commands. */
 #include "cli/chat.h"
 
 #include "cli/cli.h"
@@ -21,7 +21,7 @@ void qn_chat_defaults(qn_args *args)
 static qn_chat_next take_message(qn_chat *chat, const char *text, size_t length)
 {
     if (memchr(text, 0, length)) {
-        qn_cli_error("the message holds a zero byte, which a chat message cannot");
+        qn_cli_error("the message has a zero byte, which chat messages cannot have");
         return QN_CHAT_FAILED;
     }
     if (*text == '/' && text[1] != '/')
@@ -48,7 +48,7 @@ static int converse(qn_chat *chat)
         }
         qn_signals_clear();
         if (next == QN_CHAT_FAILED)
-            return ferror(stdout) ? QN_EXIT_DONE : QN_EXIT_FAILED; /* qn_out_finish tells the one from the other */
+            return ferror(stdout) ? QN_EXIT_DONE : QN_EXIT_FAILED; /* qn_out_finish reports a failing standard output */
         if (next == QN_CHAT_LEAVE || qn_signals_stop_requested())
             return QN_EXIT_DONE;
     }
@@ -56,15 +56,15 @@ static int converse(qn_chat *chat)
 
 /* ---- The command ---- */
 
-/* Whether the model has a chat format at all: one without is refused before anything is typed. */
+/* Checks that the model has a chat format, before anything is typed. */
 static qn_status probe(qn_conversation *c)
 {
-    qn_prompt prompt;
+    qn_cli_prompt prompt;
     qn_status status = qn_conversation_add(c, "user", ".", NULL);
     if (status == QN_OK)
         status = qn_conversation_prompt(c, SIZE_MAX, 0, &prompt);
     if (status == QN_OK)
-        qn_prompt_free(&prompt);
+        qn_cli_prompt_free(&prompt);
     qn_conversation_truncate(c, 0);
     return status;
 }
@@ -111,7 +111,7 @@ static int check_args(qn_args *args)
     if (qn_args_no_more("chat", args, 0) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
     if (args->system && args->load) {
-        qn_cli_error("--system: the conversation of --load has begun already");
+        qn_cli_error("--system: the conversation of --load has already begun");
         return QN_EXIT_USAGE;
     }
     const int status = qn_check_breakers(args);

@@ -1,9 +1,10 @@
-/* An answer of quern chat: the prompt of the whole conversation, what is generated, the message that it becomes. */
+/* An answer of quern chat: makes the prompt of the whole conversation, generates, and adds the answer to the
+ * messages. */
 #include "cli/chat.h"
 
 #include "cli/cli.h"
 
-/* Tokens kept for an answer: a quarter of the context, or fewer where an answer has fewer. */
+/* Tokens kept for an answer: a quarter of the context, or -n if that is less. */
 static size_t reserve(const qn_chat *chat)
 {
     const size_t quarter = qn_session_capacity(chat->session) / 4;
@@ -18,7 +19,7 @@ static void note_dropped(const qn_chat *chat, size_t n_turns)
                      qn_session_capacity(chat->session), n_turns, n_turns == 1 ? " was" : "s were");
 }
 
-static qn_status generate(qn_chat *chat, const qn_prompt *prompt, qn_answer *answer)
+static qn_status generate(qn_chat *chat, const qn_cli_prompt *prompt, qn_cli_answer *answer)
 {
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.sampling = chat->args->sampling;
@@ -27,11 +28,11 @@ static qn_status generate(qn_chat *chat, const qn_prompt *prompt, qn_answer *ans
     params.stop = chat->args->stop.at;
     params.n_stop = chat->args->stop.count;
     params.reasoning_budget = chat->args->reasoning_budget;
-    return qn_answer_generate(chat->session, chat->model, prompt, &params, chat->view, answer);
+    return qn_cli_answer_generate(chat->session, chat->model, prompt, &params, chat->view, answer);
 }
 
-/* What was generated becomes a message, also where Ctrl-C or the end of the context ended it. */
-static bool keep(qn_chat *chat, const qn_answer *answer)
+/* Makes the generated text a message, also if Ctrl-C or the end of the context ended it. */
+static bool keep(qn_chat *chat, const qn_cli_answer *answer)
 {
     if (qn_conversation_add(&chat->conversation, "assistant", answer->content ? answer->content : "", answer->reasoning)) {
         qn_cli_fail();
@@ -45,17 +46,17 @@ static bool keep(qn_chat *chat, const qn_answer *answer)
 
 bool qn_chat_answer(qn_chat *chat, size_t n_before)
 {
-    qn_prompt prompt;
-    qn_answer answer = { 0 };
+    qn_cli_prompt prompt;
+    qn_cli_answer answer = { 0 };
     qn_status status = qn_conversation_prompt(&chat->conversation, qn_session_capacity(chat->session), reserve(chat), &prompt);
-    if (status) { /* of this message: the template refuses it, or it is too long */
+    if (status) { /* the template refuses the message, or it is too long */
         qn_conversation_truncate(&chat->conversation, n_before);
         qn_cli_fail();
         return status != QN_ERR_MEMORY;
     }
     note_dropped(chat, prompt.n_turns);
     status = generate(chat, &prompt, &answer);
-    qn_prompt_free(&prompt);
+    qn_cli_prompt_free(&prompt);
     bool go_on = !answer.broken;
     if (go_on && status && status != QN_ERR_CANCELLED) {
         qn_cli_fail();
@@ -67,7 +68,7 @@ bool qn_chat_answer(qn_chat *chat, size_t n_before)
         go_on = keep(chat, &answer);
     chat->last = answer;
     chat->last.content = chat->last.reasoning = NULL;
-    qn_answer_free(&answer);
+    qn_cli_answer_free(&answer);
     return go_on;
 }
 

@@ -1,4 +1,4 @@
-/* The commands of quern chat: messages that begin with one slash. */
+/* Commands of quern chat: messages that begin with one slash. */
 #include "cli/chat.h"
 
 #include "cli/cli.h"
@@ -10,7 +10,7 @@
 
 typedef struct command {
     const char *name, *arguments, *help;
-    qn_chat_next (*run)(qn_chat *chat, const char *rest); /* `rest` is what follows the name, without space around it */
+    qn_chat_next (*run)(qn_chat *chat, const char *rest); /* `rest`: the text after the name, trimmed */
 } command;
 
 static qn_chat_next fail(void)
@@ -54,7 +54,7 @@ static qn_chat_next run_exit(qn_chat *chat, const char *rest)
     return QN_CHAT_LEAVE;
 }
 
-/* Answers the user message at index `at` again, or `text` in its place. Without an answer the messages stay as they were. */
+/* Answers the user message at index `at` again, or `text` instead. Without an answer the messages are unchanged. */
 static qn_chat_next answer_again(qn_chat *chat, size_t at, const char *text)
 {
     qn_conversation *c = &chat->conversation;
@@ -84,7 +84,7 @@ static qn_chat_next run_regen(qn_chat *chat, const char *rest)
     return QN_CHAT_GO_ON;
 }
 
-/* The text that replaces the last message: what was given, or the old text after editing. NULL: none, with an error line. */
+/* The text that replaces the last message: `given`, or `old` after editing. NULL: an error line was printed. */
 static char *edited_text(qn_chat *chat, const char *given, const char *old)
 {
     char *text = NULL;
@@ -96,14 +96,14 @@ static char *edited_text(qn_chat *chat, const char *given, const char *old)
         return text;
     }
     if (!qn_line_can_edit(chat->lines)) {
-        qn_cli_error("/edit: there is no line editor here: /edit TEXT replaces the last message");
+        qn_cli_error("/edit: there is no line editor; /edit TEXT replaces the last message");
         return NULL;
     }
     if (qn_line_read(chat->lines, "edit> ", old, &text, &length) != QN_LINE_READ)
         return NULL;
     if (length && strlen(text) == length)
         return text;
-    qn_cli_error("/edit: the message is empty or holds a zero byte; the last one is kept");
+    qn_cli_error("/edit: the message is empty or has a zero byte; the last one is kept");
     free(text);
     return NULL;
 }
@@ -138,7 +138,7 @@ static qn_chat_next run_save(qn_chat *chat, const char *path)
     if (qn_conversation_save(c, path))
         return fail();
     fprintf(stderr, "%zu messages are saved.%s\n", json_array_size(c->messages),
-            c->loaded ? " What --load brought has no messages, and is not among them." : "");
+            c->loaded ? " Tokens of --load have no messages and are not included." : "");
     return QN_CHAT_GO_ON;
 }
 
@@ -149,7 +149,8 @@ static qn_chat_next run_load(qn_chat *chat, const char *path)
         qn_cli_error("/load: a file is missing: /load FILE");
         return QN_CHAT_GO_ON;
     }
-    if (qn_conversation_open(c, path) || qn_session_truncate(chat->session, 0)) /* --save must not find the old one */
+    /* The session is emptied, as --save must not save the old one. */
+    if (qn_conversation_open(c, path) || qn_session_truncate(chat->session, 0))
         return fail();
     const size_t n = json_array_size(c->messages), last = qn_conversation_last_user(c, NULL);
     fprintf(stderr, "%zu messages are loaded.%s\n", n, n && last == n - 1 ? " /regen answers the last one." : "");
@@ -170,7 +171,7 @@ static void print_thinking(const qn_conversation *c)
 {
     const json_t *enabled = json_object_get(c->thinking, "enable_thinking");
     const char *effort = json_string_value(json_object_get(c->thinking, "reasoning_effort"));
-    const char *state = enabled ? json_is_true(enabled) ? "on" : "off" : "as the chat template has it";
+    const char *state = enabled ? json_is_true(enabled) ? "on" : "off" : "the chat template's default";
     fprintf(stderr, "Thinking is %s%s%s.\n", state, effort ? ", level " : "", effort ? effort : "");
 }
 
@@ -223,10 +224,10 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
     char bytes[32];
     const qn_session *session = chat->session;
     const qn_conversation *c = &chat->conversation;
-    const qn_answer *last = &chat->last;
+    const qn_cli_answer *last = &chat->last;
     const uint32_t length = qn_session_length(session);
     const size_t n_new = last->n_prompt - last->n_reused;
-    /* The first token of an answer comes out of the prompt's evaluation. */
+    /* The evaluation of the prompt gives the first token. */
     const size_t n_timed = last->n_generated > 1 ? last->n_generated - 1 : 0;
     fprintf(stderr, "context  %u of %u tokens, %zu messages, of which %zu dropped\n", length, qn_session_capacity(session),
             json_array_size(c->messages), c->first);

@@ -1,5 +1,5 @@
-/* What the commands share: their entry points, exit statuses, the one way to print an error, text that is safe to show on a
- * terminal, files read whole, and the way from the command line to a model, a session and sampling parameters. */
+/* Shared by the commands: their entry points, exit statuses, error lines, text that is safe to show on a terminal,
+ * whole files, and the way from the command line to a model, a session and sampling parameters. */
 #ifndef QN_CLI_CLI_H
 #define QN_CLI_CLI_H
 
@@ -10,7 +10,7 @@
 
 enum { QN_EXIT_DONE = 0, QN_EXIT_FAILED = 1, QN_EXIT_USAGE = 2 };
 
-/* The commands; the result is the exit status. */
+/* The commands. Each returns the exit status. */
 int qn_cli_run(qn_args *args);
 int qn_cli_chat(qn_args *args);
 int qn_cli_batch(qn_args *args);
@@ -28,7 +28,7 @@ int qn_cli_pull(qn_args *args);
 int qn_cli_list(qn_args *args);
 int qn_cli_rm(qn_args *args);
 
-/* What a command's options are where they are not given. */
+/* Set the defaults of a command's options. */
 void qn_run_defaults(qn_args *args);
 void qn_chat_defaults(qn_args *args);
 void qn_bench_defaults(qn_args *args);
@@ -38,133 +38,138 @@ void qn_perplexity_defaults(qn_args *args);
 
 enum { QN_BENCH_MAX_REPETITIONS = 1000 };
 
-/* qn_cli_error - "quern: " and the text on one line of standard error, control characters made harmless. */
+/* qn_cli_error - print "quern: " and a text as one line on standard error; control characters are made harmless. */
 void qn_cli_error(const char *format, ...) QN_PRINTF(1, 2);
 
-/* qn_cli_note - "quern: note: " and the text likewise, from any thread of a server: a pipe that nobody reads loses notes and
- * makes nobody wait; the next one says how many. */
+/* qn_cli_note - print "quern: note: " and a text, from any thread of a server. Without blocking: a pipe that nobody
+ * reads loses notes, and the next note says how many. */
 void qn_cli_note(const char *format, ...) QN_PRINTF(1, 2);
 
-/* qn_cli_log_note - qn_cli_note as a qn_log_fn. */
+/* qn_cli_log_note - a qn_log_fn that calls qn_cli_note. */
 void qn_cli_log_note(void *unused, const char *line);
 
-/* qn_cli_fail - qn_cli_error with qn_error_text(), or nothing after Ctrl-C. Returns QN_EXIT_FAILED. */
+/* qn_cli_fail - print qn_error_text() with qn_cli_error, or nothing after Ctrl-C. Returns QN_EXIT_FAILED. */
 int qn_cli_fail(void);
 
 /* ---- Output ---- */
 
-/* qn_print_escaped - bytes as one line can show them: well-formed UTF-8 as it is, control characters and everything else as
- * \n, \t or \xNN; a backslash doubled. */
+/* qn_print_escaped - print bytes on one line: valid UTF-8 as it is, control characters and all other bytes as \n, \t or
+ * \xNN, a backslash doubled. */
 void qn_print_escaped(FILE *stream, const char *bytes, size_t length);
 
-/* qn_print_text - text: unchanged into a file or pipe; on a terminal without the control characters that
- * could drive it (newline and tab stay). */
+/* qn_print_text - print a text: unchanged into a file or pipe; on a terminal without control characters other than
+ * newline and tab. */
 void qn_print_text(FILE *stream, const char *text, size_t length);
 
-/* qn_print_size - "231.4 MiB" into a buffer of at least 32 bytes, which it returns. */
+/* qn_print_size - write a size as "231.4 MiB" into a buffer of at least 32 bytes; returns the buffer. */
 const char *qn_print_size(char *buffer, uint64_t bytes);
 
-/* qn_out_flush - push out what was written to standard output; false when that failed for good, because the reader has gone
- * away or otherwise. */
+/* qn_out_flush - flush standard output. False: it cannot be written any more, because the reader has closed it or after
+ * an error. */
 bool qn_out_flush(void);
 
-/* qn_out_finish - the exit status after the last output: `status`, or QN_EXIT_FAILED with an error line when standard output
- * could not be written. A reader that went away has what it wanted and is no failure. */
+/* qn_out_finish - returns the exit status after the last output: `status`, or QN_EXIT_FAILED with an error line if
+ * standard output could not be written. A reader that closed it is no failure. */
 int qn_out_finish(int status);
 
 /* ---- Input ---- */
 
-/* qn_read_all - a whole file, or standard input for path NULL, at most `limit` bytes of it; free() the text. The text has a
- * terminating zero beyond its length. False with an error line. */
+/* qn_read_all - read a whole file, or standard input for path NULL, at most `limit` bytes; free() the text. A zero byte
+ * follows it. False: an error line was printed. */
 bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length);
 
-/* qn_read_text - the same of a file that becomes a C string: one with a NUL character is an error, too. */
+/* qn_read_text - read a file as a C string; a file with a NUL character is an error, too. */
 bool qn_read_text(const char *path, char **text);
 
-/* qn_begins_as_gguf - whether the file can be read and begins with GGUF's magic number. */
+/* qn_begins_as_gguf - whether a file can be read and begins with GGUF's magic number. */
 bool qn_begins_as_gguf(const char *path);
 
 /* ---- The model ---- */
 
 extern const char *const qn_kv_names[];
-extern const char *const qn_json_spaces[], *const qn_json_orders[]; /* as qn_json_space and qn_json_order are */
-extern const char *const qn_jumps[];                                /* as qn_jump_forward */
+extern const char *const qn_json_spaces[], *const qn_json_orders[]; /* in the order of their enums */
+extern const char *const qn_jumps[];                                /* in the order of its enum */
 
-/* qn_resolve_model - make *model, where it is no file and a name of the hub (hub/name.h), the path of that model in the cache,
- * which the program keeps until it ends; downloads what is not there. Returns as qn_load_model. */
+/* qn_resolve_model - if *model is not a file but a name of the hub (hub/name.h), replace it by the path of that model
+ * in the cache, which lives until the program ends; downloads it if it is not there. Returns as qn_load_model. */
 int qn_resolve_model(const char **model, bool quiet);
 
-/* qn_load_model - load args->model with a progress display; if it is NULL and `demo_fallback` is set, the demo model,
- * whose path goes to args->model and to a note. Returns QN_EXIT_DONE, or the exit status with an error line printed.
- * args->quiet drops log and note; args->verbose adds a line about the memory. The device is checked here
- * (qn_device_name_select). */
+/* qn_load_model - load args->model with a progress display. If it is NULL and `demo_fallback` is set, load the demo
+ * model, whose path goes to args->model and into a note. args->quiet drops the log and the note; args->verbose adds a
+ * line about the memory. Also checks the device (qn_device_name_select). Returns QN_EXIT_DONE, or the exit status after
+ * an error line. */
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
 
-/* qn_find_model - args->model as a file that can be opened, and args->chat_template as one that is a template, before either is loaded:
- * for the rest as qn_load_model, with `demo_fallback`. */
+/* qn_find_model - before anything is loaded, check that args->model is a file that can be opened and
+ * args->chat_template a template. Otherwise as qn_load_model with `demo_fallback`. */
 int qn_find_model(qn_args *args);
 
-/* qn_check_template - whether args->chat_template, if it is given, can be read and is a template; one that is no regular file is read
- * later. Returns as qn_load_model. */
+/* qn_check_template - check that args->chat_template, if given, can be read and is a template; if it is not a regular
+ * file, it is read later. Returns as qn_load_model. */
 int qn_check_template(const qn_args *args);
 
-/* qn_check_device - the name of the device that args or the environment choose, for qn_model_params, and whether it is the CPU,
- * as far as that is known before a model is loaded. Returns as qn_load_model. */
+/* qn_check_device - get the device that args or the environment choose, as a name for qn_model_params, and whether it
+ * is the CPU, as far as that is known before a model is loaded. Returns as qn_load_model. */
 int qn_check_device(const qn_args *args, const char **name, bool *is_cpu);
 
-/* Of chat: after the messages of the last prompt, for the next one and /regen, and of the one before, for /edit. */
+/* In chat: after the messages of the last prompt, for the next prompt and /regen; and of the one before, for /edit. */
 enum { QN_SESSION_CHECKPOINTS = 2 };
 
-/* qn_choose_context - the context of a scheduler's requests: that of args or the one used in training, at most what the memory
- * holds (quern.h, qn_session_params.n_ctx). Prints a note if that is less than was asked for, or more than in training. */
+/* qn_choose_context - the context of a scheduler's requests: -c or the training context, at most what the memory holds
+ * (quern.h, qn_session_params.n_ctx). Prints a note if that is less than wanted, or more than in training. */
 uint32_t qn_choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity);
 
-/* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the
- * file args->load, if that is set. It keeps QN_SESSION_CHECKPOINTS checkpoints. Prints a note if the context is longer than
- * the model's training context. Returns as qn_load_model. The caller frees it with qn_session_free. */
+/* qn_open_session - open a session with the context of args (`context` if none was given), the cache format and batch;
+ * or the session in the file args->load. It keeps QN_SESSION_CHECKPOINTS checkpoints. Prints a note if the context is
+ * longer than the model's training context. Returns as qn_load_model. The caller frees the session with
+ * qn_session_free. */
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session);
 
-/* qn_check_save - before anything is evaluated: whether a session may and can be saved to args->save, if that is set; a file is
- * begun there and removed. Returns as qn_load_model. */
+/* qn_check_save - before anything is evaluated, check that a session may and can be saved to args->save, if set: a
+ * trial file is created there and removed. Returns as qn_load_model. */
 int qn_check_save(const qn_args *args);
 
-/* qn_save_session - into the file args->save, if that is set; if that fails into one of the folder for temporary files, which is named.
- * Signals wait from then on. Returns as qn_load_model. */
+/* qn_save_session - save the session to args->save, if set; if that fails, to a file in the folder for temporary files,
+ * whose name is printed. From then on a second signal does not end the program. Returns as qn_load_model. */
 int qn_save_session(const qn_args *args, const qn_session *session);
 
 /* ---- Files that commands write ---- */
 
-/* qn_check_output_name - whether a path is a file's: "-", which elsewhere is standard output, is not. Prints an error line. */
+/* qn_check_output_name - whether a path is a file's: "-", elsewhere standard output, is not. False: an error line was
+ * printed. */
 bool qn_check_output_name(const char *path);
 
-/* qn_check_output - whether `path` may be written: it has a file's name, and is not the model, not args->file, not `input`, another file that the command
- * reads, or NULL, and not what standard input is redirected from (by device and inode, so that links are seen through).
- * QN_EXIT_DONE, or QN_EXIT_FAILED with an error line. */
+/* qn_check_output - check that `path` may be written: it has a file's name and is neither the model nor args->file nor
+ * `input`, another file that the command reads (or NULL), nor the file that standard input comes from. Compares device
+ * and inode, so that links are recognised. Returns QN_EXIT_DONE, or QN_EXIT_FAILED after an error line. */
 int qn_check_output(const qn_args *args, const char *input, const char *path);
 
-/* qn_may_replace_model - whether a command that writes models may write `path`: a new file, an empty one or a GGUF file. False
- * with an error line. */
+/* qn_may_replace_model - whether a command that writes models may write `path`: a new file, an empty one or a GGUF
+ * file. False: an error line was printed. */
 bool qn_may_replace_model(const char *path);
 
 /* ---- Sampling ---- */
 
-/* qn_sampling_args_defaults - the library's defaults, with a seed of its own each time. */
+/* qn_sampling_args_defaults - set the library's defaults, with a new random seed. */
 void qn_sampling_args_defaults(qn_args *args);
 
-/* qn_breaker_texts - DRY's breakers, [*n]: those of --dry-sequence-breaker, or the defaults. qn_check_breakers - QN_EXIT_DONE, or
- * QN_EXIT_USAGE with an error line where one is empty or too long. qn_load_breakers - where DRY is on they become those of
- * args->sampling, which the caller frees with qn_free_tokens; returns as qn_load_model. */
+/* qn_breaker_texts - returns DRY's breakers [*n]: those of --dry-sequence-breaker, or the defaults. */
 const char *const *qn_breaker_texts(const qn_args *args, size_t *n);
+
+/* qn_check_breakers - returns QN_EXIT_DONE, or QN_EXIT_USAGE after an error line if a breaker is empty or too long. */
 int qn_check_breakers(const qn_args *args);
+
+/* qn_load_breakers - if DRY is on, set the breakers of args->sampling; the caller frees them with qn_free_tokens.
+ * Returns as qn_load_model. */
 int qn_load_breakers(qn_args *args, const qn_model *model, qn_token **breakers);
 
-/* qn_check_stops - QN_EXIT_DONE, or QN_EXIT_USAGE with an error line where a --stop is empty. */
+/* qn_check_stops - returns QN_EXIT_DONE, or QN_EXIT_USAGE after an error line if a --stop is empty. */
 int qn_check_stops(const qn_args *args);
 
-/* qn_peak_rss - the most memory this process ever had resident, in bytes. */
+/* qn_peak_rss - returns the peak resident memory of this process, in bytes. */
 uint64_t qn_peak_rss(void);
 
-/* qn_seconds - a clock that never goes back. */
+/* qn_seconds - returns seconds of a clock that never goes back. */
 double qn_seconds(void);
 
 #endif

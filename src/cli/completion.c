@@ -1,10 +1,10 @@
-/* Completion of commands, options and values in shells, from the tables of commands and options. */
+/* Shell completion of commands, options and values, from the tables of commands and options. */
 #include "cli/args.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* What follows an option. */
+/* The value of an option. */
 enum value_kind { NO_VALUE, ANY_VALUE, A_FILE /* or a folder */, A_CHOICE };
 
 static enum value_kind value_kind_of(const qn_option *option)
@@ -29,7 +29,7 @@ static void print_commands(void)
     fputs("help version", stdout);
 }
 
-/* Text between single quotes. A backslash goes before each of `escaped`. */
+/* Prints text between single quotes, with a backslash before each character of `escaped`. */
 static void print_quoted(const char *text, const char *escaped)
 {
     for (; *text; text++) {
@@ -64,16 +64,18 @@ static void print_bash_choices(const qn_command *command, const qn_option *optio
     puts("' ;;");
 }
 
-/* Without an answer bash completes names of files. */
+/* Without candidates bash completes file names. */
 static void print_bash(void)
 {
-    puts("_quern() {\n    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} "
+    puts("_quern() {\n    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} "
+         "command=${COMP_WORDS[1]} "
          "options=\n"
          "    COMPREPLY=()\n    case \"$command $before\" in");
     for (size_t c = 0; c < qn_n_commands; c++)
         for (size_t i = 0; i < qn_n_options; i++)
             print_bash_choices(&qn_commands[c], &qn_options[i]);
-    fputs("    esac\n    if [ \"$COMP_CWORD\" -eq 1 ] || [ \"$COMP_CWORD $command\" = '2 help' ]; then\n        options='",
+    fputs("    esac\n    if [ \"$COMP_CWORD\" -eq 1 ] || [ \"$COMP_CWORD $command\" = '2 help' ]; then\n        "
+          "options='",
           stdout);
     print_commands();
     puts("'\n    elif [ -z \"$options\" ] && [ \"${word:0:1}\" = - ]; then\n        case $command in");
@@ -119,10 +121,10 @@ static void print_zsh(void)
         print_quoted(qn_commands[c].brief, ":\\");
         puts("'");
     }
-    puts(
-        "        'help:the options of a command'\n        'version:the version and how it was built'\n    )\n"
-        "    if ((CURRENT == 2)) || [[ $words[2] == help ]]; then\n        _describe command commands\n        return\n    fi\n"
-        "    local command=$words[2]\n    shift words\n    ((CURRENT--))\n    case $command in");
+    puts("        'help:the options of a command'\n        'version:the version and how it was built'\n    )\n"
+         "    if ((CURRENT == 2)) || [[ $words[2] == help ]]; then\n        _describe command commands\n        "
+         "return\n    fi\n"
+         "    local command=$words[2]\n    shift words\n    ((CURRENT--))\n    case $command in");
     for (size_t c = 0; c < qn_n_commands; c++) {
         printf("    %s)\n        _arguments \\\n", qn_commands[c].name);
         for (size_t i = 0; i < qn_n_options; i++)

@@ -1,4 +1,4 @@
-/* Messages and their tokens. Files of conversations are in conversation_file.c. */
+/* Messages and their tokens. conversation_file.c reads and writes files. */
 #include "cli/conversation.h"
 
 #include "base/memory.h"
@@ -42,7 +42,7 @@ void qn_conversation_reset(qn_conversation *c)
     c->first = 0;
 }
 
-/* Text with U+FFFD for bytes that are not UTF-8. */
+/* A copy of a text with U+FFFD for bytes that are not UTF-8. */
 static qn_status valid_text(const char *bytes, char **text)
 {
     qn_utf8_stream stream = { 0 };
@@ -119,11 +119,11 @@ size_t qn_conversation_last_user(const qn_conversation *c, const char **text)
 
 /* ---- Rendering ---- */
 
-/* What a rendering has. */
+/* The parts of a conversation that are rendered. */
 struct selection {
     const char *system; /* or NULL */
-    bool has_stand_in;  /* a user and an assistant message in the place of what was loaded */
-    size_t first;       /* of the messages; SIZE_MAX: none */
+    bool has_stand_in;  /* a user and an assistant message stand for the loaded tokens */
+    size_t first;       /* index of the first message; SIZE_MAX: none */
     bool has_header;    /* of the answer */
 };
 
@@ -163,9 +163,9 @@ static qn_status encode(const qn_conversation *c, struct selection s, qn_token *
     return status;
 }
 
-/* The place in with[] of the end token that closes the stand-in's answer, which is the last one of before[]: a template may
- * print the answer in another way when a message follows it, so that it is found by its number among the end tokens. n_with if
- * there is none. */
+/* The index in with[] of the end token that closes the stand-in's answer; n_with: there is none. It is the last end
+ * token of before[], and is found by its number among the end tokens, as a template may print an answer differently
+ * when a message follows it. */
 static size_t closing_end(const qn_model *model, const qn_token *before, size_t n_before, const qn_token *with, size_t n_with)
 {
     size_t n_ends = 0, at = 0;
@@ -177,8 +177,8 @@ static size_t closing_end(const qn_model *model, const qn_token *before, size_t 
     return n_with;
 }
 
-/* The messages after what was loaded: a stand-in is rendered before them, and what follows its text is taken, from the end
- * token on that closes it. */
+/* Encodes the messages after loaded tokens: a stand-in is rendered before them, and the tokens from the end token on
+ * that closes it are used. */
 static qn_status encode_after_loaded(const qn_conversation *c, struct selection s, qn_token **tokens, size_t *count)
 {
     qn_token *before, *with = NULL;
@@ -190,7 +190,7 @@ static qn_status encode_after_loaded(const qn_conversation *c, struct selection 
     const size_t close = status ? 0 : closing_end(c->model, before, n_before, with, n_with);
     qn_free_tokens(before);
     if (status == QN_OK && close == n_with)
-        status = qn_fail(QN_ERR_UNSUPPORTED, "the chat template closes an answer in another way when a turn follows it");
+        status = qn_fail(QN_ERR_UNSUPPORTED, "the chat template ends an answer differently when a turn follows it");
     if (status == QN_OK) {
         *count = c->n_loaded + n_with - close;
         *tokens = malloc(*count * sizeof **tokens);
@@ -206,7 +206,7 @@ static qn_status encode_after_loaded(const qn_conversation *c, struct selection 
 
 /* ---- Prompts ---- */
 
-/* A prompt from a turn on. */
+/* Encodes a prompt that begins with a turn. */
 static qn_status encode_prompt(const qn_conversation *c, bool has_loaded, size_t first, bool has_header, qn_token **tokens,
                                size_t *count)
 {
@@ -214,8 +214,8 @@ static qn_status encode_prompt(const qn_conversation *c, bool has_loaded, size_t
     return has_loaded ? encode_after_loaded(c, s, tokens, count) : encode(c, s, tokens, count);
 }
 
-/* Where turns begin from c->first on: at the first message and at each user message. Turn 0 includes what was loaded, which is
- * dropped before the first message. */
+/* The messages with which turns begin, from c->first on: the first message and each user message. Turn 0 includes
+ * loaded tokens, which are dropped before the first message. */
 struct turns {
     size_t *starts, n;
 };
@@ -236,14 +236,14 @@ static qn_status find_turns(const qn_conversation *c, struct turns *turns)
     return QN_OK;
 }
 
-static qn_status encode_turn(const qn_conversation *c, const struct turns *turns, size_t turn, qn_prompt *prompt)
+static qn_status encode_turn(const qn_conversation *c, const struct turns *turns, size_t turn, qn_cli_prompt *prompt)
 {
-    qn_prompt_free(prompt);
+    qn_cli_prompt_free(prompt);
     return encode_prompt(c, c->loaded && turn == 0, turns->starts[turn], true, &prompt->tokens, &prompt->count);
 }
 
-/* The first turn from which on the prompt has at most `limit` tokens, or the last turn. */
-static qn_status fit(const qn_conversation *c, const struct turns *turns, size_t limit, size_t *turn, qn_prompt *prompt)
+/* Finds the first turn from which on the prompt has at most `limit` tokens, or the last turn. */
+static qn_status fit(const qn_conversation *c, const struct turns *turns, size_t limit, size_t *turn, qn_cli_prompt *prompt)
 {
     size_t high = turns->n - 1;
     *turn = 0;
@@ -262,8 +262,8 @@ static qn_status fit(const qn_conversation *c, const struct turns *turns, size_t
     return encode_turn(c, turns, high, prompt);
 }
 
-/* The tokens that the prompt shares with the same messages without the answer's header. */
-static qn_status find_shared(const qn_conversation *c, bool has_loaded, size_t first, qn_prompt *prompt)
+/* Counts the tokens that the prompt shares with the same messages without the answer's header. */
+static qn_status find_shared(const qn_conversation *c, bool has_loaded, size_t first, qn_cli_prompt *prompt)
 {
     qn_token *tokens;
     size_t count, n = 0;
@@ -275,13 +275,14 @@ static qn_status find_shared(const qn_conversation *c, bool has_loaded, size_t f
     return QN_OK;
 }
 
-static qn_status make_prompt(qn_conversation *c, const struct turns *turns, size_t capacity, size_t reserve, qn_prompt *prompt)
+static qn_status make_prompt(qn_conversation *c, const struct turns *turns, size_t capacity, size_t reserve,
+                             qn_cli_prompt *prompt)
 {
     size_t turn = 0;
     QN_TRY(fit(c, turns, capacity > reserve ? capacity - reserve : 0, &turn, prompt));
     if (prompt->count >= capacity)
-        return qn_fail(QN_ERR_CONTEXT, "the message takes %zu tokens, the context holds %zu: a larger -c holds more",
-                       prompt->count, capacity);
+        return qn_fail(QN_ERR_CONTEXT, "the message has %zu tokens, but the context has %zu; use a larger -c", prompt->count,
+                       capacity);
     const bool has_loaded = c->loaded && turn == 0;
     QN_TRY(find_shared(c, has_loaded, turns->starts[turn], prompt));
     prompt->n_turns = turn;
@@ -294,27 +295,27 @@ static qn_status make_prompt(qn_conversation *c, const struct turns *turns, size
     return QN_OK;
 }
 
-qn_status qn_conversation_prompt(qn_conversation *c, size_t capacity, size_t reserve, qn_prompt *prompt)
+qn_status qn_conversation_prompt(qn_conversation *c, size_t capacity, size_t reserve, qn_cli_prompt *prompt)
 {
     struct turns turns;
-    *prompt = (qn_prompt){ 0 };
+    *prompt = (qn_cli_prompt){ 0 };
     QN_TRY(find_turns(c, &turns));
     const qn_status status = make_prompt(c, &turns, capacity, reserve, prompt);
     free(turns.starts);
     if (status)
-        qn_prompt_free(prompt);
+        qn_cli_prompt_free(prompt);
     return status;
 }
 
-void qn_prompt_free(qn_prompt *prompt)
+void qn_cli_prompt_free(qn_cli_prompt *prompt)
 {
     qn_free_tokens(prompt->tokens);
-    *prompt = (qn_prompt){ 0 };
+    *prompt = (qn_cli_prompt){ 0 };
 }
 
-/* ---- What a session holds ---- */
+/* ---- Tokens of a session ---- */
 
-/* The text of tokens, special ones by their names, up to and with the first that ends a turn. */
+/* The text of tokens, special ones by name, up to and including the first that ends a turn. */
 static qn_status turn_text(const qn_model *model, const qn_token *tokens, size_t n, char **text)
 {
     size_t length = 0, capacity = 0;
@@ -352,8 +353,8 @@ static qn_status system_turn_text(const qn_model *model, const char *system, cha
     return made;
 }
 
-/* Two system turns with different texts share a prefix and a suffix: the template's. The session's first turn is compared with
- * both. */
+/* Finds the session's system text: the system turns of two texts share the template's prefix and suffix, and the
+ * session's first turn is compared with both. */
 static qn_status find_system(const qn_session *session, const qn_model *model, char **system)
 {
     char *a = NULL, *b = NULL, *turn = NULL;
@@ -400,7 +401,8 @@ qn_status qn_conversation_load_tokens(qn_conversation *c, const qn_session *sess
     c->system = system;
     c->loaded = tokens;
     c->n_loaded = n;
-    if (qn_session_pending(session, &pending) && !qn_token_is_end(c->model, pending)) /* one that ends a turn is rendered */
+    /* A pending end of turn is rendered by the template. */
+    if (qn_session_pending(session, &pending) && !qn_token_is_end(c->model, pending))
         c->loaded[c->n_loaded++] = pending;
     return QN_OK;
 }

@@ -1,4 +1,4 @@
-/* Files of conversations: JSON, with the messages as the public functions over conversations take them. */
+/* Files of conversations: JSON, with messages as the public functions for conversations take them. */
 #include "cli/conversation.h"
 
 #include "base/atomic_file.h"
@@ -56,7 +56,7 @@ static qn_status read_file(const char *path, json_t **root)
     return status;
 }
 
-/* A value of another type is left out: a template reads it as it likes, but /think could not change it. */
+/* Values of another type are dropped: /think could not change them. */
 static void take_thinking(qn_conversation *c, const json_t *root)
 {
     json_t *enabled = json_object_get(root, variables[0]), *effort = json_object_get(root, variables[1]);
@@ -69,7 +69,7 @@ static void take_thinking(qn_conversation *c, const json_t *root)
 /* Fills an empty conversation. */
 static qn_status take(qn_conversation *c, const json_t *root)
 {
-    qn_prompt prompt;
+    qn_cli_prompt prompt;
     size_t i;
     json_t *message;
     take_thinking(c, root);
@@ -83,7 +83,7 @@ static qn_status take(qn_conversation *c, const json_t *root)
     if (!json_array_size(c->messages))
         return QN_OK;
     QN_TRY(qn_conversation_prompt(c, SIZE_MAX, 0, &prompt));
-    qn_prompt_free(&prompt);
+    qn_cli_prompt_free(&prompt);
     return QN_OK;
 }
 
@@ -131,7 +131,7 @@ static qn_status check_target(const char *path)
     if (stat(path, &target) || !S_ISREG(target.st_mode) || target.st_size == 0)
         return QN_OK;
     if (read_file(path, &root))
-        return qn_fail(QN_ERR_INVALID, "%s: exists and is not a conversation; it is left as it is", path);
+        return qn_fail(QN_ERR_INVALID, "%s: exists and is not a conversation; it is not replaced", path);
     json_decref(root);
     return QN_OK;
 }

@@ -1,4 +1,4 @@
-/* quern convert: a GGUF file from a checkpoint of Hugging Face transformers. */
+/* quern convert: writes a GGUF file from a checkpoint of Hugging Face transformers. */
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -17,7 +17,7 @@ int qn_cli_convert(qn_args *args)
     }
     if (!qn_may_replace_model(out))
         return QN_EXIT_FAILED;
-    qn_signals_disable_force_quit(); /* the temporary file must be removed; the work checks often enough */
+    qn_signals_disable_force_quit(); /* the temporary file must be removed; the work checks for a stop often enough */
     qn_progress progress;
     qn_progress_begin(&progress, "converting");
     const qn_convert_params params = {

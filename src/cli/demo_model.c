@@ -1,5 +1,5 @@
-/* Finding the demo model by the path of the running program: an installation may have been moved as a whole, and a build uses
- * the model of its source tree. */
+/* Finds the demo model relative to the running program: an installation may have been moved as a whole, and a build
+ * uses the model of its source tree. */
 #include "cli/demo_model.h"
 
 #include "base/append.h"

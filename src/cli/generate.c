@@ -1,4 +1,4 @@
-/* Streaming generated text to standard output. */
+/* Streams generated text to standard output. */
 #include "cli/generate.h"
 
 #include "cli/cli.h"

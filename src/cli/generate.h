@@ -1,4 +1,5 @@
-/* Generation as run shows it: text streamed to standard output, a progress line while a long prompt is read. */
+/* Generation as run shows it: text is streamed to standard output, with a progress line while a long prompt is
+ * evaluated. */
 #ifndef QN_CLI_GENERATE_H
 #define QN_CLI_GENERATE_H
 
@@ -7,14 +8,14 @@
 
 typedef struct qn_stream {
     qn_progress progress;
-    bool answering; /* the first new token is there: no progress line may come between the text */
-    bool broken;    /* standard output takes no more */
+    bool answering; /* the first token was generated: no progress line may interrupt the text */
+    bool broken;    /* standard output cannot be written any more */
     bool ends_line; /* the last byte shown was a newline */
 } qn_stream;
 
-/* qn_stream_generate - qn_generate with `params` (its callbacks and user pointer are set here), streaming as it goes. Returns
- * qn_generate's status. Ctrl-C cancels it, and only while it runs. A failing standard output ends it with QN_FINISH_CALLBACK and
- * stream->broken. */
+/* qn_stream_generate - call qn_generate with `params`, whose callbacks and user pointer are set here, and stream the
+ * text. Returns qn_generate's status. Ctrl-C cancels it while it runs. If standard output fails, it ends with
+ * QN_FINISH_CALLBACK and stream->broken. */
 qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_request_params params, qn_stream *stream,
                              qn_request_result *result);
 

@@ -1,4 +1,4 @@
-/* --json-schema, --grammar and --choices: from the options to a grammar. */
+/* The options --json-schema, --grammar and --choices become a grammar. */
 #include "cli/grammar.h"
 
 #include "cli/cli.h"
@@ -20,11 +20,11 @@ int qn_check_grammar(const qn_args *args)
     }
     const char *const style = args->json_space ? "--json-whitespace" : args->json_order ? "--json-property-order" : NULL;
     if (style && !args->json_schema) {
-        qn_cli_error("%s is for --json-schema", style);
+        qn_cli_error("%s: needs --json-schema", style);
         return QN_EXIT_USAGE;
     }
     if (args->jump_forward && !args->json_schema && !args->grammar && !args->choices) {
-        qn_cli_error("--jump-forward is for grammars and schemas");
+        qn_cli_error("--jump-forward: needs a grammar or schema");
         return QN_EXIT_USAGE;
     }
     if (args->choices && (!*args->choices || *args->choices == ',' || args->choices[strlen(args->choices) - 1] == ',' ||
@@ -65,7 +65,7 @@ static int load_file(const char *path, qn_grammar_kind kind, const qn_args *args
     return QN_EXIT_FAILED;
 }
 
-/* "a,b" as a list of texts. */
+/* "a,b" as a list of strings. */
 static int load_choices(const char *list, qn_model *model, qn_grammar **out)
 {
     size_t n = 0, n_most = 1;

@@ -1,4 +1,4 @@
-/* Help texts and the manual page's list of options, from the tables of commands and options. */
+/* Prints help texts and the manual page's list of options, from the tables of commands and options. */
 #include "cli/args.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ void qn_print_help(const qn_command *command)
         printf("  %-24s %s\n", left, option->help);
     }
     printf("  %-24s %s\n", "-h, --help", "show this text");
-    printf("\nOf an option that is given twice the last value counts, where its help says nothing else.\n");
+    printf("\nIf an option is given twice, the last value counts, unless its help says otherwise.\n");
 }
 
 /* ---- The manual page ---- */
@@ -27,7 +27,7 @@ static void print_flag(const char *name)
     printf("Fl %s%s", name[1] == '-' ? "Fl " : "", name + strspn(name, "-"));
 }
 
-/* Text for mdoc: each sentence on a line, backslashes doubled, a minus sign where one stands before a digit or letter. */
+/* Prints text for mdoc: each sentence on a line, backslashes doubled, `-` before a digit or letter as a minus sign. */
 static void print_sentences(const char *text)
 {
     for (const char *c = text; *c; c++) {

@@ -1,4 +1,4 @@
-/* Reading and appending to the file of edited messages. */
+/* Reads and appends to the file of edited messages. */
 #include "cli/history.h"
 
 #include "base/append.h"
@@ -21,7 +21,7 @@ static bool is_absolute(const char *path)
     return path && *path == '/';
 }
 
-/* Creates the folders of a path where they are not there. */
+/* Creates the missing folders of a path. */
 static void create_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -33,7 +33,7 @@ static void create_folders(char *path)
     }
 }
 
-/* False where there is no home. */
+/* False: there is no home directory. */
 static bool find_path(char path[PATH_MAX])
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -42,7 +42,7 @@ static bool find_path(char path[PATH_MAX])
     return is_absolute(home) && qn_print(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
 }
 
-/* In place. */
+/* Unescapes in place. */
 static void unescape(char *line)
 {
     char *out = line;
@@ -57,7 +57,7 @@ static void unescape(char *line)
 
 /* ---- Loading ---- */
 
-/* The last entries, as lines, in a ring. */
+/* The last entries, as lines, in a ring buffer. */
 struct entries {
     char *lines[QN_HISTORY_ENTRIES];
     size_t n; /* lines read */
@@ -120,7 +120,7 @@ void qn_history_load(void (*remember)(void *user, const char *text), void *user)
 
 /* ---- Adding ---- */
 
-/* One write of a file that is opened for appending: entries of several programs do not mix. */
+/* Each entry is one write to a file opened for appending, so that entries of several programs do not mix. */
 static void append_line(const char *line, size_t length)
 {
     char path[PATH_MAX];
@@ -133,7 +133,7 @@ static void append_line(const char *line, size_t length)
         return;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (!(status.st_mode & 077) || fchmod(fd, 0600) == 0)) {
         const ssize_t ignored = write(fd, line, length);
-        (void)ignored; /* a full disk costs the entry alone */
+        (void)ignored; /* on a full disk only this entry is lost */
     }
     close(fd);
 }

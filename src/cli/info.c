@@ -1,20 +1,19 @@
-/* quern info: the contents of a GGUF file, from its structure alone; only the tokeniser is loaded, to report whether it
- * works. */
+/* quern info: the contents of a GGUF file, from its structure; only the tokeniser is loaded, to check that it works. */
 #include "cli/cli.h"
 #include "cli/info_plan.h"
 
 #include "gguf/gguf.h"
-#include "kernels/aura/aura.h"
 #include "model/hadamard.h"
 #include "model/kv_bias.h"
 #include "model/model.h"
+#include "plan/limits.h"
 #include "quant/quant.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Enough to recognise a value by; a chat template or a vocabulary would bury the rest. */
+/* Enough to recognise a value; a whole chat template or vocabulary would hide the rest. */
 enum { SHOWN_BYTES = 120, SHOWN_ELEMENTS = 6 };
 
 static void print_line(const char *text)
@@ -51,7 +50,7 @@ static size_t scalar_size(qn_gguf_type type)
     return 0;
 }
 
-/* Values lie unaligned in the file, little-endian as the machines that quern runs on. */
+/* Values are unaligned in the file and little-endian, as quern's machines are. */
 static void print_scalar(qn_gguf_type type, const uint8_t *data)
 {
     union {
@@ -131,7 +130,7 @@ static uint64_t n_weights(const qn_gguf_tensor *tensor)
 {
     uint64_t n = 1;
     for (uint32_t d = 0; d < tensor->n_dims; d++)
-        n *= tensor->dims[d]; /* the reader has checked that it fits */
+        n *= tensor->dims[d]; /* the reader has checked for overflow */
     return n;
 }
 
@@ -223,7 +222,7 @@ static void print_chat_format(const qn_model *model)
     puts(format.n_efforts ? "" : " any: the template prints reasoning_effort");
 }
 
-/* The tokens that end generation, with their ids. */
+/* Prints the tokens that end generation, with their ids. */
 static void print_ends(const qn_model *model, uint32_t n_vocab)
 {
     fputs("ends       ", stdout);
@@ -281,7 +280,7 @@ static void print_rotation(const qn_gguf *file)
     qn_rotation_free(&rotation);
 }
 
-/* Nothing where any format can be used, and for files that cannot be run. */
+/* Prints the cache format that is forced; nothing for models that allow any, and for files that cannot be run. */
 static void print_kv(const qn_gguf *file)
 {
     qn_hparams hparams;
@@ -298,7 +297,8 @@ static void print_kv(const qn_gguf *file)
     qn_plan_free(&plan);
 }
 
-/* The file, or of a split model all files. Where some of them cannot be opened, *alone: this one is shown as it is. */
+/* Opens the file, or all files of a split model. If some cannot be opened, *alone is set and only this one is
+ * opened. */
 static qn_status open_file(const char *path, qn_gguf **file, bool *alone)
 {
     const qn_status status = qn_gguf_open(path, file);
@@ -309,7 +309,7 @@ static qn_status open_file(const char *path, qn_gguf **file, bool *alone)
     snprintf(reason, sizeof reason, "%s", qn_error_text());
     QN_TRY(qn_gguf_open_alone(path, file));
     *alone = true;
-    qn_cli_error("note: %s; this file alone is shown", reason);
+    qn_cli_error("note: %s; only this file is shown", reason);
     return QN_OK;
 }
 
@@ -328,7 +328,7 @@ static int print_file(const char *path)
            qn_gguf_file_size(file), qn_gguf_alignment(file));
     if (qn_gguf_q2_layout(file))
         printf("type 42     %s\n", qn_gguf_q2_layout(file));
-    if (!alone) { /* these need the model's keys and tensors together */
+    if (!alone) { /* these need all keys and tensors of the model */
         print_rotation(file);
         print_kv(file);
         print_tokenizer(file);

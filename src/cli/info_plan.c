@@ -1,4 +1,4 @@
-/* quern info --plan: the operations of a model, from the table of operations and the model's plan. No device is opened. */
+/* quern info --plan: the operations of a model, from its plan and the table of operations. Opens no device. */
 #include "cli/info_plan.h"
 
 #include "cli/cli.h"

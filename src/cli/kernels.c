@@ -1,8 +1,8 @@
-/* quern kernels: every pipeline of the GPU, where its code came from and how long that took; and emptying the cache of those
- * that were compiled here. */
+/* quern kernels: lists the GPU's pipelines, where their code came from and how long loading took; empties the cache of
+ * compiled code. */
 #include "cli/cli.h"
 
-#include "device/cuda/pipeline.h"
+#include "cuda/runtime/pipeline.h"
 #include "device/registry.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static int clear_cache(void)
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
-/* Source and definitions, padded to the longest there is. */
+/* Prints source and definitions, padded to the longest name. */
 static void print_name(const char *source, const char *defines, size_t width)
 {
     const int length = printf("%s%s%s", source, *defines ? " " : "", defines);
@@ -42,7 +42,7 @@ static size_t name_width(size_t widest, const char *source, const char *defines)
     return length > widest ? length : widest;
 }
 
-/* Without a device: what this binary carries. */
+/* Without a device: lists the code in this program. */
 static int list_built_in(void)
 {
     const qn_gpu_code *code = qn_gpu_code_built_in();
@@ -65,7 +65,7 @@ static int list_built_in(void)
                 printf("%s%s", any ? " " : "", code->cubins[c].arch);
                 any = true;
             }
-        puts(any ? "" : "nothing: it is compiled where it is needed");
+        puts(any ? "" : "nothing: it is compiled when it is needed");
     }
     return QN_EXIT_DONE;
 }
@@ -118,7 +118,7 @@ static void print_note(void *unused, const char *line)
     qn_cli_error("note: %s", line);
 }
 
-/* With "auto" the device need not be there. */
+/* For "auto" a missing device is no error. */
 static int list_cuda(const qn_device_name *name)
 {
     const qn_cuda_params params = { .ordinal = name->ordinal, .on_log = print_note };

@@ -1,4 +1,4 @@
-/* Reading messages, with libedit where it can be used. */
+/* Reads messages, with libedit if possible. */
 #include "cli/line.h"
 
 #include "cli/cli.h"
@@ -20,18 +20,18 @@
 #include <histedit.h>
 #endif
 
-/* Bracketed paste: a terminal in this mode sends these marks around pasted text (xterm, "Bracketed Paste Mode"). */
+/* Bracketed paste: in this mode a terminal sends these marks around pasted text (xterm, "Bracketed Paste Mode"). */
 #define PASTE_ON "\033[?2004h"
 #define PASTE_OFF "\033[?2004l"
 #define PASTE_BEGIN "\033[200~"
 #define PASTE_END "\033[201~"
 
-/* The editor reads this key before any other where a message begins with a text: no terminal sends it. */
+/* If a message begins with a text, the editor first reads this key, which no terminal sends. */
 #define INITIAL_KEY "\033[9999~"
 
 enum { MARK_BYTES = sizeof PASTE_BEGIN - 1, MAX_PASTE = 16 << 20 };
 
-/* Text that grows. */
+/* A growing text. */
 struct text {
     char *bytes;
     size_t length, capacity;
@@ -39,19 +39,19 @@ struct text {
 
 struct qn_line {
     const char *prompt;
-    bool terminal; /* standard input is one */
+    bool terminal; /* standard input is a terminal */
     bool can_paste;
-    bool has_begun; /* a line was read: a byte order mark may stand before the first */
+    bool has_begun; /* a line was read; the first may begin with a byte order mark */
 #ifdef QN_HAVE_LIBEDIT
     EditLine *edit; /* NULL: lines are read without editing */
     History *history;
-    struct text pasted;  /* what was pasted last, while libedit reads it */
-    const char *initial; /* text to edit, until it is inserted; or NULL */
-    const char *keys;    /* what is read before standard input, or "" */
+    struct text pasted;  /* the last paste, while libedit reads it */
+    const char *initial; /* text to edit, until it was inserted; or NULL */
+    const char *keys;    /* bytes to read before standard input, or "" */
 #endif
 };
 
-/* Bracketed paste is enabled only while a message is read: programs that run later may not support it. */
+/* Bracketed paste is on only while a message is read: programs that run later may not support it. */
 static void set_paste(const qn_line *line, bool on)
 {
     if (!line->can_paste)
@@ -81,7 +81,8 @@ static char *prompt_of(EditLine *edit)
     return (char *)(uintptr_t)line->prompt; /* libedit does not write into it */
 }
 
-/* The next character of standard input. libedit's own reader would miss a signal that comes just before it reads. */
+/* Reads the next character of standard input. libedit's own reader would miss a signal that arrives just before it
+ * reads. */
 static int read_character(EditLine *edit, wchar_t *character)
 {
     qn_line *line = NULL;
@@ -102,14 +103,14 @@ static int read_character(EditLine *edit, wchar_t *character)
         }
         const size_t n = mbrtowc(character, &byte, 1, &state);
         if (n == (size_t)-1)
-            state = (mbstate_t){ 0 }; /* no character begins like this: left out */
+            state = (mbstate_t){ 0 }; /* not the beginning of a character: skipped */
         else if (n != (size_t)-2)
             return 1;
     }
 }
 
-/* A pasted newline becomes part of the line instead of ending it; terminals may send it as "\r". Other control characters but
- * tab would be commands to the editor, or to a terminal that shows them, and are left out. */
+/* A pasted newline, which terminals may send as "\r", becomes part of the line instead of ending it. Other control
+ * characters except tab are dropped: they would be commands to the editor, or to a terminal that shows them. */
 static void add_pasted(struct text *pasted, wchar_t character)
 {
     char bytes[MB_LEN_MAX];
@@ -123,14 +124,14 @@ static void add_pasted(struct text *pasted, wchar_t character)
         append(pasted, bytes, n);
 }
 
-/* Bound to PASTE_BEGIN: reads up to PASTE_END and inserts it. */
+/* Bound to PASTE_BEGIN: reads up to PASTE_END and inserts the text. */
 static unsigned char insert_paste(EditLine *edit, int key)
 {
     (void)key;
     qn_line *line = NULL;
     el_get(edit, EL_CLIENTDATA, &line);
     line->pasted.length = 0;
-    for (size_t n_held = 0; n_held < MARK_BYTES;) { /* of the end mark, seen so far */
+    for (size_t n_held = 0; n_held < MARK_BYTES;) { /* bytes of the end mark seen so far */
         wchar_t character;
         if (el_wgetc(edit, &character) != 1)
             return CC_EOF;
@@ -138,20 +139,20 @@ static unsigned char insert_paste(EditLine *edit, int key)
             n_held++;
             continue;
         }
-        for (size_t i = 0; i < n_held; i++) /* it was not the mark */
+        for (size_t i = 0; i < n_held; i++) /* not the mark after all */
             add_pasted(&line->pasted, (wchar_t)PASTE_END[i]);
         n_held = character == (wchar_t)PASTE_END[0];
         if (!n_held)
             add_pasted(&line->pasted, character);
     }
     while (line->pasted.length && line->pasted.bytes[line->pasted.length - 1] == '\n')
-        line->pasted.bytes[--line->pasted.length] = 0; /* a pasted newline does not send the message */
+        line->pasted.bytes[--line->pasted.length] = 0; /* a final pasted newline does not send the message */
     if (!line->pasted.length)
         return CC_NORM;
     return el_insertstr(edit, line->pasted.bytes) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-/* Bound to INITIAL_KEY. */
+/* Bound to INITIAL_KEY: inserts the text to edit. */
 static unsigned char insert_initial(EditLine *edit, int key)
 {
     (void)key;
@@ -187,16 +188,16 @@ static void open_editor(qn_line *line, bool quiet)
         return;
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) {
         if (!quiet)
-            qn_cli_error("note: there is no UTF-8 locale here, not even C.UTF-8: lines are read without editing");
+            qn_cli_error("note: there is no UTF-8 locale, not even C.UTF-8: lines are read without editing");
         return;
     }
     line->edit = el_init("quern", stdin, stdout, stderr);
     if (!line->edit)
-        return; /* the plain reader serves */
+        return; /* lines are read without editing */
     el_set(line->edit, EL_CLIENTDATA, line);
     el_set(line->edit, EL_PROMPT, prompt_of);
     el_set(line->edit, EL_EDITOR, "emacs");
-    el_set(line->edit, EL_SIGNAL, 0); /* the program's own handler stays in charge of Ctrl-C */
+    el_set(line->edit, EL_SIGNAL, 0); /* the program's own handler handles Ctrl-C */
     el_wset(line->edit, EL_GETCFN, read_character);
     el_wset(line->edit, EL_ADDFN, L"quern-paste", L"insert pasted text",
             insert_paste); /* el_set would leak copies of the texts */
@@ -206,12 +207,12 @@ static void open_editor(qn_line *line, bool quiet)
     open_history(line);
 }
 
-/* A message in memory of the caller; NULL at the end, or interrupted. */
+/* A message in memory of the caller. NULL: the end of input, or interrupted. */
 static char *edited_line(qn_line *line, size_t *length)
 {
     int n = 0;
     errno = 0;
-    el_set(line->edit, EL_PREP_TERM, 1); /* before the prompt: a Ctrl-D between the two would be read as a zero byte */
+    el_set(line->edit, EL_PREP_TERM, 1); /* before the prompt: until then a Ctrl-D is read as a zero byte */
     const char *text = el_gets(line->edit, &n);
     if (!text || n <= 0) {
         putchar('\n');
@@ -233,7 +234,7 @@ static char *find_mark(const char *bytes, size_t length, const char *mark)
     return length ? memmem(bytes, length, mark, MARK_BYTES) : NULL;
 }
 
-/* A line of standard input with its newline. On a terminal a paste is read to its end, its marks taken out. */
+/* A line of standard input with its newline. On a terminal a paste is read to its end, without its marks. */
 static char *plain_line(qn_line *line, size_t *length)
 {
     if (line->terminal) {
@@ -373,7 +374,7 @@ qn_line_result qn_line_read(qn_line *line, const char *prompt, const char *initi
         char *part;
         size_t n;
         const qn_line_result got = read_part(line, &part, &n);
-        if (got == QN_LINE_END && message.length) /* the last line was to be continued */
+        if (got == QN_LINE_END && message.length) /* after a line that was to be continued */
             break;
         if (got != QN_LINE_READ) {
             free(message.bytes);

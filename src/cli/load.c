@@ -1,4 +1,4 @@
-/* From the options of a command line to a model, a session and sampling parameters. */
+/* From the options of the command line to a model, a session and sampling parameters. */
 #include "cli/cli.h"
 #include "cli/demo_model.h"
 #include "cli/progress.h"
@@ -20,7 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The device of the options or the environment. QN_EXIT_DONE, or the exit status with an error line printed. */
+/* Selects the device of the options or the environment. Returns QN_EXIT_DONE, or the exit status after an error
+ * line. */
 static int select_device(const qn_args *args, qn_device_name *device)
 {
     int count;
@@ -44,7 +45,7 @@ int qn_check_device(const qn_args *args, const char **name, bool *is_cpu)
     return status;
 }
 
-/* args->model, where it is not set. */
+/* Sets args->model to the demo model. */
 static int find_demo_model(qn_args *args)
 {
     static char path[QN_DEMO_MODEL_PATH]; /* args keep it as long as the program runs */
@@ -53,12 +54,12 @@ static int find_demo_model(qn_args *args)
         return QN_EXIT_USAGE;
     }
     if (!args->quiet)
-        qn_cli_error("note: no -m given, this is the demo model, %s", path);
+        qn_cli_error("note: no -m given, using the demo model, %s", path);
     args->model = path;
     return QN_EXIT_DONE;
 }
 
-/* One line. Returns as qn_load_model. */
+/* Prints one line. Returns as qn_load_model. */
 static int print_capacity(const qn_args *args, qn_model *model)
 {
     qn_capacity one = QN_CAPACITY_INIT, eight = QN_CAPACITY_INIT;
@@ -74,7 +75,7 @@ static int print_capacity(const qn_args *args, qn_model *model)
 
 static int load(const qn_args *args, bool vocab_only, const char *device, const char *chat_template, qn_model **model)
 {
-    static qn_progress progress; /* notes also come later, while the model is used */
+    static qn_progress progress; /* notes may also be printed later, while the model is used */
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
         .size = sizeof(qn_model_params),
@@ -213,13 +214,13 @@ int qn_check_save(const qn_args *args)
         return QN_EXIT_FAILED;
     if (qn_session_check_target(args->save))
         return qn_cli_fail();
-    qn_atomic_file trial; /* what exists stays as it is */
+    qn_atomic_file trial; /* an existing file is not changed */
     const qn_status status = qn_atomic_file_create(&trial, args->save, QN_FILE_PRIVATE);
     qn_atomic_file_free(&trial);
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
-/* Saves to a new file of the folder for temporary files, whose name is printed. */
+/* Saves to a new file in a folder for temporary files, and prints its name. */
 static bool save_elsewhere(const qn_session *session, const char *folder)
 {
     char path[PATH_MAX];
@@ -242,7 +243,7 @@ int qn_save_session(const qn_args *args, const qn_session *session)
     qn_signals_disable_force_quit(); /* a second Ctrl-C would leave the temporary file behind */
     if (qn_session_save(session, args->save) == QN_OK)
         return QN_EXIT_DONE;
-    qn_cli_error("%s", qn_error_text()); /* after Ctrl-C, too: what was to be kept is not */
+    qn_cli_error("%s", qn_error_text()); /* also after Ctrl-C: the session was not saved */
     if (!save_elsewhere(session, getenv("TMPDIR")) && !save_elsewhere(session, P_tmpdir))
         qn_cli_error("it cannot be saved in the folder for temporary files either: the conversation is lost");
     return QN_EXIT_FAILED;
@@ -296,7 +297,7 @@ int qn_check_breakers(const qn_args *args)
         const size_t length = strnlen(texts[i], QN_MAX_DRY_BREAKER_BYTES + 1);
         if (length && length <= QN_MAX_DRY_BREAKER_BYTES)
             continue;
-        qn_cli_error(length ? "--dry-sequence-breaker: a text of more than %d bytes"
+        qn_cli_error(length ? "--dry-sequence-breaker: the text is longer than %d bytes"
                             : "--dry-sequence-breaker: the text is empty, expected 1 to %d bytes, or none",
                      QN_MAX_DRY_BREAKER_BYTES);
         return QN_EXIT_USAGE;
@@ -329,7 +330,7 @@ int qn_check_stops(const qn_args *args)
 
 void qn_sampling_args_defaults(qn_args *args)
 {
-    uint32_t random_seed; /* 32 bits: short enough to be typed again */
+    uint32_t random_seed; /* 32 bits, so that it can be typed again */
     args->sampling = (qn_sampling)QN_SAMPLING_INIT;
     if (getrandom(&random_seed, sizeof random_seed, 0) == (ssize_t)sizeof random_seed)
         args->sampling.seed = random_seed;

@@ -1,4 +1,4 @@
-/* quern logits: the logits of given tokens, raw, into a file. What tests and other programs compare. */
+/* quern logits: writes the logits of given tokens into a file, for tests and other programs to compare. */
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* "1,2,3" to ids; false with an error line. */
+/* Parses "1,2,3". False: an error line was printed. */
 static bool parse_ids(const char *text, qn_token **ids, size_t *count)
 {
     size_t capacity = 0;
@@ -41,7 +41,7 @@ static bool parse_ids(const char *text, qn_token **ids, size_t *count)
         if (*at == ',') {
             at += 1 + strspn(at + 1, " ");
             if (!*at) {
-                qn_cli_error("--ids: nothing follows the last separator");
+                qn_cli_error("--ids: expected a token id after the last separator");
                 return false;
             }
         } else if (*at && at == end) {
@@ -54,11 +54,11 @@ static bool parse_ids(const char *text, qn_token **ids, size_t *count)
     return *count > 0;
 }
 
-/* The output: a file that is replaced when it is whole. What exists and is no regular file (a pipe, a device) is written straight:
- * renaming would replace it. */
+/* The output: a regular file is replaced once it is whole. An existing path that is not a regular file (a pipe, a
+ * device) is written directly: renaming would replace it. */
 struct output {
     const char *path;
-    FILE *file; /* NULL: `replaced` is written */
+    FILE *file; /* NULL: written through `replaced` */
     qn_atomic_file replaced;
 };
 
@@ -76,9 +76,8 @@ static int output_fail(const struct output *out)
     return QN_EXIT_FAILED;
 }
 
-/* What exists may be replaced where it is empty or looks like logits: 32-bit floats of ordinary magnitudes, which text
- * and files of other kinds are not. The file that standard output was redirected to (-o /dev/stdout) is the user's
- * choice. */
+/* An existing file may be replaced if it is empty or looks like logits: 32-bit floats of ordinary magnitude, unlike
+ * text and other files. The file that standard output was redirected to (-o /dev/stdout) is the user's choice. */
 static bool may_be_logits(const char *path, const struct stat *status)
 {
     struct stat out;
@@ -102,9 +101,9 @@ static int output_open(const char *path, struct output *out)
 {
     struct stat status;
     const bool exists = stat(path, &status) == 0;
-    const bool regular = exists && S_ISREG(status.st_mode); /* a link is followed; "/dev/stdout" leads to no path */
+    const bool regular = exists && S_ISREG(status.st_mode); /* links are followed; "/dev/stdout" leads to no path */
     if (regular && !may_be_logits(path, &status)) {
-        qn_cli_error("%s: exists and does not hold logits; it is left as it is", path);
+        qn_cli_error("%s: exists and does not hold logits; it is not replaced", path);
         return QN_EXIT_FAILED;
     }
     *out = (struct output){ .path = path, .replaced = { .fd = -1 } };
@@ -130,7 +129,7 @@ static int output_finish(struct output *out)
     return fclose(file) == 0 ? QN_EXIT_DONE : output_fail(out);
 }
 
-/* The logits of ids[at] to ids[at + n - 1], computed and written. */
+/* Computes and writes the logits of ids[at] to ids[at + n - 1]. */
 static int write_rows(qn_session *session, const qn_token *ids, size_t at, size_t n, size_t n_vocab, float *rows,
                       struct output *out)
 {
@@ -149,13 +148,13 @@ static int evaluate(const qn_args *args, qn_model *model, const qn_token *ids, s
     const size_t n_vocab = qn_model_get_info(model)->n_vocab;
     const uint32_t n_ctx_train = qn_model_get_info(model)->n_ctx_train;
     if (count > n_ctx_train) {
-        qn_cli_error("--ids: %zu ids, the model was made for contexts of %u", count, (unsigned)n_ctx_train);
+        qn_cli_error("--ids: %zu ids, but the model was trained for contexts of %u", count, (unsigned)n_ctx_train);
         return QN_EXIT_FAILED;
     }
     const size_t batch = args->batch && (uint64_t)args->batch < count ? (size_t)args->batch : count;
     size_t n_logits;
     qn_args session_args = *args;
-    session_args.batch = 0; /* it is how many ids are given at a time, not how many rows a step has */
+    session_args.batch = 0; /* here it is the number of ids per call, not the rows of a step */
     if (!qn_mul_size(batch, n_vocab, &n_logits)) {
         qn_cli_error("logits of %zu tokens do not fit in memory: use a smaller --batch", batch);
         return QN_EXIT_FAILED;
@@ -201,7 +200,7 @@ int qn_cli_logits(qn_args *args)
         free(ids);
         return QN_EXIT_USAGE;
     }
-    qn_signals_disable_force_quit(); /* the temporary file must be removed; the loop checks often enough */
+    qn_signals_disable_force_quit(); /* the temporary file must be removed; the loop checks for a stop often enough */
     qn_model *model = NULL;
     int status = qn_load_model(args, false, false, &model);
     if (status == QN_EXIT_DONE)

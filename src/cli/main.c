@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 
-#include "device/cuda/code.h"
+#include "cuda/runtime/code.h"
 
 #include <langinfo.h>
 #include <locale.h>
@@ -16,7 +16,7 @@ static void usage(FILE *stream)
     fprintf(stream, "\nquern help COMMAND lists a command's options; quern version prints the version.\n");
 }
 
-/* The first line is the version alone, for scripts. */
+/* The first line is only the version, for scripts. */
 static void print_version(void)
 {
     const qn_gpu_code *gpu = qn_gpu_code_built_in();
@@ -57,8 +57,8 @@ static int unknown_command(const char *name)
     return QN_EXIT_USAGE;
 }
 
-/* quern help [COMMAND]; `quern help --man` prints the manual page's list of options, `quern help --completion SHELL` what a shell
- * sources. */
+/* quern help [COMMAND]; `quern help --man` prints the manual page's list of options, `quern help --completion SHELL`
+ * completion code for a shell. */
 static int help(int argc, char **argv)
 {
     if (argc < 2) {
@@ -109,7 +109,7 @@ static int dispatch(int argc, char **argv)
     return command->run(&args);
 }
 
-/* Line editing decodes characters by the locale. Text is always UTF-8 here; LC_NUMERIC stays "C". */
+/* Line editing decodes characters by the locale. Text is always UTF-8; LC_NUMERIC stays "C". */
 static void set_locale(void)
 {
     if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)

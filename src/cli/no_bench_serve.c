@@ -1,4 +1,4 @@
-/* Takes the place of bench_serve*.c where libcurl or GnuTLS was missing at build time. */
+/* Replaces bench_serve*.c if libcurl or GnuTLS was missing at build time. */
 #include "cli/cli.h"
 
 void qn_bench_serve_defaults(qn_args *args)

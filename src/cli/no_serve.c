@@ -1,4 +1,4 @@
-/* Takes the place of serve.c where libmicrohttpd or GnuTLS was missing at build time. */
+/* Replaces serve.c if libmicrohttpd or GnuTLS was missing at build time. */
 #include "cli/cli.h"
 
 void qn_serve_defaults(qn_args *args)

@@ -1,4 +1,4 @@
-/* Everything that goes out to the user as text, and files that come in whole. */
+/* Text output to the user, and files that are read whole. */
 #include "cli/cli.h"
 #include "cli/signals.h"
 
@@ -140,7 +140,7 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
             want = (size_t)(limit - count);
         const size_t got = want ? fread(bytes + count, 1, want, file) : 0;
         count += got;
-        if (got && !feof(file)) /* a terminal would be read on after its end, until there is another one */
+        if (got && !feof(file)) /* a terminal would be read beyond its end of input */
             continue;
         if (ferror(file)) {
             qn_cli_error("%s: %s", name, strerror(errno));
@@ -184,12 +184,12 @@ bool qn_begins_as_gguf(const char *path)
     return gguf;
 }
 
-/* Any other file was not made by these commands. */
+/* These commands write no other kind of file. */
 bool qn_check_output_name(const char *path)
 {
     if (strcmp(path, "-") != 0)
         return true;
-    qn_cli_error("-: expected a file, as standard output is none; ./- is a file with that name");
+    qn_cli_error("-: expected a file, not standard output; ./- is a file with that name");
     return false;
 }
 
@@ -206,7 +206,7 @@ bool qn_may_replace_model(const char *path)
     }
     const bool gguf = status.st_size == 0 || qn_begins_as_gguf(path);
     if (!gguf)
-        qn_cli_error("%s: exists and is not a GGUF file; it is left as it is", path);
+        qn_cli_error("%s: exists and is not a GGUF file; it is not replaced", path);
     return gguf;
 }
 

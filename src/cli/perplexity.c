@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Rows of logits that are held at once: enough to keep a step busy, and 40 MB for the largest vocabularies. */
+/* Rows of logits held at once: enough for a full step, and 40 MB for the largest vocabularies. */
 enum { ROWS = 64 };
 
 struct score {
@@ -21,8 +21,8 @@ void qn_perplexity_defaults(qn_args *args)
     args->context = 512;
 }
 
-/* -log p of `token`; NaN when the logits are not sound. Terms are far from overflow once the largest is taken off, and a float
- * exp is good to 1e-7 of each: the sum needs the double. */
+/* -log p of `token`; NaN if the logits are not sound. Without the largest logit the terms cannot overflow, and float
+ * exp is accurate to 1e-7 of each; only the sum needs double. */
 static double nll(const float *logits, size_t n_vocab, qn_token token)
 {
     float largest = -INFINITY;
@@ -34,14 +34,14 @@ static double nll(const float *logits, size_t n_vocab, qn_token token)
     return log(sum) - ((double)logits[token] - (double)largest);
 }
 
-/* One piece of c tokens. */
+/* Scores one piece of c tokens. */
 static int score_chunk(qn_session *session, const qn_token *tokens, size_t c, size_t n_vocab, float *logits,
                        struct score *score)
 {
-    const size_t first = c / 2 - 1; /* the last token that is not scored predicts the first that is */
+    const size_t first = c / 2 - 1; /* this token is not scored, but predicts the first scored one */
     if (qn_session_truncate(session, 0) || qn_session_eval(session, tokens, first, QN_LOGITS_NONE, NULL))
         return qn_cli_fail();
-    /* The last token of a piece predicts one that is not in it: it is not read. */
+    /* The last token of a piece predicts a token outside it and is not evaluated. */
     for (size_t at = first; at < c - 1;) {
         const size_t n = c - 1 - at < ROWS ? c - 1 - at : ROWS;
         if (qn_session_eval(session, tokens + at, n, QN_LOGITS_ALL, logits))
@@ -113,7 +113,7 @@ static int measure(const qn_args *args, qn_model *model)
         status = qn_cli_fail();
     free(text);
     if (status == QN_EXIT_DONE && count < c) {
-        qn_cli_error("%s: %zu tokens are less than one piece of %zu (-c)", args->file, count, c);
+        qn_cli_error("%s: %zu tokens are fewer than one piece of %zu (-c)", args->file, count, c);
         status = QN_EXIT_FAILED;
     }
     if (status == QN_EXIT_DONE)

@@ -1,4 +1,4 @@
-/* Drawing the progress line. */
+/* Draws the progress line. */
 #include "cli/progress.h"
 
 #include "cli/cli.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Work that is over before this is not worth a line; and a terminal needs no more than ten a second. */
+/* Shorter work gets no line, and ten updates a second are enough. */
 static const double first_draw_delay = 0.25, redraw_interval = 0.1;
 
 enum { BAR_WIDTH = 30 };

@@ -1,4 +1,4 @@
-/* quern pull: a model of the hub into the cache; and the same for every model that a command line names. */
+/* quern pull: downloads a model of the hub into the cache; also for models named on other command lines. */
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -12,17 +12,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Where standard error is no terminal: a line after so many seconds, then at twice the time up to a minute. */
+/* If standard error is not a terminal: seconds until the first line; the interval then doubles up to
+ * longest_interval. */
 static const double first_line = 5, longest_interval = 60;
 static const double rate_interval = 0.5;
 
 struct download {
     qn_progress progress;
-    bool quiet, known; /* known: the fields below are of the current file */
+    bool quiet, known; /* known: the members below are of the current file */
     uint32_t part;
     char label[80];
-    double measured, rate; /* when; bytes a second */
-    uint64_t measured_at;  /* bytes */
+    double measured, rate; /* qn_seconds() of the measurement; bytes a second */
+    uint64_t measured_at;  /* bytes done by then */
     double next_line, interval;
 };
 
@@ -47,7 +48,7 @@ static void begin_file(struct download *d, const qn_hub_progress *p)
 
 static void measure_rate(struct download *d, const qn_hub_progress *p, double now)
 {
-    if (p->done < d->measured_at || p->before != d->progress.before) { /* from the beginning, or reading what was there */
+    if (p->done < d->measured_at || p->before != d->progress.before) { /* started again, or reading the old part */
         d->progress.started = d->measured = now;
         d->progress.before = (size_t)p->before;
         d->measured_at = p->done;
@@ -111,7 +112,7 @@ static int get(get_fn hub_get, const char *name, bool quiet, char **path)
 
 int qn_resolve_model(const char **model, bool quiet)
 {
-    static char *path; /* kept as long as the program runs */
+    static char *path; /* lives until the program ends */
     struct stat st;
     if (!*model || stat(*model, &st) == 0 || !qn_hub_name_is(*model))
         return QN_EXIT_DONE;
@@ -133,7 +134,7 @@ int qn_cli_pull(qn_args *args)
     }
     const int status = get(qn_hub_pull, args->operands[0], args->quiet, &path);
     if (status == QN_EXIT_DONE) {
-        /* A script gets the path; a terminal shows what a name has that would show another one. */
+        /* A script gets the path as it is; on a terminal, deceptive characters are escaped. */
         if (isatty(STDOUT_FILENO))
             qn_print_escaped(stdout, path, strlen(path));
         else

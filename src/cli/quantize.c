@@ -1,4 +1,4 @@
-/* quern quantize: the same model in another weight type. */
+/* quern quantize: rewrites a model in another weight type. */
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The type as the library spells it; NULL, with an error line, for one that cannot be written. */
+/* The type's name as the library spells it. NULL: it cannot be written, an error line was printed. */
 static const char *writable_type(const char *name)
 {
     const qn_type_info *info = qn_type_find_name(name);
@@ -33,7 +33,7 @@ static bool on_progress(void *user, size_t done, size_t total)
     return qn_progress_update(&q->progress, done, total);
 }
 
-/* A line for each tensor that keeps a wider type, and a warning. */
+/* Receives a line for each tensor that keeps a wider type, and warnings. */
 static void on_log(void *user, const char *line)
 {
     struct quantizing *q = user;
@@ -60,9 +60,9 @@ int qn_cli_quantize(qn_args *args)
     qn_gguf *source;
     if (qn_gguf_open(in, &source))
         return qn_cli_fail();
-    const size_t size_before = qn_gguf_file_size(source); /* taken now: out may be one of its files */
+    const size_t size_before = qn_gguf_file_size(source); /* read now: `out` may be one of its files */
     qn_gguf_close(source);
-    qn_signals_disable_force_quit(); /* the temporary file must be removed; the work checks often enough */
+    qn_signals_disable_force_quit(); /* the temporary file must be removed; the work checks for a stop often enough */
     struct quantizing q = { .verbose = args->verbose };
     qn_progress_begin(&q.progress, "quantizing");
     const qn_quantize_params params = {

@@ -1,4 +1,4 @@
-/* quern rm: a model out of the hub's cache. */
+/* quern rm: removes a model from the hub's cache. */
 #include "cli/cli.h"
 
 #include "hub/hub.h"

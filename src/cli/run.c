@@ -1,4 +1,4 @@
-/* quern run: a prompt in, text out. */
+/* quern run: generates text from a prompt. */
 #include "cli/cli.h"
 #include "cli/conversation.h"
 #include "cli/generate.h"
@@ -18,7 +18,7 @@ void qn_run_defaults(qn_args *args)
     args->n_predict = args->reasoning_budget = -1;
 }
 
-/* The numbers of --stop-token; false with an error line. */
+/* Parses the ids of --stop-token. False: an error line was printed. */
 static bool parse_stop_tokens(const qn_args *args, qn_token tokens[QN_TEXTS_MAX])
 {
     for (size_t i = 0; i < args->stop_tokens.count; i++) {
@@ -27,7 +27,7 @@ static bool parse_stop_tokens(const qn_args *args, qn_token tokens[QN_TEXTS_MAX]
         errno = 0;
         const long id = strtol(text, &end, 10);
         if (*text < '0' || *text > '9' || *end || errno || id > INT32_MAX) {
-            qn_cli_error("--stop-token: '%s' is no token id", text);
+            qn_cli_error("--stop-token: '%s' is not a token id", text);
             return false;
         }
         tokens[i] = (qn_token)id;
@@ -35,7 +35,7 @@ static bool parse_stop_tokens(const qn_args *args, qn_token tokens[QN_TEXTS_MAX]
     return true;
 }
 
-/* Checks beyond the parser's: the meaning of operands, and options that exclude each other. */
+/* Checks the meaning of operands, and options that exclude each other. */
 static int check_args(qn_args *args)
 {
     qn_args_take_model(args);
@@ -57,7 +57,7 @@ static int check_args(qn_args *args)
         return QN_EXIT_USAGE;
     }
     if (args->system && args->load) {
-        qn_cli_error("--system: the conversation of --load has begun already");
+        qn_cli_error("--system: the conversation of --load has already begun");
         return QN_EXIT_USAGE;
     }
     if (!args->prompt && !args->file && !args->load && isatty(STDIN_FILENO)) {
@@ -77,8 +77,8 @@ static int check_args(qn_args *args)
     return status ? status : qn_check_stops(args);
 }
 
-/* The tokens to evaluate where a session continues without a new prompt: the pending token, or else the session's last token
- * again, for its logits. Recurrent layers may have to be rewound by a few tokens more. */
+/* The tokens to evaluate when a session continues without a new prompt: the pending token, or else the session's last
+ * token again, for its logits. Recurrent layers may have to be rewound by a few more tokens. */
 static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
 {
     const uint32_t length = qn_session_length(session);
@@ -102,7 +102,8 @@ static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
     return false;
 }
 
-/* A text after what the session holds and what is pending, unless that is the end, which the text now goes past. */
+/* The tokens of a text after the session's tokens and the pending token; a pending end token is dropped, as the text
+ * continues. */
 static qn_status text_tokens(qn_session *session, const qn_model *model, const char *text, size_t length, qn_token **tokens,
                              size_t *count)
 {
@@ -116,12 +117,12 @@ static qn_status text_tokens(qn_session *session, const qn_model *model, const c
     return qn_tokenize(model, text, length, true, begins, tokens, count);
 }
 
-/* A user's turn after what the session holds. */
+/* The tokens of a user's turn after the session's tokens. */
 static qn_status turn_tokens(const qn_args *args, const qn_model *model, const qn_session *session, const char *text,
                              qn_token **tokens, size_t *count)
 {
     qn_conversation c;
-    qn_prompt prompt = { 0 };
+    qn_cli_prompt prompt = { 0 };
     const size_t length = qn_session_length(session);
     qn_status status = qn_conversation_begin(&c, model, args->system);
     if (status == QN_OK)
@@ -139,7 +140,8 @@ static qn_status turn_tokens(const qn_args *args, const qn_model *model, const q
     return QN_OK;
 }
 
-/* A text that was read: editors and echo put a newline after it, and some a byte order mark before, which are no parts of the prompt. */
+/* Removes a newline at the end of a text that was read, as editors and echo add it, and a byte order mark at its
+ * beginning. */
 static const char *trim(char *text, size_t *length)
 {
     const size_t mark = qn_utf8_mark(text, *length);
@@ -169,7 +171,7 @@ static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session
     }
     if (args->chat && memchr(text, 0, length)) {
         free(read);
-        qn_cli_error("--chat: the prompt holds a zero byte, which a chat message cannot");
+        qn_cli_error("--chat: the prompt has a zero byte, which chat messages cannot have");
         return false;
     }
     if (args->chat)
@@ -194,8 +196,8 @@ static double rate(size_t n, double seconds)
     return n && seconds > 0 ? (double)n / seconds : 0;
 }
 
-/* Whether standard output and standard error end in the same file or pipe, where a line of the one would continue the other's.
- */
+/* Whether standard output and standard error are the same file or pipe, where a line of one would continue the
+ * other's. */
 static bool same_output(void)
 {
     struct stat out, error;
@@ -221,7 +223,7 @@ static const char *finish_text(const qn_request_result *result)
 static void print_stats(const qn_args *args, const qn_request_result *result)
 {
     char peak[32];
-    /* The first new token comes out of the prompt's evaluation: the time measured covers the others. */
+    /* The evaluation of the prompt gives the first token; the time measured is that of the others. */
     const size_t n_timed = result->n_generated > 1 ? result->n_generated - 1 : 0;
     char forced[48] = "";
     if (result->n_jumped)
@@ -236,7 +238,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
 {
     qn_token *tokens, stop_tokens[QN_TEXTS_MAX];
     size_t count;
-    (void)parse_stop_tokens(args, stop_tokens); /* which were checked before the model was loaded */
+    (void)parse_stop_tokens(args, stop_tokens); /* already checked before the model was loaded */
     if (!prompt_tokens(args, model, session, &tokens, &count))
         return QN_EXIT_FAILED;
     qn_request_params params = QN_REQUEST_PARAMS_INIT;

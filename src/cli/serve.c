@@ -1,4 +1,5 @@
-/* quern serve: models behind HTTP. The main thread loads a single model while the server already listens, and then waits. */
+/* quern serve: models over HTTP. The server listens while the main thread loads a single model; then the main thread
+ * waits. */
 #include "cli/cli.h"
 #include "cli/serve_model.h"
 #include "cli/signals.h"
@@ -24,10 +25,10 @@ typedef struct serve {
     qn_model *model;
     qn_scheduler *scheduler;
     char name[QN_REGISTRY_NAME_BYTES];
-    qn_serve_files *files; /* in place of the model */
+    qn_serve_files *files; /* several models */
 } serve;
 
-/* What the command line does not say is in the model's file, or the library's default. */
+/* Values that the command line does not set come from the model's file, or are the library's defaults. */
 void qn_serve_defaults(qn_args *args)
 {
     args->sampling.seed = NO_SEED;
@@ -75,7 +76,7 @@ static void catch (int number, void (*handler)(int))
         sigaction(number, &action, NULL);
 }
 
-/* Up to here Ctrl-C and SIGTERM stop loading. Whether there was one of them. */
+/* Until now Ctrl-C and SIGTERM have stopped loading. Returns whether one of them arrived. */
 static bool catch_stops(const serve *s)
 {
     catch (SIGTERM, on_signal);
@@ -104,7 +105,7 @@ static void print_note(const char *text)
     qn_cli_note("%s", text);
 }
 
-/* Models that are loaded when they are asked for; else one is loaded at the start. */
+/* Whether models are loaded on request; a single model is loaded at the start. */
 static bool has_files(const qn_args *args)
 {
     return args->models_dir || args->models.count > 1;
@@ -121,7 +122,7 @@ static void take_models(qn_args *args)
         args->models.count = 1;
 }
 
-/* Values that no request could ever match. */
+/* Refuses values that no request could ever match. */
 static int check_values(const qn_args *args)
 {
     for (size_t i = 0; i < args->cors_origins.count; i++)
@@ -188,7 +189,7 @@ static int open_keys(serve *s)
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
-/* As for files of API keys. */
+/* Warns as for files of API keys. */
 static void check_key_mode(const char *path)
 {
     struct stat key;
@@ -268,7 +269,7 @@ static int add_model(serve *s)
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 
-/* Before the server listens: a model that is not there is never waited for. */
+/* Finds the models before the server listens, so that it never waits for a model that does not exist. */
 static int find_models(serve *s)
 {
     return has_files(s->args) ? qn_serve_files_find(s->args, &s->files) : qn_find_model(s->args);
@@ -282,7 +283,7 @@ static int load_model(serve *s)
     return status == QN_EXIT_DONE ? add_model(s) : status;
 }
 
-/* Loading ends soon after a signal; that is no failure, as it is none later. */
+/* A signal ends loading soon; that is not a failure. */
 static int end_early(const serve *s, int status)
 {
     const int end = catch_stops(s) ? QN_EXIT_DONE : status;

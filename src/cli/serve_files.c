@@ -1,5 +1,5 @@
-/* Several models of quern serve: files of the command line and of a folder, which the server's registry loads when requests ask
- * for them. */
+/* Several models of quern serve: files of the command line and of a folder, which the server's registry loads on
+ * request. */
 #include "cli/serve_model.h"
 
 #include "base/available.h"
@@ -22,7 +22,7 @@ struct qn_serve_files {
     const qn_args *args;
     const char *device; /* a name */
     bool is_cpu;
-    char *chat_template; /* source; NULL: the files' */
+    char *chat_template; /* its source; NULL: those of the files */
     bool has_scanned;    /* notes about files are printed once */
 };
 
@@ -66,7 +66,7 @@ static qn_status load(void *user, qn_registry *registry, const char *path, uint6
     return status;
 }
 
-/* The keys and tensors of a file, not what tensors have. */
+/* Checks the keys and tensors of a file, not the weights. */
 static qn_status check(void *user, const char *path)
 {
     const qn_serve_files *f = user;
@@ -111,7 +111,7 @@ static uint64_t size_of(const char *path)
     return stat(path, &file) || !S_ISREG(file.st_mode) ? 0 : (uint64_t)file.st_size;
 }
 
-/* Of a split model, of all its files. */
+/* The size of a model file; of a split model, the size of all its files. */
 static uint64_t size_of_all(const char *path)
 {
     uint32_t number, count;
@@ -144,7 +144,7 @@ static void add_arguments(const qn_serve_files *f, qn_registry *registry)
     }
 }
 
-/* A file that is a model's, or the first of its. */
+/* Whether a file is a model's, or the first of a split model. */
 static int is_model(const struct dirent *entry)
 {
     const size_t length = strlen(entry->d_name);
@@ -158,13 +158,13 @@ static void add_entry(const qn_serve_files *f, qn_registry *registry, const char
 {
     char name[QN_REGISTRY_NAME_BYTES], *path;
     if (asprintf(&path, "%s/%s", f->args->models_dir, file) < 0)
-        return; /* the next scan may find memory */
+        return; /* the next scan may succeed */
     qn_serve_name(file, name);
     add_file(f, registry, name, path);
     free(path);
 }
 
-/* Models whose files are no longer there. */
+/* Removes models whose files have gone. */
 static void remove_missing(qn_registry *registry)
 {
     const size_t n = qn_registry_count(registry);
@@ -192,7 +192,7 @@ static void scan(void *user, qn_registry *registry)
 
 /* ---- Begin and end ---- */
 
-/* Its files may come later. */
+/* Prints a note if the folder has no models; they may come later. */
 static void note_empty(const qn_args *args)
 {
     struct dirent **entries = NULL;
@@ -201,10 +201,10 @@ static void note_empty(const qn_args *args)
         free(entries[i]);
     free(entries);
     if (!n && !args->quiet)
-        qn_cli_note("--models-dir %s: it has no GGUF files yet", args->models_dir);
+        qn_cli_note("--models-dir %s: has no GGUF files yet", args->models_dir);
 }
 
-/* As of a single model, which is loaded at once. */
+/* Checks a file as for a single model, which is loaded at once. */
 static int check_header(const char *path)
 {
     qn_gguf *file;
@@ -214,7 +214,7 @@ static int check_header(const char *path)
     return QN_EXIT_DONE;
 }
 
-/* All names become those of files. */
+/* Replaces names of the hub by paths. */
 static int resolve(qn_args *args)
 {
     int status = QN_EXIT_DONE;
@@ -239,7 +239,7 @@ static int resolve(qn_args *args)
     return status;
 }
 
-/* What all models may take together; 0: what each takes by itself. */
+/* The memory for all models together; 0: each takes its default. */
 static uint64_t choose_memory(const qn_args *args, bool is_cpu)
 {
     const uint64_t available = is_cpu ? qn_available_memory() : UINT64_MAX;
@@ -275,7 +275,7 @@ static int start(qn_serve_files *f, qn_server *server)
         return qn_cli_fail();
     if (loader.max_loaded)
         snprintf(number, sizeof number, ", at most %zu at a time", loader.max_loaded);
-    printf("ready: models are loaded when they are asked for%s%s%s\n", number, loader.memory ? ", in " : "",
+    printf("ready: models are loaded when requests name them%s%s%s\n", number, loader.memory ? ", in " : "",
            loader.memory ? qn_print_size(memory, loader.memory) : "");
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }

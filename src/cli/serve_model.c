@@ -1,5 +1,5 @@
-/* A model of quern serve: its name, context, sampling and scheduler. What the command line does not say is in the model's file, or
- * the library's default. */
+/* A model of quern serve: its name, context, sampling and scheduler. Values that the command line does not set come
+ * from the model's file, or are the library's defaults. */
 #include "cli/serve_model.h"
 
 #include "base/status.h"
@@ -12,7 +12,7 @@
 
 enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64, OTHER_BYTES = 12 << 20 };
 
-/* What the file recommends. */
+/* Reads the sampling that the file recommends. */
 static qn_status read_sampling(const char *path, qn_sampling *sampling)
 {
     qn_gguf *file;
@@ -36,7 +36,7 @@ static qn_status read_sampling(const char *path, qn_sampling *sampling)
     return is_valid ? QN_OK : QN_ERR_INVALID;
 }
 
-/* A file's bad advice is left out. */
+/* Sampling values: the options', else the file's if they are valid, else the defaults. */
 static qn_sampling choose_sampling(const qn_args *args, const char *path)
 {
     qn_sampling sampling = QN_SAMPLING_INIT;
@@ -91,7 +91,7 @@ uint64_t qn_serve_weight_bytes(uint64_t file_bytes)
     return file_bytes + file_bytes / 32 + OTHER_BYTES;
 }
 
-static char fingerprint[32]; /* of answers */
+static char fingerprint[32]; /* in answers */
 
 static void make_fingerprint(void)
 {

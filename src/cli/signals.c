@@ -1,4 +1,4 @@
-/* Signal handlers and the state that they share with the program. */
+/* Signal handlers, and their state. */
 #include "cli/signals.h"
 
 #include "base/mapping.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t caught;              /* the last signal, 0 for none */
-static volatile sig_atomic_t force_quit_disabled; /* a second one does not kill */
+static volatile sig_atomic_t force_quit_disabled; /* a second signal does not end the program */
 static int wake[2] = { -1, -1 };                  /* the handler writes to it; qn_signals_wait_for_input polls it */
 static qn_session *volatile session;
 static struct termios terminal;
@@ -28,7 +28,7 @@ static void on_signal(int number)
         if (isatty(STDERR_FILENO)) {
             static const char clear[] = "\033[0m\r\033[K";
             const ssize_t ignored = write(STDERR_FILENO, clear, sizeof clear - 1);
-            (void)ignored; /* the program is ending: the error cannot be reported */
+            (void)ignored; /* the program ends anyway */
         }
         signal(number, SIG_DFL);
         raise(number);
@@ -37,15 +37,15 @@ static void on_signal(int number)
     if (session)
         qn_session_cancel(session);
     const ssize_t woken = write(wake[1], "", 1);
-    (void)woken; /* a full pipe wakes as well */
+    (void)woken; /* a full pipe wakes the reader as well */
     errno = saved_errno;
 }
 
-/* A model's file was cut while it is mapped: the rest of it reads as zeros, and the library reports the file. */
+/* A model's file was truncated while mapped: the missing part becomes zeros, and the library reports the file. */
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     (void)context;
-    if (info->si_code > 0 && qn_mapping_replace(info->si_addr)) /* of the kernel, not of kill() */
+    if (info->si_code > 0 && qn_mapping_replace(info->si_addr)) /* sent by the kernel, not by kill() */
         return;
     signal(number, SIG_DFL);
     raise(number);
@@ -63,17 +63,17 @@ static void catch_bus_errors(void)
 
 void qn_signals_install(void)
 {
-    /* A missing descriptor is filled with one that fails: writing to a closed standard output stays an error. */
+    /* Open a missing descriptor so that its use fails: writing to a closed standard output stays an error. */
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
             open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
 
-    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) /* none: a signal between two looks is seen at the next key */
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) /* no pipe: a signal between two checks is noticed at the next key */
         wake[0] = wake[1] = -1;
     terminal_known = tcgetattr(STDIN_FILENO, &terminal) == 0;
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_signal; /* without SA_RESTART: a read from the terminal must come back */
+    action.sa_handler = on_signal; /* without SA_RESTART: it must interrupt reads from the terminal */
     sigemptyset(&action.sa_mask);
     const int stops[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
@@ -84,7 +84,7 @@ void qn_signals_install(void)
     }
     catch_bus_errors();
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error to report */
+    signal(SIGXFSZ, SIG_IGN); /* writing a file that is too large is an error to report */
 }
 
 void qn_signals_session(qn_session *new_session)

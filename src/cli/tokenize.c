@@ -1,4 +1,4 @@
-/* quern tokenize: text to tokens, from a model or from a file that has a vocabulary only. */
+/* quern tokenize: prints the tokens of a text, by a model or a file with only a vocabulary. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int print_tokens(const qn_args *args, const qn_model *model, const qn_tok
     return QN_EXIT_DONE;
 }
 
-/* A time for templates that print the date: what SOURCE_DATE_EPOCH says, or the current one. */
+/* The time for templates that print the date: SOURCE_DATE_EPOCH, or -1 for now. */
 static int64_t template_time(void)
 {
     const char *text = getenv("SOURCE_DATE_EPOCH");
@@ -72,7 +72,7 @@ static int check_inputs(const qn_args *args)
     if (given > 1)
         qn_cli_error("tokenize: give one of a text, -f FILE and --chat FILE");
     else if (args->text_only && !args->conversation)
-        qn_cli_error("tokenize: --text goes with --chat FILE");
+        qn_cli_error("tokenize: --text needs --chat FILE");
     else
         return QN_EXIT_DONE;
     return QN_EXIT_USAGE;

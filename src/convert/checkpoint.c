@@ -1,4 +1,4 @@
-/* Opening the files of a checkpoint and merging their lists of tensors. */
+/* Opens the files of a checkpoint and merges their lists of tensors. */
 #include "convert/checkpoint.h"
 
 #include "base/append.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of headers: of all files, whose values are kept. */
+/* MAX_HEADER_BYTES limits the headers of all files together, whose values are kept. */
 enum { MAX_INDEX_BYTES = 32 << 20, MAX_HEADER_BYTES = QN_SAFETENSORS_MAX_HEADER };
 
 qn_status qn_checkpoint_path(const char *folder, const char *name, char path[QN_CHECKPOINT_PATH_MAX])
@@ -57,7 +57,7 @@ static qn_status list_sources(qn_checkpoint *c)
     return QN_OK;
 }
 
-/* A name from the index must not lead out of the folder. */
+/* Whether a name from the index is a plain file name, which cannot lead out of the folder. */
 static bool is_plain_name(const char *name)
 {
     return name && *name && *name != '.' && !strchr(name, '/');

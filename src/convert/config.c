@@ -1,4 +1,4 @@
-/* Reading config.json. Defaults of missing keys are those of the configuration classes of transformers. */
+/* Reads config.json. Missing keys have the defaults of transformers' configuration classes. */
 #include "convert/config.h"
 
 #include "base/memory.h"
@@ -12,7 +12,7 @@ enum { MAX_CONFIG_BYTES = 4 << 20, MAX_BLOCKS = 4096 };
 static const struct class_row {
     const char *class_name, *architecture;
     qn_config_kind kind;
-    uint32_t n_vocab, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_ctx; /* defaults; 0: another rule */
+    uint32_t n_vocab, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_ctx; /* defaults; 0: derived from other values */
 } classes[] = {
     { "LlamaForCausalLM", "llama", QN_CONFIG_LLAMA, 32000, 4096, 11008, 32, 0, 0, 2048 },
     { "Qwen2ForCausalLM", "qwen2", QN_CONFIG_QWEN2, 151936, 4096, 22016, 32, 32, 0, 32768 },
@@ -21,7 +21,7 @@ static const struct class_row {
     { "Qwen3_5ForConditionalGeneration", "qwen35", QN_CONFIG_QWEN35, 248320, 4096, 12288, 16, 4, 256, 32768 },
 };
 
-/* The value of a key in the text model's part, else in the whole file; NULL for a missing key and for null. */
+/* The value of a key in the text model's part, else in the whole file. NULL if it is missing or null. */
 static const json_t *find(const qn_config *c, const char *key)
 {
     const json_t *value = json_object_get(c->text, key);
@@ -80,7 +80,7 @@ static qn_status find_class(qn_config *c, const struct class_row **row)
                    c->path, name);
 }
 
-/* False for a missing one. */
+/* A missing flag is false. */
 static qn_status get_flag(const qn_config *c, const json_t *value, const char *key, bool *out)
 {
     char found[QN_JSON_FOUND_BYTES];
@@ -90,7 +90,7 @@ static qn_status get_flag(const qn_config *c, const json_t *value, const char *k
     return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected true or false", c->path, key, qn_json_found(value, found));
 }
 
-/* Attention within a window only. Qwen3.5's other kind of layers is checked with its list. */
+/* Refuses layers with sliding-window attention. Qwen3.5's layer types are checked with its list. */
 static qn_status reject_layer_types(const qn_config *c)
 {
     const json_t *types = c->kind == QN_CONFIG_QWEN35 ? NULL : find(c, "layer_types");
@@ -104,7 +104,7 @@ static qn_status reject_layer_types(const qn_config *c)
     return QN_OK;
 }
 
-/* What changes the computation in ways that quern does not have. */
+/* Refuses settings that change the computation in unsupported ways. */
 static qn_status reject_unsupported(const qn_config *c)
 {
     static const char *const flags[] = { "attention_bias", "mlp_bias", "use_sliding_window" };
@@ -139,7 +139,7 @@ static qn_status read_shape(qn_config *c, const struct class_row *row)
     QN_TRY(get_number(c, NULL, "rms_norm_eps", 1e-6, 1e-30, 0.5, &c->eps));
     c->writes_head_dim = c->kind != QN_CONFIG_QWEN2 || find(c, "head_dim");
     c->n_rot = c->head_dim;
-    /* transformers ties the weights by the outer configuration of a model that has two. */
+    /* In a model with two configurations, transformers ties the weights by the outer one. */
     const json_t *tied = json_object_get(c->json, "tie_word_embeddings");
     QN_TRY(get_flag(c, tied ? tied : json_object_get(c->text, "tie_word_embeddings"), "tie_word_embeddings", &c->tied));
     if (c->head_dim % 2)
@@ -157,8 +157,8 @@ enum {
     ALL = PLAIN | LINEAR | YARN | LLAMA3
 };
 
-/* The keys of a rope block that transformers has (RopeParameters, modeling_rope_utils.py), and the types that read them. The last
- * two are of other programs; transformers acts as if they were 1. */
+/* The keys of a rope block in transformers (RopeParameters, modeling_rope_utils.py), and the types that use them.
+ * The last two are from other programs; transformers behaves as if they were 1. */
 static const struct rope_key {
     const char *name;
     unsigned types;
@@ -230,8 +230,8 @@ double qn_config_yarn_mscale(double factor, double multiplier)
     return factor > 1 ? 0.1 * multiplier * log(factor) + 1 : 1;
 }
 
-/* The rules of transformers: an attention factor that is given counts; else mscale and mscale_all_dim if both are there and not 0;
- * betas of 0 are their defaults. */
+/* transformers' rules: an explicit attention factor wins; otherwise mscale and mscale_all_dim, if both are present
+ * and not 0. Betas of 0 mean their defaults. */
 static qn_status read_yarn(qn_config *c)
 {
     const json_t *rope = c->rope_json, *truncate = json_object_get(rope, "truncate");
@@ -277,7 +277,7 @@ static qn_status read_scaling(qn_config *c)
     return get_number(c, rope, "high_freq_factor", 4, 1e-3, 1e6, &c->rope_high_factor);
 }
 
-/* The classes but Qwen3.5 rotate whole heads. */
+/* Refuses partial rotation, except of Qwen3.5: other classes rotate whole heads. */
 static qn_status reject_partial(const qn_config *c, const json_t *object)
 {
     double partial;
@@ -312,7 +312,7 @@ static qn_status read_rope(qn_config *c)
     return c->rope == QN_CONFIG_ROPE_PLAIN ? QN_OK : read_scaling(c);
 }
 
-/* The interval of a list of kinds: that of its first attention layer, if the others follow; else it stays. */
+/* Sets the interval from the first attention layer, if the other layers follow it; otherwise leaves it. */
 static void find_interval(qn_config *c)
 {
     uint32_t first = 0;
@@ -364,7 +364,7 @@ static qn_status read_qwen35(qn_config *c)
     if (c->n_rot < 2 || c->n_rot % 2)
         return qn_fail(QN_ERR_FORMAT, "%s: partial_rotary_factor %g of %u elements is not an even number", c->path, partial,
                        (unsigned)c->head_dim);
-    /* llama.cpp requires the sections, which matter for images only; these are transformers' defaults. */
+    /* llama.cpp requires the sections, which matter only for images; these are transformers' defaults. */
     memcpy(c->rope_sections, (uint32_t[4]){ 11, 11, 10, 0 }, sizeof c->rope_sections);
     const json_t *sections = json_object_get(c->rope_json, "mrope_section");
     if (sections) {
@@ -414,7 +414,7 @@ static double llama3_factor(const qn_config *c, double wave)
     return wave > low ? c->rope_factor : 1 / ((1 - smooth) / c->rope_factor + smooth);
 }
 
-/* The (fractional) index of the pair that makes `turns` rotations over the positions of the training. */
+/* The (fractional) index of the pair that makes `turns` rotations over the training context. */
 static double yarn_pair(const qn_config *c, double turns)
 {
     const double two_pi = 2 * acos(-1);

@@ -1,5 +1,5 @@
-/* The GGUF keys of an architecture, with the names and types of llama.cpp's converter (conversion/base.py, qwen.py,
- * llama.py). */
+/* Writes the GGUF keys of an architecture, with the names and types of llama.cpp's converter (conversion/base.py,
+ * qwen.py, llama.py). */
 #include "convert/config.h"
 
 #include <stdio.h>
@@ -24,8 +24,8 @@ static qn_status add_f32(const qn_config *c, qn_gguf_writer *w, const char *name
     return qn_gguf_writer_add_f32(w, key_of(c, name, key), (float)value);
 }
 
-/* The attention factor of a file is relative to YaRN's own. Of llama.cpp's keys it is the one that it reads for every architecture;
- * yarn_attn_factor and yarn_log_multiplier are read for a few. */
+/* The attention factor in a file is relative to YaRN's own. llama.cpp reads this key for every architecture, but
+ * yarn_attn_factor and yarn_log_multiplier only for a few. */
 static qn_status write_attn_factor(const qn_config *c, qn_gguf_writer *w, double own)
 {
     return c->rope_attn_factor == own ? QN_OK : add_f32(c, w, "rope.scaling.attn_factor", c->rope_attn_factor / own);
@@ -41,7 +41,8 @@ static qn_status write_yarn(const qn_config *c, qn_gguf_writer *w)
     return write_attn_factor(c, w, qn_config_yarn_mscale(c->rope_factor, 1));
 }
 
-/* The tensor rope_freqs.weight has Llama 3's scaling, and YaRN's without truncation, which leaves the attention factor. */
+/* The tensor rope_freqs.weight holds Llama 3's scaling, and YaRN's without truncation; for the latter only the
+ * attention factor remains to be written. */
 static qn_status write_rope(const qn_config *c, qn_gguf_writer *w)
 {
     char key[MAX_KEY];

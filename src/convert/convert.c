@@ -1,4 +1,4 @@
-/* Conversion of a checkpoint to a GGUF file: selects the type of each tensor, writes keys and tensors. */
+/* Converts a checkpoint to a GGUF file: selects the type of each tensor, writes keys and tensors. */
 #include "quern/quern.h"
 
 #include "base/append.h"
@@ -16,16 +16,16 @@
 struct conversion {
     const char *folder, *out;
     char config_path[QN_CHECKPOINT_PATH_MAX], tokenizer_path[QN_CHECKPOINT_PATH_MAX];
-    const qn_type_info *asked; /* NULL: the type that each matrix has */
+    const qn_type_info *asked; /* the requested type; NULL: chosen for each matrix */
     qn_convert_params params;
     qn_config config;
     qn_checkpoint checkpoint;
     qn_targets targets;
     qn_encoder *encoder;
-    size_t n_stripping;   /* flags lstrip and rstrip of added tokens */
+    size_t n_stripping;   /* number of flags lstrip and rstrip of added tokens */
     bool adds_end;        /* the tokeniser adds an end token to each text */
-    float difference;     /* of lossless tensors, the largest */
-    bool classifies_all;  /* matrices are classified by all of their weights, not by a sample */
+    float difference;     /* largest difference in lossless tensors */
+    bool classifies_all;  /* classify matrices by all of their weights instead of a sample */
     uint64_t done, total; /* bytes of the source's tensors, for on_progress */
 };
 
@@ -42,8 +42,8 @@ static void log_line(const struct conversion *c, const char *format, ...)
         c->params.on_log(c->params.user, line);
 }
 
-/* The type that holds weights of this kind without loss: the asked one if it can, else the smallest. TQ1_0 and TQ2_0 have one
- * scale for 256 weights, the groups have 128. */
+/* The type that stores weights of this kind exactly: the requested one if possible, else the smallest. TQ1_0 and
+ * TQ2_0 have one scale for 256 weights, but groups have 128. */
 static const qn_type_info *lossless_type(const qn_type_info *asked, qn_weight_kind kind)
 {
     static const qn_type smallest[] = {
@@ -75,7 +75,7 @@ static qn_status select_type(const struct conversion *c, qn_target *t)
     return QN_OK;
 }
 
-/* Ordinary weights do not survive 1 or 2 bits. */
+/* Refuses 1-bit and 2-bit types for ordinary weights, which they would destroy. */
 static qn_status check_ordinary(const struct conversion *c)
 {
     size_t n = 0, n_matrices = 0;
@@ -149,7 +149,7 @@ static qn_status report(void *user, uint64_t bytes)
     return QN_OK;
 }
 
-/* *guessed_wrong: a sample of a tensor did not show what all of it holds; the file cannot be continued. */
+/* *guessed_wrong: a tensor's sample was misleading; the file must be started again. */
 static qn_status write_file(struct conversion *c, qn_gguf_writer *writer, bool *guessed_wrong)
 {
     c->difference = 0;
@@ -229,11 +229,11 @@ static void log_summary(const struct conversion *c)
 static void log_files(const struct conversion *c)
 {
     if (c->checkpoint.has_unlisted_file)
-        log_line(
-            c,
-            "the folder has both model.safetensors and model.safetensors.index.json: the %zu files that the index lists are "
-            "used, not model.safetensors (which transformers takes)",
-            c->checkpoint.n_files);
+        log_line(c,
+                 "the folder has both model.safetensors and model.safetensors.index.json: the %zu files that the index "
+                 "lists are "
+                 "used, not model.safetensors (which transformers takes)",
+                 c->checkpoint.n_files);
 }
 
 static qn_status convert(struct conversion *c)

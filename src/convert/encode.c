@@ -1,5 +1,6 @@
-/* A tensor is encoded in pieces of whole rows. Threads take chunks of a piece; the first thread writes the previous piece
- * before it takes any, so that writing and encoding overlap. Each chunk is read by the thread that encodes it. */
+/* Encodes a tensor in pieces of whole rows. Threads take chunks of a piece; each chunk is read by the thread that
+ * encodes it. The first thread writes the previous piece before it takes chunks, so that writing and encoding
+ * overlap. */
 #include "convert/encode.h"
 
 #include "base/cpu.h"
@@ -12,11 +13,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* A chunk's bytes and a block's floats stay in L2 and L1. */
+/* A chunk's bytes fit in L2, a block's floats in L1. */
 enum { PIECE_WEIGHTS = 1 << 22, CHUNK_WEIGHTS = 1 << 16, BLOCK_WEIGHTS = 4096, GROUP = 128, SAMPLED_CHUNKS = 16 };
 
 struct scratch {
-    uint8_t *raw, *ordered; /* a chunk as read, and with its columns in order */
+    uint8_t *raw, *ordered; /* a chunk as read, and with its columns reordered */
 };
 
 struct qn_encoder {
@@ -25,7 +26,7 @@ struct qn_encoder {
     struct scratch *scratch; /* one per thread */
     uint8_t *memory;
     uint8_t *pieces[2];
-    size_t pending; /* bytes of pieces[current ^ 1] that are not written yet */
+    size_t pending; /* bytes of pieces[current ^ 1] still to be written */
     int current;
 };
 
@@ -35,10 +36,10 @@ enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT, LARGE_WEIGHT };
 struct pass {
     qn_encoder *encoder;
     const qn_target *target;
-    qn_type_info from, to;      /* the target's, with the CPU's variants; to: only where it is encoded */
-    qn_pack_fn *pack;           /* for blocks that need no conversion; NULL: there are none */
-    qn_gguf_writer *writer;     /* where the previous piece goes; NULL: nothing is pending */
-    uint8_t *out;               /* NULL: only classify */
+    qn_type_info from, to;      /* the target's types, with the CPU's variants; `to` only when encoding */
+    qn_pack_fn *pack;           /* for blocks that need no conversion, or NULL */
+    qn_gguf_writer *writer;     /* destination of the previous piece; NULL: none is pending */
+    uint8_t *out;               /* NULL: classify only */
     uint64_t first_row, n_rows; /* of the piece */
     uint64_t stride;            /* between the first rows of chunks */
     uint64_t chunk_rows;
@@ -116,7 +117,7 @@ static void raise_to(atomic_uint *value, unsigned at_least)
         ;
 }
 
-/* Reads rows [row, row + n) of the target from where the source has them, adjacent ones together. */
+/* Reads the source's rows of target rows [row, row + n), adjacent ones in one call. */
 static bool read_rows(struct pass *p, uint64_t row, uint64_t n, uint8_t *raw)
 {
     const qn_target *t = p->target;
@@ -154,7 +155,7 @@ static void change_values(qn_target_change change, float *x, size_t n)
             x[i] = -expf(x[i]);
 }
 
-/* Magnitudes of floats compare as their bits do; loops over integers are vectorised. */
+/* The order of floats' magnitudes is that of their bits, and integer loops are vectorised. */
 static int32_t magnitude(float x)
 {
     int32_t bits;
@@ -206,7 +207,7 @@ static void classify_block(struct pass *p, const float *x, size_t n)
     raise_to(&p->kind, kind);
 }
 
-/* The bits of the largest difference between weights and their blocks, of a type without factors and offsets. */
+/* The bits of the largest difference between weights and their blocks, for a type without factors and offsets. */
 static uint32_t largest_difference(const struct pass *p, const uint8_t *blocks, const float *x, size_t n)
 {
     uint8_t codes[BLOCK_WEIGHTS];
@@ -222,7 +223,7 @@ static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
         raise_to(&p->difference, largest_difference(p, out, x, n));
 }
 
-/* Where weight i behind the beginning of a row is stored. */
+/* The place of weight i of a row in the output. */
 static uint8_t *out_at(const struct pass *p, uint64_t row, size_t i)
 {
     const qn_target *t = p->target;
@@ -314,7 +315,7 @@ qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_
     return QN_OK;
 }
 
-/* The function that stores blocks of a lossless target as they are, without a conversion to f32; NULL if there is none. */
+/* The function that stores blocks of a lossless target directly, without conversion to f32; NULL if there is none. */
 static qn_pack_fn *find_pack(const qn_encoder *e, const qn_target *t)
 {
     if (!t->lossless || t->change != QN_TARGET_KEEP || (t->from->type != QN_TYPE_BF16 && t->from->type != QN_TYPE_F16))

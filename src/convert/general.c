@@ -1,5 +1,5 @@
-/* General keys. Names, types and rules are those of llama.cpp's converter (gguf-py/gguf/metadata.py, utility.py), but for
- * what it reads from a model card or takes apart in a folder's name. */
+/* General keys. Names, types and rules are those of llama.cpp's converter (gguf-py/gguf/metadata.py, utility.py),
+ * except for data from model cards and for parts of a folder's name. */
 #include "convert/general.h"
 
 #include <ctype.h>
@@ -10,7 +10,7 @@
 
 enum { MAX_GENERATION_BYTES = 1 << 20 };
 
-/* "v2", "v1.5": not a word. */
+/* Versions are not words: "v2", "v1.5". */
 static bool is_version(const char *word, size_t n)
 {
     if (n < 2 || word[0] != 'v')
@@ -101,7 +101,7 @@ static qn_status write_sampling(const char *folder, qn_gguf_writer *w)
     return status;
 }
 
-/* The type that most weights have; llama.cpp shows it as the file's. */
+/* The type of most weights, which llama.cpp shows as the file's. */
 static const qn_type_info *most_used_type(const qn_targets *targets)
 {
     const qn_type_info *best = qn_type_find(QN_TYPE_F32);
@@ -136,5 +136,6 @@ qn_status qn_general_write(const char *folder, const qn_config *config, const qn
     const int file_type = most_used_type(targets)->file_type;
     if (file_type >= 0)
         QN_TRY(qn_gguf_writer_add_u32(w, "general.file_type", (uint32_t)file_type));
-    return qn_gguf_writer_add_u32(w, "general.quantization_version", 2); /* version of ggml's block layouts, since 2023 */
+    /* version of ggml's block layouts, since 2023 */
+    return qn_gguf_writer_add_u32(w, "general.quantization_version", 2);
 }

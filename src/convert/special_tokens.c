@@ -1,5 +1,5 @@
-/* Special tokens and chat templates. The rules by which the files of a checkpoint become keys are those of llama.cpp's
- * converter (gguf-py/gguf/vocab.py, SpecialVocab). */
+/* Special tokens and chat templates. Keys are made by the rules of llama.cpp's converter (gguf-py/gguf/vocab.py,
+ * SpecialVocab). */
 #include "convert/tokenizer.h"
 
 #include "base/append.h"
@@ -13,7 +13,7 @@
 enum token_role { BOS, EOS, UNK, SEP, PAD, CLS, MASK, N_ROLES };
 
 static const struct {
-    const char *name, *key, *add_key; /* add_key: "the tokeniser adds it"; NULL: there is no such key */
+    const char *name, *key, *add_key; /* add_key: whether the tokeniser adds the token; NULL: there is no such key */
 } roles[N_ROLES] = {
     [BOS] = { "bos", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token" },
     [EOS] = { "eos", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token" },
@@ -26,7 +26,7 @@ static const struct {
 
 struct special {
     const char *text[N_ROLES]; /* NULL: none */
-    int adds[N_ROLES];         /* -1: not said */
+    int adds[N_ROLES];         /* -1: not specified */
 };
 
 static const char *content_of(const json_t *token)
@@ -41,7 +41,7 @@ static const char *token_at(const json_t *single, size_t i)
     return json_string_value(json_object_get(json_object_get(json_array_get(single, i), "SpecialToken"), "id"));
 }
 
-/* GGUF has a key for adding the token of a role, and none for adding another. */
+/* GGUF has a key for adding the token of a role, but none for adding any other token. */
 static qn_status read_end(const qn_tokenizer_files *f, struct special *s, enum token_role role, const char *token)
 {
     if (!token)
@@ -108,7 +108,7 @@ static const json_t *find_added(const qn_tokenizer_files *f, const char *text)
 
 /* ---- Ids ---- */
 
-enum { MAX_ENDS = 64 }; /* what the loader accepts */
+enum { MAX_ENDS = 64 }; /* limit of the loader */
 
 struct ends {
     int32_t ids[MAX_ENDS];
@@ -125,7 +125,7 @@ static qn_status check_id(const qn_tokenizer_files *f, const char *path, const c
     return QN_OK;
 }
 
-/* The value of a key in the text model's configuration, else in the whole; NULL for none and for null. */
+/* The value of a key in the whole configuration, else in the text model's. NULL if it is missing or null. */
 static const json_t *find_configured(const qn_tokenizer_files *f, const char *name)
 {
     const json_t *id = json_object_get(f->config->json, name);
@@ -147,7 +147,7 @@ static qn_status write_id(const qn_tokenizer_files *f, qn_gguf_writer *w, const 
     return qn_gguf_writer_add_u32(w, roles[role].key, (uint32_t)json_integer_value(id));
 }
 
-/* Adds an id, or all of a list. */
+/* Adds an id, or all ids of a list. */
 static qn_status add_ends(const qn_tokenizer_files *f, struct ends *ends, const char *path, const json_t *value)
 {
     static const char name[] = "eos_token_id";
@@ -167,8 +167,9 @@ static qn_status add_ends(const qn_tokenizer_files *f, struct ends *ends, const 
     return QN_OK;
 }
 
-/* Ends as transformers has them: those of generation_config.json, or of config.json where there is none. The first is that of the
- * tokeniser, as llama.cpp's converter writes it. A single id of config.json may be its class's default, a list is not. */
+/* Writes the end tokens as in transformers: those of generation_config.json, or without it those of config.json. The
+ * first is the tokeniser's, as llama.cpp's converter writes it. A single id in config.json may be its class's
+ * default, but a list is not. */
 static qn_status write_ends(const qn_tokenizer_files *f, qn_gguf_writer *w, const struct special *s)
 {
     char path[QN_CHECKPOINT_PATH_MAX];
@@ -188,7 +189,7 @@ static qn_status write_ends(const qn_tokenizer_files *f, qn_gguf_writer *w, cons
 
 enum { MAX_KEY = 128 };
 
-/* The key of a named template; false for an entry without name or text. */
+/* The key of a named template; false for an entry without a name or text. */
 static bool template_key(const json_t *entry, char key[MAX_KEY])
 {
     const char *name = json_string_value(json_object_get(entry, "name"));
@@ -202,7 +203,8 @@ static bool template_key(const json_t *entry, char key[MAX_KEY])
     return true;
 }
 
-/* A list of named templates: "default" is the template, others have keys of their own. Of equal keys the first counts. */
+/* Writes a list of named templates: "default" is the template, others have their own keys. Of equal keys the first
+ * counts. */
 static qn_status write_templates(qn_gguf_writer *w, const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {

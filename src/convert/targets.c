@@ -1,5 +1,5 @@
-/* Names and shapes of tensors in checkpoints and in GGUF files. GGUF's names, orders and changes of values are those that
- * llama.cpp's loader and src/model/ expect; their source is llama.cpp's converter (conversion/llama.py, qwen.py,
+/* Names and shapes of tensors in checkpoints and in GGUF files. GGUF's names, orders and changes of values are those
+ * that llama.cpp's loader and src/model/ expect, from llama.cpp's converter (conversion/llama.py, qwen.py,
  * gguf-py/gguf/tensor_mapping.py). */
 #include "convert/targets.h"
 
@@ -14,7 +14,7 @@ struct list {
     qn_targets *targets;
     qn_config *config;
     qn_checkpoint *checkpoint;
-    const char *prefix;    /* of the text model's tensors: "model." */
+    const char *prefix;    /* prefix of the text model's tensors: "model." */
     char source_block[64]; /* "model.layers.3." */
     char target_block[32]; /* "blk.3." */
 };
@@ -81,7 +81,7 @@ static qn_status new_target(const struct list *l, const char *name, qn_target **
     return QN_OK;
 }
 
-/* Appends a tensor under its full names. columns = 0: a vector. */
+/* Appends a tensor with full names. columns = 0: a vector. */
 static qn_status add(const struct list *l, const char *name, const char *source, uint64_t rows, uint64_t columns,
                      qn_target **out)
 {
@@ -95,7 +95,7 @@ static qn_status add(const struct list *l, const char *name, const char *source,
     return resolve(l, t, source);
 }
 
-/* The same with names inside the current block. *out stays valid until the next tensor. */
+/* Appends a tensor with names inside the current block. *out is valid until the next tensor. */
 static qn_status add_in_block(const struct list *l, const char *name, const char *source, uint64_t rows, uint64_t columns,
                               qn_target **out)
 {
@@ -105,7 +105,7 @@ static qn_status add_in_block(const struct list *l, const char *name, const char
     return add(l, target_name, source_name, rows, columns, out);
 }
 
-/* An RMS norm's weights. Qwen3.5 stores their difference from 1. */
+/* Appends the weights of an RMS norm. Qwen3.5 stores their difference from 1. */
 static qn_status add_norm(const struct list *l, const char *name, const char *source, uint64_t n)
 {
     qn_target *t;
@@ -115,7 +115,7 @@ static qn_status add_norm(const struct list *l, const char *name, const char *so
     return QN_OK;
 }
 
-/* Llama's rope rotates adjacent elements in GGUF, elements half a head apart in transformers. */
+/* Llama's rope rotates adjacent elements in GGUF, but elements half a head apart in transformers. */
 static qn_reorder rope_order(const qn_config *c)
 {
     return c->kind == QN_CONFIG_LLAMA ? (qn_reorder){ 0, 2, c->head_dim / 2, 1 } : (qn_reorder){ 0 };
@@ -143,7 +143,7 @@ static qn_status add_attention(const struct list *l)
     return add_norm(l, "attn_k_norm.weight", "self_attn.k_norm.weight", c->head_dim);
 }
 
-/* Value heads are grouped by key head in transformers and tiled in GGUF. */
+/* Value heads are grouped by key head in transformers, and tiled in GGUF. */
 static qn_reorder value_order(const qn_config *c, uint32_t first, uint32_t unit)
 {
     if (c->n_k_heads == c->n_v_heads)
@@ -193,14 +193,15 @@ static qn_status add_block(struct list *l, bool is_recurrent)
     return add_in_block(l, "ffn_down.weight", "mlp.down_proj.weight", c->n_embd, c->n_ff, NULL);
 }
 
-/* The block of multi-token prediction: attention and SwiGLU, and what joins the embedding with the last hidden state. */
+/* Adds the block of multi-token prediction: attention, SwiGLU, and the projection that joins the embedding with the
+ * last hidden state. */
 static qn_status add_mtp(struct list *l)
 {
     qn_config *c = l->config;
     const bool nested = qn_checkpoint_has_prefix(l->checkpoint, "model.mtp.");
     const char *prefix = nested ? "model.mtp." : "mtp.";
     if (c->n_mtp && !nested && !qn_checkpoint_has_prefix(l->checkpoint, "mtp.")) {
-        l->targets->dropped_mtp = true; /* transformers saves a model without them, and leaves the key as it was */
+        l->targets->dropped_mtp = true; /* transformers saves a model without them but keeps the key */
         c->n_mtp = 0;
     }
     for (uint32_t i = 0; i < c->n_mtp; i++) {
@@ -234,9 +235,9 @@ static qn_status add_rope_factors(const struct list *l)
 
 /* ---- The tied output matrix ---- */
 
-enum { COMPARED = 1 << 12 }; /* weights at a time */
+enum { COMPARED = 1 << 12 }; /* weights compared at a time */
 
-/* As torch.equal: 0 is -0, and a NaN is not itself. */
+/* Compares as torch.equal: 0 equals -0, and a NaN does not equal itself. */
 static bool have_equal_values(const qn_type_info *a, const uint8_t *left, const qn_type_info *b, const uint8_t *right, size_t n)
 {
     float x[COMPARED], y[COMPARED];
@@ -268,7 +269,7 @@ static qn_status compare(const qn_source *left, const qn_source *right, bool *eq
     return QN_OK;
 }
 
-/* transformers ties only what is equal; where the checkpoint has one of the two, that is both. */
+/* transformers ties equal matrices only; if the checkpoint has just one of the two, it serves as both. */
 static qn_status resolve_tie(const struct list *l, char *embedding, size_t size)
 {
     static const char output[] = "lm_head.weight";
@@ -313,7 +314,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* What a checkpoint may hold and a GGUF file does not: the image encoder, an output matrix that is the embedding once more, and
+/* Marks tensors that a GGUF file does not need: the image encoder, an output matrix that equals the embedding, and
  * frequencies that are computed. */
 static void drop_known(const struct list *l)
 {

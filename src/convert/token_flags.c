@@ -1,5 +1,5 @@
-/* Flags of added tokens (https://github.com/huggingface/tokenizers, AddedToken). lstrip and rstrip have keys of quern's own; what
- * has none is refused, with the token. */
+/* Flags of added tokens (https://github.com/huggingface/tokenizers, AddedToken). lstrip and rstrip have quern's own
+ * keys; other unsupported flags are refused, with the token. */
 #include "convert/tokenizer.h"
 
 #include "base/memory.h"
@@ -42,7 +42,8 @@ static qn_status check_flag(const char *path, const char *content, const char *f
                    content, flag);
 }
 
-/* `normalized`: found after the text was normalised. For ASCII it is the same, as for a text that is not normalised. */
+/* Reads the flags. `normalized` means that the token is found after normalisation, which makes no difference for
+ * ASCII or without normalisation. */
 static qn_status read_flags(const qn_tokenizer_files *f, const char *path, const json_t *entry, uint8_t *flags)
 {
     const char *content = json_string_value(json_object_get(entry, "content")), *flag;
@@ -58,7 +59,8 @@ static qn_status read_flags(const qn_tokenizer_files *f, const char *path, const
     return QN_OK;
 }
 
-/* The flags of tokenizer.json, then those of tokenizer_config.json, which replace them. All ids have been checked. */
+/* Reads the flags of tokenizer.json, then those of tokenizer_config.json, which replace them. All ids have been
+ * checked. */
 static qn_status read_all(const qn_tokenizer_files *f, uint8_t *flags)
 {
     const json_t *added = json_object_get(f->tokenizer, "added_tokens");

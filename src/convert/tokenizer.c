@@ -1,5 +1,5 @@
-/* Vocabulary, merges and pre-tokeniser of tokenizer.json (https://github.com/huggingface/tokenizers). Ids without a token,
- * types of added tokens and the spelling of merges are as llama.cpp's converter writes them (conversion/base.py,
+/* Vocabulary, merges and pre-tokeniser from tokenizer.json (https://github.com/huggingface/tokenizers). Ids without
+ * a token, types of added tokens and the spelling of merges follow llama.cpp's converter (conversion/base.py,
  * gguf-py/gguf/vocab.py). */
 #include "convert/tokenizer.h"
 
@@ -50,8 +50,8 @@ void qn_tokenizer_files_free(qn_tokenizer_files *f)
     "split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" not_letters                                 \
     "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\nbytes\n"
 
-/* The steps of a pre_tokenizer, one a line, and the name that GGUF files have for them. By the name qn_pretokenizer normalises to
- * form C and ignores merges; keys say so where a tokeniser does otherwise. */
+/* The steps of a pre_tokenizer, one a line, and its name in GGUF files. The name determines whether qn_pretokenizer
+ * normalises to form C and ignores merges; keys are written if a tokeniser differs. */
 static const struct {
     const char *name, *steps;
     bool nfc, ignore_merges;
@@ -71,7 +71,7 @@ static bool is_true(const json_t *object, const char *key, bool fallback)
     return value ? json_is_true(value) : fallback;
 }
 
-/* Writes the steps in the spelling of the table; a step that no entry of the table has is "?" and its type. */
+/* Writes the steps in the spelling of the table; an unknown step is "?" and its type. */
 static void describe(const json_t *step, int depth, qn_text_buffer *steps)
 {
     const char *type = json_string_value(json_object_get(step, "type"));
@@ -93,7 +93,7 @@ static void describe(const json_t *step, int depth, qn_text_buffer *steps)
         qn_append(steps, "?%s\n", type);
 }
 
-/* Whether the normaliser is NFC; none, and a sequence of none, is not. */
+/* Whether the normaliser is NFC. No normaliser, or an empty sequence, is not. */
 static qn_status find_nfc(const qn_tokenizer_files *f, const json_t *normalizer, const char *pre, bool *nfc)
 {
     const char *type = json_string_value(json_object_get(normalizer, "type"));
@@ -132,7 +132,7 @@ static qn_status write_pretokenizer(qn_tokenizer_files *f, qn_gguf_writer *w)
         return ignore_merges != pretokenizers[i].ignore_merges ? qn_gguf_writer_add_bool(w, QN_KEY_IGNORE_MERGES, ignore_merges)
                                                                : QN_OK;
     }
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: the pre-tokeniser is none that quern has: %s", f->path, steps);
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: quern has no such pre-tokeniser: %s", f->path, steps);
 }
 
 /* ---- Vocabulary ---- */
@@ -141,7 +141,7 @@ struct vocabulary {
     qn_string *tokens; /* [n] */
     int32_t *types;    /* [n] qn_token_type */
     size_t n;
-    char *names; /* the names of ids without a token */
+    char *names; /* names made for ids without a token */
 };
 
 static qn_status check_id(const qn_tokenizer_files *f, const char *token, const json_t *id, size_t n)
@@ -153,7 +153,7 @@ static qn_status check_id(const qn_tokenizer_files *f, const char *token, const 
     return QN_OK;
 }
 
-/* llama.cpp's rule for added tokens that are not marked as special but are (does_token_look_special). */
+/* llama.cpp's rule for added tokens that are special but not marked so (does_token_look_special). */
 static bool looks_special(const char *token)
 {
     static const struct {
@@ -227,7 +227,7 @@ static qn_status add_settings_tokens(const qn_tokenizer_files *f, struct vocabul
     return QN_OK;
 }
 
-/* Ids that no token has are "[PADn]". */
+/* Ids without a token are named "[PADn]". */
 static qn_status name_unused(struct vocabulary *v)
 {
     enum { LENGTH = 24 };
@@ -279,7 +279,7 @@ static qn_status write_vocabulary(const qn_tokenizer_files *f, qn_gguf_writer *w
 
 /* ---- Merges ---- */
 
-/* Appends a part of a merge. A space in it would end the part: it is spelled as the alphabet of bytes spells it, U+0120. */
+/* Appends a part of a merge. A space in it would end the part, so it is spelled as in the byte alphabet, U+0120. */
 static char *append_part(char *at, const char *part)
 {
     for (; *part; part++) {
@@ -291,7 +291,7 @@ static char *append_part(char *at, const char *part)
     return at;
 }
 
-/* A merge is "a b" in older files and ["a", "b"] in newer ones. `text` has room for all merges. */
+/* Spells a merge, which is "a b" in older files and ["a", "b"] in newer ones. `text` has room for all merges. */
 static qn_status spell_merge(const qn_tokenizer_files *f, size_t i, const json_t *merge, char **text, qn_string *out)
 {
     const char *whole = json_string_value(merge);
@@ -301,7 +301,7 @@ static qn_status spell_merge(const qn_tokenizer_files *f, size_t i, const json_t
         return QN_OK;
     }
     if (!a || !b || json_array_size(merge) != 2)
-        return qn_fail(QN_ERR_FORMAT, "%s: merge %zu is not of two parts", f->path, i);
+        return qn_fail(QN_ERR_FORMAT, "%s: merge %zu does not have two parts", f->path, i);
     char *end = append_part(*text, a);
     *end++ = ' ';
     end = append_part(end, b);
@@ -335,7 +335,7 @@ static qn_status write_merges(const qn_tokenizer_files *f, qn_gguf_writer *w)
     return status;
 }
 
-/* ---- What a GGUF file cannot say ---- */
+/* ---- Unsupported settings ---- */
 
 static const char *type_name(const json_t *object)
 {
@@ -343,7 +343,7 @@ static const char *type_name(const json_t *object)
     return type ? type : "without a type";
 }
 
-/* A byte that no token is leaves no token; with unk_token it would become that. */
+/* Whether every byte has a token: a byte without one is dropped, but becomes unk_token if that is set. */
 static bool has_all_bytes(const json_t *vocab)
 {
     for (uint32_t b = 0, next = 0x100; b < 256; b++) {
@@ -379,7 +379,7 @@ static qn_status check_model(const qn_tokenizer_files *f)
     return QN_OK;
 }
 
-/* Tokens become bytes, and nothing else. A sequence may have that as its only part. */
+/* Checks that the decoder only turns tokens into bytes. It may be the only part of a sequence. */
 static qn_status check_decoder(const qn_tokenizer_files *f)
 {
     const json_t *decoder = json_object_get(f->tokenizer, "decoder"), *parts = json_object_get(decoder, "decoders");
@@ -390,7 +390,7 @@ static qn_status check_decoder(const qn_tokenizer_files *f)
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: the decoder '%.40s' is not supported, only ByteLevel", f->path, type_name(decoder));
 }
 
-/* One token may be added before a text and one after it (qn_special_tokens_write). */
+/* Checks that at most one token is added before a text and one after it (qn_special_tokens_write). */
 static qn_status check_processor(const qn_tokenizer_files *f, const json_t *processor)
 {
     const char *type = type_name(processor);
@@ -407,10 +407,10 @@ static qn_status check_processor(const qn_tokenizer_files *f, const json_t *proc
         n_after += !is_text && n_texts;
     }
     if (n_texts != 1 || n_before > 1 || n_after > 1)
-        return qn_fail(
-            QN_ERR_UNSUPPORTED,
-            "%s: the post-processor's template adds %zu tokens before a text and %zu after it, at most one each is supported",
-            f->path, n_before, n_after);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: the post-processor's template adds %zu tokens before a text and %zu after it, at most one "
+                       "each is supported",
+                       f->path, n_before, n_after);
     return QN_OK;
 }
 
@@ -425,7 +425,7 @@ static qn_status check_processors(const qn_tokenizer_files *f)
     return QN_OK;
 }
 
-/* Settings by which transformers changes what tokenizer.json says. */
+/* Refuses settings by which transformers changes tokenizer.json. */
 static qn_status check_settings(const qn_tokenizer_files *f)
 {
     static const char *const flags[] = { "add_prefix_space", "split_special_tokens" };

@@ -14,29 +14,34 @@ typedef struct qn_tokenizer_files {
     json_t *generation;    /* generation_config.json; NULL if there is none */
     json_t *template_file; /* chat_template.json; NULL if there is none */
     char *template_text;   /* chat_template.jinja; NULL if there is none */
-    /* set by qn_tokenizer_write */
+    /* Set by qn_tokenizer_write: */
     bool nfc;           /* text is normalised to form C */
     bool adds_end;      /* the tokeniser adds an end token to each text; set by qn_special_tokens_write */
-    size_t n_stripping; /* flags lstrip and rstrip of tokens */
+    size_t n_stripping; /* number of flags lstrip and rstrip of tokens */
 } qn_tokenizer_files;
 
-/* qn_tokenizer_files_read - read the files of a folder. Free them with qn_tokenizer_files_free, whatever the status. `path` is
- * that of tokenizer.json; all pointers stay valid as long as the files. */
+/* qn_tokenizer_files_read - reads the files of a folder. Free them with qn_tokenizer_files_free, even after an error.
+ *
+ *   path   of tokenizer.json
+ *
+ * All pointers must stay valid as long as the files. */
 qn_status qn_tokenizer_files_read(qn_tokenizer_files *files, const char *folder, const char *path, const qn_config *config);
 void qn_tokenizer_files_free(qn_tokenizer_files *files);
 
-/* qn_tokenizer_write - add the vocabulary, the merges, the flags of added tokens and the name of the pre-tokeniser.
+/* qn_tokenizer_write - adds the vocabulary, the merges, the flags of added tokens and the name of the pre-tokeniser to
+ * a GGUF file.
  *
- * QN_ERR_UNSUPPORTED   not byte-level BPE; or what quern does not have, with its name: a pre-tokeniser, normaliser, post-processor,
- *                      decoder, flag or setting
- * QN_ERR_FORMAT        an id that is out of range or has two tokens, a merge that is not of two parts */
+ * QN_ERR_UNSUPPORTED   not byte-level BPE, or an unsupported pre-tokeniser, normaliser, post-processor, decoder, flag
+ *                      or setting, with its name
+ * QN_ERR_FORMAT        an id that is out of range or has two tokens, or a merge that does not have two parts */
 qn_status qn_tokenizer_write(qn_tokenizer_files *files, qn_gguf_writer *writer);
 
-/* qn_token_flags_write - the part of it about added tokens, whose ids are in range. */
+/* qn_token_flags_write - called by qn_tokenizer_write: adds the flags of added tokens, whose ids must be in range. */
 qn_status qn_token_flags_write(qn_tokenizer_files *files, qn_gguf_writer *writer);
 
-/* qn_special_tokens_write - add the ids of special tokens, which of them the tokeniser adds, and the chat templates. QN_ERR_UNSUPPORTED if
- * it adds others than the tokens of beginning and end; QN_ERR_FORMAT for an id out of range. */
+/* qn_special_tokens_write - adds the ids of special tokens, which of them the tokeniser adds to texts, and the chat
+ * templates. QN_ERR_UNSUPPORTED if it adds tokens other than those of beginning and end; QN_ERR_FORMAT for an id out
+ * of range. */
 qn_status qn_special_tokens_write(qn_tokenizer_files *files, qn_gguf_writer *writer);
 
 #endif

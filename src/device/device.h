@@ -8,14 +8,13 @@
 #define QN_DEVICE_DEVICE_H
 
 #include "base/team.h"
+#include "cache/kv_format.h"
 #include "cache/sequence.h"
-#include "cache/view.h"
-#include "kernels/kernels.h"
 #include "plan/plan.h"
+#include "plan/sampling.h"
 
 typedef struct qn_device qn_device;
 typedef struct qn_memory qn_memory;
-typedef struct qn_memory_checkpoint qn_memory_checkpoint;
 
 /* ---- Steps ---- */
 
@@ -23,16 +22,14 @@ typedef struct qn_row {
     int32_t token;
     uint32_t source; /* 0: `token`; else the token that the step launched before this one samples by its request source - 1 */
     uint32_t position;
-    const qn_kv_view *cache;
-    const qn_recurrent_view *recurrent; /* NULL where the model has no recurrent layers */
-    struct qn_memory *memory;           /* the session's memory; devices other than the CPU use only this */
+    qn_memory *memory; /* the session's */
 } qn_row;
 
 /* One execution of the plan, over rows of one or many memories. The caller has checked tokens and positions. */
 typedef struct qn_step {
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
-    /* The last rows of a memory may be drafted tokens to verify, with logits for each: after on_append the caller truncates
+    /* The last rows of a memory may be drafted tokens to verify, with logits for each: after qn_memory_on_append the caller truncates
      * the memory to the accepted ones. There are at most qn_sequence_max_drafted of them. */
     const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
     size_t n_logit_rows;
@@ -46,61 +43,28 @@ typedef struct qn_step {
 typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
 
 typedef struct qn_memory_params {
-    size_t n_layers, n_ctx, n_batch;              /* n_ctx: most positions; n_batch: at most so many are appended a step */
-    const qn_aura_codec *key_codec, *value_codec; /* outlive the memory; both NULL: an fp16 cache */
+    size_t n_ctx, n_batch;      /* n_ctx: most positions; n_batch: at most so many are appended a step */
+    const qn_kv_format *format; /* of the KV cache */
 } qn_memory_params;
 
-/* After an error a memory stays usable, but its contents may be lost: the session then drops its tokens. */
+/* After an error a memory stays usable, but its contents may be lost: the session then drops its tokens. device/memory.h has what
+ * is the same on all devices. */
 typedef struct qn_memory_vtable {
     void (*free)(qn_memory *memory);
 
     /* Bytes in use by `length` positions. */
     uint64_t (*bytes)(const qn_memory *memory, size_t length);
 
-    /* For memories with recurrent layers: the number of lengths that the memory can be truncated to by dropping rows of the
-     * open chunk, its length included; 0 for an empty one. */
-    size_t (*open_tokens)(const qn_memory *memory);
-
-    /* Before a step that appends up to n > 0 rows: gets the memory for them. on_append follows the step, also one that failed,
-     * with the length that is then held. QN_ERR_MEMORY changes nothing. */
+    /* Before a step that appends up to n > 0 rows: gets the memory for them. qn_memory_on_append follows the step, also one that
+     * failed, with the length that is then held. QN_ERR_MEMORY changes nothing. */
     qn_status (*prepare)(qn_memory *memory, size_t n);
 
-    /* The KV cache (all of the memory when no layer is recurrent).
-     *   on_append      the cache now holds `length` positions
-     *   rewind_length  the greatest length, at most `length`, to which the cache can be truncated without recomputing
-     *                  anything
-     *   truncate       sets the length to a result of rewind_length */
-    void (*on_append)(qn_memory *memory, size_t length);
-    size_t (*rewind_length)(const qn_memory *memory, size_t length);
-    void (*truncate)(qn_memory *memory, size_t length);
-
-    /* Sets the recurrent layers to their state before the first token: the memory is then truncated to length 0. */
-    qn_status (*reset)(qn_memory *memory);
-
-    /* Copies the contents to another memory with the same parameters. */
-    qn_status (*copy)(qn_memory *to, const qn_memory *from);
-
-    /* Checkpoints, only for memories with recurrent layers: what a memory needs to return to a length.
-     *   checkpoint_save         of a memory that is not empty
-     *   checkpoint_restore      the memory has these tokens again. After an error its contents are lost
-     *   checkpoint_open_tokens  open_tokens of the memory that checkpoint_restore leaves
-     *   checkpoint_clear        gives back what is not kept for reuse, until the next checkpoint_save */
-    qn_status (*checkpoint_new)(const qn_memory *memory, qn_memory_checkpoint **checkpoint);
-    void (*checkpoint_free)(qn_memory_checkpoint *checkpoint);
-    void (*checkpoint_clear)(qn_memory_checkpoint *checkpoint);
-    size_t (*checkpoint_open_tokens)(const qn_memory_checkpoint *checkpoint);
-    qn_status (*checkpoint_save)(qn_memory_checkpoint *checkpoint, const qn_memory *memory);
-    qn_status (*checkpoint_restore)(const qn_memory_checkpoint *checkpoint, qn_memory *memory);
-    qn_status (*checkpoint_copy)(qn_memory_checkpoint *to, const qn_memory_checkpoint *from);
-
-    /* The contents as regions, in the layout of session files (engine/state_file.h), which is the same on all devices and does
-     * not depend on the memory's capacity.
-     *   serialize         calls `region` to read each; unused elements within a region are zero
-     *   deserialize       calls `region` to fill each; the memory was empty, and its sequence has this extent afterwards
-     *   serialized_bytes  the sum of the regions' sizes for this extent */
+    /* The contents as session files have them (cache/saved_layout.h): region after region of the KV cache, then the arrays of the
+     * recurrent layers.
+     *   serialize    calls `region` to read each; unused elements within a region are zero
+     *   deserialize  calls `region` to fill each; the memory was empty, and its sequence has this extent afterwards */
     qn_status (*serialize)(const qn_memory *memory, qn_memory_region_fn region, void *context);
     qn_status (*deserialize)(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context);
-    uint64_t (*serialized_bytes)(const qn_memory *memory, const qn_extent *extent);
 } qn_memory_vtable;
 
 struct qn_memory {
@@ -108,18 +72,16 @@ struct qn_memory {
     /* The items that the memory holds. Pages and states of others may be put into it while it is empty, also beside a step of
      * others; `prepare` makes the device use them. */
     qn_sequence *sequence;
-    const qn_kv_view *cache;            /* CPU memories only, else NULL */
-    const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };
 
 /* ---- Devices ---- */
 
-/* What every device is opened with (device/registry.h). Plan, team and kernels outlive the device. */
+/* What every device is opened with (device/registry.h). Plan and team outlive the device. */
 typedef struct qn_device_params {
     const qn_plan *plan;
-    qn_team *team;             /* computes on the CPU; for other devices converts weights and embeddings */
-    const qn_kernels *kernels; /* of the CPU; for other devices embeddings and sampling on the host */
-    uint64_t memory;           /* bytes that memories may take; 0: half of what is available, on GPUs most of it */
+    qn_team *team;   /* computes on the CPU; for other devices converts weights and embeddings */
+    unsigned cpu;    /* features of the CPU (base/cpu.h); for other devices embeddings and sampling on the host */
+    uint64_t memory; /* bytes that memories may take; 0: half of what is available, on GPUs most of it */
     /* Gets a line for each kernel that is compiled when it is first needed; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;
@@ -155,9 +117,9 @@ typedef struct qn_device_vtable {
 
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
-    /* Copies all weight matrices of the plan whose rows begin at `data` to the device. *uploaded: whether there were any,
-     * and so whether the host memory may be released. Called for every tensor before the first step. NULL: the device
-     * reads weights in place. */
+    /* Copies all weight matrices of the plan whose rows begin at `data` to the device, in the layout in which it reads them.
+     * *uploaded: whether there were any, and so whether the pages of the file may be released. Called for every tensor before
+     * the first `reserve`. */
     qn_status (*upload)(qn_device *device, const uint8_t *data, bool *uploaded);
 
     /* Measures the device's memory read bandwidth, in bytes per second: the limit of decode speed. NULL for devices where it

@@ -1,13 +1,13 @@
-/* The table of devices, and the functions over it. A build without device/cuda (QN_KERNELS_ONLY) parses the name of a CUDA
+/* The table of devices, and the functions over it. A build without cuda (QN_KERNELS_ONLY) parses the name of a CUDA
  * device and has none. */
 #include "device/registry.h"
 
 #include "base/append.h"
 #include "base/cpu.h"
-#include "device/cpu/device.h"
+#include "cpu/device.h"
 #ifdef QN_HAVE_CUDA
-#include "device/cuda/cuda.h"
-#include "device/cuda/executor.h"
+#include "cuda/runtime/runtime.h"
+#include "cuda/executor/device.h"
 #endif
 
 #include <stdio.h>

@@ -5,12 +5,8 @@
 
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache)
 {
-    qn_kv_codecs codecs;
     qn_memory *memory;
-    QN_TRY(qn_model_kv_codecs(model, format, &codecs));
-    params->n_layers = model->hparams.n_layers;
-    params->key_codec = codecs.keys;
-    params->value_codec = codecs.values;
+    params->format = format;
     QN_TRY(qn_kept_memory_new(&model->kept, model->device, params, &memory));
     *cache = memory->sequence->cache;
     memory->vtable->free(memory);

@@ -8,7 +8,7 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
 {
     const qn_device_params device = { .plan = &model->plan,
                                       .team = model->team,
-                                      .kernels = &model->kernels,
+                                      .cpu = model->cpu,
                                       .memory = params->memory,
                                       .deterministic = params->deterministic,
                                       .on_log = params->on_log,

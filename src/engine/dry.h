@@ -2,7 +2,7 @@
 #ifndef QN_ENGINE_DRY_H
 #define QN_ENGINE_DRY_H
 
-#include "kernels/sample/sample.h"
+#include "plan/sampling.h"
 
 /* qn_dry_check - whether qn_sampling.dry_breakers are well-formed. */
 qn_status qn_dry_check(const qn_token *given, size_t n);

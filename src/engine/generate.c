@@ -45,14 +45,14 @@ static qn_status settle(qn_generation *g, qn_status status)
     const uint32_t evaluated = memory->sequence->length;
     const uint32_t end = (uint32_t)(g->n_prompt + g->n_passed - 1), kept = evaluated < end ? evaluated : end;
     if (status != QN_OK)
-        memory->vtable->on_append(memory, evaluated); /* gives back what was reserved for a step that failed */
+        qn_memory_on_append(memory, evaluated); /* gives back what was reserved for a step that failed */
     if (!g->n_passed) {
         session->length = evaluated;
         return QN_OK;
     }
     const qn_token pending = session->pending;
     if (evaluated > end && status == QN_OK)
-        memory->vtable->truncate(memory, end);
+        qn_memory_truncate(memory, end);
     session->length = status == QN_OK ? kept : evaluated;
     const qn_status appended =
         status == QN_OK && kept < end ? qn_session_append(session, session->tokens + kept, end - kept) : QN_OK;

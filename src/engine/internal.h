@@ -3,9 +3,7 @@
 #define QN_ENGINE_INTERNAL_H
 
 #include "base/team.h"
-#include "cache/kv.h"
-#include "cache/recurrent.h"
-#include "device/device.h"
+#include "device/memory.h"
 #include "engine/grammars.h"
 #include "engine/kept.h"
 #include "gguf/gguf.h"
@@ -24,14 +22,10 @@ struct qn_model {
     qn_gguf *file;
     qn_hparams hparams; /* with vocab_only this and the members up to `lock` are zero */
     qn_plan plan;
-    qn_kernels kernels;
     unsigned cpu;
     qn_team *team;
     qn_device *device;
-    qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of KV caches, by bits; created for the first session that uses them */
-    uint8_t **packed;                          /* [n_packed] packed weights, referenced by the plan's matrices */
-    size_t n_packed, cap_packed;
-    pthread_mutex_t lock;    /* held while the device runs or reserves (qn_model_lock), and while codecs are created */
+    pthread_mutex_t lock;    /* held while the device runs or reserves (qn_model_lock) */
     pthread_mutex_t turn;    /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
     atomic_uintptr_t holder; /* of `lock`: the thread, as qn_model_is_locked_here tells it; 0: none */
     bool has_lock;
@@ -82,11 +76,8 @@ struct qn_session {
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format);
 void qn_model_log_kv(const qn_model *model, const char *name, const qn_kv_format *format, qn_log_fn on_log, void *user);
 
-/* qn_model_kv_codecs - the codecs of a cache format, created if necessary. Owned by the model. Acquires model->lock. */
-qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs);
-
 /* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and freed.
- * Fills the parameters of memories but n_ctx and n_batch, which are the caller's. */
+ * Sets params->format. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
 
 /* qn_model_default_context - n_ctx where 0 is given: the context length used in training, or what the memory holds if that is less. */
@@ -130,7 +121,7 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
                                 size_t *count, qn_output_params *output, qn_output_tools **kept);
 
-/* qn_model_open_device - create model->device by params->device, from the model's plan, kernels and team. Weights are not yet
+/* qn_model_open_device - create model->device by params->device, from the model's plan and team. Weights are not yet
  * uploaded. */
 qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 
@@ -176,9 +167,6 @@ qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
  * QN_ERR_FORMAT, with tensor and block, for an infinity or NaN. */
 qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
                          void *user, size_t *done, size_t total);
-
-/* qn_pack_tensor - pack the rows of a tensor if a kernel for packed rows exists for its matmuls. */
-qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor);
 
 /* qn_load_json - parse JSON of untrusted text, nested at most 256 deep, as qn_json_decode does.
  *

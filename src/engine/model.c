@@ -77,12 +77,9 @@ static void count_weights(qn_model *model)
     }
 }
 
-/* Copies a tensor to the device's memory, or packs it for the CPU. */
 static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
 {
     bool uploaded;
-    if (!model->device->vtable->upload)
-        return qn_pack_tensor(model, tensor);
     QN_TRY(model->device->vtable->upload(model->device, tensor->data, &uploaded));
     if (uploaded)
         qn_gguf_drop_pages(model->file, tensor);
@@ -118,7 +115,6 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
 {
     QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
     QN_TRY(qn_cpu_features(&model->cpu));
-    qn_kernels_init(&model->kernels, model->cpu);
     const int cores = qn_cpu_cores() < QN_TEAM_MAX ? qn_cpu_cores() : QN_TEAM_MAX;
     QN_TRY(qn_team_create(params->n_threads ? params->n_threads : cores, &model->team));
     QN_TRY(qn_model_open_device(model, params));
@@ -156,9 +152,8 @@ static void fill_info(qn_model *model)
         .n_params = model->n_params,
         .file_bytes = qn_gguf_file_size(model->file),
         .bytes_per_token = qn_plan_weight_bytes(&model->plan),
-        .cache_bytes_per_position = qn_kv_position_bytes(
-            &(qn_kv_shape){ model->plan.is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim }, (qn_kv_codecs){ 0 }),
-        .recurrent_bytes = qn_recurrent_state_bytes(&model->plan.recurrent, model->plan.is_recurrent, h->n_layers),
+        .cache_bytes_per_position = qn_plan_position_bytes(&model->plan),
+        .recurrent_bytes = qn_plan_state_bytes(&model->plan),
         .n_threads = model->team ? qn_team_size(model->team) : 0,
         .cpu = qn_cpu_name(model->cpu),
         .device = model->device ? model->device->name : "",
@@ -199,11 +194,6 @@ void qn_model_free(qn_model *model)
         model->device->vtable->free(model->device);
     qn_team_free(model->team);
     qn_plan_free(&model->plan);
-    for (size_t bits = 0; bits <= QN_KV_MAX_BITS; bits++)
-        qn_aura_codec_delete(model->codecs[bits]);
-    for (size_t i = 0; i < model->n_packed; i++)
-        qn_free(model->packed[i]);
-    free(model->packed);
     qn_chat_template_free(model->chat);
     qn_tokenizer_free(model->tokenizer);
     qn_grammars_free(model->grammars);

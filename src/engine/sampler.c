@@ -6,6 +6,7 @@
 #include "base/params.h"
 #include "base/splitmix.h"
 #include "engine/dry.h"
+#include "kernels/sample/sample.h"
 
 #include <math.h>
 

@@ -189,7 +189,7 @@ static void take_draft(qn_scheduler *s, const qn_piece *piece, const qn_sample_r
     while (n_taken <= n && !r->is_over)
         take_token(s, r, &sampled[n_taken++], QN_OK);
     r->result.n_jumped += n_taken - 1;
-    r->memory->vtable->truncate(r->memory, r->memory->sequence->length - (piece->n_drafted - (n_taken - 1)));
+    qn_memory_truncate(r->memory, r->memory->sequence->length - (piece->n_drafted - (n_taken - 1)));
     qn_request_keep_prefix(s, r);
 }
 
@@ -199,7 +199,7 @@ static void drop_draft(const qn_piece *piece)
     qn_memory *memory = piece->request->memory;
     if (!piece->n_drafted)
         return;
-    memory->vtable->truncate(memory, memory->sequence->length - piece->n_drafted);
+    qn_memory_truncate(memory, memory->sequence->length - piece->n_drafted);
     qn_sampler_take_back(piece->request->sampler, piece->n_drafted);
 }
 
@@ -223,7 +223,7 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
     if (piece->is_advanced)
         qn_sequence_settle(sequence);
     else
-        r->memory->vtable->on_append(r->memory, sequence->length + piece->n);
+        qn_memory_on_append(r->memory, sequence->length + piece->n);
     const bool is_known = !r->is_over && sampled && !r->is_rejected;
     if (is_known && piece->n_drafted) {
         take_draft(s, piece, sampled);

@@ -201,7 +201,7 @@ static void drop_from_step(qn_scheduled *step, const qn_request *r)
     for (uint32_t i = 0; i < step->n_pieces; i++)
         if (step->pieces[i].request == r)
             step->pieces[i].request = NULL;
-    r->memory->vtable->on_append(r->memory, r->memory->sequence->length); /* gives back what was reserved */
+    qn_memory_on_append(r->memory, r->memory->sequence->length); /* gives back what was reserved */
 }
 
 /* The youngest that can be set aside of the client that holds most, or NULL. */
@@ -292,7 +292,7 @@ void qn_scheduler_unreserve(qn_scheduled *step)
 {
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         qn_memory *memory = step->pieces[i].request->memory;
-        memory->vtable->on_append(memory, memory->sequence->length);
+        qn_memory_on_append(memory, memory->sequence->length);
     }
     step->n_pieces = 0;
 }
@@ -331,8 +331,6 @@ static void fill_piece(qn_scheduled *to, const qn_piece *piece)
         to->rows[step->n_rows++] = (qn_row){ .token = is_known ? r->tokens[at] : 0,
                                              .source = is_known ? 0 : r->logit_row + 1,
                                              .position = at,
-                                             .cache = r->memory->cache,
-                                             .recurrent = r->memory->recurrent,
                                              .memory = r->memory };
     }
     if (!piece->samples)

@@ -32,13 +32,7 @@ static qn_status find_context(qn_model *model, const qn_kv_format *format, uint3
 static qn_status create(qn_session *session)
 {
     qn_device *device = session->model->device;
-    qn_kv_codecs codecs;
-    QN_TRY(qn_model_kv_codecs(session->model, session->format, &codecs));
-    const qn_memory_params params = { .n_layers = session->model->hparams.n_layers,
-                                      .n_ctx = session->n_ctx,
-                                      .n_batch = session->n_batch,
-                                      .key_codec = codecs.keys,
-                                      .value_codec = codecs.values };
+    const qn_memory_params params = { .n_ctx = session->n_ctx, .n_batch = session->n_batch, .format = session->format };
     QN_TRY(qn_kept_memory_new(&session->model->kept, device, &params, &session->memory));
     session->is_recurrent = session->model->plan.recurrent.n_v_heads > 0;
     QN_TRY(qn_alloc(&session->checkpoints, session->max_checkpoints, sizeof *session->checkpoints, "session"));
@@ -98,7 +92,7 @@ void qn_session_free(qn_session *session)
         return;
     for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++)
         if (session->checkpoints[i].memory_checkpoint)
-            session->memory->vtable->checkpoint_free(session->checkpoints[i].memory_checkpoint);
+            qn_checkpoint_free(session->checkpoints[i].memory_checkpoint);
     if (session->memory)
         session->memory->vtable->free(session->memory);
     qn_free(session->checkpoints);
@@ -148,7 +142,7 @@ qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out)
     const bool full = session->n_checkpoints == session->max_checkpoints;
     qn_checkpoint *memory = &session->checkpoints[full ? 0 : session->n_checkpoints];
     if (session->is_recurrent && !memory->memory_checkpoint)
-        QN_TRY(session->memory->vtable->checkpoint_new(session->memory, &memory->memory_checkpoint));
+        QN_TRY(qn_checkpoint_new(&memory->memory_checkpoint));
     const qn_checkpoint slot = *memory;
     if (full)
         memmove(session->checkpoints, session->checkpoints + 1, --session->n_checkpoints * sizeof slot);
@@ -165,9 +159,8 @@ static qn_status save_checkpoint(qn_session *session)
     if (!checkpoint || checkpoint->length != session->length) {
         QN_TRY(qn_session_add_checkpoint(session, &checkpoint));
         checkpoint->length = session->length;
-        const qn_status status = checkpoint->memory_checkpoint
-                                     ? session->memory->vtable->checkpoint_save(checkpoint->memory_checkpoint, session->memory)
-                                     : QN_OK;
+        const qn_status status =
+            checkpoint->memory_checkpoint ? qn_checkpoint_save(checkpoint->memory_checkpoint, session->memory) : QN_OK;
         if (status != QN_OK) {
             session->n_checkpoints--;
             return status;
@@ -190,7 +183,7 @@ static void drop_checkpoint(qn_session *session)
 {
     qn_memory_checkpoint *memory = session->checkpoints[--session->n_checkpoints].memory_checkpoint;
     if (memory)
-        session->memory->vtable->checkpoint_clear(memory);
+        qn_checkpoint_clear(memory);
 }
 
 /* Whether `held` tokens, which can be truncated to open_tokens lengths, can be truncated to `length`. */
@@ -203,13 +196,12 @@ static bool within_open_chunk(uint32_t held, size_t open_tokens, uint32_t length
  * NULL if there is none. */
 static const qn_checkpoint *find_checkpoint(const qn_session *session, uint32_t length, const qn_checkpoint *current)
 {
-    const qn_memory_vtable *vtable = session->memory->vtable;
-    if (within_open_chunk(session->length, vtable->open_tokens(session->memory), length) &&
-        vtable->rewind_length(session->memory, length) == length)
+    if (within_open_chunk(session->length, qn_memory_open_tokens(session->memory), length) &&
+        qn_memory_rewind_length(session->memory, length) == length)
         return current;
     for (uint32_t i = session->n_checkpoints; i-- > 0;) {
         const qn_checkpoint *checkpoint = &session->checkpoints[i];
-        if (within_open_chunk(checkpoint->length, vtable->checkpoint_open_tokens(checkpoint->memory_checkpoint), length))
+        if (within_open_chunk(checkpoint->length, qn_checkpoint_open_tokens(checkpoint->memory_checkpoint), length))
             return checkpoint;
     }
     return NULL;
@@ -239,12 +231,11 @@ static void append_lengths(qn_text_buffer *text, uint32_t held, size_t open_toke
 static qn_status rewind_error(const qn_session *session, uint32_t length)
 {
     char lengths[256]; /* at least eight ranges, the newest first */
-    const qn_memory_vtable *vtable = session->memory->vtable;
     qn_text_buffer text = QN_APPEND_TO(lengths);
-    append_lengths(&text, session->length, vtable->open_tokens(session->memory));
+    append_lengths(&text, session->length, qn_memory_open_tokens(session->memory));
     for (uint32_t i = session->n_checkpoints; i-- > 0;)
         append_lengths(&text, session->checkpoints[i].length,
-                       vtable->checkpoint_open_tokens(session->checkpoints[i].memory_checkpoint));
+                       qn_checkpoint_open_tokens(session->checkpoints[i].memory_checkpoint));
     return qn_fail(QN_ERR_UNSUPPORTED,
                    "session: cannot rewind from %u to %u tokens: recurrent layers have folded that chunk into their state; "
                    "possible are %sand 0",
@@ -278,11 +269,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
 {
     qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits };
     for (size_t i = 0; i < n; i++)
-        session->rows[i] = (qn_row){ .token = tokens[i],
-                                     .position = session->length + (uint32_t)i,
-                                     .cache = session->memory->cache,
-                                     .recurrent = session->memory->recurrent,
-                                     .memory = session->memory };
+        session->rows[i] = (qn_row){ .token = tokens[i], .position = session->length + (uint32_t)i, .memory = session->memory };
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     QN_TRY(session->memory->vtable->prepare(session->memory, n));
@@ -295,12 +282,12 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
         status = qn_model_check(session->model);
     qn_model_unlock(session->model);
     if (status != QN_OK) {
-        session->memory->vtable->on_append(session->memory, session->length);
+        qn_memory_on_append(session->memory, session->length);
         return status;
     }
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* memmove: they may be session->tokens */
     session->length += (uint32_t)n;
-    session->memory->vtable->on_append(session->memory, session->length);
+    qn_memory_on_append(session->memory, session->length);
     session->pending = QN_NO_TOKEN;
     return QN_OK;
 }
@@ -361,13 +348,15 @@ static qn_status rewind_recurrent(qn_session *session, uint32_t length)
 {
     const qn_checkpoint current = { 0 };
     const qn_checkpoint *memory = find_checkpoint(session, length, &current);
-    if (!length)
-        return session->memory->vtable->reset(session->memory);
+    if (!length) {
+        qn_memory_truncate(session->memory, 0);
+        return QN_OK;
+    }
     if (!memory)
         return rewind_error(session, length);
     if (memory == &current)
         return QN_OK;
-    const qn_status status = session->memory->vtable->checkpoint_restore(memory->memory_checkpoint, session->memory);
+    const qn_status status = qn_checkpoint_restore(memory->memory_checkpoint, session->memory);
     if (status != QN_OK) {
         session->length = 0;
         session->pending = QN_NO_TOKEN;
@@ -379,8 +368,8 @@ static qn_status rewind_recurrent(qn_session *session, uint32_t length)
  * f16 page no longer exists. */
 static qn_status rewind_cache(qn_session *session, uint32_t length)
 {
-    const uint32_t rewind_length = (uint32_t)session->memory->vtable->rewind_length(session->memory, length);
-    session->memory->vtable->truncate(session->memory, rewind_length);
+    const uint32_t rewind_length = (uint32_t)qn_memory_rewind_length(session->memory, length);
+    qn_memory_truncate(session->memory, rewind_length);
     session->length = rewind_length;
     while (session->length < length) {
         const uint32_t left = length - session->length;

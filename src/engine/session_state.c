@@ -5,8 +5,8 @@
 #include "base/atomic_file.h"
 #include "base/memory.h"
 #include "base/params.h"
+#include "cache/saved_layout.h"
 #include "engine/state_file.h"
-#include "engine/state_version3.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,14 +26,14 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
-    QN_TRY(to->memory->vtable->copy(to->memory, from->memory));
+    QN_TRY(qn_memory_copy(to->memory, from->memory));
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
         QN_TRY(qn_session_add_checkpoint(to, &checkpoint));
         checkpoint->length = from->checkpoints[i].length;
         checkpoint->pending = from->checkpoints[i].pending;
         if (checkpoint->memory_checkpoint)
-            QN_TRY(to->memory->vtable->checkpoint_copy(checkpoint->memory_checkpoint, from->checkpoints[i].memory_checkpoint));
+            QN_TRY(qn_checkpoint_copy(checkpoint->memory_checkpoint, from->checkpoints[i].memory_checkpoint));
     }
     return QN_OK;
 }
@@ -60,27 +60,21 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 
 /* ---- Common to save and restore ---- */
 
-/* The members of a header before its checksum. */
-static size_t checked_bytes(uint32_t version)
+/* Header, tokens and checksum. */
+static uint64_t fixed_bytes(uint32_t length)
 {
-    return version == QN_STATE_VERSION ? offsetof(struct qn_state_header, checksum)
-                                       : offsetof(struct qn_state_header, state_position);
+    return sizeof(struct qn_state_header) + length * sizeof(qn_token) + sizeof(uint64_t);
 }
 
-/* Header, tokens and checksums. */
-static uint64_t fixed_bytes(uint32_t length, uint32_t version)
+static uint64_t file_bytes(const qn_session *session, const qn_extent *extent)
 {
-    return checked_bytes(version) + sizeof(uint64_t) + length * sizeof(qn_token) + sizeof(uint64_t);
-}
-
-static uint64_t file_bytes(const qn_session *session, const qn_extent *extent, uint32_t version)
-{
-    return fixed_bytes(extent->length, version) + session->memory->vtable->serialized_bytes(session->memory, extent);
+    const qn_saved_layout layout = qn_saved_layout_of(&session->model->plan, session->format);
+    return fixed_bytes(extent->length) + qn_saved_bytes(&layout, extent);
 }
 
 static uint64_t header_checksum(const struct qn_state_header *header)
 {
-    return XXH64(header, checked_bytes(header->version), 0);
+    return XXH64(header, offsetof(struct qn_state_header, checksum), 0);
 }
 
 /* ---- Saving ---- */
@@ -122,7 +116,7 @@ static qn_status save(struct save_context *s, const qn_session *session, const c
                                       .length = session->length,
                                       .capacity = session->n_ctx,
                                       .pending = session->pending,
-                                      .file_bytes = file_bytes(session, &extent, QN_STATE_VERSION),
+                                      .file_bytes = file_bytes(session, &extent),
                                       .state_position = extent.state_position,
                                       .shortest = extent.shortest,
                                       .has_last_page = extent.has_last_page };
@@ -161,7 +155,6 @@ struct restore_context {
     uint64_t size;
     XXH64_state_t *hash;
     struct qn_state_header header;
-    bool is_gpu_layout;    /* of version 3 */
     bool has_other_format; /* than a session of this model with the same parameters: the contents are not used */
     qn_extent extent;
     qn_session *session;
@@ -213,25 +206,17 @@ static qn_status open_file(struct restore_context *r)
 static qn_status read_header(struct restore_context *r)
 {
     struct qn_state_header *h = &r->header;
-    const size_t common = checked_bytes(QN_STATE_VERSION_READ);
-    if (r->size < common + 2 * sizeof(uint64_t))
+    if (r->size < fixed_bytes(0))
         return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path, (unsigned long long)r->size);
-    QN_TRY(read_piece(r, h, common));
+    QN_TRY(read_piece(r, h, sizeof *h));
     if (memcmp(h->magic, QN_STATE_MAGIC, sizeof h->magic) != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path, QN_STATE_MAGIC);
-    if (h->version != QN_STATE_VERSION && h->version != QN_STATE_VERSION_READ)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d or %d", r->path,
-                       (unsigned)h->version, QN_STATE_VERSION_READ, QN_STATE_VERSION);
-    QN_TRY(read_piece(r, (uint8_t *)h + common, checked_bytes(h->version) - common));
-    QN_TRY(read_piece(r, &h->checksum, sizeof h->checksum));
+    if (h->version != QN_STATE_VERSION)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d", r->path, (unsigned)h->version,
+                       QN_STATE_VERSION);
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
-    char *layout = strchr(h->kv, ' ');
-    if (layout && h->version == QN_STATE_VERSION_READ && strcmp(layout, QN_STATE_GPU_LAYOUT) == 0) {
-        r->is_gpu_layout = true;
-        *layout = '\0';
-    }
     return QN_OK;
 }
 
@@ -261,7 +246,7 @@ static qn_status check_header(struct restore_context *r, const qn_model *model, 
     if (params->n_ctx && params->n_ctx < h->length)
         return qn_fail(QN_ERR_CONTEXT, "%s: its %u tokens do not fit in a context of %u", r->path, (unsigned)h->length,
                        (unsigned)params->n_ctx);
-    if (h->length > (r->size - checked_bytes(h->version) - 2 * sizeof(uint64_t)) / sizeof(qn_token))
+    if (h->length > (r->size - fixed_bytes(0)) / sizeof(qn_token))
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens do not fit in its %llu bytes", r->path, (unsigned)h->length,
                        (unsigned long long)r->size);
     return QN_OK;
@@ -274,18 +259,6 @@ static qn_status check_token(const struct restore_context *r, qn_token token)
         return qn_fail(QN_ERR_FORMAT, "%s: id %d is outside the vocabulary, expected 0 to %u", r->path, (int)token,
                        (unsigned)n_vocab - 1);
     return QN_OK;
-}
-
-/* The extent of a file of version 3. */
-static qn_extent old_extent(const qn_session *session, uint32_t length)
-{
-    qn_extent extent = { .length = length };
-    if (!length || !session->is_recurrent)
-        return extent;
-    extent.state_position = (length - 1) / QN_PAGE * QN_PAGE;
-    extent.shortest = extent.state_position + 1;
-    extent.has_last_page = session->format->key_bits && length > QN_PAGE && length % QN_PAGE == 0;
-    return extent;
 }
 
 static bool is_possible(const qn_session *session, const struct qn_state_header *h)
@@ -301,13 +274,6 @@ static bool is_possible(const qn_session *session, const struct qn_state_header 
 static qn_status find_extent(struct restore_context *r)
 {
     const struct qn_state_header *h = &r->header;
-    if (r->is_gpu_layout) {
-        r->extent = qn_state_version3_extent(r->session, h->length);
-        return QN_OK;
-    }
-    r->extent = old_extent(r->session, h->length);
-    if (h->version != QN_STATE_VERSION)
-        return QN_OK;
     if (h->zero || !is_possible(r->session, h))
         return qn_fail(QN_ERR_FORMAT, "%s: a state at %u, truncation to %u and %u pages are not possible with %u tokens",
                        r->path, (unsigned)h->state_position, (unsigned)h->shortest, (unsigned)h->has_last_page,
@@ -316,27 +282,11 @@ static qn_status find_extent(struct restore_context *r)
     return QN_OK;
 }
 
-static qn_status expected_bytes(const struct restore_context *r, uint64_t *bytes)
-{
-    uint64_t contents;
-    if (r->has_other_format) {
-        *bytes = r->size;
-        return QN_OK;
-    }
-    if (!r->is_gpu_layout) {
-        *bytes = file_bytes(r->session, &r->extent, r->header.version);
-        return QN_OK;
-    }
-    QN_TRY(qn_state_version3_bytes(r->session, r->header.length, &contents));
-    *bytes = fixed_bytes(r->header.length, r->header.version) + contents;
-    return QN_OK;
-}
-
 /* Reads what is not used, for the checksum. */
 static qn_status skip_memory(struct restore_context *r)
 {
     uint8_t piece[4096];
-    for (uint64_t left = r->size - fixed_bytes(r->header.length, r->header.version), n; left; left -= n) {
+    for (uint64_t left = r->size - fixed_bytes(r->header.length), n; left; left -= n) {
         n = left < sizeof piece ? left : sizeof piece;
         QN_TRY(read_piece(r, piece, (size_t)n));
     }
@@ -346,13 +296,10 @@ static qn_status skip_memory(struct restore_context *r)
 static qn_status read_memory(struct restore_context *r)
 {
     qn_memory *memory = r->session->memory;
-    if (r->has_other_format)
-        return skip_memory(r);
-    return r->is_gpu_layout ? qn_state_version3_read(r->session, r->header.length, read_piece, r)
-                            : memory->vtable->deserialize(memory, &r->extent, read_piece, r);
+    return r->has_other_format ? skip_memory(r) : memory->vtable->deserialize(memory, &r->extent, read_piece, r);
 }
 
-/* Evaluates the tokens of a file whose contents have no place in the memory, or another format. */
+/* Evaluates the tokens of a file whose contents have another format. */
 static qn_status evaluate_again(struct restore_context *r)
 {
     qn_session *session = r->session;
@@ -369,12 +316,13 @@ static qn_status evaluate_again(struct restore_context *r)
 static qn_status read_contents(struct restore_context *r)
 {
     qn_session *session = r->session;
-    uint64_t checksum, expected;
-    if (!r->has_other_format)
+    uint64_t checksum, expected = r->size;
+    if (!r->has_other_format) {
         QN_TRY(find_extent(r));
+        expected = file_bytes(session, &r->extent);
+    }
     session->length = r->header.length;
     session->pending = r->header.pending;
-    QN_TRY(expected_bytes(r, &expected));
     if (expected != r->size)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path, (unsigned)session->length,
                        (unsigned long long)expected, (unsigned long long)r->size);
@@ -387,7 +335,7 @@ static qn_status read_contents(struct restore_context *r)
         QN_TRY(check_token(r, session->tokens[i]));
     if (session->pending != QN_NO_TOKEN)
         QN_TRY(check_token(r, session->pending));
-    return r->extent.length == session->length ? QN_OK : evaluate_again(r);
+    return r->has_other_format && session->length ? evaluate_again(r) : QN_OK;
 }
 
 static void log_other_format(const struct restore_context *r, const qn_session_params *params)

@@ -2,11 +2,8 @@
  *
  *   header     struct qn_state_header
  *   tokens     [length] i32
- *   memory     the KV cache and recurrent state of `length` positions, in the CPU's layout: the regions of qn_kv_find_region,
- *              then
- *              the f32 arrays of qn_recurrent_array, layer by layer. A GPU converts exactly, but that it rounds v' and keys of
- *              an
- *              open chunk to the fp16 that it keeps them in
+ *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU converts exactly, but that it
+ *              rounds v' and keys of an open chunk to the fp16 that it keeps them in
  *   checksum   u64: xxHash64 of all preceding bytes
  *
  * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps give the
@@ -18,11 +15,7 @@
  * truncated to by dropping rows.
  *
  * A file in a format that sessions of its model no longer get (qn_model_kv_format) is read for its tokens, which are evaluated
- * again.
- *
- * Version 3, which is still read: the header ends with file_bytes and the checksum. The state is at the last multiple of 64
- * below the length, and the inputs of the convolution are those of the whole open chunk. Files of a GPU have another layout
- * (engine/state_version3.h). */
+ * again. */
 #ifndef QN_ENGINE_STATE_FILE_H
 #define QN_ENGINE_STATE_FILE_H
 
@@ -32,7 +25,7 @@
 
 #define QN_STATE_MAGIC "quernSES"
 
-enum { QN_STATE_VERSION = 4, QN_STATE_VERSION_READ = 3 };
+enum { QN_STATE_VERSION = 4 };
 
 struct qn_state_header {
     char magic[8];
@@ -43,7 +36,7 @@ struct qn_state_header {
     uint64_t fingerprint; /* qn_model_fingerprint */
     char kv[16];          /* cache format, padded with zeros */
     uint64_t file_bytes;
-    /* As in qn_extent (cache/sequence.h), 0 without recurrent layers. Not in version 3. */
+    /* As in qn_extent (cache/sequence.h), 0 without recurrent layers. */
     uint32_t state_position, shortest, has_last_page;
     uint32_t zero;
     uint64_t checksum; /* xxHash64 of the preceding members, checked before memory is allocated for `length` tokens */

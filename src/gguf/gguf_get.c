@@ -1,5 +1,5 @@
-/* Access to an open file: entries, tensors, and values converted to C types with range checks. gguf_read.c has checked that
- * every value is inside the file. */
+/* Access to an open file: entries, tensors, and values converted to C types with range checks. gguf_read.c has
+ * checked that every value is inside the file. */
 #include "gguf/file.h"
 
 #include <float.h>
@@ -80,7 +80,8 @@ bool qn_string_equals(qn_string s, const char *text)
     return strlen(text) == s.length && memcmp(s.data, text, s.length) == 0;
 }
 
-/* An integer of any width; false for other types. A u64 above INT64_MAX becomes INT64_MAX, which no caller accepts. */
+/* Loads an integer of any width; false for other types. A u64 above INT64_MAX becomes INT64_MAX, which no caller
+ * accepts. */
 static bool load_integer(qn_gguf_type type, const uint8_t *at, int64_t *value)
 {
     uint64_t bits = 0;
@@ -113,7 +114,7 @@ static bool load_float(qn_gguf_type type, const uint8_t *at, double *value)
     return true;
 }
 
-/* The entry of a key. If it is missing, NULL and a status: QN_ERR_FORMAT if it is required, else QN_OK. */
+/* The entry of a key, or NULL if it is missing: *status is then QN_ERR_FORMAT if it is required, else QN_OK. */
 static const qn_gguf_kv *find_key(const qn_gguf *file, const char *key, bool required, const char *expected, qn_status *status)
 {
     const qn_gguf_kv *kv = qn_gguf_find(file, key);

@@ -1,4 +1,4 @@
-/* Hash tables of key and tensor names, so that a file with millions of them is validated in linear time; and the names and
+/* Hash tables of key and tensor names, which keep validation linear for a file with millions of them; names and
  * sizes of value types. */
 #include "gguf/file.h"
 
@@ -12,7 +12,7 @@ static const qn_string *item_at(const struct qn_name_table *table, size_t index)
     return (const void *)((const char *)table->items + index * table->stride);
 }
 
-/* The slot of a name: the slot that holds it, or the empty slot for its insertion. At most half of the slots are in use. */
+/* The slot of a name, or the empty slot where it would be inserted. At most half of the slots are in use. */
 static size_t *slot_of(const struct qn_name_table *table, const char *name, size_t length)
 {
     for (size_t i = (size_t)qn_keyed_hash(name, length);; i++) {

@@ -1,6 +1,6 @@
-/* Opening one GGUF file: reads all but its tensors' data, which are mapped, and validates the whole structure, so that
- * gguf_get.c and users of tensor data need no bounds checks. Split models are in gguf_split.c. The format is specified in
- * ggml's docs/gguf.md. */
+/* Opens one GGUF file: reads the header, maps the tensors' data, and validates the whole structure, so that
+ * gguf_get.c and users of tensor data need no bounds checks. Split models are in gguf_split.c. The format is
+ * specified in ggml's docs/gguf.md. */
 #include "gguf/file.h"
 
 #include "base/address_space.h"
@@ -24,14 +24,14 @@ _Static_assert(QN_COMMIT_GRANULE % HEADER_STEP == 0, "a granule is read in whole
 /* The unread part of the file. Counts in the file are compared with `left` before memory is allocated for them. */
 struct cursor {
     qn_gguf *file;
-    int fd; /* -1: the header is all there */
+    int fd; /* -1: the whole header is loaded */
     const uint8_t *at;
     size_t left;
-    qn_status failure; /* to read, not to be read as a short file */
+    qn_status failure; /* of reading the file, as opposed to a file that is too short */
     int failure_errno;
 };
 
-/* Makes room for HEADER_STEP bytes of the header. In small pages: few headers are as large as a huge one. */
+/* Makes room for HEADER_STEP bytes of the header. It uses small pages, since few headers fill a huge one. */
 static qn_status grow_header(const qn_gguf *file)
 {
     uint8_t *at = file->header_memory + file->header_read;
@@ -42,7 +42,7 @@ static qn_status grow_header(const qn_gguf *file)
     return QN_OK;
 }
 
-/* Reads on until `end` bytes of the header are there. */
+/* Reads the header up to `end`. */
 static bool load_header(struct cursor *c, size_t end)
 {
     qn_gguf *file = c->file;
@@ -100,7 +100,8 @@ static bool cursor_read_string(struct cursor *c, qn_string *s)
     return s->data != NULL;
 }
 
-/* Names are compared with C strings and printed as such: one with a NUL would be taken for another. */
+/* Whether a name contains a NUL. Names are compared with C strings and printed as such, so it could be taken for
+ * another name. */
 static bool has_nul(qn_string s)
 {
     return s.length && memchr(s.data, '\0', s.length);
@@ -185,7 +186,8 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     return QN_OK;
 }
 
-/* Reads the header of a tensor. For type 42 `bytes` remains 0: locate_tensor sets it from the offset of the next tensor. */
+/* Reads the header of a tensor. For type 42, `bytes` stays 0: locate_tensors sets it from the offset of the next
+ * tensor. */
 static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
 {
     *t = (qn_gguf_tensor){ 0 };
@@ -213,7 +215,8 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
     if (!cursor_read_u32(c, &t->type) || !cursor_read_u64(c, &t->offset))
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its header", file->path,
                        QN_STRING_ARGS(t->name));
-    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type); /* OX2_0 does not occur in files */
+    /* OX2_0 does not occur in files */
+    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type);
     if (!info)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which is not supported", file->path,
                        QN_STRING_ARGS(t->name), t->type);
@@ -245,8 +248,8 @@ static int by_offset(const void *a, const void *b)
     return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
 }
 
-/* Sets the data pointer of a tensor. Checks that its data are aligned, inside the data section, and end before those of
- * `next`, the tensor with the next offset. */
+/* Sets the data pointer of a tensor. Checks that its data is aligned, inside the data section, and ends before that
+ * of `next`, the tensor with the next offset. */
 static qn_status locate_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
                                const qn_gguf_tensor *next)
 {
@@ -329,7 +332,7 @@ static qn_status read_file(qn_gguf *file, int fd)
     return status;
 }
 
-/* The tensors of type 42, and the largest alignment of the model's files. */
+/* Lists the tensors of type 42. *alignment: the largest alignment of the model's files. */
 static size_t list_type_42(const qn_gguf *file, qn_q2_tensor *q2, size_t *alignment)
 {
     size_t n = 0;
@@ -419,8 +422,8 @@ qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
     return find_q2_layout_or_close(out);
 }
 
-/* Maps the data, reads the header. Huge pages, if the file system supports them: reads of 2 MiB and fewer TLB misses. The file
- * is not prefetched, because a caller that reads only the header must not wait for the weights. */
+/* Maps the data and reads the header. Uses huge pages if the file system supports them: reads of 2 MiB, fewer TLB
+ * misses. Does not prefetch the file, because a caller that reads only the header must not wait for the weights. */
 static qn_status read_open(qn_gguf *file, int fd)
 {
     void *memory;
@@ -448,8 +451,8 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
 {
     struct stat st;
     *out = NULL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a pipe,
-                                                                     which is rejected below */
+    /* O_NONBLOCK: open must not wait for the writer of a pipe, which is rejected below */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
     qn_status status = check_regular(path, fd, &st);
@@ -469,7 +472,7 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
 
 /* ---- Changes ---- */
 
-/* The text has the name without folders: clients of a server read it. */
+/* The error text names the file without its folders, since clients of a server read it. */
 static qn_status check_whole(const qn_gguf *file)
 {
     const char *slash = strrchr(file->path, '/');
@@ -493,7 +496,7 @@ static qn_status check_unchanged(const qn_gguf *file)
                : qn_fail(QN_ERR_IO, "%s: was changed or replaced while it was read", file->path);
 }
 
-/* A check of each file of the model. */
+/* Checks each file of the model. */
 static qn_status check_files(const qn_gguf *file, qn_status (*check)(const qn_gguf *file))
 {
     QN_TRY(check(file));

@@ -1,6 +1,6 @@
-/* Split models, as written by llama.cpp's gguf-split: files PREFIX-00001-of-00003.gguf and so on. Each is a GGUF file with the
- * keys split.no (from 0), split.count and split.tensors.count (of all files). The first file has the model's keys; any file
- * may have tensors. This file finds and joins them; gguf_read.c validates each. */
+/* Split models, as written by llama.cpp's gguf-split: files PREFIX-00001-of-00003.gguf and so on. Each is a GGUF
+ * file with the keys split.no (from 0), split.count and split.tensors.count (of all files). The first file has the
+ * model's keys; any file may have tensors. This file finds and joins them; gguf_read.c validates each. */
 #include "gguf/file.h"
 
 #include "base/append.h"
@@ -99,7 +99,7 @@ static qn_status check_part(const qn_gguf *file, uint32_t no, const struct split
     return expect(file, TENSORS, split.n_tensors, given->n_tensors, "as in the model's other files");
 }
 
-/* Checks that all files exist. The error text has the names of missing files as far as they fit, then the number of others. */
+/* Checks that all files exist. The error text names the missing files that fit, then the number of others. */
 static qn_status check_present(const qn_gguf *given, const struct split *split, char *name, char *tail)
 {
     char list[240];
@@ -142,7 +142,7 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
 {
     size_t total = 0, duplicate;
     for (size_t i = 0; i < whole->n_parts; i++)
-        total += whole->parts[i]->n_tensors; /* no overflow: each has a header in memory */
+        total += whole->parts[i]->n_tensors; /* no overflow: each tensor has a header in memory */
     if (total != expected)
         return qn_fail(QN_ERR_FORMAT, "%s: the %zu files of this model have %zu tensors, expected %u by the key '" TENSORS "'",
                        whole->path, whole->n_parts, total, expected);
@@ -162,8 +162,8 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
                    qn_gguf_tensor_path(whole, later), QN_STRING_ARGS(later->name), qn_gguf_tensor_path(whole, earlier));
 }
 
-/* Opens the other files. *file becomes the first file of the model, which owns all others, the given file included. If the
- * first file cannot be opened, *file is unchanged. */
+/* Opens the other files. *file becomes the model's first file, which owns all others, including the given one. If
+ * the first file cannot be opened, *file is unchanged. */
 static qn_status open_others(qn_gguf **file, const struct split *split, char *name, char *tail)
 {
     qn_gguf *given = *file, *first = given;

@@ -1,5 +1,5 @@
-/* The writer of GGUF v3 files: assembles the header in memory, streams the tensors' data to a temporary file, and renames it
- * onto the target (base/atomic_file.h). */
+/* Writes GGUF v3 files: assembles the header in memory, streams the tensors' data to a temporary file, and renames
+ * it to the target (base/atomic_file.h). */
 #include "gguf/file.h"
 
 #include "base/memory.h"
@@ -196,8 +196,8 @@ static qn_status write_padding(qn_gguf_writer *w, size_t size)
     return qn_atomic_file_write(&w->file, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
 }
 
-/* Allocates the disk space in advance, if the file system supports it, so that a full disk is an error now and not hours
- * later. */
+/* Allocates the disk space in advance, if the file system supports it, so that a full disk is an error now rather
+ * than hours later. */
 static qn_status preallocate(qn_gguf_writer *w, size_t header_bytes)
 {
     const off_t size = (off_t)(qn_round_up(header_bytes, QN_GGUF_DEFAULT_ALIGNMENT) + w->data_bytes);

@@ -1,4 +1,4 @@
-/* JSON texts with bounds on depth, size and memory. */
+/* Reads JSON texts with limits on depth, size and memory. */
 #include "gguf/json.h"
 
 #include "gguf/json_decode.h"

@@ -1,4 +1,4 @@
-/* A decoder without recursion: values are put into the array or object that is open, which is on a stack. */
+/* A decoder without recursion: a value is added to the innermost open array or object, which are on a stack. */
 #include "gguf/json_decode.h"
 
 #include "base/append.h"
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of Jansson's values with what malloc adds, rounded up. Tables of arrays and objects double when they are full: an element
- * counts for the table that is left and the one that comes. */
+/* Bytes of Jansson's values, with malloc's overhead, rounded up. Tables of arrays and objects double when they are
+ * full, so an element counts for the old and the new table. */
 enum { NUMBER_COST = 32, STRING_COST = 64, ARRAY_COST = 128, OBJECT_COST = 240, ELEMENT_COST = 24, MEMBER_COST = 120 };
 
-/* Token ids are below it. From so many integers on equal ones are shared. */
+/* Token ids are below SHARED_INTEGERS. From MANY_INTEGERS integers on, equal ones are shared. */
 enum { SHARED_INTEGERS = 1 << 18, MANY_INTEGERS = 1 << 14 };
 
 typedef struct decoder {
@@ -25,12 +25,13 @@ typedef struct decoder {
     size_t flags, max_depth;
     json_error_t *why;
     json_t *root;
-    json_t *open[QN_JSON_DEPTH]; /* [depth] arrays and objects, each in the one before it */
+    json_t *open[QN_JSON_DEPTH]; /* [depth] open arrays and objects, each inside the previous one */
     size_t depth;
-    char *scratch; /* of a string with escapes, of a key */
+    char *scratch; /* for a string with escapes, and for keys */
     size_t cap_scratch;
     size_t n_integers;
-    json_t **shared; /* [SHARED_INTEGERS] the last integer of its low bits, a reference; NULL: there are few integers */
+    json_t **shared; /* [SHARED_INTEGERS] the last integer with these low bits, a reference; NULL: few integers so
+                        far */
 } decoder;
 
 /* ---- Errors ---- */
@@ -45,7 +46,7 @@ static bool fail(decoder *d, enum json_error_code code, const char *what)
     }
     *why = (json_error_t){ .line = line, .column = column, .position = d->at < INT32_MAX ? (int)d->at : INT32_MAX };
     (void)qn_print(why->text, sizeof why->text - 1, "%s", what);
-    why->text[sizeof why->text - 1] = (char)code; /* where Jansson has it */
+    why->text[sizeof why->text - 1] = (char)code; /* where Jansson stores it */
     return false;
 }
 
@@ -71,14 +72,14 @@ static bool take(decoder *d, size_t bytes)
     return !limits || !limits->take || limits->take(limits->user, bytes) || no_memory(d);
 }
 
-/* ---- Where values go ---- */
+/* ---- Adding values ---- */
 
 static json_t *holder(const decoder *d)
 {
     return d->depth ? d->open[d->depth - 1] : NULL;
 }
 
-/* Takes the value, which is NULL without memory. The key is in `scratch`. */
+/* Adds a value and owns it; it is NULL without memory. The key is in `scratch`. */
 static bool put(decoder *d, json_t *value)
 {
     json_t *in = holder(d);
@@ -107,7 +108,7 @@ static bool reserve_scratch(decoder *d, size_t need)
     return true;
 }
 
-/* Four hexadecimal digits; UINT32_MAX: others. */
+/* Reads four hexadecimal digits; UINT32_MAX if they are not. */
 static uint32_t hex_unit(const decoder *d, size_t at)
 {
     uint32_t unit = 0;
@@ -123,7 +124,7 @@ static uint32_t hex_unit(const decoder *d, size_t at)
     return unit;
 }
 
-/* Of the escape \uXXXX at `at`, or of two that are a pair. */
+/* Decodes the escape \uXXXX at `at`, or two that form a pair. */
 static bool decode_unicode(decoder *d, char *out, size_t *n_out)
 {
     enum { REPLACEMENT = 0xfffd };
@@ -160,7 +161,7 @@ static bool decode_escape(decoder *d, char *out, size_t *n_out)
     return true;
 }
 
-/* The end of a string whose first byte is at `at`: its quote. */
+/* Finds the quote that ends a string, whose first byte is at `at`. */
 static bool find_end(decoder *d, size_t *end, bool *has_escapes)
 {
     *has_escapes = false;
@@ -187,7 +188,8 @@ static bool find_end(decoder *d, size_t *end, bool *has_escapes)
     return expected(d, "");
 }
 
-/* A string from its quote on: *out is in the text, or in `scratch`, terminated, where it has escapes or `copies`. */
+/* Decodes a string, from its quote on. *out points into the text, or to a terminated copy in `scratch` if it has
+ * escapes or with `copies`. */
 static bool decode_string(decoder *d, bool copies, const char **out, size_t *n_out)
 {
     size_t end = 0;
@@ -220,7 +222,7 @@ static bool decode_string(decoder *d, bool copies, const char **out, size_t *n_o
 
 static bool put_string(decoder *d)
 {
-    /* The key of an object is in `scratch`, which a value with escapes needs. */
+    /* `scratch` holds the object's key, but a value with escapes needs it. */
     json_t *in = holder(d);
     char *key = NULL;
     const bool is_member = json_is_object(in);
@@ -254,7 +256,7 @@ static size_t count_digits(const decoder *d, size_t at)
     return n;
 }
 
-/* How many bytes a number has; 0: it is none. */
+/* The number of bytes of a number; 0 if it is not one. */
 static size_t number_length(const decoder *d, bool *is_real)
 {
     size_t at = d->at + (d->text[d->at] == '-'), n = count_digits(d, at);
@@ -278,7 +280,7 @@ static size_t number_length(const decoder *d, bool *is_real)
     return at - d->at;
 }
 
-/* False: it has more than 64 bits. */
+/* False if it has more than 64 bits. */
 static bool to_integer(const char *text, size_t length, int64_t *out)
 {
     const bool is_negative = *text == '-';
@@ -310,7 +312,7 @@ static bool put_real(decoder *d, size_t length)
     return take(d, NUMBER_COST) && put(d, json_real(value));
 }
 
-/* An integer that an array may share with itself: a reference; NULL without memory. */
+/* A reference to an integer that equal ones share; NULL without memory. */
 static json_t *shared_integer(decoder *d, int64_t value)
 {
     json_t **kept = &d->shared[(uint64_t)value % SHARED_INTEGERS];
@@ -410,7 +412,7 @@ static bool put_value(decoder *d)
     }
 }
 
-/* A key and its colon. */
+/* Decodes a key and its colon. */
 static bool decode_key(decoder *d)
 {
     const char *key;
@@ -431,7 +433,7 @@ static bool decode_key(decoder *d)
     return true;
 }
 
-/* After a value: the end of what is open, and of what it is in, or a comma. */
+/* Reads what may follow a value: the ends of open arrays and objects, or a comma. */
 static bool after_value(decoder *d)
 {
     for (skip_space(d); d->depth; skip_space(d)) {
@@ -463,7 +465,7 @@ static bool decode(decoder *d)
         if (d->depth > before) {
             skip_space(d);
             if (!is_next(d, json_is_object(holder(d)) ? '}' : ']'))
-                continue; /* its first value */
+                continue; /* its first value comes next */
         }
         if (!after_value(d))
             return false;
@@ -498,7 +500,7 @@ json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_j
     return NULL;
 }
 
-/* Bytes of the characters that are within the first `most` bytes. */
+/* The number of bytes of the characters that end within the first `most` bytes. */
 static size_t whole_characters(const char *text, size_t most)
 {
     size_t n = strnlen(text, most);

@@ -1,4 +1,4 @@
-/* Building automata: nodes and rules, and the checks of a finished automaton. */
+/* Builds automata: nodes and rules, and the checks of a finished automaton. */
 #include "grammar/automaton.h"
 
 #include "base/memory.h"
@@ -121,14 +121,15 @@ qn_status qn_grammar_add_array(qn_grammar *g, uint32_t *id)
     return QN_OK;
 }
 
-/* ---- Which nodes lead to an end ---- */
+/* ---- Nodes that lead to an end ---- */
 
 static bool rule_is_productive(const qn_grammar *g, uint32_t rule)
 {
     return g->nodes[g->rules[rule].entry].productive;
 }
 
-/* Whether there may be members that the object does not name. Their values say so: what follows a value may be one more of them. */
+/* Whether there may be undeclared members. The rules of their values decide, not the nodes: a node after a value leads
+ * back to further such members. */
 static bool has_others(const qn_grammar *g, const qn_object_rule *o)
 {
     if (!o->additional || !o->others)
@@ -180,15 +181,15 @@ static bool is_productive(const qn_grammar *g, const qn_node *n)
     return false;
 }
 
-/* Nodes of a rule are made one after the other, each behind those it leads to and its entry last; rules call those made behind
- * them. In this order most nodes follow from others at once. */
+/* Finds most productive nodes in one pass. A rule's nodes are made one after the other, each after those it leads
+ * to, with the entry last; rules call rules that are made after them. */
 static void find_most_productive(qn_grammar *g)
 {
     uint32_t end = 0;
     for (size_t rule = 0; rule < g->n_rules; rule++) {
         const uint32_t entry = g->rules[rule].entry;
         if (entry != QN_NODE_NEVER && entry < end)
-            return; /* not in this order */
+            return; /* this grammar has another order */
         end = entry != QN_NODE_NEVER ? entry : end;
     }
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -196,7 +197,7 @@ static void find_most_productive(qn_grammar *g)
     for (size_t rule = g->n_rules; rule-- > 0;) {
         const uint32_t entry = g->rules[rule].entry;
         size_t before = rule;
-        if (entry == QN_NODE_NEVER) /* inlined where it is called */
+        if (entry == QN_NODE_NEVER) /* a rule that was inlined */
             continue;
         while (before > 0 && g->rules[before - 1].entry == QN_NODE_NEVER)
             before--;
@@ -210,7 +211,7 @@ static void find_most_productive(qn_grammar *g)
 static qn_status find_productive(qn_grammar *g)
 {
     find_most_productive(g);
-    bool forward = false; /* nodes follow from those before or behind them: both ways in turn */
+    bool forward = false; /* passes alternate in direction, since nodes may depend on earlier or later ones */
     for (bool is_changed = true; is_changed; forward = !forward) {
         is_changed = false;
         for (size_t i = 0; i < g->n_nodes; i++) {
@@ -235,13 +236,13 @@ static qn_status find_productive(qn_grammar *g)
 
 typedef struct left_calls {
     const qn_grammar *g;
-    uint32_t *calls, *first; /* rules called by a rule before a byte; [n_rules + 1] */
+    uint32_t *calls, *first; /* rules that a rule may call before its first byte; [n_rules + 1] */
     size_t n, capacity;
     uint32_t *marks, mark, *stack;
     bool *nullable; /* rules that derive the empty text */
 } left_calls;
 
-/* Visits what a rule reaches without a byte; true if it reaches its end. */
+/* Visits the nodes that a rule reaches without reading a byte. *reaches_end: the end is among them. */
 static qn_status visit_rule(left_calls *l, uint32_t rule, bool *reaches_end)
 {
     const qn_grammar *g = l->g;
@@ -290,7 +291,7 @@ static qn_status find_left_calls(left_calls *l, uint64_t *steps)
     return QN_OK;
 }
 
-/* Depth-first; a rule that is met while it is open calls itself first. */
+/* Depth-first search. A rule that is reached while it is open is left-recursive. */
 static qn_status refuse_cycles(left_calls *l, uint8_t *colors, uint32_t *next)
 {
     enum { NEW, OPEN, DONE };

@@ -1,7 +1,8 @@
-/* The automaton of a grammar: nodes, of which some are whole DFAs, JSON strings or keys of an object; and its builder.
+/* The automaton of a grammar, and its builder. A node may be a single byte, a whole DFA, a JSON string or a key of an
+ * object.
  *
- * A rule is a node at which a call begins. A call pushes a frame with the node to which it returns and with what an object or
- * an array of the rule counts: the properties seen, the number of items. */
+ * A rule is entered by a call at its entry node. The call pushes a frame: the node to return to, and the counters of
+ * the rule's object or array (properties seen, number of items). */
 #ifndef QN_GRAMMAR_AUTOMATON_H
 #define QN_GRAMMAR_AUTOMATON_H
 
@@ -12,18 +13,18 @@
 #define QN_UNLIMITED UINT32_MAX
 
 enum {
-    QN_GRAMMAR_NODES = 1 << 17,       /* most nodes of a grammar */
-    QN_GRAMMAR_RULES = 1 << 15,       /* most rules */
-    QN_GRAMMAR_PROPERTIES = 256,      /* most properties of an object */
-    QN_GRAMMAR_SPELLED = 1024,        /* most bytes of a property's name, as JSON spells it */
-    QN_GRAMMAR_ITEMS = 1024,          /* most items of an array that have schemas of their own */
-    QN_GRAMMAR_STEPS = 3 << 20,       /* most steps of a compilation: some ns each */
-    QN_GRAMMAR_DFA_STEPS = 1 << 20,   /* most steps of a DFA */
-    QN_GRAMMAR_MASK_STEPS = 1 << 22,  /* most steps of a mask */
-    QN_GRAMMAR_QUICK_STEPS = 1 << 18, /* most steps of a mask for which others wait */
-    QN_GRAMMAR_TOKEN_STEPS = 1 << 18, /* most steps of the bytes that are read at once */
-    QN_GRAMMAR_CHECK_STEPS = 1 << 16, /* most steps of a token that is checked before a mask is made */
-    QN_GRAMMAR_NESTED = 64,           /* most nested groups of a regular expression or GBNF rule */
+    QN_GRAMMAR_NODES = 1 << 17,       /* limit of a grammar's nodes */
+    QN_GRAMMAR_RULES = 1 << 15,       /* limit of its rules */
+    QN_GRAMMAR_PROPERTIES = 256,      /* limit of an object's properties */
+    QN_GRAMMAR_SPELLED = 1024,        /* limit of the bytes of a property's name, as JSON spells it */
+    QN_GRAMMAR_ITEMS = 1024,          /* limit of the items of an array with schemas of their own */
+    QN_GRAMMAR_STEPS = 3 << 20,       /* limit of the steps of a compilation; a step takes a few ns */
+    QN_GRAMMAR_DFA_STEPS = 1 << 20,   /* limit of the steps of one DFA */
+    QN_GRAMMAR_MASK_STEPS = 1 << 22,  /* limit of the steps of a mask */
+    QN_GRAMMAR_QUICK_STEPS = 1 << 18, /* limit of the steps of a mask for which other requests wait */
+    QN_GRAMMAR_TOKEN_STEPS = 1 << 18, /* limit of the steps of one token's bytes */
+    QN_GRAMMAR_CHECK_STEPS = 1 << 16, /* limit of the steps of checking a token before a mask is made */
+    QN_GRAMMAR_NESTED = 64,           /* limit of nested groups of a regular expression or GBNF rule */
     QN_NODE_NEVER = 0,                /* node 0: nothing follows */
     QN_NODE_FINAL = 1                 /* node 1: the output may end */
 };
@@ -31,18 +32,19 @@ enum {
 typedef enum qn_node_kind {
     QN_NEVER,
     QN_FINAL,
-    QN_BYTE,   /* one byte of lo..hi, then next */
-    QN_DFA,    /* a text of dfa `a`, then next */
-    QN_STRING, /* the rest of a JSON string by strings[a], its quote included, then next */
-    QN_KEY,    /* the rest of a key of objects[a], the byte behind it included */
-    QN_REST,   /* next, for one more member of objects[a] that it does not name, if there may be one */
-    QN_TEXT, /* a text of the characters and of the dfa of strings[a], then next. The node before it is a QN_DFA that does not count */
+    QN_BYTE,   /* a byte from lo to hi, then next */
+    QN_DFA,    /* a text that dfas[a] accepts, then next */
+    QN_STRING, /* the rest of a JSON string of strings[a] and its quote, then next */
+    QN_KEY,    /* the rest of a key of objects[a] and the byte after it */
+    QN_REST,   /* next, for one more undeclared member of objects[a], if it may have one */
+    QN_TEXT,   /* a text with the lengths and the DFA of strings[a], then next. The node before it is a QN_DFA without
+                lengths */
     QN_SPLIT,  /* next or a */
-    QN_CALL,   /* rule `a`, lo levels deeper, then next */
-    QN_RETURN, /* to the frame's node */
-    QN_MEMBER, /* of objects[a]: `}` or a key; lo: 1 before the first member */
-    QN_ITEM,   /* of arrays[a]: lo 1: `]` or the first item; 0: `]` or a comma; 2: an item */
-    QN_INDENT  /* a line end and two spaces for each level of the frame, and lo more levels, then next */
+    QN_CALL,   /* rule `a` with its indentation lo levels deeper, then next */
+    QN_RETURN, /* to the node of the frame */
+    QN_MEMBER, /* in objects[a]: `}` or a key; lo: 1 before the first member */
+    QN_ITEM,   /* in arrays[a]: lo 1: `]` or the first item; 0: `]` or a comma; 2: an item */
+    QN_INDENT  /* a line end, and two spaces for each level of the frame plus lo, then next */
 } qn_node_kind;
 
 typedef struct qn_node {
@@ -51,20 +53,22 @@ typedef struct qn_node {
     uint32_t next, a;
 } qn_node;
 
-/* A deterministic automaton. State 0 is dead, 1 the start. From every other state some text is accepted. */
+/* A deterministic automaton. State 0 is dead, state 1 is the start; from every other state an accepting state can be
+ * reached. */
 typedef struct qn_dfa {
     uint32_t n_states, n_classes;
     uint8_t class_of[256];
     uint32_t *next;  /* [n_states, n_classes] */
     uint8_t *accept; /* [n_states] */
-    /* Of a finished grammar: */
-    bool takes_line_ends; /* U+000A or U+000D follows some state */
-    uint32_t *alike;      /* [n_states] qn_dfa_alike; NULL: of few states, which are soon followed */
+    /* Set by qn_dfa_prepare: */
+    bool takes_line_ends; /* some state accepts U+000A or U+000D next */
+    uint32_t *alike;      /* [n_states] the state that follows any character, as text_class.c says; NULL in small
+                             DFAs, which are fast without */
 } qn_dfa;
 
-/* How escapes may be used in a string. A key must not spell a declared name differently: ASCII has one spelling. Where
- * declared names are outside ASCII (QN_STRING_KEY_UNICODE) all other characters of a key are as they are, or all are escapes
- * in lower case. */
+/* How a string may use escapes. A key must not spell a declared name in a second way, so each ASCII character has
+ * one spelling. If declared names have characters outside ASCII (QN_STRING_KEY_UNICODE), a key has all its other
+ * characters unescaped, or all as \uXXXX in lower case. */
 typedef enum qn_string_form { QN_STRING_VALUE, QN_STRING_KEY, QN_STRING_KEY_UNICODE, QN_STRING_FORMS } qn_string_form;
 
 typedef struct qn_string_rule {
@@ -82,25 +86,27 @@ typedef struct qn_object_rule {
     uint32_t n_properties;
     qn_spelling *spellings; /* [n_spellings] ascending */
     uint32_t n_spellings;
-    uint32_t *values;      /* [n_properties] nodes after the key's quote */
-    uint32_t *value_rules; /* [n_properties] what those nodes call */
+    uint32_t *values;      /* [n_properties] the node after the key's quote */
+    uint32_t *value_rules; /* [n_properties] the rule that this node calls */
     uint64_t required[4], usable[4];
     uint32_t n_required, min, max;
     bool additional;
     bool is_ordered;                      /* properties come in their order, then additional ones */
-    uint8_t end;                          /* the byte behind a key */
-    uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node behind it, and its rule */
-    uint32_t others;                      /* or in its place the QN_REST node of such keys, */
+    uint8_t end;                          /* the byte after a key */
+    uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node after it, and the rule
+                                             of its value */
+    uint32_t others;                      /* alternative to rest: the QN_REST node of such keys, */
     uint32_t *other_rules, n_other_rules; /* and the rules of their values */
-    uint32_t close_empty, close;          /* nodes of `}`: at once, or behind a member */
+    uint32_t close_empty, close;          /* nodes of `}`: in an empty object, and after a member */
     uint32_t first, more;                 /* nodes of the first key's quote; of a comma and a key */
 } qn_object_rule;
 
 typedef struct qn_array_rule {
     uint32_t min, max, n_prefix;
-    uint32_t *items;      /* [n_prefix + 1] nodes of items, each calls its rule and continues; the last is for the rest */
-    uint32_t *item_rules; /* [n_prefix + 1] */
-    uint32_t close_empty, close; /* nodes of `]`: at once, or behind an item */
+    uint32_t *items;             /* [n_prefix + 1] node of an item: it calls the item's rule and continues; the last is for
+                             all further items */
+    uint32_t *item_rules;        /* [n_prefix + 1] */
+    uint32_t close_empty, close; /* nodes of `]`: in an empty array, and after an item */
     uint32_t first, comma;       /* nodes that lead to the first item, and to the next */
 } qn_array_rule;
 
@@ -125,8 +131,8 @@ struct qn_grammar {
     uint64_t steps; /* of the compilation */
 };
 
-/* The machine of JSON strings: string_next(form)[state][byte] is the next state, QN_STRING_REJECTED, or QN_STRING_END at the
- * quote. State 0 is between characters. */
+/* qn_string_machine - the transitions of JSON strings in a form: [state][byte] is the next state,
+ * QN_STRING_REJECTED, or QN_STRING_END for the quote. State 0 is between two characters. */
 enum { QN_STRING_STATES = 80, QN_STRING_REJECTED = 255, QN_STRING_END = 254 };
 typedef uint8_t qn_string_table[QN_STRING_STATES][256];
 const qn_string_table *qn_string_machine(qn_string_form form);
@@ -136,25 +142,27 @@ const qn_string_table *qn_string_machine(qn_string_form form);
 qn_status qn_grammar_begin(qn_grammar **out);
 qn_status qn_grammar_add_node(qn_grammar *g, qn_node node, uint32_t *id);
 qn_status qn_grammar_add_rule(qn_grammar *g, const char *name, uint32_t *rule);
-qn_status qn_grammar_add_dfa(qn_grammar *g, qn_dfa *dfa, uint32_t *id); /* takes the DFA */
+qn_status qn_grammar_add_dfa(qn_grammar *g, qn_dfa *dfa, uint32_t *id); /* owns the DFA from here on */
 qn_status qn_grammar_add_string(qn_grammar *g, qn_string_rule rule, uint32_t *id);
 qn_status qn_grammar_add_object(qn_grammar *g, uint32_t *id); /* zeroed */
 qn_status qn_grammar_add_array(qn_grammar *g, uint32_t *id);
 
-/* qn_grammar_finish - check and prepare: no left recursion, the root derives a text, dead alternatives are closed. */
+/* qn_grammar_finish - checks and prepares a grammar: it refuses left recursion (QN_ERR_INVALID) and a root without
+ * any text, and removes alternatives that cannot end. */
 qn_status qn_grammar_finish(qn_grammar *g, uint32_t root_rule);
 
-/* qn_grammar_rule_of - the name of the rule that has a node, for errors. */
+/* qn_grammar_rule_of - the name of the rule that a node belongs to, for errors. */
 const char *qn_grammar_rule_of(const qn_grammar *g, uint32_t node);
 
-/* qn_grammar_refuse_empty - QN_ERR_INVALID for a rule without texts, with the rule that it needs and that has none itself. */
+/* qn_grammar_refuse_empty - QN_ERR_INVALID for a rule that derives no text; the message names the innermost rule
+ * that causes it. */
 qn_status qn_grammar_refuse_empty(const qn_grammar *g, uint32_t rule);
 
 void qn_dfa_free(qn_dfa *dfa);
 
 /* ---- Expressions ---- */
 
-/* What regular expressions, GBNF rules and the scalars of schemas are read to, and DFAs are made of. */
+/* Regular expressions, GBNF rules and the scalars of schemas are parsed to expressions, from which DFAs are made. */
 typedef enum qn_expr_kind {
     QN_EXPR_EMPTY,
     QN_EXPR_CLASS,
@@ -167,11 +175,11 @@ typedef enum qn_expr_kind {
 
 typedef struct qn_expr {
     uint8_t kind;
-    bool calls;              /* it contains a QN_EXPR_CALL */
+    bool calls;              /* contains a QN_EXPR_CALL */
     uint32_t child, sibling; /* 0: none */
     uint32_t dfa;            /* its DFA in the grammar, + 1; 0: none yet */
-    uint32_t a, b;           /* CLASS: ranges [a, a + b); BYTES: one byte a..b; REPEAT: from a to b times; CALL: rule a,
-                                or `child` in its place, of weight b */
+    uint32_t a, b;           /* CLASS: ranges [a, a + b); BYTES: one byte a..b; REPEAT: from a to b times; CALL: rule
+                                a, or `child` instead, with b as its weight */
 } qn_expr;
 
 typedef struct qn_range {
@@ -186,69 +194,73 @@ typedef struct qn_exprs {
 
 void qn_exprs_free(qn_exprs *x);
 qn_status qn_expr_add(qn_exprs *x, qn_expr expr, uint32_t *id);
-/* A class of code points; sorted and merged. Negated: all others but surrogates. */
+/* Adds a class of code points. The ranges are sorted and merged in place. negated: all other code points except
+ * surrogates. */
 qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, uint32_t *id);
-/* Appends `child` to the children of a CAT or ALT; *last is the last child, 0 at first. */
+/* Appends `child` to the children of a CAT or ALT. *last is the last child, 0 at first. */
 void qn_expr_append(qn_exprs *x, uint32_t parent, uint32_t *last, uint32_t child);
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id);
-/* The characters of a text in UTF-8, which a JSON string may spell differently. */
+/* Adds the characters of a UTF-8 text. In a JSON string they may be spelled with escapes. */
 qn_status qn_expr_characters(qn_exprs *x, const char *text, size_t length, uint32_t *id);
-/* One of two characters, which may be the same. */
+/* Adds one of two ASCII characters, which may be equal. */
 qn_status qn_expr_either(qn_exprs *x, char a, char b, uint32_t *id);
-/* `child` from min to max times; QN_UNLIMITED: any number of times from min on. */
+/* Adds `child` repeated min to max times; max QN_UNLIMITED: no limit. */
 qn_status qn_expr_repeat(qn_exprs *x, uint32_t child, uint32_t min, uint32_t max, uint32_t *id);
-/* Texts of min to max code points, line ends among them. */
+/* Adds any text of min to max code points, line ends included. */
 qn_status qn_expr_any(qn_exprs *x, uint32_t min, uint32_t max, uint32_t *id);
 
-/* About how many NFA states an expression has, at most `most` + 1. */
+/* qn_expr_weigh - estimates the number of NFA states of an expression, counting to `most` + 1 at most. */
 uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most);
 
-/* qn_expr_regex - read a regular expression.
+/* qn_expr_regex - parses a regular expression.
  *
- *   search   it may match anywhere unless ^ and $ say otherwise (a schema's pattern); else it matches the whole
+ *   search   true: it may match anywhere unless ^ and $ say otherwise, as a schema's pattern; false: it matches the
+ *            whole text
  *   what     names it in errors */
 qn_status qn_expr_regex(qn_exprs *x, const char *regex, size_t length, bool search, const char *what, uint32_t *id);
 
-/* qn_dfa_compile - the DFA of an expression without calls.
+/* qn_dfa_compile - makes the DFA of an expression without calls.
  *
- *   in_string   characters as JSON strings spell them; else UTF-8
- *   steps       counted up, QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS, or QN_GRAMMAR_DFA_STEPS more than before */
+ *   in_string   true: characters as JSON strings spell them; false: UTF-8
+ *   steps       is increased; QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS, or after QN_GRAMMAR_DFA_STEPS in this call */
 qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps, qn_dfa *out);
 
-/* qn_dfa_trim - lead to state 0 what leads to nothing that is accepted. QN_ERR_INVALID if nothing is. */
+/* qn_dfa_trim - redirects transitions to state 0 if no accepting state can be reached from their target.
+ * QN_ERR_INVALID if nothing is accepted. */
 qn_status qn_dfa_trim(qn_dfa *dfa, const char *what, uint64_t *steps);
 
-/* qn_dfa_without_words - the DFA of UTF-8 texts that contain none of some words.
+/* qn_dfa_without_words - makes the DFA of all UTF-8 texts that contain none of the words.
  *
  *   words   [n_words] ASCII, not empty */
 qn_status qn_dfa_without_words(const char *const *words, size_t n_words, const char *what, uint64_t *steps, qn_dfa *out);
 
-/* qn_dfa_meet - the DFA of the texts of `a` that are texts of `b` too, or that are not. QN_ERR_INVALID if there is none. */
+/* qn_dfa_meet - makes the DFA of the texts that `a` accepts and `b` accepts too, or with `without` does not.
+ * QN_ERR_INVALID if there are none. */
 qn_status qn_dfa_meet(const qn_dfa *a, const qn_dfa *b, bool without, const char *what, uint64_t *steps, qn_dfa *out);
 
-/* qn_dfa_prepare - find what masks need of a DFA that is finished. steps: as in qn_dfa_compile. */
+/* qn_dfa_prepare - computes the data that masks need from a finished DFA. steps: as in qn_dfa_compile. */
 qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps);
 
-/* qn_dfa_takes - whether a text is one of a DFA. */
+/* qn_dfa_takes - whether a DFA accepts a text. */
 bool qn_dfa_takes(const qn_dfa *dfa, const char *text, size_t length);
 
-/* qn_dfa_count - make a DFA of JSON strings accept only those of min to max characters. Unchanged after an error. */
+/* qn_dfa_count - restricts a DFA of JSON strings to min to max characters. After an error it is unchanged. */
 qn_status qn_dfa_count(qn_dfa *dfa, uint32_t min, uint32_t max, const char *what, uint64_t *steps);
 
-/* qn_expr_number - the expression of JSON's numbers from min to max. With bounds a number other than 0 that has an exponent has
- * one digit from 1 to 9 before the point, and is one that a double can hold. */
+/* qn_expr_number - the expression of JSON's numbers from min to max. If there are bounds, a number other than 0 with
+ * an exponent has one digit from 1 to 9 before the point, and is in the range of doubles. */
 enum { QN_BOUND_DIGITS = 360 };
-typedef struct qn_decimal { /* a magnitude: digits without leading, and without trailing zeros */
+typedef struct qn_decimal { /* a magnitude: digits, without leading zeros, and without trailing zeros in the fraction */
     bool exclusive;
     char integer[QN_BOUND_DIGITS], fraction[QN_BOUND_DIGITS];
 } qn_decimal;
 typedef struct qn_bound {
     bool present, negative;
-    qn_decimal plain, scientific; /* the bound of numbers without exponent, and of those with one */
+    qn_decimal plain, scientific; /* the bound for numbers without an exponent, and for numbers with one */
 } qn_bound;
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id);
 
-/* qn_grammar_add_expr - nodes that read a text of the expression and go on to `next`. */
+/* qn_grammar_add_expr - adds nodes that read a text of the expression and continue at `next`. */
 qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next, uint32_t *entry);
 
 /* ---- Running ---- */
@@ -262,24 +274,25 @@ typedef struct qn_config {
 
 typedef struct qn_frame {
     uint32_t node, parent;
-    uint16_t depth, level; /* level: objects and arrays that are open, where QN_CALL counts them */
+    uint16_t depth, level; /* level: number of open objects and arrays, as QN_CALL counts them */
     uint32_t count;
     uint64_t seen[4];
 } qn_frame;
 
 struct qn_grammar_state {
     const qn_grammar *grammar;
-    qn_config *configs; /* the current ones are [0, n_configs); those of a look-ahead are behind them */
+    qn_config *configs; /* [0, n_configs) are current; a look-ahead appends its own */
     qn_frame *frames;   /* frame 0 returns to QN_NODE_FINAL */
     size_t n_configs, n_frames, config_capacity, frame_capacity;
-    uint64_t met[32];          /* a bit of 2048 for each configuration of the set that is being made, by its hash */
-    uint64_t steps, max_steps; /* of the mask, or of the bytes that are read at once */
-    uint64_t mask_steps;       /* the most of a mask */
-    bool failed;               /* no memory, or too many steps */
-    bool was_too_ambiguous;    /* the bytes that were read last were refused for that */
+    uint64_t met[32];          /* bloom filter of the set in construction: one of 2048 bits for each configuration,
+                                  by its hash */
+    uint64_t steps, max_steps; /* of the current mask, or of the bytes being read */
+    uint64_t mask_steps;       /* limit of a mask */
+    bool failed;               /* out of memory, or too many steps */
+    bool was_too_ambiguous;    /* the last bytes were refused because they took too many steps */
 };
 
-/* qn_state_begin - begin to count the steps of a mask, or of bytes that are read. */
+/* qn_state_begin - restarts the step counter, for a mask or for bytes to be read. */
 static inline void qn_state_begin(qn_grammar_state *s, uint64_t max_steps)
 {
     s->steps = 0;
@@ -287,47 +300,51 @@ static inline void qn_state_begin(qn_grammar_state *s, uint64_t max_steps)
     s->failed = false;
 }
 
-/* qn_state_pay - count steps, of a few ns each. What a request can make longer pays for its length. */
+/* qn_state_pay - counts steps of a few ns each. All work whose length a request can influence must be counted. */
 static inline void qn_state_pay(qn_grammar_state *s, uint64_t steps)
 {
     s->steps += steps;
     s->failed |= s->steps > s->max_steps;
 }
 
-/* qn_state_step - the configurations after a byte: reads [begin, end) of state->configs, appends them at `at`, from end on.
- * Returns their end; `at` itself if the byte may not follow. Frames are appended; truncate n_frames to undo. */
+/* qn_state_step - computes the configurations after a byte. It reads [begin, end) of state->configs and writes the
+ * new ones at `at`, at or after end. Returns their end, or `at` itself if the byte may not follow. It appends
+ * frames: reset n_frames to undo. */
 size_t qn_state_step(qn_grammar_state *state, size_t begin, size_t end, size_t at, uint8_t byte);
 
-/* qn_state_takes - whether a byte may follow a configuration. True for some of an object's keys that may not. */
+/* qn_state_takes - whether a byte may follow a configuration. True for some bytes of object keys that may not. */
 bool qn_state_takes(qn_grammar_state *state, const qn_config *config, uint8_t byte);
 
-/* qn_state_add_bytes - adds the bytes that may follow a configuration, and for an object's keys some that may not. */
+/* qn_state_add_bytes - adds the bytes that may follow a configuration; for object keys it adds some that may not. */
 void qn_state_add_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
 
-/* qn_state_follow - the configurations behind the nodes of [begin, end), before their first byte: appends them at `at`, from
- * end on, returns their end. */
+/* qn_state_follow - the configurations after the nodes of [begin, end) have ended, before the next byte. Writes them
+ * at `at`, at or after end; returns their end. */
 size_t qn_state_follow(qn_grammar_state *state, size_t begin, size_t end, size_t at);
 
-/* qn_state_adds_key - whether a key that the object does not name may begin at a QN_KEY configuration. */
+/* qn_state_adds_key - whether an undeclared key may begin at a QN_KEY configuration. */
 bool qn_state_adds_key(const qn_grammar_state *state, const qn_config *config);
 
-/* qn_state_additional_key - the QN_STRING configuration of a QN_KEY one if what follows is of no declared name. Appends a frame. */
+/* qn_state_additional_key - the QN_STRING configuration of a QN_KEY one, for a key that is not a declared name.
+ * Appends a frame. */
 qn_config qn_state_additional_key(qn_grammar_state *state, const qn_config *config);
 
-/* qn_state_text_step - a QN_TEXT configuration after a byte; false: it may not follow. qn_state_text_may_end - whether the text may. */
+/* qn_state_text_step - moves a QN_TEXT configuration over a byte; false if the byte may not follow. */
 bool qn_state_text_step(const qn_grammar *g, qn_config *config, uint8_t byte);
+
+/* qn_state_text_may_end - whether the text of a QN_TEXT configuration may end here. */
 bool qn_state_text_may_end(const qn_grammar *g, const qn_config *config);
 
-/* qn_state_declared_bytes - adds the bytes with which the key continues as a declared name, or ends as one. */
+/* qn_state_declared_bytes - adds the bytes with which a key continues as a declared name, or ends as one. */
 void qn_state_declared_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
 
-/* qn_state_advance - qn_grammar_state_advance, with at most so many steps for each 256 bytes. */
+/* qn_state_advance - qn_grammar_state_advance, with a limit of max_steps for each 256 bytes. */
 bool qn_state_advance(qn_grammar_state *state, const char *bytes, size_t length, uint64_t max_steps);
 
-/* qn_state_accepts - qn_grammar_state_accepts, with steps that are counted to those before. */
+/* qn_state_accepts - qn_grammar_state_accepts, without resetting the step counter. */
 bool qn_state_accepts(qn_grammar_state *state, const char *bytes, size_t length);
 
-/* qn_state_has_final - whether a configuration of [begin, end) is QN_NODE_FINAL. */
+/* qn_state_has_final - whether [begin, end) contains a configuration at QN_NODE_FINAL. */
 bool qn_state_has_final(const qn_grammar_state *state, size_t begin, size_t end);
 
 #endif

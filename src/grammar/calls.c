@@ -1,5 +1,5 @@
-/* Tool calls as chat templates print them. Their nodes are made from the end to the beginning; arguments are rules of schemas, in the
- * form xml those of schema_xml.c. */
+/* The grammar of tool calls, as chat templates print them. Nodes are made from the end to the beginning. Arguments
+ * are rules of schemas; in the form xml, those of schema_xml.c. */
 #include "grammar/schema.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static qn_status add_delimiter(qn_schema_compiler *c, const qn_output_delimiter 
 
 /* ---- Calls ---- */
 
-/* Whether values of a type, or of a list of them, may be objects. */
+/* Whether a type, or a list of types, includes objects. */
 static bool may_be_object(json_t *type)
 {
     json_t *name;
@@ -40,18 +40,18 @@ static bool may_be_object(json_t *type)
     return !json_is_array(type) && (!json_is_string(type) || !strcmp(json_string_value(type), "object"));
 }
 
-/* The arguments' schema as one of objects, owned by the compiler. */
+/* The schema of the arguments, restricted to objects. Owned by the compiler. */
 static qn_status find_schema(qn_schema_compiler *c, const json_t *function, const char *what, json_t **schema)
 {
     const json_t *given = qn_output_tool_schema(function);
     *schema = json_is_object(given) ? json_copy((json_t *)given) : json_object();
     QN_TRY(qn_schema_own(c, *schema));
     if (!may_be_object(json_object_get(*schema, "type")))
-        return qn_fail(QN_ERR_INVALID, "%s: the type of its arguments has no objects, expected 'object'", what);
+        return qn_fail(QN_ERR_INVALID, "%s: the type of its arguments is not 'object'", what);
     return json_object_set_new(*schema, "type", json_string("object")) ? qn_schema_no_memory() : QN_OK;
 }
 
-/* From the name of a function to `next`, behind the last brace or tag. */
+/* From the name of a function to `next`, which follows the last brace or tag. */
 static qn_status add_function(call_compiler *k, const json_t *function, uint32_t next, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
@@ -84,7 +84,7 @@ static qn_status add_function(call_compiler *k, const json_t *function, uint32_t
     return status;
 }
 
-/* From behind call_open to `next`, behind call_close. */
+/* From after call_open to `next`, which follows call_close. */
 static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
@@ -104,7 +104,7 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
         const char *name = json_string_value(json_object_get(function, "name"));
         if (calls->name && name && strcmp(name, calls->name) != 0)
             continue;
-        if (name && json_object_get(names, name)) /* arguments of one would fit the schema of the other */
+        if (name && json_object_get(names, name)) /* arguments of one would fit the other's schema */
             return qn_fail(QN_ERR_INVALID, "tools: two tools have the name '%.60s'", name);
         if (name && json_object_set_new(names, name, json_true()))
             return qn_schema_no_memory();
@@ -113,7 +113,7 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
         QN_TRY(qn_schema_or(c, node, &functions));
     }
     if (functions == QN_NODE_NEVER)
-        return qn_fail(QN_ERR_INVALID, "tools: %s%s", calls->name ? "there is none of the name " : "there are none",
+        return qn_fail(QN_ERR_INVALID, "tools: %s%s", calls->name ? "none has the name " : "the list is empty",
                        calls->name ? calls->name : "");
     if (is_xml)
         return qn_schema_literal(c, "\n<function=", functions, entry);
@@ -134,7 +134,8 @@ static qn_status add_llama3(call_compiler *k, uint32_t *entry)
     return qn_schema_or(c, node, entry);
 }
 
-/* Content in place of calls. Newlines may come first, as before calls: a model that has written one can still choose. */
+/* Content instead of calls. Newlines may come first, as before calls, so a model that has written one can still
+ * choose. */
 static qn_status add_format(call_compiler *k, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;

@@ -1,5 +1,5 @@
-/* Tokens that end a JSON string, by what follows the quote: where a string may end anywhere, what follows is walked once for
- * all of them. */
+/* Tokens that close a JSON string, grouped by their bytes after the quote. Where a string may end anywhere, each
+ * group is checked once for all its tokens. */
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
@@ -19,7 +19,7 @@ static bool have_equal_bytes(const qn_trie_text *a, const qn_trie_text *b)
     return a->length == b->length && !memcmp(a->text, b->text, a->length);
 }
 
-/* What follows the quotes, of the tokens that close; [n] */
+/* The bytes after the quote of each token that closes. texts: [n]. Returns their number. */
 static size_t find_texts(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form, qn_closers *closers,
                          qn_trie_text *texts)
 {
@@ -47,7 +47,7 @@ static size_t count_tokens(const qn_grammar_vocab *v, const qn_trie_text *texts,
     return n_tokens;
 }
 
-/* Fills the groups; texts becomes one text of each, with the group as its value. */
+/* Fills the groups. `texts` is reduced to one text for each group, with the group as its value. */
 static void make_groups(const qn_grammar_vocab *v, qn_trie_text *texts, size_t n, qn_closers *closers)
 {
     uint32_t n_tokens = 0;

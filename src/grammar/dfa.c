@@ -1,5 +1,5 @@
-/* From an expression to a DFA: Thompson's NFA and the subset construction over characters, which are few states, then the same
- * over bytes, with each character as UTF-8 or a JSON string spells it. Both are bounded. */
+/* From an expression to a DFA: Thompson's NFA and the subset construction over characters, which gives few states,
+ * then both again over bytes, with each character in UTF-8 or as a JSON string spells it. Both are bounded. */
 #include "grammar/automaton.h"
 
 #include "base/keyed_hash.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Single bytes of an expression are symbols behind the code points. */
+/* Single bytes of an expression are symbols after the code points. */
 enum {
     MAX_NFA = 1 << 16,
     BASE_STEPS = 64,
@@ -28,12 +28,13 @@ typedef struct edge {
     bool is_empty;
 } edge;
 
-/* Ends of characters that lead to a state, whatever they are: so many bytes of UTF-8, or so many hexadecimal digits. */
+/* Ends of characters that lead to a state, whatever their value: 1 to 3 bytes of UTF-8, or 1 to 3 hexadecimal
+ * digits. */
 enum { TAIL_BYTES = 3, TAIL_DIGITS = 3, TAILS = TAIL_BYTES + TAIL_DIGITS };
 
 typedef struct nfa_state {
-    int32_t first;         /* edge, or NONE */
-    uint32_t tails[TAILS]; /* the states before its tails, of one byte first; 0: not made yet */
+    int32_t first;         /* index of an edge, or NONE */
+    uint32_t tails[TAILS]; /* the states before its tails, shortest first; 0: not made yet */
 } nfa_state;
 
 typedef struct nfa {
@@ -82,8 +83,8 @@ static qn_status add_empty(nfa *m, uint32_t from, uint32_t to)
 
 /* ---- Characters ---- */
 
-/* The state before `n` bytes of any value that end a character of UTF-8 and lead to `to`. All characters share them, so that
- * DFAs have few states. */
+/* The state that reads the last `n` bytes of a UTF-8 character, of any value, and continues at `to`. All characters
+ * share these states, which keeps DFAs small. */
 static qn_status add_bytes_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
 {
     *state = to;
@@ -147,7 +148,7 @@ static qn_status add_hex_digits(nfa *m, uint32_t from, uint32_t to, uint32_t lo,
     return add_edge(m, from, to, false, (uint8_t)('A' + lo), (uint8_t)('A' + hi - 10));
 }
 
-/* As add_bytes_tail, of hexadecimal digits. */
+/* As add_bytes_tail, for hexadecimal digits. */
 static qn_status add_digits_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
 {
     *state = to;
@@ -163,7 +164,7 @@ static qn_status add_digits_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
     return QN_OK;
 }
 
-/* The four digits behind \u. */
+/* The four digits after \u. */
 static qn_status add_hex(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
     for (int i = 1; i < 4; i++) {
@@ -202,7 +203,7 @@ static qn_status add_escape(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uin
     return add_hex(m, u, to, lo, hi);
 }
 
-/* Characters above U+FFFF as two escapes. */
+/* Characters above U+FFFF, as two escapes. */
 static qn_status add_pairs(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
     lo -= 0x10000;
@@ -311,7 +312,8 @@ typedef struct builder {
     nfa *m;
     qn_dfa dfa;       /* without class_of */
     uint32_t *bounds; /* [n_classes + 1] the first symbols of the classes */
-    uint32_t *sets;   /* concatenated: NFA states of each DFA state that have edges of bytes or accept, ascending */
+    uint32_t *sets;   /* concatenated, for each DFA state: its NFA states that accept or have edges of symbols,
+                         ascending */
     size_t n_sets, set_capacity;
     uint32_t *set_of; /* [n_states + 1] offsets */
     size_t set_of_capacity, next_capacity, accept_capacity;
@@ -342,7 +344,7 @@ static int compare_u32(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Appends the closure of the NFA states to b->sets, without making it a state. */
+/* Appends the closure of NFA states to b->sets. It does not make it a DFA state. */
 static qn_status add_closure(builder *b, const uint32_t *states, size_t n, size_t *count)
 {
     const nfa *m = b->m;
@@ -384,7 +386,7 @@ static size_t slot_of(const builder *b, const uint32_t *set, size_t count)
     return qn_keyed_hash(set, count * sizeof *set) & b->slot_mask;
 }
 
-/* Twice the slots, half of which the states fill at most. */
+/* Doubles the hash table, which is at most half full. */
 static qn_status grow_slots(builder *b)
 {
     const size_t n = b->slots ? 2 * (b->slot_mask + 1) : FIRST_SLOTS;
@@ -403,7 +405,7 @@ static qn_status grow_slots(builder *b)
     return QN_OK;
 }
 
-/* The DFA state of the closure of NFA states; 0 for none. */
+/* The DFA state of the closure of NFA states; 0 if the closure is empty. */
 static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *state)
 {
     size_t count;
@@ -440,7 +442,7 @@ static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *
     return QN_OK;
 }
 
-/* The transitions of a DFA state: targets are sorted into classes by counting. */
+/* Sets the transitions of a DFA state. A counting sort groups the targets by class. */
 static qn_status add_transitions(builder *b, uint32_t state)
 {
     const nfa *m = b->m;
@@ -468,7 +470,7 @@ static qn_status add_transitions(builder *b, uint32_t state)
             b->target_of[c + 1] += b->target_of[c];
         n = 0;
     }
-    uint32_t next = 0, before = 0, n_before = 0; /* neighbours often go on alike */
+    uint32_t next = 0, before = 0, n_before = 0; /* neighbouring classes often have the same targets */
     for (uint32_t c = 0, begin = 0; c < n_classes; begin = b->target_of[c++]) {
         const uint32_t count = b->target_of[c] - begin;
         if (count != n_before || (count && memcmp(b->targets + begin, b->targets + before, count * sizeof *b->targets) != 0))
@@ -521,7 +523,7 @@ static uint32_t class_of(const builder *b, uint32_t symbol)
     return low;
 }
 
-/* Classes: symbols that no edge tells apart. */
+/* Computes the classes: sets of symbols that no edge tells apart. */
 static qn_status set_classes(builder *b)
 {
     size_t n = 0;
@@ -587,7 +589,7 @@ static qn_status add_symbols(nfa *m, uint32_t from, uint32_t to, uint32_t lo, ui
     return m->in_string ? add_spelled(m, from, to, lo, hi) : add_utf8(m, from, to, lo, hi);
 }
 
-/* The NFA over bytes of a DFA over symbols, with the same states and `accept` behind them. */
+/* The NFA over bytes of a DFA over symbols. It has the same states, followed by `accept`. */
 static qn_status add_bytes(nfa *m, const builder *b, uint32_t *accept)
 {
     const qn_dfa *d = &b->dfa;
@@ -616,7 +618,7 @@ static void set_class_of(builder *b)
         b->dfa.class_of[byte] = (uint8_t)class_of(b, byte);
 }
 
-/* Whether all that follows is ASCII, so that characters are bytes. */
+/* Whether all transitions are on ASCII, so that characters are bytes. */
 static bool is_ascii(const builder *b)
 {
     const qn_dfa *d = &b->dfa;
@@ -627,7 +629,7 @@ static bool is_ascii(const builder *b)
     return d->n_classes <= 256;
 }
 
-/* The DFA over bytes of one over characters that are ASCII; bytes above have the class of what never follows. */
+/* Turns a DFA over ASCII characters into one over bytes. Bytes above 0x7f get a class that never follows. */
 static void take_ascii(builder *b, qn_dfa *out)
 {
     for (uint32_t byte = 0; byte < 256; byte++)
@@ -673,7 +675,7 @@ qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const
     return status;
 }
 
-/* Which states lie between two characters of a JSON string: of a state's ways all do or none. */
+/* Finds the states that lie between two characters of a JSON string. All paths to a state agree on that. */
 static void find_aligned(const qn_dfa *d, uint8_t *machine_of, uint32_t *queue)
 {
     const qn_string_table *table = qn_string_machine(QN_STRING_VALUE);

@@ -1,4 +1,4 @@
-/* DFAs of texts and from others: texts without some words, and what two DFAs have in common. */
+/* DFAs of texts that contain none of some words, and intersection and difference of two DFAs. */
 #include "grammar/automaton.h"
 
 #include "base/memory.h"
@@ -20,10 +20,10 @@ static qn_status no_memory(const char *what)
 
 /* ---- Texts without words ---- */
 
-/* States: none, between characters with nothing of a word read, inside characters, and behind parts of words. */
+/* States: dead, between characters with no part of a word read, inside a character, and after a part of a word. */
 enum { DEAD, ROOT, NEED_1, NEED_2, NEED_3, AFTER_E0, AFTER_ED, AFTER_F0, AFTER_F4, FIRST_PART };
 
-/* Classes of bytes that are no ASCII. */
+/* Classes of bytes outside ASCII. */
 enum { INVALID, LOW, MIDDLE, HIGH, LEAD_2, LEAD_E0, LEAD_3, LEAD_ED, LEAD_F0, LEAD_4, LEAD_F4, PLAIN, FIRST_WORD_CLASS };
 
 static uint8_t class_of_foreign(int byte)
@@ -37,7 +37,7 @@ static uint8_t class_of_foreign(int byte)
     return byte == 0xf0 ? LEAD_F0 : byte < 0xf4 ? LEAD_4 : byte == 0xf4 ? LEAD_F4 : INVALID;
 }
 
-/* From between two characters to inside one. */
+/* Transitions from between two characters to inside one. */
 static void set_leads(uint32_t *next)
 {
     static const uint8_t to[][2] = { { LEAD_2, NEED_1 },    { LEAD_E0, AFTER_E0 }, { LEAD_3, NEED_2 },   { LEAD_ED, AFTER_ED },
@@ -68,7 +68,7 @@ static void set_classes(qn_dfa *d, const char *const *words, size_t n_words)
                 d->class_of[(uint8_t)*c] = (uint8_t)d->n_classes++;
 }
 
-/* A tree of the words. */
+/* Adds the words as a tree. */
 static void add_words(qn_dfa *d, const char *const *words, size_t n_words, uint8_t *is_word)
 {
     for (size_t i = 0; i < n_words; i++) {
@@ -83,7 +83,7 @@ static void add_words(qn_dfa *d, const char *const *words, size_t n_words, uint8
     }
 }
 
-/* Where a word does not go on, the longest end of what was read that begins another does: Aho and Corasick's automaton. */
+/* Aho and Corasick's links: where a word does not continue, the longest suffix of the text that begins a word does. */
 static void link(qn_dfa *d, uint32_t *fallback, uint32_t *queue, uint8_t *is_word)
 {
     size_t n = 0;
@@ -142,10 +142,10 @@ qn_status qn_dfa_without_words(const char *const *words, size_t n_words, const c
 typedef struct pairs {
     const qn_dfa *a, *b;
     bool without;
-    uint32_t *number_of; /* [states of a, states of b] the state that a pair is; 0: none yet */
-    uint32_t (*of)[2];   /* the pair that a state is */
+    uint32_t *number_of; /* [states of a, states of b] the state that a pair has; 0: none yet */
+    uint32_t (*of)[2];   /* the pair of each state */
     size_t of_capacity, next_capacity, accept_capacity;
-    uint8_t classes[256][2]; /* of each class: those of the two */
+    uint8_t classes[256][2]; /* for each class: its class in either DFA */
     qn_dfa out;
 } pairs;
 

@@ -1,4 +1,4 @@
-/* Expressions: their memory, classes of characters, literals. What an expression means is for dfa.c and gbnf.c. */
+/* Expressions: memory, classes of characters, literals. dfa.c and nodes.c turn them into automata. */
 #include "grammar/automaton.h"
 
 #include "base/memory.h"

@@ -1,15 +1,16 @@
-/* Forced text: what a grammar goes on with where only one text may follow, and the tokens of it that a model would have, whatever
- * comes behind them. */
+/* Forced text: the only text that may follow, and those of its canonical tokens that stay the same whatever text
+ * comes after it. */
 #include "grammar/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    MOST_CONTEXT = 256,                               /* bytes of the text before */
-    MOST_TEXT = MOST_CONTEXT + QN_GRAMMAR_FORCED + 1, /* with one more byte */
-    MOST_LONGER = 512,                                /* tokens that are checked; of more one is taken to follow */
-    MOST_ENDS = 64 /* bytes from which such a token may reach behind the text; of more none is kept */
+    MOST_CONTEXT = 256,                               /* bytes of the preceding text */
+    MOST_TEXT = MOST_CONTEXT + QN_GRAMMAR_FORCED + 1, /* and one more byte */
+    MOST_LONGER = 512,                                /* tokens to check; if there are more, one is assumed to follow */
+    MOST_ENDS = 64 /* last bytes of the text where a longer token may begin; if such a token begins earlier, nothing
+                      is kept */
 };
 
 /* ---- The text ---- */
@@ -22,13 +23,13 @@ static bool takes(qn_grammar_state *s, size_t config, int byte)
     return follows;
 }
 
-/* The steps that were counted are no longer left. */
+/* Subtracts the counted steps from *left. */
 static void spend(const qn_grammar_state *s, uint64_t *left)
 {
     *left -= s->steps < *left ? s->steps : *left;
 }
 
-/* The only byte that may follow; -1: there is none, there are several, the output may end, or it takes too many steps. */
+/* The only byte that may follow. -1: none or several may, the output may end, or it takes too many steps. */
 static int find_forced_byte(qn_grammar_state *s, uint64_t *left)
 {
     int found = -1;
@@ -75,11 +76,11 @@ qn_status qn_state_forced(qn_grammar_state *s, qn_forced *forced)
 
 typedef struct pieces {
     qn_token tokens[MOST_TEXT];
-    size_t ends[MOST_TEXT]; /* in the text */
+    size_t ends[MOST_TEXT]; /* offsets in the text */
     size_t n;
 } pieces;
 
-/* The canonical tokens of a text; none if they are not of its bytes: it is not normalised, or a byte has no token. */
+/* Tokenises a text. p->n is 0 if the tokens do not have the text's bytes: it was normalised, or a byte has no token. */
 static qn_status cut(const qn_tokenizer *tokenizer, const char *text, size_t length, pieces *p)
 {
     int32_t *tokens;
@@ -103,7 +104,7 @@ static qn_status cut(const qn_tokenizer *tokenizer, const char *text, size_t len
     return status;
 }
 
-/* The first token that begins at a byte; p->n: none does. */
+/* The first token that begins at byte `begin`; p->n if none does. */
 static size_t find_begin(const pieces *p, size_t begin)
 {
     for (size_t i = 0; i < p->n; i++)
@@ -112,19 +113,20 @@ static size_t find_begin(const pieces *p, size_t begin)
     return p->n;
 }
 
-/* ---- What may come behind ---- */
+/* ---- Text after the forced text ---- */
 
-/* A text [begin, length) that is forced, behind one that is there; `after` is the state behind it, NULL where a mark follows. */
+/* A forced text [begin, length), after the context [0, begin). `after` is the state after it, or NULL if a mark
+ * follows. */
 typedef struct part {
     const qn_grammar_vocab *v;
     const qn_tokenizer *tokenizer;
     qn_grammar_state *after;
-    uint64_t next[4]; /* the bytes that may follow, and perhaps others */
+    uint64_t next[4]; /* the bytes that may follow, and perhaps some others */
     char text[MOST_TEXT];
     size_t begin, length;
 } part;
 
-/* Whether a token that begins as the text from `at` on does may follow it, and goes on behind it. */
+/* Whether the grammar allows a token that begins at `at`, contains the rest of the text and continues after it. */
 static bool has_longer(const part *p, size_t at)
 {
     const size_t n = p->length - at;
@@ -149,7 +151,8 @@ static bool has_longer(const part *p, size_t at)
     return false;
 }
 
-/* How many tokens from `first` on are those of another text too. */
+/* Limits *n to the number of tokens from `first` on that the tokenisation of the text's first `length` bytes has,
+ * too. */
 static qn_status keep_common(const part *p, size_t length, const pieces *all, size_t first, size_t *n)
 {
     pieces other;
@@ -162,9 +165,9 @@ static qn_status keep_common(const part *p, size_t length, const pieces *all, si
     return QN_OK;
 }
 
-/* Of *n tokens from `first` on, those that stay whatever follows. No token that reaches behind the text begins before `longer`: so
- * any tokens of the whole have a border from there on, before which they are those of the text up to it. What splits texts into
- * words looks at the next character: some are tried. */
+/* Limits *n to the tokens from `first` on that stay the same whatever text follows. No token that crosses the end of
+ * the text begins before `longer`. So any tokenisation of a longer text has a token border from there on, and before
+ * it the tokens of the text up to it. The splitting into words depends on the next character: several are tried. */
 static qn_status keep_stable(part *p, const pieces *all, size_t first, size_t *n)
 {
     static const char probes[] = "aA0\" \n.,";
@@ -193,14 +196,14 @@ static qn_status keep_stable(part *p, const pieces *all, size_t first, size_t *n
     return QN_OK;
 }
 
-/* Appends the tokens of a part; *is_whole: they are all of its text. */
+/* Appends the tokens of a part. *is_whole: they cover its whole text. */
 static qn_status add_part(part *p, qn_token *tokens, size_t *n_tokens, bool *is_whole)
 {
     pieces all;
     QN_TRY(cut(p->tokenizer, p->text, p->length, &all));
     const size_t first = find_begin(&all, p->begin);
     size_t n = 0, end = p->begin;
-    for (; first + n < all.n; n++) { /* those of the grammar's vocabulary */
+    for (; first + n < all.n; n++) { /* only tokens of the grammar's vocabulary */
         size_t length;
         const char *bytes = qn_grammar_vocab_bytes(p->v, all.tokens[first + n], &length);
         if (!bytes || end + length != all.ends[first + n] || memcmp(bytes, p->text + end, length) != 0)
@@ -217,7 +220,7 @@ static qn_status add_part(part *p, qn_token *tokens, size_t *n_tokens, bool *is_
 
 /* ---- Texts with marks ---- */
 
-/* The last bytes of the text that tokens end with: up to a special token, and at most MOST_CONTEXT. */
+/* Takes the last bytes of the tokens' text as context: those after the last special token, at most MOST_CONTEXT. */
 static qn_status find_context(part *p, const qn_token *tokens, size_t n)
 {
     size_t begin = MOST_CONTEXT;

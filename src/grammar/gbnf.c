@@ -1,5 +1,5 @@
-/* Grammars in llama.cpp's syntax: read to an expression for each rule. Rules that are in no recursion, and call none that is,
- * are inlined where they are called, so that they become parts of DFAs. */
+/* Grammars in llama.cpp's syntax. Each rule is parsed to an expression. Rules that are not recursive and call no
+ * recursive rule are inlined where they are called, so that they become parts of DFAs. */
 #include "grammar/automaton.h"
 
 #include "base/keyed_hash.h"
@@ -25,7 +25,7 @@ typedef struct reader {
     size_t n, at, line;
     int depth;
     uint32_t *slots;  /* [SLOTS] rules by name, + 1 */
-    uint32_t *bodies; /* [capacity] expressions of the rules, 0: not defined yet */
+    uint32_t *bodies; /* [capacity] expression of each rule, 0: not defined yet */
     size_t capacity;
     struct measure *measures; /* [n_rules] */
 } reader;
@@ -48,7 +48,7 @@ static bool take(reader *r, char c)
     return true;
 }
 
-/* Skips blanks and comments, and with `lines` line ends. */
+/* Skips blanks and comments; with `lines` also line ends. */
 static void skip_space(reader *r, bool lines)
 {
     for (; r->at < r->n; r->at++) {
@@ -287,9 +287,9 @@ static qn_status take_rule(reader *r)
 /* ---- Inlining ---- */
 
 typedef struct measure { /* of a rule or an expression */
-    uint64_t weight;     /* about how many NFA states it has */
+    uint64_t weight;     /* estimated number of NFA states */
     uint32_t height;
-    bool is_flat; /* it calls flat rules only */
+    bool is_flat; /* it calls only flat rules */
 } measure;
 
 static measure measure_expr(const reader *r, uint32_t id)
@@ -313,7 +313,7 @@ static measure measure_expr(const reader *r, uint32_t id)
     return m;
 }
 
-/* Calls of flat rules get the rule's expression; `calls` is set anew. */
+/* Replaces calls of flat rules by the rule's expression. Sets `calls` again and returns it. */
 static bool inline_calls(reader *r, uint32_t id)
 {
     qn_expr *e = &r->x.items[id];
@@ -336,7 +336,7 @@ static qn_status inline_rules(reader *r)
     r->measures = calloc(n, sizeof *r->measures);
     if (!r->measures)
         return qn_fail(QN_ERR_MEMORY, "grammar: no memory for %zu rules", n);
-    bool forward = false; /* rules call those before or behind them: both ways in turn */
+    bool forward = false; /* passes alternate in direction, since rules may call earlier or later ones */
     for (bool is_changed = true; is_changed; forward = !forward) {
         is_changed = false;
         for (size_t k = 0; k < n; k++) {
@@ -364,7 +364,7 @@ static qn_status compile(reader *r)
     skip_space(r, true);
     while (r->at < r->n) {
         QN_TRY(take_rule(r));
-        if (g->steps > QN_GRAMMAR_STEPS) /* by names that hash alike */
+        if (g->steps > QN_GRAMMAR_STEPS) /* names with equal hashes can cause this */
             return qn_fail(QN_ERR_UNSUPPORTED, "grammar: line %zu: too many rules", r->line);
     }
     for (size_t i = 0; i < g->n_rules; i++)
@@ -376,7 +376,7 @@ static qn_status compile(reader *r)
         return qn_fail(QN_ERR_INVALID, "grammar: there is no rule 'root'");
     QN_TRY(inline_rules(r));
     QN_TRY(qn_grammar_add_node(g, (qn_node){ .kind = QN_RETURN }, &end));
-    for (size_t i = 0; i < g->n_rules; i++) { /* flat rules are not called */
+    for (size_t i = 0; i < g->n_rules; i++) { /* flat rules are no longer called */
         uint32_t entry;
         if (r->measures[i].is_flat && i != root)
             continue;

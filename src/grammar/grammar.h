@@ -1,18 +1,19 @@
-/* Constrained output: which bytes, and which tokens, may follow.
+/* Constrained output: which bytes and which tokens may follow.
  *
- * A grammar is compiled from a JSON schema, "any JSON", a regular expression, a list of choices or a GBNF text to a byte-level
- * pushdown automaton. A state is what the automaton has read so far. A vocabulary prepared once for a tokeniser answers for a
- * state which tokens may follow. A match joins the three to the callbacks of a request (quern/scheduler.h).
+ * A grammar is compiled from a JSON schema, "any JSON", a regular expression, a list of choices or a GBNF text to a
+ * byte-level pushdown automaton. A state records what the automaton has read. A vocabulary is prepared once for a
+ * tokeniser and computes which tokens may follow a state. A match joins the three to the callbacks of a request
+ * (quern/scheduler.h).
  *
- * Bounds. Compilation takes a bounded number of nodes, DFA states and steps: a text that exceeds them is refused in
- * milliseconds (QN_ERR_UNSUPPORTED, with the place). So do masks, and the reading of a text: what exceeds their steps does not
- * follow, and masks are refused. A state has at most QN_GRAMMAR_THREADS alternatives and QN_GRAMMAR_DEPTH
- * open calls, one for each array or object of JSON: what would exceed them may not follow.
+ * Bounds. Compilation is limited in nodes, DFA states and steps: a grammar that exceeds them is refused in milliseconds
+ * (QN_ERR_UNSUPPORTED, with the place). A mask that takes too many steps is refused, and a text that takes too many may
+ * not follow. A state has at most QN_GRAMMAR_THREADS alternatives and QN_GRAMMAR_DEPTH open calls, one for each open
+ * array or object of JSON; a byte that would exceed them may not follow.
  *
- * White space of JSON is that of a qn_json_space (quern/grammar.h). There is none before or after the document.
+ * JSON's white space follows a qn_json_space (quern/grammar.h). There is none before or after the document.
  *
- * Threads: grammars are immutable and shared freely; a vocabulary locks its cache; states and matches belong to one thread at
- * a time, but for what is said at qn_grammar_match. */
+ * Threads: grammars are immutable and may be shared; a vocabulary locks its cache; a state or match belongs to one
+ * thread at a time, except as said at qn_grammar_match. */
 #ifndef QN_GRAMMAR_GRAMMAR_H
 #define QN_GRAMMAR_GRAMMAR_H
 
@@ -30,244 +31,261 @@
 enum { QN_GRAMMAR_THREADS = 512, QN_GRAMMAR_DEPTH = 256 };
 
 typedef struct qn_grammar_options {
-    bool strict; /* an unsupported keyword is QN_ERR_UNSUPPORTED; else it is ignored */
-    bool closed; /* objects that have properties and do not say whether there are additional ones have none */
+    bool strict; /* true: an unsupported keyword is QN_ERR_UNSUPPORTED; false: it is ignored */
+    bool closed; /* objects with properties but without additionalProperties allow no others */
     qn_json_style style;
 } qn_grammar_options;
 
-/* qn_grammar_from_schema - compile a JSON schema.
+/* qn_grammar_from_schema - compiles a JSON schema.
  *
  *   schema    an object or a boolean; not kept. `#` and `#/...` references are resolved in it
- *   options   NULL for all 0
+ *   options   NULL: all 0
  *   out       free it with qn_grammar_free (quern/grammar.h)
  *
- * Supported: type, enum, const, properties, patternProperties, required, additionalProperties, minProperties, maxProperties,
- * items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format), minimum, maximum,
- * exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), if, then, else (as
- * alternatives: schema_if.c), not (of strings), $ref, $defs, definitions, $anchor,
- * nullable. Annotations are skipped. A schema without a type has those that its keywords are about, or all if it has none.
- * Constants are those that fit all other keywords.
+ * Supported: type, enum, const, properties, patternProperties, required, additionalProperties, minProperties,
+ * maxProperties, items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format),
+ * minimum, maximum, exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf
+ * (merged), if, then, else (as alternatives: schema_if.c), not (of strings), $ref, $defs, definitions, $anchor,
+ * nullable. Annotations are skipped. A schema without a type has the types to which its keywords apply, or all if it
+ * has no such keywords. Of the constants, those that fit all other keywords are allowed.
  *
- * strict refuses what could let through a value that does not validate: alternatives of oneOf that are not shown to exclude
- * each other, nullable, formats that are not known, and minProperties beyond the required ones and one more where names are
- * free.
+ * Strict mode refuses what could accept a value that does not validate: alternatives of oneOf that are not shown to be
+ * disjoint, nullable, unknown formats, and minProperties greater than the number of required properties plus one if
+ * names are free.
  *
- * Each property occurs at most once; additional keys may repeat. In strings of enum, const, pattern and in the names of
- * properties an ASCII character has one spelling, its short escape where JSON needs one; others may be written as \uXXXX. In
- * an object with a property outside ASCII, keys have all other characters as they are, or all as \uXXXX in lower case.
+ * Each declared property occurs at most once; additional keys may repeat. In strings of enum, const and pattern and in
+ * names of properties, an ASCII character has one spelling, its short escape if JSON needs one; other characters may be
+ * written as \uXXXX. In an object with a declared name outside ASCII, a key has all such characters unescaped, or all
+ * as \uXXXX in lower case.
  *
- * QN_ERR_INVALID       the schema is malformed, or nothing validates; with the path in the schema. Numbers of its keywords are
- *                      checked wherever they stand, whether their branch has values or not
- * QN_ERR_UNSUPPORTED   an unsupported keyword in strict mode, a least count above INT32_MAX (a greatest one is none), or the
- *                      schema is too large: work and memory are bounded, whatever it repeats or refers to */
+ * QN_ERR_INVALID       the schema is malformed, or no value validates; with the path in the schema. Numbers in keywords
+ *                      are checked wherever they stand, even in branches that have no values
+ * QN_ERR_UNSUPPORTED   an unsupported keyword in strict mode, a minimum count above INT32_MAX (such a maximum is no
+ *                      limit), or a schema that is too large: work and memory are bounded, whatever it repeats or
+ *                      refers to */
 qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options *options, qn_grammar **out);
 
-/* qn_grammar_from_json - compile "any JSON value", or with `object` "any JSON object". */
+/* qn_grammar_from_json - compiles "any JSON value", or with `object` "any JSON object". */
 qn_status qn_grammar_from_json(bool object, qn_json_style style, qn_grammar **out);
 
-/* qn_grammar_from_regex - compile a regular expression that the whole output matches.
+/* qn_grammar_from_regex - compiles a regular expression that the whole output must match.
  *
- * ECMAScript's syntax with the u flag: alternatives, groups, classes, \d \w \s \D \W \S, \xHH, \uHHHH, \u{H}, quantifiers
- * (lazy ones as greedy). ^ and $ are allowed at the ends only. Back references, look-around, word boundaries and \p are
- * QN_ERR_UNSUPPORTED. Characters are code points in UTF-8. */
+ * ECMAScript's syntax with the u flag: alternatives, groups, classes, \d \w \s \D \W \S, \xHH, \uHHHH, \u{H},
+ * quantifiers (lazy ones are greedy). ^ and $ are allowed only at the ends. Back references, look-around, word
+ * boundaries and \p are QN_ERR_UNSUPPORTED. Characters are code points in UTF-8. */
 qn_status qn_grammar_from_regex(const char *regex, size_t length, qn_grammar **out);
 
-/* qn_grammar_from_choices - compile a list of texts, one of which is the output. At least one; UTF-8 is not required. */
+/* qn_grammar_from_choices - compiles a list of texts, at least one; the output is one of them. They need not be
+ * UTF-8. */
 qn_status qn_grammar_from_choices(const char *const *choices, size_t n_choices, qn_grammar **out);
 
-/* qn_grammar_from_gbnf - compile a grammar in llama.cpp's syntax, whose rule `root` is the output. Left recursion and rules
- * that derive no text are QN_ERR_INVALID, naming the rule. */
+/* qn_grammar_from_gbnf - compiles a grammar in llama.cpp's syntax; the output is a text of its rule `root`. Left
+ * recursion and rules that derive no text are QN_ERR_INVALID; the message names the rule. */
 qn_status qn_grammar_from_gbnf(const char *text, size_t length, qn_grammar **out);
 
-/* Delimiters of an output that are tokens of the vocabulary: bytes that no text in UTF-8 has, so that they are no part of texts. */
+/* Marks: bytes that stand for delimiters of the output that are special tokens. They never occur in UTF-8, so no
+ * text contains them. */
 enum { QN_MARK_CALL_OPEN = 0xf8, QN_MARK_CALL_CLOSE, QN_MARK_THINK_OPEN, QN_MARK_THINK_CLOSE, QN_MARKS_END };
 
 typedef struct qn_grammar_calls {
-    const qn_output_params *output; /* the form of calls, and their delimiters */
+    const qn_output_params *output; /* the form of calls and their delimiters */
     const json_t *tools;            /* as in qn_output_params */
     const char *name;               /* the only function that may be called; NULL: any */
-    bool is_lazy;   /* text may come first. The grammar begins behind the first call_open, but in the form llama3,
-                                       where it has the text: what begins with neither a brace nor space is no call */
-    bool is_single; /* at most one call. Always in the form llama3 */
-    json_t *format; /* a schema: content that fits it may come in place of calls, which are not lazy then; NULL: none */
+    bool is_lazy;                   /* text may come first. The grammar begins after the first call_open. In the form llama3 it
+                       covers the text too: an answer that begins with neither a brace nor a space is text */
+    bool is_single;                 /* at most one call; always so in the form llama3 */
+    json_t *format; /* NULL, or a schema: content that fits it may come instead of calls, which are not lazy then */
     bool is_format_strict;
-    qn_json_style style; /* of arguments and the format */
+    qn_json_style style; /* of arguments and of the format */
 } qn_grammar_calls;
 
-/* qn_grammar_from_calls - compile the tool calls of an answer: one or several, as chat templates print them.
+/* qn_grammar_from_calls - compiles the tool calls of an answer, one or several, as chat templates print them.
  *
- * Arguments follow the tools' schemas; objects that have properties and do not say whether there are additional ones have none.
- * Keywords that are not supported are errors for tools with `strict`, else ignored. In the form xml, strings are raw text up to
+ * Arguments follow the tools' schemas; objects with properties but without additionalProperties allow no others.
+ * Unsupported keywords are errors for tools with `strict`, else ignored. In the form xml, strings are raw text up to
  * "\n</parameter>".
  *
- * QN_ERR_INVALID       a tool without a name, two of one name, or a malformed schema; no tool of the name
- * QN_ERR_UNSUPPORTED   the form has no calls; an unsupported keyword; a name that the form cannot have */
+ * QN_ERR_INVALID       a tool without a name, two with one name, a malformed schema, or no tool has the name
+ * QN_ERR_UNSUPPORTED   the form has no calls, a keyword is unsupported, or the form cannot express a name */
 qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out);
 
-/* qn_grammar_share - another reference; returns the grammar. qn_grammar_free (quern/grammar.h) drops one: the last, after the
- * grammar's states and matches. */
+/* qn_grammar_share - adds a reference; returns the grammar. qn_grammar_free (quern/grammar.h) drops one. The last
+ * must be dropped after the grammar's states and matches are freed. */
 qn_grammar *qn_grammar_share(qn_grammar *grammar);
 
-/* qn_grammar_bytes - memory of the grammar. */
+/* qn_grammar_bytes - the memory that the grammar takes, in bytes. */
 size_t qn_grammar_bytes(const qn_grammar *grammar);
 
 /* ---- States ---- */
 
 typedef struct qn_grammar_state qn_grammar_state;
 
-/* qn_grammar_state_create - the state before the first byte. The grammar must outlive it. Free with qn_grammar_state_free. */
+/* qn_grammar_state_create - creates the state before the first byte. The grammar must outlive it. Free it with
+ * qn_grammar_state_free. */
 qn_status qn_grammar_state_create(const qn_grammar *grammar, qn_grammar_state **out);
 qn_status qn_grammar_state_clone(const qn_grammar_state *state, qn_grammar_state **out);
 void qn_grammar_state_free(qn_grammar_state *state);
 
-/* qn_grammar_state_advance - read bytes: true if they may follow, else the state is unchanged. */
+/* qn_grammar_state_advance - reads bytes. Returns false, with the state unchanged, if they may not follow. */
 bool qn_grammar_state_advance(qn_grammar_state *state, const char *bytes, size_t length);
 
 /* qn_grammar_state_accepts - whether bytes may follow. The state is scratch memory, unchanged at return. */
 bool qn_grammar_state_accepts(qn_grammar_state *state, const char *bytes, size_t length);
 
-/* qn_grammar_state_is_finished - whether the output may end here. More may follow all the same. */
+/* qn_grammar_state_is_finished - whether the output may end here. More may be allowed to follow, too. */
 bool qn_grammar_state_is_finished(const qn_grammar_state *state);
 
 /* ---- Masks ---- */
 
-/* A vocabulary as a trie, with the tokens that fit into a JSON string found beforehand, and a cache of the last masks. */
+/* A vocabulary as tries, with precomputed sets of the tokens that fit into a JSON string, and a cache of masks. */
 typedef struct qn_grammar_vocab qn_grammar_vocab;
 
-/* qn_grammar_vocab_create - prepare a tokeniser's vocabulary.
+/* qn_grammar_vocab_create - prepares a tokeniser's vocabulary.
  *
  *   tokenizer   not needed afterwards
- *   output      its delimiters that are tokens are marks of grammars; NULL: none
- *   n_cached    masks to keep, of n_vocab / 8 bytes each; 0: none
+ *   output      its delimiters that are tokens become marks; NULL: none
+ *   n_cached    number of masks to cache, of n_vocab / 8 bytes each; 0: none
  *   out         free it with qn_grammar_vocab_free
  *
- * Control tokens, empty tokens and tokens of more than 255 bytes never follow; end tokens do where the output may end. */
+ * Control tokens, empty tokens and tokens of more than 255 bytes never follow. End tokens follow wherever the output
+ * may end. */
 qn_status qn_grammar_vocab_create(const qn_tokenizer *tokenizer, const qn_output_params *output, size_t n_cached,
                                   qn_grammar_vocab **out);
 void qn_grammar_vocab_free(qn_grammar_vocab *vocab);
 
-/* qn_grammar_vocab_bytes - the bytes of a text token, NULL for control tokens and others that never follow. */
+/* qn_grammar_vocab_bytes - the bytes of a token; NULL for control tokens and others that never follow. */
 const char *qn_grammar_vocab_bytes(const qn_grammar_vocab *vocab, qn_token token, size_t *length);
 
-/* qn_grammar_mask - the tokens that may follow: writes bit t % 32 of allowed[t / 32], (n_vocab + 31) / 32 words.
+/* qn_grammar_mask - writes the tokens that may follow: bit t % 32 of allowed[t / 32], (n_vocab + 31) / 32 words.
  *
- * The state is scratch memory, unchanged at return. QN_ERR_UNSUPPORTED if a grammar is so ambiguous that the mask takes too
- * many steps; allowed is unspecified then. */
+ * The state is scratch memory, unchanged at return. QN_ERR_UNSUPPORTED if the grammar is so ambiguous that the mask
+ * takes too many steps; allowed is unspecified then. */
 qn_status qn_grammar_mask(qn_grammar_vocab *vocab, qn_grammar_state *state, uint32_t *allowed);
 
 /* ---- Requests ---- */
 
-/* A request's state. `accepts` and `mask` are not called at the same time, nor with another function of the match. */
+/* The state of a request. `accepts` and `mask` must not run at the same time, nor at the same time as another
+ * function of the match. */
 typedef struct qn_grammar_match qn_grammar_match;
 
 enum { QN_GRAMMAR_TRIGGERS = 2 };
 
-/* What ends a part of the free text: a text that was written, or a token that was generated. */
+/* The end of a piece of free text: a text that is written, or a token that is generated. */
 typedef struct qn_grammar_trigger_text {
-    const char *text; /* [n] at most 255 bytes, copied; n 0: none */
+    const char *text; /* [n] at most 255 bytes, copied; n = 0: none */
     size_t n;
     qn_token token; /* < 0: none */
 } qn_grammar_trigger_text;
 
-/* Where the grammar begins: the text before is free, end tokens included, until the triggers were met one after the other. What
- * follows the last in the same token must fit already. With an `opening_token` the text up to the first trigger is free only if
- * it is the first token, which it may be; else there is none, and the first trigger counts as met. */
+/* Where the grammar begins. The text before it is free, end tokens included, until the triggers have occurred one
+ * after the other. The bytes after the last trigger in the same token must fit the grammar. With an `opening_token`,
+ * the text before the first trigger is free only if the answer begins with this token, which is always allowed;
+ * otherwise the first trigger counts as seen. */
 typedef struct qn_grammar_start {
     qn_grammar_trigger_text triggers[QN_GRAMMAR_TRIGGERS];
     size_t n_triggers;      /* 0: the grammar begins at the first token */
     qn_token opening_token; /* < 0: none */
-    bool repeats;           /* after an end token, other than in free text, the grammar begins again */
+    bool repeats;           /* after an end token that is not in free text, the grammar begins again */
 } qn_grammar_start;
 
-/* qn_grammar_match_create - the match of a request.
+/* qn_grammar_match_create - creates the match of a request.
  *
  *   vocab, grammar   must outlive it
- *   start            NULL: at the first token
+ *   start            NULL: the grammar begins at the first token
  *   out              free it with qn_grammar_match_free */
 qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *grammar, const qn_grammar_start *start,
                                   qn_grammar_match **out);
 void qn_grammar_match_free(qn_grammar_match *match);
 
-/* qn_grammar_match_clone - a copy, with the same lifetimes. */
+/* qn_grammar_match_clone - copies a match. The copy has the same lifetimes. */
 qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match **out);
 
-/* qn_grammar_match_bytes - memory of the match now, without the grammar. */
+/* qn_grammar_match_bytes - the memory that the match takes now, in bytes, without the grammar. */
 size_t qn_grammar_match_bytes(const qn_grammar_match *match);
 
-/* qn_grammar_match_accepts, qn_grammar_match_mask - accepts and mask of qn_request_params, with the match as `user`.
+/* qn_grammar_match_accepts - `accepts` of qn_request_params, with the match as `user`: whether a token may follow the
+ * answer.
  *
- * QN_ERR_UNSUPPORTED if the grammar is too ambiguous for a mask or a token, if the answer has a token that may not follow, or if
- * no token of the vocabulary may follow it; with the byte of the answer's text and the rule (of schemas: the path); allowed is
- * unspecified then. `accepts`, which threads of steps call, takes fewer steps: it says no where that is not enough,
- * and the mask decides.
- *
- * Distribution. Let p be the softmax of the logits and A the allowed tokens. Checking first gives p(t) for t in A, plus
- * (1 - p(A)) p(t) / p(A) after a rejection: p(t) / p(A), the distribution of masking before sampling. With top-k, top-p or
- * min-p it differs: the first draw is from tokens left by filters of all tokens, not of A. With top-k 2 and probabilities 0.40
- * (rejected), 0.35, 0.25 checking first gives 0.78 and 0.22, masking first 0.58 and 0.42. So qn_grammar_match_check_first says
- * whether `accepts` may be set; where it may not, the request has `mask` alone, which is exact for every filter. */
+ * Threads of steps call it, so it takes fewer steps than a mask may: it returns false if they are not enough, and
+ * the mask decides. */
 bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_token token);
+
+/* qn_grammar_match_mask - the tokens that may follow an answer, as qn_grammar_mask writes them.
+ *
+ * QN_ERR_UNSUPPORTED if the grammar is too ambiguous for a mask or a token, if the answer has a token that may not
+ * follow, or if no token of the vocabulary may follow it; the message has the byte of the answer's text and the rule
+ * (of schemas: the path). `allowed` is unspecified then. */
 qn_status qn_grammar_match_mask(qn_grammar_match *match, const qn_token *answer, size_t n, uint32_t *allowed);
+
+/* qn_grammar_match_check_first - whether a request with this sampling may set `accepts`, which checks the sampled token
+ * before a mask is made. Otherwise it must have `mask` alone, which is exact for every filter.
+ *
+ * Distribution. Let p be the softmax of the logits and A the allowed tokens. Checking first gives p(t) for t in A,
+ * plus (1 - p(A)) p(t) / p(A) after a rejection: p(t) / p(A), the distribution of masking before sampling. With
+ * top-k, top-p or min-p it differs: the first draw is from tokens left by filters of all tokens, not of A. With
+ * top-k 2 and probabilities 0.40 (rejected), 0.35, 0.25 checking first gives 0.78 and 0.22, masking first 0.58 and
+ * 0.42. */
 bool qn_grammar_match_check_first(const qn_sampling *sampling);
 
-/* qn_grammar_match_quick_mask - the mask, if it takes a sixteenth of the steps that qn_grammar_match_mask may take, about a
- * millisecond. False: it takes more, or there is an error, which qn_grammar_match_mask gives. */
+/* qn_grammar_match_quick_mask - the mask, if it takes at most a sixteenth of the steps that qn_grammar_match_mask
+ * may take, about a millisecond. False: it takes more, or there is an error, which qn_grammar_match_mask returns. */
 bool qn_grammar_match_quick_mask(qn_grammar_match *match, const qn_token *answer, size_t n, uint32_t *allowed);
 
-/* qn_grammar_match_masks - the masks of what follows each of `n_more` tokens behind an answer of n.
+/* qn_grammar_match_masks - the masks after each of the `n_more` tokens that come after an answer of n.
  *
  *   answer   [n + n_more]
  *   masks    [n_more, n_words] zeros
  *
- * Returns the number of those that take as many steps together as qn_grammar_match_quick_mask allows. The match is not moved on. */
+ * Returns the number of masks that were made: together they take at most the steps that qn_grammar_match_quick_mask
+ * allows. The match stays where it is. */
 size_t qn_grammar_match_masks(const qn_grammar_match *match, const qn_token *answer, size_t n, size_t n_more, size_t n_words,
                               uint32_t *masks);
 
-/* A state of a grammar, as a hash with a secret of the process. */
+/* The hash of a grammar's state, keyed with a secret of the process. */
 typedef struct qn_grammar_key {
     uint64_t words[2];
 } qn_grammar_key;
 
-/* qn_grammar_match_key - matches of one vocabulary with equal keys have the same mask.
+/* qn_grammar_match_key - the key of the mask: matches of one vocabulary with equal keys have the same mask.
  *
- * Keys of two grammars differ, and compiled grammars are those of a scope (qn_grammar_create_in): so no mask is shared between
- * scopes. The cache of masks has the same keys. Returns false, without a key, in free text, where tokens are not those of the
- * grammar alone, and where qn_grammar_match_mask fails. */
+ * Keys of two grammars differ, and compiled grammars are shared only within a scope (qn_grammar_create_in), so
+ * scopes share no masks. The cache of masks uses the same keys. Returns false, without a key, in free text, where
+ * the grammar alone does not decide, and where qn_grammar_match_mask fails. */
 bool qn_grammar_match_key(qn_grammar_match *match, const qn_token *answer, size_t n, qn_grammar_key *key);
 
 enum { QN_GRAMMAR_FORCED = 256 };
 
 /* qn_grammar_match_forced - the text that must follow.
  *
- *   text     its bytes: the longest one that every output of the grammar goes on with here, marks included, at most
+ *   text     its bytes: the longest text with which every output of the grammar continues here, marks included, at most
  *            QN_GRAMMAR_FORCED bytes. It may end inside a character
- *   length   0 where several bytes may follow or the output may end, in free text, and where the mask fails */
+ *   length   0 if several bytes may follow or the output may end, in free text, and where the mask fails */
 qn_status qn_grammar_match_forced(qn_grammar_match *match, const qn_token *answer, size_t n, char text[QN_GRAMMAR_FORCED],
                                   size_t *length);
 
 /* qn_grammar_match_forced_tokens - tokens that may be appended at once, without sampling.
  *
- *   tokenizer   of the match's vocabulary
- *   sequence    [n] the tokens so far, prompt and answer; its last n_answer ones are the answer
+ *   tokenizer   that of the match's vocabulary
+ *   sequence    [n] the tokens so far, prompt and answer; the last n_answer are the answer
  *   tokens      the tokens that follow; n_tokens 0: none
  *
- * The bytes of the tokens are the beginning of the forced text: decoding under the mask, token by token, writes the same bytes
- * there, whatever the logits and the sampling. The tokens need not be the same: they are those of the canonical tokenisation of
- * the text so far (its last 256 bytes, from the last special token on) with the forced text, where decoding may spell it with
- * others (`"` and `, "` for `", "`). What is sampled behind them follows the canonical tokens, so it may differ.
+ * Their bytes are a prefix of the forced text: decoding under the mask, token by token, writes the same bytes, whatever
+ * the logits and the sampling. The tokens may differ from those: they are the canonical tokenisation of the text so far
+ * (its last 256 bytes, after the last special token) with the forced text, which decoding may spell with other tokens
+ * (`"` and `, "` for `", "`). Later samples follow the canonical tokens, so they may differ, too.
  *
- *   - Tokens of the sequence do not change. Where the canonical tokenisation has a token across the end of the sequence, there are
- *     none.
- *   - Tokens at the end of the forced text are left to the model where another token could take their bytes and some of what
- *     follows: no token that the grammar allows begins in the tokens that are kept and ends behind the forced text.
- *   - Each token may follow by the mask; the match is not moved on.
+ *   - Tokens of the sequence do not change. If a token of the canonical tokenisation crosses the end of the sequence,
+ *   there are none.
+ *   - Tokens at the end of the forced text are left to the model if another token could contain their bytes and some
+ *   that follow: no token that the grammar allows begins within the returned tokens and ends after the forced text.
+ *   - The mask allows each of the tokens. The match stays where it is.
  *
- * Takes 20 us, with the alternatives of 50 tools 150, and 1 us or less where nothing is forced. A grammar that is so ambiguous that it
- * takes much longer has fewer tokens. */
+ * Takes 20 us, 150 us with the alternatives of 50 tools, and at most 1 us if nothing is forced. If the grammar is so
+ * ambiguous that it would take much longer, fewer tokens are returned. */
 qn_status qn_grammar_match_forced_tokens(qn_grammar_match *match, const qn_tokenizer *tokenizer, const qn_token *sequence,
                                          size_t n, size_t n_answer, qn_token tokens[QN_GRAMMAR_FORCED], size_t *n_tokens);
 
-/* qn_grammar_match_is_finished - whether the output may end after the tokens that were seen. */
+/* qn_grammar_match_is_finished - whether the output may end after the tokens read so far. */
 bool qn_grammar_match_is_finished(const qn_grammar_match *match);
 
 #endif

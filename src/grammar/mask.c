@@ -1,6 +1,7 @@
-/* Masks: a walk over the vocabulary's tries with the configurations that each prefix leads to. Where one configuration is left
- * that is a DFA, or all are in JSON strings that go on alike, a table is walked instead; a DFA walks the tries of shapes. Tokens
- * that stay in a JSON string, and texts of a class of characters that a DFA takes whole, are known beforehand. */
+/* Makes masks by walking the vocabulary's tries with the configurations that each prefix leads to. If only one
+ * configuration is left and it is a DFA, or all are in JSON strings that continue alike, a transition table is
+ * walked instead; a DFA walks the tries of shapes. Sets of tokens that stay in a JSON string, and texts of a class
+ * that a DFA accepts whole, are precomputed. */
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
@@ -8,24 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of more configurations that follow a text, it is not found which bytes they take. */
+/* If more configurations than this follow a text, the bytes that they accept are not computed. */
 enum { MAX_FOLLOWING = 8 };
 
-/* From so many alternatives on, it is found what they take together. */
+/* From this number of alternatives on, the bytes that they accept are computed for all of them together. */
 enum { MANY = 8 };
 
-/* What is done in one step: words of a mask that are joined, nodes of a trie that are walked by a table. */
+/* Work that counts as one step: words of a mask that are merged, nodes of a trie walked by a table. */
 enum { JOINED = 16, WALKED = 4 };
 
 typedef struct walker {
     const qn_grammar_vocab *v;
     qn_grammar_state *s;
     const qn_trie_node *nodes;
-    const qn_closers *closers; /* that nodes are of; NULL: of tokens */
+    const qn_closers *closers; /* of the groups that the nodes name; NULL: nodes name tokens */
     uint32_t *allowed;
-    uint32_t added_inside[QN_STRING_FORMS]; /* tokens inside a JSON string are allowed up to so many characters */
-    uint32_t states[QN_TOKEN_BYTES + 1], counts[QN_TOKEN_BYTES + 1]; /* by depth, of the table that is walked */
-    uint8_t characters[QN_TOKEN_BYTES + 1];                          /* states of the JSON string */
+    uint32_t added_inside[QN_STRING_FORMS]; /* number of characters up to which tokens in a JSON string are already
+                                               allowed */
+    uint32_t states[QN_TOKEN_BYTES + 1], counts[QN_TOKEN_BYTES + 1]; /* by depth, of the table walk */
+    uint8_t characters[QN_TOKEN_BYTES + 1];                          /* states of the JSON string, by depth */
 } walker;
 
 static void allow_group(const walker *w, int32_t group)
@@ -54,19 +56,20 @@ static qn_status reserve(qn_grammar_state *s, size_t n)
 
 /* ---- Alternatives ---- */
 
-/* Configurations by what they do with a byte: [begin, dfas) each for itself, [dfas, strings) in the same state of a DFA,
- * [strings, end) in JSON strings that go on alike, keys of no declared name included. The latter are walked as the copies
- * [end, top). */
+/* Configurations by how they read a byte: [begin, dfas) one by one, [dfas, strings) in the same state of a DFA,
+ * [strings, end) in JSON strings that continue alike, keys of undeclared names included. The last are walked as
+ * their copies [end, top). */
 typedef struct alternatives {
     size_t begin, dfas, strings, end, top;
-    uint64_t taken[4];    /* bytes that may follow one of [begin, dfas), and perhaps others */
+    uint64_t taken[4];    /* bytes that may follow one of [begin, dfas), and perhaps some others */
     uint64_t declared[4]; /* bytes with which a key may continue as a declared name */
 } alternatives;
 
-/* What takes a byte: nothing, those in a DFA alone, those in strings alone, all that are not in strings, all, or one. */
+/* Which configurations accept a byte: none; only those in a DFA; only those in strings; all that are not in strings;
+ * all; or one (ONE + its index). */
 enum { UNKNOWN, NOTHING, DFAS, STRINGS, OTHERS, ALL, ONE };
 
-/* The configuration inside the key's string if the key is an additional one; false if it cannot be. */
+/* *string: the configuration in the string of an additional key. False if the key cannot be an additional one. */
 static bool take_as_string(walker *w, const qn_config *c, alternatives *a, qn_config *string)
 {
     qn_grammar_state *s = w->s;
@@ -95,7 +98,8 @@ static void exchange(qn_config *a, qn_config *b)
     *b = c;
 }
 
-/* What many configurations take, or keys, of which each asks for the rules of its object, is found once for all bytes. */
+/* Computes the bytes that the alternatives accept, if there are many, or if there are keys, each of which reads its
+ * object's rules. */
 static void find_taken(qn_grammar_state *s, alternatives *a)
 {
     bool is_many = a->dfas - a->begin >= MANY;
@@ -170,7 +174,7 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
 
 static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a, uint32_t ways[256]);
 
-/* Node `i` and what is below it, from configurations [begin, end); those from `at` on are free. */
+/* Walks node `i` and its subtree from configurations [begin, end). Configurations from `at` on are free. */
 static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t at)
 {
     const qn_trie_node *n = &w->nodes[i];
@@ -193,14 +197,14 @@ static uint32_t look_up_way(qn_grammar_state *s, const alternatives *a, uint8_t 
     return ways[byte];
 }
 
-/* Allows the tokens that end at nodes [first, last) which follow the alternatives. ways: by byte, as far as they are known. */
+/* Allows the tokens at nodes [first, last) that follow the alternatives. ways: by byte, as far as they are known. */
 static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a, uint32_t ways[256])
 {
     qn_grammar_state *s = w->s;
     for (uint32_t i = first, next; i < last && !s->failed; i = next) {
         next = w->nodes[i].end;
         const uint32_t way = look_up_way(s, a, w->nodes[i].byte, ways);
-        if (way == DFAS || way == STRINGS) { /* tables are walked for all neighbours at once */
+        if (way == DFAS || way == STRINGS) { /* one table walk covers all neighbouring nodes */
             while (next < last && look_up_way(s, a, w->nodes[next].byte, ways) == way)
                 next = w->nodes[next].end;
             if (way == DFAS)
@@ -223,24 +227,26 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
 
 /* ---- DFAs ---- */
 
-/* Whether what may follow a text takes a byte, or a byte of a kind. */
+/* Whether the configurations after a text accept a byte, or some byte of a kind. */
 enum { EXIT_UNKNOWN, EXIT_TAKEN, EXIT_REFUSED };
 
-/* A walk of configurations [at, ends) in the same state of a DFA; what follows their text is [ends, behind). */
+/* A walk of configurations [at, ends) in the same state of a DFA; [ends, behind) are the configurations after its
+ * text. */
 typedef struct dfa_walk {
     const qn_dfa *dfa;
     size_t at, ends, behind;
-    uint32_t depth; /* where it begins: w->states has the state */
+    uint32_t depth; /* of its start, whose state is in w->states */
     uint8_t exits[256], kind_exits[QN_TEXT_KINDS];
     /* The DFA's classes of the bytes of each kind: [class_begins[kind], class_begins[kind + 1]) */
     uint8_t classes[256];
     uint16_t class_begins[QN_TEXT_KINDS + 1];
-    /* The state that bytes of looping lead back to, and of loop_kinds: in tries of classes these are also all bytes of characters
-     * outside ASCII, where those lead back to it. */
+    /* The state to which the kinds of `looping` and `loop_kinds` lead back. In tries of a class, loop_kinds also has
+     * all bytes of characters outside ASCII, if those characters lead back. */
     uint32_t loop_state;
     uint64_t looping, loop_kinds;
-    bool has_classes; /* the trie is one of a class */
-    /* Tokens without these kinds of bytes do not follow: all have line ends, which the DFA refuses. All kinds for other tries. */
+    bool has_classes; /* the trie is that of a class */
+    /* Tokens without any of these kinds are skipped: all have line ends, which the DFA refuses. All kinds for other
+     * tries. */
     uint64_t needed_kinds;
 } dfa_walk;
 
@@ -251,7 +257,8 @@ static bool takes_exit(walker *w, dfa_walk *d, uint8_t byte)
     return d->exits[byte] == EXIT_TAKEN;
 }
 
-/* Nodes [first, last) of the trie of bytes. Where the text may end, what follows is walked apart, but for bytes that both take. */
+/* Walks nodes [first, last) of the byte trie. Where the text may end, the configurations after it are walked
+ * separately, except for bytes that both accept. */
 static void walk_bytes(walker *w, dfa_walk *d, uint32_t first, uint32_t last)
 {
     qn_grammar_state *s = w->s;
@@ -290,7 +297,7 @@ static void find_kind_classes(const qn_grammar_vocab *v, dfa_walk *d)
     d->class_begins[QN_TEXT_KINDS] = n;
 }
 
-/* The state that all bytes of a kind lead to; false if they lead to several. */
+/* *state: the state to which all bytes of a kind lead. False if they lead to several. */
 static bool take_kind(const dfa_walk *d, uint32_t before, int kind, uint32_t *state)
 {
     const uint32_t *row = d->dfa->next + (size_t)before * d->dfa->n_classes;
@@ -333,7 +340,7 @@ static void find_loops(walker *w, dfa_walk *d, uint32_t state)
     qn_state_pay(w->s, steps + QN_TEXT_KINDS / WALKED);
 }
 
-/* Whether all tokens of a node and below it go on with loops of the state before it. */
+/* Whether all tokens of a node and its subtree stay in the loops of the state before it. */
 static bool is_loop(const walker *w, const dfa_walk *d, const qn_shape *n, uint32_t before)
 {
     return before == d->loop_state && !(n->kinds & ~d->loop_kinds) &&
@@ -348,7 +355,7 @@ static void find_exit_kinds(walker *w, dfa_walk *d)
             d->needed_kinds |= UINT64_C(1) << kind;
 }
 
-/* Allows tokens [from, to) of shapes; set: all of them, or -1. */
+/* Allows tokens [from, to) of shapes. set: the set of all of them, or -1. */
 static void allow_shapes(const walker *w, const qn_shapes *shapes, uint32_t from, uint32_t to, int32_t set)
 {
     if (set >= 0) {
@@ -363,7 +370,8 @@ static void allow_shapes(const walker *w, const qn_shapes *shapes, uint32_t from
     qn_state_pay(w->s, (to - from) / WALKED);
 }
 
-/* Nodes [first, last) of the trie of shapes. Where bytes of a kind go on differently, those of the trie of bytes. */
+/* Walks nodes [first, last) of the trie of shapes, and the byte trie where bytes of one kind lead to different
+ * states. */
 static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_t first, uint32_t last)
 {
     qn_state_pay(w->s, (last - first) / WALKED);
@@ -399,8 +407,8 @@ static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_
     }
 }
 
-/* From configurations [begin, end) in the same state of a DFA. Nodes are those of shapes, all from the root on, or without shapes
- * those of the trie of bytes. */
+/* Walks from configurations [begin, end) in the same state of a DFA. With shapes the nodes are those of shapes, from
+ * the root on; without, those of the byte trie. */
 static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
 {
     qn_grammar_state *s = w->s;
@@ -431,7 +439,7 @@ static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32
     s->n_frames = n_frames;
 }
 
-/* From one text that is counted. As walk_dfas. */
+/* Walks from one text with length limits; otherwise as walk_dfas. */
 static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, size_t at)
 {
     enum { TAKEN = 1, REFUSED };
@@ -469,10 +477,10 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
     s->n_frames = n_frames;
 }
 
-/* What follows the quote of configurations [begin, end) in JSON strings. */
+/* The configurations after the quote of JSON strings [begin, end). */
 typedef struct closing {
     size_t begin, end, at;
-    bool is_known, is_constant; /* it is found; it is the same wherever the quote is */
+    bool is_known, is_constant; /* is_known: computed; is_constant: independent of the quote's position */
     bool follows;
     size_t n_frames;
     alternatives a;
@@ -489,7 +497,7 @@ static bool is_constant(const qn_grammar_state *s, size_t begin, size_t end)
     return true;
 }
 
-/* The quote is at node `i`; sub and count as in qn_config, of characters since the walk began. */
+/* Walks after a quote at node `i`. sub and count are as in qn_config; count is relative to the start of the walk. */
 static void walk_closed(walker *w, uint32_t i, closing *c, uint32_t sub, uint32_t count)
 {
     qn_grammar_state *s = w->s;
@@ -514,7 +522,7 @@ static void walk_closed(walker *w, uint32_t i, closing *c, uint32_t sub, uint32_
         walk(w, i + 1, w->nodes[i].end, &c->a, c->is_constant ? c->ways : NULL);
 }
 
-/* From configurations [begin, end) in JSON strings, which go on alike to the quote. */
+/* Walks from configurations [begin, end) in JSON strings that continue alike up to the quote. */
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
 {
     qn_grammar_state *s = w->s;
@@ -557,7 +565,7 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
 
 /* ---- The mask ---- */
 
-/* Adds the tokens of a set that begin at most so many characters. */
+/* Adds the tokens of a set that begin at most `most` characters. */
 static void add_set(const walker *w, const qn_token_set *set, uint32_t most)
 {
     const bool is_few = most < QN_SHORT_TEXTS;
@@ -569,7 +577,7 @@ static void add_set(const walker *w, const qn_token_set *set, uint32_t most)
         w->allowed[i] |= tokens[i];
 }
 
-/* The bytes with which something may follow the text of a DFA's configuration. */
+/* The bytes that may follow the text of a DFA's configuration. */
 typedef struct following {
     size_t config;
     bool is_known;
@@ -588,7 +596,7 @@ static void find_following(qn_grammar_state *s, following *next)
     s->n_frames = n_frames;
 }
 
-/* Whether anything may follow the text. */
+/* Whether any byte may follow the text. */
 static bool may_follow(qn_grammar_state *s, following *next)
 {
     if (!next->is_known)
@@ -596,7 +604,7 @@ static bool may_follow(qn_grammar_state *s, following *next)
     return next->bytes[0] || next->bytes[1] || next->bytes[2] || next->bytes[3];
 }
 
-/* Whether bytes of a class may. */
+/* Whether a byte of a class may follow the text. */
 static bool goes_on(qn_grammar_state *s, following *next, qn_text_class kind)
 {
     if (!may_follow(s, next))
@@ -617,11 +625,11 @@ static void add_inside(walker *w, qn_string_form form, uint32_t most)
     w->added_inside[form] = most;
 }
 
-/* Adds the texts of classes up to `last` that a DFA takes whole. Returns the tries of the others. */
+/* Adds the texts of classes up to `last` that a DFA accepts whole. Returns the tries that remain to be walked. */
 static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, following *next)
 {
     unsigned tries = QN_TRIES_ALL;
-    uint32_t added[QN_TEXT_CLASSES] = { 0 }; /* by class, characters of what was added */
+    uint32_t added[QN_TEXT_CLASSES] = { 0 }; /* by class, the number of characters added */
     uint64_t steps = 0;
     for (int kind = (int)last; kind >= 0; kind--) {
         const unsigned parts = qn_text_contains((qn_text_class)kind);
@@ -642,16 +650,17 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
     return tries;
 }
 
-/* Bits behind those of tries: closers of each form. */
+/* Bits after those of tries: closers of each form. */
 enum { FIRST_CLOSERS = QN_TRIES };
 
-/* Whether all tokens that close a string may do so where `count` characters were read. */
+/* Whether any token that closes a string may do so after `count` characters. */
 static bool may_close_anywhere(const walker *w, const qn_string_rule *rule, uint32_t count)
 {
     return count >= rule->min && (rule->max == QN_UNLIMITED || rule->max - count >= w->v->closers[rule->form].most_characters);
 }
 
-/* A text that no token makes too long, and that is long enough, goes on as one that is not counted: the node before it. */
+/* Replaces a text that is long enough, and that no token makes too long, by the node before it, which has no length
+ * limits. */
 static void stop_counting(const qn_grammar *g, qn_config *c)
 {
     const qn_node *n = &g->nodes[c->node];
@@ -664,7 +673,7 @@ static void stop_counting(const qn_grammar *g, qn_config *c)
     c->count = 0;
 }
 
-/* The tries to walk for a configuration; adds what is known beforehand. */
+/* Adds the precomputed sets of a configuration. Returns the tries that remain to be walked. */
 static unsigned prepare(walker *w, size_t config)
 {
     const qn_grammar *g = w->s->grammar;
@@ -692,7 +701,7 @@ static unsigned prepare(walker *w, size_t config)
     }
 }
 
-/* What takes all bytes of a shape's kind that tokens begin with; OTHERS if they are taken differently. */
+/* The way of all bytes of a shape's kind with which tokens begin; OTHERS if they differ. */
 static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, const alternatives *a, uint32_t ways[256])
 {
     const qn_shape *n = &shapes->nodes[i];
@@ -703,7 +712,7 @@ static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, c
     return way;
 }
 
-/* Walks a whole trie: by shapes where one DFA takes the first byte. */
+/* Walks a whole trie; by shapes where a single DFA accepts the first byte. */
 static void walk_roots(walker *w, const qn_shapes *shapes, const alternatives *a, uint32_t ways[256])
 {
     const qn_grammar_state *s = w->s;
@@ -727,7 +736,7 @@ static void walk_roots(walker *w, const qn_shapes *shapes, const alternatives *a
     }
 }
 
-/* Walks the tries, each from the configurations whose tries it is among. */
+/* Walks each trie from the configurations that need it. */
 static void walk_tries(walker *w, const uint16_t *tries, size_t n)
 {
     qn_grammar_state *s = w->s;
@@ -755,7 +764,7 @@ static void walk_tries(walker *w, const uint16_t *tries, size_t n)
     }
 }
 
-/* Walks what follows the quote of tokens that end a JSON string, from the configurations with the bit of the form. */
+/* Walks the bytes after the quote of tokens that close a JSON string, from the configurations with the form's bit. */
 static void walk_closers(walker *w, const uint16_t *tries, size_t n, int form)
 {
     qn_grammar_state *s = w->s;
@@ -802,7 +811,7 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
 
 /* ---- The cache ---- */
 
-/* The place of a state's mask: its own if it is cached, else that of the mask that was not used for longest. */
+/* The cache entry of a state's mask; if it is not cached, the least recently used entry. */
 static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is_found)
 {
     qn_cached_mask *set = v->cached + key.low % (v->n_cached / QN_CACHE_WAYS) * QN_CACHE_WAYS, *oldest = set;
@@ -817,7 +826,8 @@ static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is
     return oldest;
 }
 
-/* Masks are found by their hash alone. The serial is that of a grammar of one scope: so are masks. */
+/* Masks are found by their hash alone. It contains the grammar's serial, and a grammar belongs to one scope, so
+ * masks do too. */
 qn_hash128 qn_state_hash(const qn_grammar_state *s)
 {
     const qn_hash128 frames = qn_keyed_hash128(s->frames, s->n_frames * sizeof *s->frames);

@@ -1,5 +1,5 @@
-/* The match of a request: which tokens of its answer were seen, the free text before a trigger, and the callbacks of a
- * request. */
+/* The match of a request: the tokens of its answer that it has read, the free text before a trigger, and the
+ * callbacks of a request. */
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
@@ -9,26 +9,28 @@
 
 enum { MAX_TRIGGER = 255 };
 
-/* What ends a part of the free text. */
+/* The end of a piece of free text. */
 typedef struct trigger {
     qn_token token; /* < 0: none */
     char text[MAX_TRIGGER];
     size_t n;
-    uint8_t border[MAX_TRIGGER + 1]; /* of the first i bytes of the text, the longest that begins and ends them */
-    int32_t *containing;             /* [n_containing] the first tokens of their bytes that contain the text */
+    uint8_t border[MAX_TRIGGER + 1]; /* border[i]: length of the longest proper prefix of the text's first i bytes
+                                        that is also their suffix */
+    int32_t *containing;             /* [n_containing] tokens that contain the text, the first of those with equal
+                                        bytes */
     size_t n_containing;
 } trigger;
 
 struct qn_grammar_match {
     qn_grammar_vocab *vocab;
     qn_grammar_state *state;
-    size_t n_seen, n_bytes; /* tokens that were seen, and bytes of their text up to one that may not follow */
-    bool is_broken;         /* a token was seen that may not follow */
-    bool is_too_ambiguous;  /* with is_broken: whether it may was not found */
+    size_t n_seen, n_bytes; /* tokens read, and the bytes of their text up to one that may not follow */
+    bool is_broken;         /* a token was read that may not follow */
+    bool is_too_ambiguous;  /* with is_broken: it is unknown whether the token may follow */
     qn_token opening_token;
     trigger triggers[QN_GRAMMAR_TRIGGERS];
-    size_t n_triggers, phase; /* triggers that were met; at n_triggers the grammar begins */
-    size_t n_matched;         /* bytes of the next trigger that were seen */
+    size_t n_triggers, phase; /* number of triggers seen; at n_triggers the grammar begins */
+    size_t n_matched;         /* bytes of the next trigger seen so far */
     bool repeats;             /* after an end token the grammar begins again */
 };
 
@@ -41,7 +43,7 @@ static size_t match_byte(const trigger *t, size_t matched, char byte)
     return matched + (t->text[matched] == byte);
 }
 
-/* Reads text before the grammar: *phase and *matched are moved on. Returns how many bytes are before the grammar. */
+/* Reads text before the grammar and advances *phase and *matched. Returns the number of bytes before the grammar. */
 static size_t find_triggers(const qn_grammar_match *m, const char *bytes, size_t length, size_t *phase, size_t *matched)
 {
     size_t i = 0;
@@ -86,7 +88,7 @@ static bool is_free(const qn_grammar_match *m)
     return m->phase < m->n_triggers;
 }
 
-/* Steps are counted to those before. */
+/* Whether the bytes of a token after the last trigger fit the grammar. Adds to the step counter. */
 static bool accepts_free(const qn_grammar_match *m, qn_token token)
 {
     size_t length, phase = m->phase, matched = m->n_matched;
@@ -97,7 +99,7 @@ static bool accepts_free(const qn_grammar_match *m, qn_token token)
     return phase < m->n_triggers || qn_state_accepts(m->state, bytes + end, length - end);
 }
 
-/* The name of a rule in which the state is. */
+/* The name of a rule that the state is in. */
 static const char *rule_name(const qn_grammar_match *m)
 {
     const qn_grammar_state *s = m->state;
@@ -128,11 +130,11 @@ static bool is_at_depth(const qn_grammar_state *s)
 static qn_status nothing_follows(const qn_grammar_match *m)
 {
     if (is_at_depth(m->state))
-        return qn_fail(
-            QN_ERR_UNSUPPORTED,
-            "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s': at most %d rules may be "
-            "open, and so many are",
-            m->n_bytes, rule_name(m), QN_GRAMMAR_DEPTH);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s': at most %d "
+                       "rules may be "
+                       "open, and so many are",
+                       m->n_bytes, rule_name(m), QN_GRAMMAR_DEPTH);
     return qn_fail(QN_ERR_UNSUPPORTED, "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s'",
                    m->n_bytes, rule_name(m));
 }
@@ -143,7 +145,7 @@ static void check_free(const qn_grammar_match *m, qn_token token, uint32_t *allo
         allowed[token / 32] &= ~(1u << (token % 32));
 }
 
-/* Tokens that begin with the rest of a trigger of which the first `matched` bytes were seen. */
+/* Checks the tokens that begin with the rest of a trigger after its first `matched` bytes. */
 static void check_completing(const qn_grammar_match *m, const qn_trie *trie, size_t matched, uint32_t *allowed)
 {
     uint32_t first = 0, last = (uint32_t)trie->n, found = 0;
@@ -161,7 +163,7 @@ static void check_completing(const qn_grammar_match *m, const qn_trie *trie, siz
             check_free(m, t, allowed);
 }
 
-/* Behind a trigger that many tokens contain, the grammar is asked about each of them. */
+/* All tokens are allowed in free text, except that the grammar checks each one that contains a trigger and more. */
 static qn_status mask_free(const qn_grammar_match *m, uint32_t *allowed)
 {
     const trigger *t = &m->triggers[m->phase];
@@ -192,14 +194,14 @@ static bool is_opening(const qn_grammar_match *m, qn_token token)
     return !m->n_seen && m->opening_token >= 0 && token == m->opening_token;
 }
 
-/* Without the opening token there is no text up to the first trigger. */
+/* Without the opening token there is no text before the first trigger. */
 static void skip_opening(qn_grammar_match *m)
 {
     if (!m->n_seen && m->opening_token >= 0)
         m->phase = 1;
 }
 
-/* False if that takes more than max_steps, of which a token may have more: nothing is changed then. */
+/* False if it takes more than max_steps and a token is allowed more; nothing is changed then. */
 static bool advance(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
 {
     if (m->is_broken || qn_state_advance(m->state, bytes, length, max_steps))
@@ -255,7 +257,7 @@ static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
     return true;
 }
 
-/* The bytes of a token in the answer's text. */
+/* The number of bytes that a token has in the answer's text. */
 static size_t text_length(const qn_grammar_vocab *v, qn_token token)
 {
     size_t length;
@@ -439,7 +441,7 @@ bool qn_grammar_match_key(qn_grammar_match *m, const qn_token *answer, size_t n,
 
 /* ---- Forced text ---- */
 
-/* Free text has none, and the beginning of an answer where another token may come first. */
+/* Nothing is forced in free text, nor at the beginning of an answer where the opening token may come first. */
 static qn_status find_forced(qn_grammar_match *m, const qn_token *answer, size_t n, qn_forced *forced)
 {
     *forced = (qn_forced){ .length = 0 };

@@ -1,5 +1,5 @@
-/* From expressions to nodes: what calls no rule becomes DFAs, as large ones as the bounds allow, the rest splits and calls.
- * Regular expressions and choices are one DFA. */
+/* From expressions to nodes. Parts that call no rule become DFAs, as large as the bounds allow; the rest becomes
+ * splits and calls. Regular expressions and choices are one DFA. */
 #include "grammar/automaton.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static qn_status count_step(qn_grammar *g, const char *what)
     return ++g->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", what) : QN_OK;
 }
 
-/* The range of an expression that is one character of ASCII, or NULL. */
+/* The range of an expression that is one ASCII character, or NULL. */
 static const qn_range *find_byte(const qn_exprs *x, uint32_t expr)
 {
     const qn_expr *e = &x->items[expr];
@@ -22,7 +22,7 @@ static const qn_range *find_byte(const qn_exprs *x, uint32_t expr)
     return is_one ? &x->ranges[e->a] : NULL;
 }
 
-/* Tries a DFA, one for all places of the expression; *is_done false if it is too large. */
+/* Tries to make one DFA, which all uses of the expression share. *is_done: false if it is too large. */
 static qn_status try_dfa(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next, uint32_t *entry,
                          bool *is_done)
 {
@@ -63,7 +63,7 @@ qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const c
     return is_done ? QN_OK : add_parts(g, x, expr, what, next, entry);
 }
 
-/* An expression with copies of the children. */
+/* A new expression with copies of the children. */
 static qn_status copy_children(qn_exprs *x, qn_expr_kind kind, const uint32_t *children, size_t n, uint32_t *id)
 {
     uint32_t last = 0, copy;
@@ -77,7 +77,7 @@ static qn_status copy_children(qn_exprs *x, qn_expr_kind kind, const uint32_t *c
     return QN_OK;
 }
 
-/* A CAT from its end: runs of children without calls are a DFA each. */
+/* Adds a CAT from its end. Each run of children without calls becomes a DFA. */
 static qn_status add_cat(qn_grammar *g, qn_exprs *x, const uint32_t *children, size_t n, const char *what, uint32_t next,
                          uint32_t *entry)
 {
@@ -99,7 +99,7 @@ static qn_status add_cat(qn_grammar *g, qn_exprs *x, const uint32_t *children, s
     return QN_OK;
 }
 
-/* An ALT: the alternatives without calls are a DFA. */
+/* Adds an ALT. The alternatives without calls become one DFA. */
 static qn_status add_alt(qn_grammar *g, qn_exprs *x, uint32_t *children, size_t n, const char *what, uint32_t next,
                          uint32_t *entry)
 {
@@ -177,7 +177,7 @@ static qn_status add_parts(qn_grammar *g, qn_exprs *x, uint32_t expr, const char
 
 /* ---- One DFA ---- */
 
-/* Ends a grammar whose root is one expression; frees the expressions. */
+/* Finishes a grammar whose root is one expression. Frees the expressions. */
 static qn_status finish(qn_status status, qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, qn_grammar **out)
 {
     uint32_t rule, id, end;
@@ -222,7 +222,7 @@ qn_status qn_grammar_from_choices(const char *const *choices, size_t n_choices, 
     uint32_t expr = 0, last = 0, choice;
     *out = NULL;
     if (!n_choices)
-        return qn_fail(QN_ERR_INVALID, "choices: none");
+        return qn_fail(QN_ERR_INVALID, "choices: the list is empty");
     qn_status status = qn_grammar_begin(&g);
     if (status == QN_OK)
         status = qn_expr_add(&x, (qn_expr){ .kind = QN_EXPR_ALT }, &expr);

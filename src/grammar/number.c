@@ -1,13 +1,13 @@
-/* Expressions of JSON's numbers between two bounds, digit by digit. */
+/* Expressions of JSON's numbers between two bounds, made digit by digit. */
 #include "grammar/automaton.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A bound of more digits before the point is not compared: only numbers of fewer, or of more digits are on the right side. */
+/* A bound with more digits than MAX_COMPARED before the point is compared only by the number of digits. */
 enum { MAX_COMPARED = 24, MAX_ZEROS = 40 };
 
-/* Numbers are compared by magnitude: a negative number lies between the bounds if its magnitude lies between theirs. */
+/* Bounds of magnitudes: a negative number is between two bounds if its magnitude is between theirs. */
 typedef struct limit {
     bool present, exclusive;
     const char *integer, *fraction;
@@ -45,8 +45,8 @@ static qn_status nothing(qn_exprs *x, uint32_t *id)
     return qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id);
 }
 
-/* Digits behind the point, from `at` on, whose bounds have been equal so far. `lo` and `hi` are NULL where the bound is not
- * equal any more. `any_yet`: a digit was written. */
+/* The digits after the point, from `at` on. So far they equal those of the bounds; `lo` or `hi` is NULL once they
+ * differ from that bound's. `any_yet`: a digit was written. */
 static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t at, bool any_yet, uint32_t *id)
 {
     const char *l = lo ? lo->fraction : "", *h = hi ? hi->fraction : "";
@@ -55,13 +55,13 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
     if (!lo && !hi)
         return free_digits(x, any_yet ? 0 : 1, QN_UNLIMITED, id);
     QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
-    /* The number ends: it is its prefix with zeros behind. */
+    /* The number ends here: its further digits are zeros. */
     const bool low_ok = !lo || (at >= n_l && !lo->exclusive), high_ok = !hi || at < n_h || !hi->exclusive;
     if (any_yet && low_ok && high_ok) {
         QN_TRY(empty(x, &part));
         qn_expr_append(x, *id, &last, part);
     }
-    if (at >= n_l && at >= n_h) { /* behind both: zeros only, or for the lower bound anything */
+    if (at >= n_l && at >= n_h) { /* past the digits of both bounds: zeros only; without an upper bound, anything */
         if (hi && (hi->exclusive || (lo && lo->exclusive)))
             return QN_OK;
         uint32_t zero, zeros;
@@ -73,7 +73,9 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
         }
         if (!lo->exclusive) {
             QN_TRY(free_digits(x, any_yet ? 0 : 1, QN_UNLIMITED, &part));
-        } else { /* no more zeros than a double tells from 0; beside a greater number it tells no fraction from none */
+        } else {
+            /* no more zeros than a double distinguishes from 0; if the number is greater, a double has no such
+             * fraction */
             uint32_t more, rest, any_zeros;
             if (strcmp(lo->integer, "0") != 0)
                 return QN_OK;
@@ -103,7 +105,7 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
     return QN_OK;
 }
 
-/* What follows the integer part: nothing or a fraction. */
+/* The part after the integer part: nothing, or a fraction. */
 static qn_status tail(qn_exprs *x, bool integer, const limit *lo, const limit *hi, uint32_t *id)
 {
     const bool low_ok = !lo || (!*lo->fraction && !lo->exclusive), high_ok = !hi || *hi->fraction || !hi->exclusive;
@@ -118,7 +120,8 @@ static qn_status tail(qn_exprs *x, bool integer, const limit *lo, const limit *h
     return pair(x, QN_EXPR_ALT, none, part, id);
 }
 
-/* Integer parts of as many digits as the bounds have, from digit `at` on, and what follows. `n`: digits in all. */
+/* Integer parts with as many digits as the bounds, from digit `at` on, and their fractions. `n`: total number of
+ * digits. */
 static qn_status integers(qn_exprs *x, bool integer, const limit *lo, const limit *hi, size_t n, size_t at, uint32_t *id)
 {
     if (at == n)
@@ -143,7 +146,7 @@ static qn_status integers(qn_exprs *x, bool integer, const limit *lo, const limi
     return QN_OK;
 }
 
-/* Appends to an ALT the numbers whose integer part has n_min to n_max digits, without bounds. */
+/* Appends to an ALT all numbers whose integer part has n_min to n_max digits. */
 static qn_status append_free(qn_exprs *x, bool integer, uint32_t n_min, uint32_t n_max, uint32_t id, uint32_t *last)
 {
     uint32_t first, more, rest, part;
@@ -180,16 +183,16 @@ static qn_status magnitudes(qn_exprs *x, bool integer, const limit *lo, const li
 
 /* ---- Exponents ---- */
 
-/* A magnitude as JSON's writers have it with an exponent: a digit from 1 to 9, a fraction, and ten to the power. */
+/* A magnitude with an exponent, as JSON writers print it: a digit from 1 to 9, a fraction, and a power of ten. */
 typedef struct scientific {
     char first[2], fraction[QN_BOUND_DIGITS];
     int exponent;
 } scientific;
 
-/* The smallest and the greatest double above 0. What is beyond is read as 0 or as infinity. */
+/* The smallest and the greatest double above 0. Numbers beyond are read as 0 or infinity. */
 static const scientific least = { "4", "9406564584124654", -324 }, most = { "1", "7976931348623157", 308 };
 
-/* False for 0. */
+/* Sets *s to the limit's value. False for 0. */
 static bool normalise(const limit *l, scientific *s)
 {
     char all[2 * QN_BOUND_DIGITS];
@@ -205,7 +208,7 @@ static bool normalise(const limit *l, scientific *s)
     return true;
 }
 
-/* Exponents from lo to hi: with a sign, and up to two zeros before. */
+/* Exponents from lo to hi, with a sign, and with up to two leading zeros. */
 static qn_status exponents(qn_exprs *x, int lo, int hi, uint32_t *id)
 {
     uint32_t last = 0, part, prefix;
@@ -227,7 +230,7 @@ static qn_status exponents(qn_exprs *x, int lo, int hi, uint32_t *id)
     return QN_OK;
 }
 
-/* Appends to an ALT the mantissas from lo to hi with exponents from `from` to `to`. */
+/* Appends to an ALT the mantissas from lo to hi, with exponents from `from` to `to`. */
 static qn_status append_scientific(qn_exprs *x, const limit *lo, const limit *hi, int from, int to, uint32_t id, uint32_t *last)
 {
     uint32_t mantissa, exponent, part;
@@ -240,7 +243,7 @@ static qn_status append_scientific(qn_exprs *x, const limit *lo, const limit *hi
     return QN_OK;
 }
 
-/* Magnitudes from lo to hi, with exponents, but for 0: the mantissa is compared where the exponent is that of a limit. */
+/* Magnitudes from lo to hi except 0, with exponents. The mantissa is compared where the exponent equals a limit's. */
 static qn_status scientifics(qn_exprs *x, const limit *lo, const limit *hi, uint32_t *id)
 {
     scientific low = least, high = most;
@@ -266,7 +269,7 @@ static limit limit_of(const qn_bound *bound, const qn_decimal *decimal)
     return (limit){ bound->present, decimal->exclusive, decimal->integer, decimal->fraction };
 }
 
-/* Numbers of one sign between the bounds by magnitude; NULL: from 0 on, or without end. */
+/* Appends numbers of one sign whose magnitudes are between the bounds. lo NULL: from 0 on; hi NULL: unlimited. */
 static qn_status append_signed(qn_exprs *x, bool integer, bool negative, const qn_bound *lo, const qn_bound *hi, uint32_t id,
                                uint32_t *last)
 {
@@ -287,7 +290,7 @@ static qn_status append_signed(qn_exprs *x, bool integer, bool negative, const q
     return QN_OK;
 }
 
-/* Whether 0 lies on the right side of a bound whose other numbers are those above, or below for a maximum. */
+/* Whether 0 satisfies a bound. */
 static bool admits_zero(const qn_bound *b, bool is_min)
 {
     const bool is_zero = !strcmp(b->plain.integer, "0") && !*b->plain.fraction;

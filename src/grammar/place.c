@@ -1,4 +1,5 @@
-/* Where nodes are in a grammar, for errors: the rule that has a node, and the rule for which another has no text. */
+/* Finds the place of an error in a grammar: the rule that a node belongs to, and the rule that leaves another
+ * without any text. */
 #include "grammar/automaton.h"
 
 #include <stdlib.h>
@@ -49,7 +50,7 @@ static void add_array(search *s, const qn_array_rule *array)
         add(s, array->items[i]);
 }
 
-/* The nodes of the same rule that follow one. */
+/* Adds the nodes of the same rule that may follow a node. */
 static void add_next(search *s, const qn_node *n)
 {
     switch ((qn_node_kind)n->kind) {
@@ -103,7 +104,7 @@ static uint32_t find_empty_callee(const search *s, const uint8_t *is_open, const
     return UINT32_MAX;
 }
 
-/* Of the rules without texts that a rule needs, the first that needs no other. */
+/* Of the rules without texts that a rule needs, the first that needs no further such rule. */
 static uint32_t find_empty(const qn_grammar *g, uint32_t rule)
 {
     search s;
@@ -132,5 +133,5 @@ qn_status qn_grammar_refuse_empty(const qn_grammar *g, uint32_t rule)
     const char *name = g->rules[rule].name;
     if (empty == rule)
         return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s'", name);
-    return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s': it needs '%s', which none fits", name, g->rules[empty].name);
+    return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s': it needs '%s', which no text fits", name, g->rules[empty].name);
 }

@@ -1,4 +1,4 @@
-/* Regular expressions of ECMAScript, read to expressions. */
+/* Parses ECMAScript's regular expressions to expressions. */
 #include "grammar/automaton.h"
 
 #include "base/utf8.h"
@@ -65,7 +65,7 @@ static qn_status add_range(const reader *r, class_set *set, uint32_t lo, uint32_
     return QN_OK;
 }
 
-/* \d, \w, \s and their complements: whether `letter` names one, which is added to the set. */
+/* \d, \w, \s and their complements. *is_named: `letter` names one of them; it is added to the set. */
 static qn_status add_named(const reader *r, class_set *set, char letter, bool *is_named)
 {
     static const qn_range digits[] = { { '0', '9' } }, words[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } },
@@ -137,7 +137,7 @@ static qn_status take_unicode(reader *r, uint32_t *code)
     return QN_OK;
 }
 
-/* Behind a backslash: one character, or a named class that is added to the set. */
+/* After a backslash: one character, or a named class, which is added to the set. */
 static qn_status take_escape(reader *r, class_set *set, uint32_t *code, bool *is_named)
 {
     static const char letters[] = "nrtfv0", codes[] = "\n\r\t\f\v";

@@ -1,5 +1,5 @@
-/* From a JSON schema to an automaton: a rule for each schema, compiled from a queue, so that a schema may refer to itself and
- * nesting needs no stack. Objects, arrays and scalars of a schema are made in schema_types.c. */
+/* From a JSON schema to an automaton. Each schema becomes a rule, compiled from a queue, so that schemas may refer
+ * to themselves and nesting needs no stack. schema_types.c compiles objects, arrays and scalars. */
 #include "grammar/schema.h"
 
 #include "base/append.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Objects that begin alike have three configurations each behind the bracket. */
+/* Objects that begin alike have three configurations each after the bracket. */
 enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3 };
 
 const char *qn_schema_path(const qn_schema_compiler *c)
@@ -25,7 +25,7 @@ qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema)
     return QN_OK;
 }
 
-/* Appends a step of a JSON pointer; NULL: none. */
+/* Appends a step of a JSON pointer; nothing for NULL. */
 static void append_step(qn_text_buffer *path, const char *step)
 {
     if (step)
@@ -37,7 +37,7 @@ static void append_step(qn_text_buffer *path, const char *step)
             qn_append_bytes(path, c, 1);
 }
 
-/* A new rule by its path. */
+/* Makes a new rule, named by its path, unless the schema has one in this form. */
 static qn_status add_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *path, uint32_t *rule)
 {
     size_t slot = (((uintptr_t)schema >> 4) + form) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
@@ -91,7 +91,7 @@ qn_status qn_schema_any_space(qn_schema_compiler *c, uint32_t next, uint32_t *id
     return c->options.style.space == QN_JSON_SPACE_ANY ? qn_schema_node(c, QN_DFA, c->space, next, id) : QN_OK;
 }
 
-/* One space, but where there is none or any. */
+/* One space; none in the style compact; in the style any, any white space. */
 static qn_status add_one(qn_schema_compiler *c, uint32_t next, uint32_t *id)
 {
     if (c->options.style.space == QN_JSON_SPACE_COMPACT || c->options.style.space == QN_JSON_SPACE_ANY)
@@ -150,7 +150,7 @@ bool qn_schema_may_ignore(const qn_schema_compiler *c, qn_status status)
     return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS;
 }
 
-/* One more way to continue: *entry becomes a split of what it was and the node. */
+/* Adds an alternative: *entry becomes a split of its old value and the node. */
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry)
 {
     if (*entry == QN_NODE_NEVER) {
@@ -167,7 +167,7 @@ static qn_status call_rule(qn_schema_compiler *c, uint32_t rule, uint32_t *entry
     return qn_schema_or(c, node, entry);
 }
 
-/* The form of the rule that is compiled: that of what it is joined from. */
+/* The form of the rule being compiled, which its parts have, too. */
 static qn_schema_form form_here(const qn_schema_compiler *c)
 {
     return c->places[c->rule].form;
@@ -233,7 +233,7 @@ bool qn_schema_is_note(const char *key)
     return is_in(key, notes) || !strncmp(key, "x-", 2);
 }
 
-/* Numbers are checked in every schema that is compiled, whatever its types are. */
+/* Numbers are checked in every schema that is compiled, whatever its types. */
 static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
 {
     static const char *const counts[] = { "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties" },
@@ -249,7 +249,7 @@ static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
     return QN_OK;
 }
 
-/* Whether `not` excludes strings. */
+/* Whether `not` excludes a list of strings. */
 static bool is_exclusion(json_t *schema)
 {
     json_t *excluded = qn_schema_excluded(schema);
@@ -270,7 +270,8 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
         if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
         if (!strcmp(key, "nullable") && json_is_true(value) && c->options.strict)
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'nullable' is no keyword of JSON Schema: \"null\" in a list of types is",
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "%s: 'nullable' is not a keyword of JSON Schema: write \"null\" in a list of types",
                            qn_schema_path(c));
     }
     return QN_OK;
@@ -278,7 +279,7 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
 
 /* ---- Combinations ---- */
 
-/* A copy of the schema without a keyword and without annotations; *is_empty: it says nothing. */
+/* A copy of the schema without a keyword and without annotations. *is_empty: nothing is left. */
 static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
     json_t *rest = json_object(), *value;
@@ -289,7 +290,6 @@ static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
     return rest;
 }
 
-/* The error of another function, with the place. */
 qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -299,7 +299,7 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
     return qn_fail(status, "%s: %s", qn_schema_path(c), text);
 }
 
-/* A part of a keyword of the schema, and what stands beside the keyword. Owned by the compiler. */
+/* Joins a part of a keyword with the schema's other keywords. Owned by the compiler. */
 static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest, json_t **joined)
 {
     const bool is_rest_first = qn_schema_is_properties_first(schema, keyword);
@@ -308,7 +308,8 @@ static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword
     return qn_schema_own(c, *joined);
 }
 
-/* oneOf is a union if its alternatives, each with what stands beside them, exclude each other. Without strict it always is. */
+/* In strict mode, checks that the alternatives of oneOf, each joined with the schema's other keywords, exclude each
+ * other: then oneOf is a union. Otherwise it is taken for one. */
 static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *rest)
 {
     json_t *whole = json_array(), *branch, *merged;
@@ -375,7 +376,7 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     return call(c, merged, "allOf", NULL, entry);
 }
 
-/* A referenced schema has the path of the reference. */
+/* A referenced schema is named by the path of the reference. */
 static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     json_t *target;
@@ -425,8 +426,8 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
     *types = 0;
     if (json_is_array(type)) {
         if (json_array_size(type) > N_TYPES)
-            return qn_fail(QN_ERR_INVALID, "%s/type: %zu types, of which there are %d", qn_schema_path(c),
-                           json_array_size(type), N_TYPES);
+            return qn_fail(QN_ERR_INVALID, "%s/type: %zu types, but only %d exist", qn_schema_path(c), json_array_size(type),
+                           N_TYPES);
         json_array_foreach(type, i, each) QN_TRY(add_type(c, each, types));
     } else if (type) {
         QN_TRY(add_type(c, type, types));

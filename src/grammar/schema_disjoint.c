@@ -1,4 +1,4 @@
-/* Whether two schemas are shown to have no value in common: oneOf is a union only then. */
+/* Shows that two schemas have no value in common: only then is oneOf a union. */
 #include "grammar/schema_merge.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ static unsigned type_of(json_t *value)
     return 0;
 }
 
-/* The values of enum or const, or NULL: a constant is its own list. */
+/* The number of values of enum or const. *first: the const, or NULL; a constant is a list of one. */
 static size_t constants(json_t *schema, json_t **first)
 {
     json_t *values = json_object_get(schema, "enum");
@@ -65,7 +65,7 @@ static bool has_constants(json_t *schema)
     return json_object_get(schema, "const") || json_is_array(json_object_get(schema, "enum"));
 }
 
-/* Types of the values that fit: IS_NUMBER are those with a fraction. */
+/* The types of the values that fit. IS_NUMBER stands for numbers with a fraction. */
 static unsigned types_of(json_t *schema)
 {
     json_t *type = json_object_get(schema, "type"), *each, *first;
@@ -88,7 +88,7 @@ static bool share_constants(search *s, json_t *a, json_t *b)
     return false;
 }
 
-/* Whether everything above the greatest of one is below the smallest of the other. */
+/* Whether the upper bound of `a` is below the lower bound of `b`. */
 static bool is_below(json_t *a, const char *most, const char *exclusive_most, json_t *b, const char *least,
                      const char *exclusive_least)
 {
@@ -118,7 +118,7 @@ static json_t *property(json_t *schema, const char *key)
     return named ? named : json_object_get(schema, "additionalProperties");
 }
 
-/* A property that one of them requires, of which no value fits both. */
+/* Whether one of them requires a property for which no value fits both. */
 static bool have_discriminator(search *s, json_t *requiring, json_t *a, json_t *b, int depth)
 {
     json_t *name;
@@ -150,7 +150,7 @@ static bool plain_disjoint(search *s, json_t *a, json_t *b, int depth)
            have_discriminator(s, a, a, b, depth) || have_discriminator(s, b, a, b, depth);
 }
 
-/* Whether what `a` says beside its own types and properties excludes `b`: a part of allOf or a reference, or each alternative. */
+/* Whether `a` excludes `b` by its other keywords: a part of allOf, a reference, or every alternative. */
 static bool parts_disjoint(search *s, json_t *a, json_t *b, int depth)
 {
     static const char *const unions[] = { "anyOf", "oneOf" };
@@ -169,7 +169,7 @@ static bool parts_disjoint(search *s, json_t *a, json_t *b, int depth)
     return false;
 }
 
-/* How long the lists are that are read for each pair. */
+/* The total length of the lists that are read for each pair. */
 static uint64_t lists_of(json_t *schema)
 {
     return json_array_size(json_object_get(schema, "enum")) + json_array_size(json_object_get(schema, "type")) +

@@ -1,4 +1,5 @@
-/* Enumerations and constants: which values of an enum or const fit what stands beside it, and how they are written. */
+/* Enumerations and constants: which values of an enum or const fit the schema's other keywords, and how they are
+ * written. */
 #include "grammar/schema.h"
 
 #include "base/utf8.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a filter costs beside its automaton, and a value beside its text. */
+/* Steps of a filter besides those of its automaton, and of a value besides those of its text. */
 enum { FILTER_STEPS = 1 << 14, VALUE_STEPS = 64 };
 
 static unsigned type_of(json_t *value)
@@ -26,9 +27,10 @@ static unsigned type_of(json_t *value)
     return 0;
 }
 
-/* ---- What stands beside ---- */
+/* ---- Other keywords ---- */
 
-/* A value with integers in place of reals that are integers: as a schema of integers has them. A new reference. */
+/* A copy of a value in which reals with integer values are integers, as schemas of integers have them. A new
+ * reference. */
 static json_t *with_integers(json_t *value)
 {
     json_t *out, *item;
@@ -55,7 +57,7 @@ static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, j
     qn_grammar_state *state;
     json_t *plain = with_integers(value);
     char *text = NULL;
-    for (int precision = 15; plain && precision <= 17; precision++) { /* the shortest digits, where the value is a number */
+    for (int precision = 15; plain && precision <= 17; precision++) { /* the fewest digits that give the number */
         free(text);
         text = json_dumps(plain, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(precision));
         if (!json_is_real(plain) || !text || strtod(text, NULL) == json_real_value(plain))
@@ -76,7 +78,7 @@ static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, j
     return status;
 }
 
-/* The schema without its constants, for every type unless it names some. NULL: it says nothing else. */
+/* The schema without its constants; it applies to every type unless it names some. NULL: nothing is left. */
 static json_t *beside(json_t *schema)
 {
     static const char *const others[] = { "enum", "const", "type", "nullable", "not" };
@@ -93,7 +95,8 @@ static json_t *beside(json_t *schema)
     return rest;
 }
 
-/* Drops the constants that do not fit what stands beside them: the rest is a grammar of its own, in which each is looked up. */
+/* Drops the constants that do not fit the other keywords: these become a grammar of their own, which checks each
+ * constant. */
 static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
 {
     qn_schema_compiler other;
@@ -166,7 +169,7 @@ qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_strin
     return status;
 }
 
-/* Drops what `not` excludes. */
+/* Drops the constants that `not` excludes. */
 static qn_status drop_excluded(qn_schema_compiler *c, json_t *schema, json_t *constants)
 {
     json_t *excluded = qn_schema_excluded(schema);
@@ -227,7 +230,7 @@ json_t *qn_schema_of_constant(json_t *value)
     return schema;
 }
 
-/* Appends a string's characters in quotes, which JSON may spell differently. */
+/* Appends a string in quotes. JSON may spell its characters with escapes. */
 static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
 {
     uint32_t cat, end = 0, part;
@@ -248,7 +251,7 @@ static qn_status append_literal(qn_exprs *x, const char *text, uint32_t parent, 
     return QN_OK;
 }
 
-/* Appends a character from min to max times. */
+/* Appends one of two characters, repeated min to max times. */
 static qn_status append_repeated(qn_exprs *x, char a, char b, uint32_t min, uint32_t max, uint32_t parent, uint32_t *last)
 {
     uint32_t character, part;
@@ -291,7 +294,7 @@ static qn_status add_plain(qn_exprs *x, const char *digits, uint32_t *id)
     return QN_OK;
 }
 
-/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
+/* A number that is not an integer: its shortest digits, with an exponent, and without one unless that is long. */
 static qn_status add_real(qn_exprs *x, double number, uint32_t *id)
 {
     enum { LONG = 20 };

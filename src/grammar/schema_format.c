@@ -1,10 +1,10 @@
-/* Formats of strings as regular expressions. What they match is valid by the RFCs that JSON Schema names; where these allow more
- * than writers write, they match less. */
+/* Formats of strings as regular expressions. Their matches are valid by the RFCs that JSON Schema names. Where an
+ * RFC allows more than programs write, the expression matches less. */
 #include "grammar/schema.h"
 
 #include <string.h>
 
-/* Years 0001 to 9999. 29 February is in those that 4 divides, but not 100, or 400. */
+/* Years 0001 to 9999. 29 February is in years divisible by 4, except those divisible by 100 but not by 400. */
 #define YEAR "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 #define MONTH_DAY                                                                                                              \
     "(0[13578]-(0[1-9]|[12][0-9]|3[01])|1[02]-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|"          \
@@ -19,7 +19,7 @@
     "((" HEX ":){7}" HEX "|(" HEX ":){1,7}:|(" HEX ":){1,6}:" HEX "|(" HEX ":){1,5}(:" HEX "){2}|(" HEX ":){1,4}(:" HEX        \
     "){3}|(" HEX ":){1,3}(:" HEX "){4}|(" HEX ":){1,2}(:" HEX "){5}|" HEX ":(:" HEX "){6}|:((:" HEX "){1,7}|:))"
 
-/* At most 253 characters, labels of at most 63: two long labels and one of 59, or eight of at most 30. */
+/* At most 253 characters, labels of at most 63: up to three labels of 63 and one of 59, or eight of at most 30. */
 #define LABEL(most) "[A-Za-z0-9]([A-Za-z0-9-]{0," most "}[A-Za-z0-9])?"
 #define HOSTNAME "((" LABEL("61") "\\.){0,3}" LABEL("57") "|(" LABEL("28") "\\.){0,7}" LABEL("28") ")"
 

@@ -1,21 +1,21 @@
 /* if, then and else of schemas as alternatives. A value fits if it fits
  *
- *     if and then,    what is not `if` and else,    or then and else.
+ *     `if` and `then`, or the negation of `if` and `else`, or `then` and `else`.
  *
- * What is not a schema is said of the types and constants of values and of properties, which is what writers of tools ask for; where
- * it cannot be said, that alternative is left out, and the last stands for it. So what fits the alternatives validates, though some
- * that validates may not fit. */
+ * Only the types and constants of values and of properties are negated, which is what authors of tools use. If `if`
+ * cannot be negated, the second alternative is left out, and the third stands in for it. So every value that fits
+ * the alternatives validates, but some that validate may not fit. */
 #include "grammar/schema_merge.h"
 
 #include <string.h>
 
-/* Longer lists are not looked through: what they are of is left out. */
+/* Longer lists are not read: schemas that need them are left out. */
 enum { MAX_LIST = 256 };
 
 static const char *const type_names[] = { "null", "boolean", "number", "string", "array", "object" };
 enum { N_TYPES = sizeof type_names / sizeof *type_names };
 
-/* ---- What is not ---- */
+/* ---- Negation ---- */
 
 static bool has(json_t *list, json_t *value)
 {
@@ -28,7 +28,7 @@ static bool has(json_t *list, json_t *value)
     return false;
 }
 
-/* Whether constants are strings of ASCII. */
+/* Whether all constants are ASCII strings. */
 static bool are_texts(json_t *constants)
 {
     json_t *value;
@@ -43,7 +43,7 @@ static bool are_texts(json_t *constants)
     return are;
 }
 
-/* A schema of the values of `known` that are none of some constants, or NULL. */
+/* A schema of the values of `known` except some constants, or NULL. */
 static json_t *other_constants(json_t *constants, json_t *known)
 {
     json_t *values = json_object_get(known, "enum"), *value, *rest = NULL;
@@ -79,7 +79,7 @@ static json_t *other_types(json_t *type)
     return json_pack("{s:o}", "type", left);
 }
 
-/* What is not a schema of constants or of types, or NULL. An integer's is not known. */
+/* The negation of a schema of constants or types, or NULL. Integers have none. */
 static json_t *other_values(json_t *schema, json_t *known)
 {
     json_t *type = json_object_get(schema, "type"), *constant = json_object_get(schema, "const"), *rest;
@@ -100,7 +100,7 @@ static json_t *find_property(json_t *a, json_t *b, const char *name)
     return property ? property : json_object_get(json_object_get(b, "properties"), name);
 }
 
-/* Whether a condition asks for more than properties and required ones. */
+/* Whether a condition has other keywords than properties and required. */
 static bool asks_for_more(json_t *condition)
 {
     const char *key;
@@ -112,7 +112,7 @@ static bool asks_for_more(json_t *condition)
     return more;
 }
 
-/* Appends schemas that are not `condition`, each with `otherwise`. True if there is one for all that it asks for. */
+/* Appends negations of `condition`, each joined with `otherwise`. True if every part of the condition has one. */
 static bool append_others(json_t *alternatives, json_t *condition, json_t *schema, json_t *beside, json_t *otherwise)
 {
     json_t *properties = json_object_get(condition, "properties"), *property, *name, *not_it, *values;
@@ -140,7 +140,7 @@ static bool append_others(json_t *alternatives, json_t *condition, json_t *schem
     return is_all;
 }
 
-/* ---- All of it ---- */
+/* ---- Alternatives ---- */
 
 static bool is_object(json_t *schema)
 {
@@ -148,8 +148,8 @@ static bool is_object(json_t *schema)
     return type && !strcmp(type, "object");
 }
 
-/* A condition with its properties required where the schemas beside it require them, and with their type: that tells alternatives
- * apart. */
+/* A condition with its properties required, and typed, as the other schemas of the same value say: that helps to
+ * show that alternatives are disjoint. */
 static json_t *require_those(json_t *condition, json_t *schema, json_t *beside)
 {
     json_t *out = json_copy(condition), *required = json_array(), *property;

@@ -1,12 +1,12 @@
-/* Joining JSON schemas: allOf, references with siblings, and what stands beside anyOf. Only the schemas themselves are joined;
- * those of their properties and items become an allOf, which is joined when it is compiled. */
+/* Joins JSON schemas: allOf, references with siblings, and the keywords next to anyOf. Only the top level is joined;
+ * the schemas of properties and items become an allOf, which is joined when it is compiled. */
 #include "grammar/schema_merge.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a step is: a value that is visited, or an item of a list that is copied. */
+/* A step is a value that is visited, or an item of a list that is copied. */
 enum { PER_KEY = 32, PER_MERGE = 8 * PER_KEY, MAX_BRANCHES = 256, MAX_PAIRS = 4 * MAX_BRANCHES, MAX_REFERENCES = 32 };
 
 qn_status qn_schema_no_memory(void)
@@ -14,7 +14,7 @@ qn_status qn_schema_no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "schema: no memory");
 }
 
-/* What follows does not tell too many steps from values that differ: merge refuses them in the end. */
+/* Too many steps look like different values here; the merge refuses them in the end. */
 
 static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
 {
@@ -23,7 +23,7 @@ static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
     if (json_is_true(b))
         return json_incref(a);
     json_t *of[] = { a, b }, *all = json_array();
-    for (int i = 0; i < 2; i++) { /* nothing is nested that need not be */
+    for (int i = 0; i < 2; i++) { /* avoids needless nesting */
         json_t *parts = json_object_size(of[i]) == 1 ? json_object_get(of[i], "allOf") : NULL;
         *steps += json_array_size(parts);
         if (json_is_array(parts) && *steps <= QN_SCHEMA_STEPS)
@@ -84,7 +84,7 @@ static json_t *unite(json_t *a, json_t *b, uint64_t *steps)
     return both;
 }
 
-/* Branches of both: each pair of them that may have a value in common. */
+/* The branches of a product: each pair that may have a value in common. */
 static json_t *cross(json_t *root, json_t *a, json_t *b, uint64_t *steps)
 {
     size_t i, k;
@@ -103,8 +103,8 @@ static json_t *cross(json_t *root, json_t *a, json_t *b, uint64_t *steps)
     return NULL;
 }
 
-/* Properties, or patterns of them: one that the other schema does not have is its additional property. It may be one of its patterns
- * instead, but then it is held to more, not to less. */
+/* Joins properties, or patterns of them. A property that only one schema names is joined with the other's schema of
+ * additional properties. If one of the other's patterns would apply instead, the result is stricter, never looser. */
 static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t *steps)
 {
     json_t *in_a = json_object_get(a, keyword), *in_b = json_object_get(b, keyword);
@@ -125,7 +125,7 @@ static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t
     return out;
 }
 
-/* Of two `not`: what neither excludes, where both are of constants. */
+/* Joins two `not` of constants: what neither excludes. */
 static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
 {
     json_t *of[] = { a, b }, *all = json_array();
@@ -154,7 +154,7 @@ static bool is_one_of(const char *key, const char *const *keys)
     return false;
 }
 
-/* The value of a keyword that both have; NULL if they cannot be joined. */
+/* The value of a keyword that both schemas have; NULL if the two cannot be joined. */
 static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y, uint64_t *steps)
 {
     static const char *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
@@ -202,7 +202,7 @@ static qn_status too_many(void)
 
 static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out);
 
-/* A schema without its reference. A new reference in *out. */
+/* *out: a new reference to the schema with its reference resolved. */
 static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *steps, json_t **out)
 {
     *out = json_incref(schema);
@@ -230,11 +230,11 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
     }
     json_decref(*out);
     *out = NULL;
-    return qn_fail(QN_ERR_UNSUPPORTED, "more than %d references of references for one value", MAX_REFERENCES);
+    return qn_fail(QN_ERR_UNSUPPORTED, "a chain of more than %d references for one value", MAX_REFERENCES);
 }
 
-/* The schema without if; with draft 4's booleans, which speak of the bound beside them, as exclusive bounds; and a constant as a list, where
- * another schema has one too. A new reference. */
+/* A copy of the schema without `if`, with draft 4's boolean bounds as exclusive bounds, and with a constant as a
+ * list if the other schema has a list. A new reference. */
 static json_t *modernise(json_t *schema, json_t *other)
 {
     static const char *const bounds[][2] = { { "minimum", "exclusiveMinimum" }, { "maximum", "exclusiveMaximum" } };
@@ -270,8 +270,9 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
                                : json_incref(value);
         if (!joined) {
             json_decref(merged);
-            return *steps > QN_SCHEMA_STEPS ? too_many()
-                                            : qn_fail(QN_ERR_UNSUPPORTED, "'%s' of two schemas for one value", key);
+            return *steps > QN_SCHEMA_STEPS
+                       ? too_many()
+                       : qn_fail(QN_ERR_UNSUPPORTED, "two schemas for one value have '%s', which cannot be joined", key);
         }
         json_object_set_new(merged, key, joined);
     }
@@ -282,7 +283,7 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
     return QN_OK;
 }
 
-/* Two schemas without references. */
+/* Joins two schemas without references. */
 static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps, json_t **out)
 {
     if (json_is_false(x) || json_is_false(y))

@@ -1,4 +1,5 @@
-/* Names of members by patternProperties: which schemas a name that matches has, be it one of the properties or not. */
+/* Names of members and patternProperties: the schemas of a name by the patterns that it matches, whether it is
+ * declared or not. */
 #include "grammar/schema.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static qn_status compile(qn_schema_compiler *c, const char *pattern, bool in_str
     return qn_dfa_compile(&c->exprs, expr, in_string, qn_schema_path(c), &c->grammar->steps, dfa);
 }
 
-/* The schema of a value that fits both; NULL: it has none yet. Owned by the compiler. */
+/* Joins *schema, NULL at first, with another schema of the same value. Owned by the compiler. */
 static qn_status join(qn_schema_compiler *c, json_t **schema, json_t *other)
 {
     json_t *both = *schema ? json_pack("{s:[O,O]}", "allOf", *schema, other) : json_incref(other);
@@ -63,7 +64,8 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, js
 
 enum { MAX_REFERENCES = 32 };
 
-/* The constants of a schema of names. NULL: they are others; *is_any: any. Owned by the compiler. */
+/* *list: the constants of a schema of names, owned by the compiler; NULL if it is another schema. *is_any: any name
+ * fits. */
 static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list, bool *is_any)
 {
     const char *key, *reference;
@@ -86,7 +88,7 @@ static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list
     return *list ? qn_schema_own(c, *list) : QN_OK;
 }
 
-/* Adds the names of the list that have no schema yet, with `rest`, and takes the others' schemas away. */
+/* Gives listed names without a schema the schema `rest`, and removes the schemas of names that are not listed. */
 static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, json_t *properties)
 {
     json_t *listed = json_object(), *name, *value;
@@ -133,13 +135,14 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
 
 /* ---- Sets of names ---- */
 
-/* Names of a set, which match the patterns of its schema. */
+/* A set of names that match the same patterns. */
 typedef struct name_set {
     qn_dfa names;
-    json_t *schema; /* NULL: they match none */
+    json_t *schema; /* joined schema of the patterns; NULL: they match none */
 } name_set;
 
-/* Splits a set by a pattern: `set` keeps the names that do not match, `matching` gets those that do. Either may have none. */
+/* Splits a set by a pattern: `set` keeps the names that do not match, `matching` gets those that do. Either may
+ * become empty. */
 static qn_status split(qn_schema_compiler *c, const qn_dfa *pattern, json_t *schema, name_set *set, name_set *matching)
 {
     qn_dfa others = { 0 };
@@ -185,7 +188,7 @@ qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *
     size_t n = 1;
     *n_names = 0;
     qn_status status = split_all(c, patterns, in_string, sets, &n);
-    if (qn_schema_may_ignore(c, status)) { /* the object has no other names then */
+    if (qn_schema_may_ignore(c, status)) { /* the object then has no undeclared names */
         rest = json_false();
         for (size_t i = 0; i < n; i++)
             sets[i].schema = NULL;

@@ -1,4 +1,4 @@
-/* Values of a schema by their types: strings, numbers, arrays and objects. */
+/* Values of a schema by type: strings, numbers, arrays and objects. */
 #include "grammar/schema.h"
 
 #include "base/append.h"
@@ -28,9 +28,9 @@ qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const cha
 
 /* ---- Strings ---- */
 
-enum { NO_STRINGS = INT32_MAX }; /* in place of a DFA */
+enum { NO_STRINGS = INT32_MAX }; /* stands for a DFA: no string is allowed */
 
-/* The DFA of a pattern or format, in which the lengths are. */
+/* Makes the DFA of a pattern or format, with the lengths included. */
 static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t length, const qn_string_rule *rule,
                                  uint32_t *id)
 {
@@ -50,7 +50,7 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t
     return qn_grammar_add_dfa(c->grammar, &dfa, id);
 }
 
-/* Equal patterns are one DFA: alternatives in the same state of it are walked as one. */
+/* Equal patterns share a DFA, so that alternatives in the same state of it are walked as one. */
 static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
 {
     const qn_hash128 pattern = qn_keyed_hash128(text, length);
@@ -81,13 +81,14 @@ qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const c
     if (name && !format && c->options.strict)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/format: '%s' is not supported", qn_schema_path(c), name);
     if (pattern && format && c->options.strict)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format", qn_schema_path(c));
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format together are not supported", qn_schema_path(c));
     *text = pattern ? json_string_value(pattern) : format;
     *length = pattern ? json_string_length(pattern) : format ? strlen(format) : 0;
     return QN_OK;
 }
 
-/* A pattern; without its lengths where they are too many for an automaton of both, and that may be ignored. */
+/* Adds a pattern. If pattern and lengths together are too large for an automaton, and that may be ignored, the
+ * lengths are. */
 static qn_status add_regex(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
 {
     qn_string_rule any_length = { .form = rule->form, .max = QN_UNLIMITED, .dfa = -1 };
@@ -106,7 +107,7 @@ static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_ru
     return qn_schema_may_ignore(c, status) ? QN_OK : status;
 }
 
-/* Leaves out what `not` excludes: then the string is a DFA, in which its lengths are. */
+/* Removes what `not` excludes. The string becomes a DFA that includes its lengths. */
 static qn_status exclude(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule, bool *is_none)
 {
     static const char any[] = "^[\\s\\S]*$";
@@ -146,7 +147,7 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
         *entry = QN_NODE_NEVER;
         return QN_OK;
     }
-    if (rule.dfa >= 0) { /* it has the spellings of a string */
+    if (rule.dfa >= 0) { /* spelled as a JSON string */
         QN_TRY(qn_schema_byte(c, '"', c->end, &id));
         QN_TRY(qn_schema_node(c, QN_DFA, (uint32_t)rule.dfa, id, &id));
         return qn_schema_byte(c, '"', id, entry);
@@ -158,7 +159,7 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
 
 /* ---- Numbers ---- */
 
-/* The shortest digits that name a magnitude. */
+/* The shortest digits that give a magnitude. */
 static void set_decimal(double number, qn_decimal *decimal)
 {
     char text[40], digits[40];
@@ -184,7 +185,7 @@ static void set_decimal(double number, qn_decimal *decimal)
         decimal->fraction[k - 1] = 0;
 }
 
-/* Keeps 40 digits of a fraction. They are rounded away from numbers that the bound refuses: `up` if it is the lower one. */
+/* Keeps 40 digits of a fraction, rounded away from the numbers that the bound refuses: up if it is the lower bound. */
 static void shorten(qn_decimal *decimal, bool up)
 {
     enum { MOST = 40 };
@@ -199,8 +200,8 @@ static void shorten(qn_decimal *decimal, bool up)
         decimal->fraction[k] = 0;
 }
 
-/* A number with a fraction or an exponent is read to a double, so that many decimals are equal to a bound. Beyond an exclusive
- * bound is what is not nearer to 0, or not farther, than the shortest digits of the next double. 0 is exact. */
+/* A number with a fraction or an exponent is read to a double, so many decimals equal a bound. With an exclusive
+ * bound, the numbers allowed begin at the shortest digits of the next double. 0 is exact. */
 static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, qn_bound *bound)
 {
     const double number = json_number_value(value), infinite = is_min ? HUGE_VAL : -HUGE_VAL;
@@ -227,7 +228,7 @@ static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, 
         set_decimal(fabs(number), &bound->plain);
 }
 
-/* The stricter of the inclusive bound and the exclusive one, which may also be a boolean. */
+/* The stricter of the inclusive and the exclusive bound; the latter may be draft 4's boolean. */
 static void get_bound(json_t *schema, bool is_min, bool integer, qn_bound *bound)
 {
     const char *key = is_min ? "minimum" : "maximum", *exclusive_key = is_min ? "exclusiveMinimum" : "exclusiveMaximum";
@@ -244,7 +245,7 @@ static void get_bound(json_t *schema, bool is_min, bool integer, qn_bound *bound
         set_bound(value, json_is_true(exclusive), is_min, integer, bound);
 }
 
-/* A DFA of numbers is made once for the same bounds. */
+/* Numbers with the same bounds share a DFA. */
 qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry)
 {
     qn_bound bounds[2];
@@ -280,7 +281,7 @@ static qn_status add_item(qn_schema_compiler *c, const char *keyword, json_t *sc
 qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     json_t *items = json_object_get(schema, "items"), *prefix = json_object_get(schema, "prefixItems");
-    if (json_is_array(items)) { /* before draft 2020-12 */
+    if (json_is_array(items)) { /* drafts before 2020-12 */
         prefix = items;
         items = json_object_get(schema, "additionalItems");
     }
@@ -321,7 +322,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
 
 /* ---- Objects ---- */
 
-/* A name as JSON spells it; with `ascii` by escapes outside ASCII. free() it; NULL without memory. */
+/* A name as JSON spells it; with `ascii`, characters outside ASCII are escaped. free() it; NULL without memory. */
 static char *spell(const char *name, size_t length, bool ascii, size_t *n)
 {
     static const char codes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
@@ -362,7 +363,7 @@ static bool is_ascii(const char *text, size_t length)
 
 static qn_status too_long(const qn_schema_compiler *c, size_t n)
 {
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: a property's name of %zu bytes", qn_schema_path(c), n);
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: a property's name of %zu bytes is too long", qn_schema_path(c), n);
 }
 
 static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length, uint32_t property)
@@ -384,7 +385,7 @@ static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const cha
     return QN_OK;
 }
 
-/* From behind the quote of a key to behind its value. */
+/* From after the quote of a key to after its value. */
 static qn_status add_member(qn_schema_compiler *c, uint32_t rule, uint32_t after, uint32_t *node)
 {
     QN_TRY(qn_schema_inner(c, rule, after, node));
@@ -393,7 +394,7 @@ static qn_status add_member(qn_schema_compiler *c, uint32_t rule, uint32_t after
     return qn_schema_any_space(c, *node, node);
 }
 
-/* Property `key`: its spellings, and the nodes from the end of its name to the next member. */
+/* Adds property `key`: its spellings, and the nodes from the end of its name to the next member. */
 static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char *key, json_t *schema, uint32_t after)
 {
     const uint32_t property = c->grammar->objects[object].n_properties++;
@@ -406,7 +407,7 @@ static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char
     return QN_OK;
 }
 
-/* The nodes of additional properties: the rest of a key, and its value. */
+/* Adds the nodes of additional properties: the rest of a key, and its value. */
 static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t after)
 {
     qn_string_rule rule = { .max = QN_UNLIMITED, .dfa = -1 };
@@ -445,14 +446,14 @@ qn_status qn_schema_object_counts(const qn_schema_compiler *c, json_t *schema, q
     o->is_ordered = c->options.style.order == QN_JSON_ORDER_SCHEMA;
     QN_TRY(qn_schema_count(c, schema, "minProperties", 0, &o->min));
     QN_TRY(qn_schema_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
-    /* Required names are different, and one more member is another; of additional names two may be the same. */
+    /* Required names are distinct, and one more member is distinct from them; but two additional names may be equal. */
     if (c->options.strict && o->additional && o->min > o->n_required + 1)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
                        qn_schema_path(c), o->min);
     return QN_OK;
 }
 
-/* The DFA of names that the object does not have, as JSON spells them. */
+/* The DFA of names that the object does not declare, as JSON spells them. */
 static qn_status find_other_names(qn_schema_compiler *c, json_t *properties, json_t *required, qn_dfa *out)
 {
     uint32_t any, known, last = 0, part;
@@ -486,7 +487,7 @@ static qn_status find_other_names(qn_schema_compiler *c, json_t *properties, jso
     return status;
 }
 
-/* Members that the object does not name, by the patterns of their names. */
+/* Adds the undeclared members, grouped by the patterns of their names. */
 static qn_status add_matching(qn_schema_compiler *c, uint32_t object, json_t *schema, json_t *rest, uint32_t after)
 {
     json_t *properties, *required, *others;

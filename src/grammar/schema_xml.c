@@ -1,9 +1,9 @@
-/* Parameters of a function and their values in the form xml of tool calls. References and combinations are joined in schema.c as those of
- * JSON are; what is left of a value is written here: a string is its text, any other value is JSON.
+/* Parameters of a function and their values, in the form xml of tool calls. schema.c joins references and combinations
+ * as for JSON; this file writes the rest: a string is its plain text, any other value is JSON.
  *
- * A value that may be a string or something else: the parser reads its text as the first type that it is an instance of, in an order
- * that output_tools.c finds. So types behind the string are never read, and are not written; and a string is not one that would
- * be read as a type before it: `5` where the value may be an integer too. What may be anything is any text. */
+ * If a value may be a string or something else, the parser reads its text as the first type that fits, in the order
+ * of output_tools.c. So types after the string are never read and not written, and no string is written that would
+ * be read as a type before it: `5` if the value may also be an integer. A value of any type is any text. */
 #include "grammar/schema.h"
 
 #include "base/append.h"
@@ -16,16 +16,16 @@
 #define PARAMETER_CLOSE "</parameter>"
 #define FUNCTION_CLOSE "</function>"
 
-/* Names of parameters of all tools together: where they are longer, no text has a tag of any name. */
+/* Limit of the total length of all tools' parameter names; above it, a text may contain no parameter tag at all. */
 enum { MAX_NAMES = 4096 };
 
-/* Names that a schema does not have: of ASCII, as those that writers of tools choose. */
+/* Undeclared names: ASCII, as authors of tools choose them. */
 static const char any_name[] = "[ -;=?-~]{1,64}";
 
 /* ---- Texts ---- */
 
-/* The words that a text has not: what ends it, and the tags of parameters, which end it where its own end is missing. A reference
- * to a list. */
+/* The words that a text must not contain: its end tag, and the tags of parameters, which end a text if its end tag
+ * is missing. A reference to a list. */
 static json_t *find_words(const qn_schema_compiler *c)
 {
     json_t *words = json_object();
@@ -33,7 +33,7 @@ static json_t *find_words(const qn_schema_compiler *c)
     size_t total = 0, length;
     char word[sizeof PARAMETER_OPEN + QN_OUTPUT_MAX_NAME + 1];
     json_object_set_new(words, PARAMETER_CLOSE, json_null());
-    if (c->xml.is_close_text) /* behind </function> it ends a value */
+    if (c->xml.is_close_text) /* it follows </function> and ends a value */
         json_object_set_new(words, FUNCTION_CLOSE, json_null());
     for (size_t i = 0; total <= MAX_NAMES && (name = qn_output_argument_name(c->xml.tools, NULL, i, &length)); i++) {
         size_t n = 0;
@@ -68,7 +68,7 @@ static qn_status add_words(qn_schema_compiler *c, uint32_t *id)
     return status;
 }
 
-/* A regular expression of what is read as JSON of some types, or as Python's names of constants. */
+/* Prints the regular expression of texts that the parser reads as JSON of some types, or as Python's constants. */
 static void print_readings(qn_text_buffer *to, unsigned reads)
 {
     static const struct {
@@ -90,7 +90,8 @@ static void print_readings(qn_text_buffer *to, unsigned reads)
     qn_append(to, ")[ \\t\\r\\n]*");
 }
 
-/* Texts that are not read as JSON of the types. Arrays and objects are known by their bracket. */
+/* Finds the DFA of texts that the parser does not read as JSON of the types. Arrays and objects are recognised by
+ * their bracket. */
 static qn_status find_texts(qn_schema_compiler *c, unsigned reads, uint32_t *id)
 {
     char regex[400];
@@ -117,7 +118,7 @@ static qn_status find_texts(qn_schema_compiler *c, unsigned reads, uint32_t *id)
 
 /* ---- Strings ---- */
 
-/* Keeps the texts of a DFA that an expression has. *is_none: none of them. */
+/* Intersects the DFA of an expression with `texts`. *is_none: the result is empty. */
 static qn_status keep(qn_schema_compiler *c, uint32_t expr, const qn_dfa *texts, qn_dfa *out, bool *is_none)
 {
     qn_dfa dfa;
@@ -128,7 +129,7 @@ static qn_status keep(qn_schema_compiler *c, uint32_t expr, const qn_dfa *texts,
     return *is_none ? QN_OK : status;
 }
 
-/* The DFA of a pattern and lengths. */
+/* Makes the DFA of a pattern and lengths. */
 static qn_status compile_pattern(qn_schema_compiler *c, const char *pattern, size_t length, const qn_string_rule *rule,
                                  uint32_t *id, bool *is_none)
 {
@@ -150,7 +151,7 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *pattern, siz
     return qn_grammar_add_dfa(c->grammar, &matching, id);
 }
 
-/* Equal patterns are one DFA. */
+/* Equal patterns share a DFA. */
 static qn_status add_pattern(qn_schema_compiler *c, const char *pattern, size_t length, const qn_string_rule *rule,
                              uint32_t *id, bool *is_none)
 {
@@ -170,7 +171,7 @@ static qn_status add_pattern(qn_schema_compiler *c, const char *pattern, size_t 
     return QN_OK;
 }
 
-/* Texts of a number of characters: a node that counts them, behind one that does not. */
+/* Texts with length limits: a node that counts characters, after one that does not. */
 static qn_status add_counted(qn_schema_compiler *c, qn_string_rule rule, uint32_t next, uint32_t *node)
 {
     uint32_t id;
@@ -197,7 +198,7 @@ static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned rea
         return QN_OK;
     rule.dfa = (int32_t)texts;
     qn_status status = pattern ? add_pattern(c, pattern, length, &rule, &id, &is_none) : QN_OK;
-    if (qn_schema_may_ignore(c, status)) { /* the lengths are too many for an automaton of both */
+    if (qn_schema_may_ignore(c, status)) { /* pattern and lengths together are too large for an automaton */
         const qn_string_rule any_length = { .form = rule.form, .max = QN_UNLIMITED, .dfa = rule.dfa };
         status = add_pattern(c, pattern, length, &any_length, &id, &is_none);
     }
@@ -219,7 +220,7 @@ static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned rea
 
 /* ---- Values ---- */
 
-/* JSON that fits a schema, which becomes the compiler's. */
+/* JSON that fits a schema. The compiler takes the schema. */
 static qn_status add_json(qn_schema_compiler *c, json_t *schema, uint32_t next, uint32_t *entry)
 {
     uint32_t rule, node;
@@ -273,7 +274,7 @@ static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned t
     return json_array_size(others) ? add_json(c, json_pack("{s:O}", "enum", others), next, entry) : QN_OK;
 }
 
-/* Values that are no strings. Templates print constants in Python's spelling too. */
+/* Values other than strings. Templates print constants in Python's spelling, too. */
 static qn_status add_others(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
                             uint32_t *entry)
 {
@@ -308,7 +309,7 @@ static qn_status add_others(qn_schema_compiler *c, json_t *schema, unsigned type
     return json_array_size(names) ? add_json(c, json_incref(copy), next, entry) : QN_OK;
 }
 
-/* Whether a schema says nothing of its value. */
+/* Whether a schema allows any value. */
 static bool is_anything(json_t *schema, unsigned types)
 {
     const char *key;
@@ -342,7 +343,7 @@ bool qn_schema_is_tag_name(const char *name)
     return *name && strlen(name) <= QN_OUTPUT_MAX_NAME;
 }
 
-/* The form of the value of a parameter. */
+/* The form of a parameter's value. */
 static qn_schema_form value_form(const qn_schema_compiler *c, const char *key)
 {
     static const unsigned bits[N_VALUE_TYPES] = {
@@ -357,7 +358,7 @@ static qn_schema_form value_form(const qn_schema_compiler *c, const char *key)
     return (qn_schema_form)(QN_FORM_VALUE | reads);
 }
 
-/* From behind the tag of a parameter to behind the line of its end. */
+/* From after the tag of a parameter to after the line of its end tag. */
 static qn_status add_line(qn_schema_compiler *c, uint32_t rule, uint32_t between, uint32_t *node)
 {
     QN_TRY(qn_schema_byte(c, '\n', between, node));
@@ -389,7 +390,7 @@ static qn_status add_name(qn_schema_compiler *c, const char *name, size_t length
     return QN_OK;
 }
 
-/* The DFA of names that neither the tool nor the object has. */
+/* The DFA of names that neither the tool nor the object declares. */
 static qn_status find_other_names(qn_schema_compiler *c, const qn_object_rule *o, qn_dfa *out)
 {
     uint64_t *steps = &c->grammar->steps;
@@ -417,7 +418,7 @@ static qn_status find_other_names(qn_schema_compiler *c, const qn_object_rule *o
     return status;
 }
 
-/* Parameters that the schema does not name. */
+/* Adds undeclared parameters. */
 static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *patterns, json_t *rest, uint32_t between)
 {
     qn_object_rule *o = &c->grammar->objects[object];
@@ -443,7 +444,7 @@ static int compare_spellings(const void *a, const void *b)
     return strcmp(((const qn_spelling *)a)->text, ((const qn_spelling *)b)->text);
 }
 
-/* Marks what is required; what has no schema of its own has that of the rest. */
+/* Marks the required parameters. Those without a schema get that of the rest. */
 static qn_status add_required(qn_schema_compiler *c, uint32_t object, json_t *required, json_t *rest, uint32_t between)
 {
     qn_object_rule *o = &c->grammar->objects[object];

@@ -1,4 +1,5 @@
-/* Tries of shapes: tokens by the kinds of their bytes. A DFA that takes all bytes of a kind alike walks a tenth of the nodes. */
+/* Tries of shapes: tokens by the kinds of their bytes. A DFA that treats all bytes of a kind alike visits a tenth of
+ * the nodes. */
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From so many tokens on, sets of them are joined sooner than set one by one. */
+/* From these numbers of tokens on, merging a set is faster than setting bit by bit. */
 enum { FULL_SHAPE = 1024, FULL_SUBTREE = 2048 };
 
 typedef struct builder {
@@ -28,7 +29,7 @@ static qn_status add_token(builder *b, int32_t token)
 
 static qn_status add_nodes(builder *b, const uint32_t *children, size_t n, int depth);
 
-/* Calls add_nodes for what is below nodes of the trie. */
+/* Calls add_nodes for the children of nodes of the trie. */
 static qn_status add_below(builder *b, const uint32_t *nodes, size_t n, int depth)
 {
     const qn_trie_node *all = b->trie->nodes;
@@ -49,7 +50,7 @@ static qn_status add_below(builder *b, const uint32_t *nodes, size_t n, int dept
     return status;
 }
 
-/* A node of a kind for those of the children that have it, with what is below it. some: [n] scratch */
+/* Adds the node of a kind for the children of that kind, and its subtree. some: [n] scratch */
 static qn_status add_node(builder *b, int kind, const uint32_t *some, size_t n, int depth)
 {
     qn_shapes *s = b->shapes;
@@ -103,7 +104,7 @@ static qn_status add_set(builder *b, size_t *capacity, uint32_t from, uint32_t t
     return QN_OK;
 }
 
-/* The last node is behind all others. */
+/* Makes the sets of large nodes. The extra last node ends the lists. */
 static qn_status add_sets(builder *b)
 {
     qn_shapes *s = b->shapes;

@@ -1,5 +1,5 @@
-/* States: the configurations of an automaton, each a node with a stack of frames. Frames are shared: equal ones are one, so
- * that equal configurations are equal in their bytes. */
+/* States: sets of configurations, each a node with a stack of frames. Equal frames are shared, so that equal
+ * configurations have equal bytes. */
 #include "grammar/automaton.h"
 
 #include "base/memory.h"
@@ -9,7 +9,7 @@
 
 enum { MAX_FRAMES = 1 << 14, MAX_WORK = 1024, MAX_SPLITS = 1024, PIECE = 256 };
 
-/* What is compared in one step. */
+/* Comparisons that count as one step. */
 enum { COMPARED = 4, COMPARED_FRAMES = 8 };
 
 /* ---- Frames ---- */
@@ -31,7 +31,7 @@ static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
     return (uint32_t)s->n_frames++;
 }
 
-/* The frame of a call. A call at the end of a rule returns to where the rule returns to. */
+/* Pushes the frame of a call. A call at the end of a rule returns directly to the rule's caller. */
 static bool push(qn_grammar_state *s, const qn_node *call, uint32_t parent, uint32_t *frame)
 {
     const uint16_t level = (uint16_t)(s->frames[parent].level + call->lo);
@@ -54,7 +54,8 @@ typedef struct key_rules {
     bool additional, any, may_close;
 } key_rules;
 
-/* In the order of the properties: up to the first that is required, and none that leaves too few behind it. */
+/* Properties in order: allows those up to the first required one that is missing, except any after which too few are
+ * left for the minimum. */
 static void keep_order(const qn_object_rule *o, const qn_frame *f, key_rules *rules)
 {
     uint32_t behind = 0;
@@ -114,7 +115,8 @@ void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t b
     }
 }
 
-/* The frame after one more member; `property` -1: an additional one. In order, those before it count as seen. */
+/* The frame after one more member. property -1: an additional one. If properties are in order, those before it count
+ * as seen. */
 static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint32_t frame, int property)
 {
     qn_frame f = s->frames[frame];
@@ -138,7 +140,7 @@ qn_config qn_state_additional_key(qn_grammar_state *s, const qn_config *c)
 
 /* ---- Closure ---- */
 
-/* Begins a set of configurations, of one byte. */
+/* Begins the set of configurations after a byte. */
 static void begin_set(qn_grammar_state *s)
 {
     qn_state_pay(s, 2);
@@ -187,7 +189,7 @@ static void put(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
     w->items[w->n++].frame = frame;
 }
 
-/* Whether a split was met with this frame before: loops may return without a byte, and branches meet. */
+/* Whether a split was visited with this frame: loops may return without a byte, and branches join. */
 static bool repeats(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
 {
     qn_state_pay(s, w->n_splits / COMPARED);
@@ -229,7 +231,7 @@ static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config 
     return c->count >= rule->min && g->dfas[rule->dfa].accept[c->sub];
 }
 
-/* Adds what is reached from a node without a byte. */
+/* Adds the configurations that are reached from a node without a byte. */
 static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_t node, uint32_t frame)
 {
     const qn_grammar *g = s->grammar;
@@ -334,8 +336,8 @@ static size_t step_string(qn_grammar_state *s, size_t begin, size_t end, qn_conf
     return add_config(s, begin, end, &c);
 }
 
-/* The state of a text after a byte; 0: it may not follow. A text that can be no longer may end: its DFA refuses some short texts, such
- * as `null`, but none that goes on behind one. */
+/* The state of a text after a byte; 0: the byte may not follow. The state of a text at its maximum length may be one
+ * that does not accept: its DFA refuses some short texts, such as `null`, but no text that continues one. */
 static uint32_t next_of_text(const qn_grammar *g, const qn_node *n, const qn_config *c, uint8_t byte)
 {
     const qn_string_rule *rule = &g->strings[n->a];
@@ -406,7 +408,7 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     return add_config(s, begin, end, &c);
 }
 
-/* A line end, then two spaces a level. */
+/* A line end, then two spaces for each level. */
 static bool indent_takes(const qn_grammar_state *s, const qn_node *n, const qn_config *c, uint8_t byte, bool *ends)
 {
     *ends = c->sub == 2u * (s->frames[c->frame].level + n->lo);
@@ -593,7 +595,8 @@ qn_status qn_grammar_state_clone(const qn_grammar_state *state, qn_grammar_state
     return QN_OK;
 }
 
-/* The end of the configurations after the bytes, which lie at n_configs; n_configs itself if the bytes may not follow. */
+/* Appends the configurations after the bytes at n_configs. Returns their end, or n_configs if the bytes may not
+ * follow. */
 static size_t look_ahead(qn_grammar_state *s, const char *bytes, size_t length)
 {
     size_t begin = 0, end = s->n_configs;
@@ -626,7 +629,7 @@ bool qn_grammar_state_accepts(qn_grammar_state *s, const char *bytes, size_t len
     return qn_state_accepts(s, bytes, length);
 }
 
-/* Keeps the frames of the configurations, in the order of their use. */
+/* Keeps only the frames that configurations use, in the order of use. */
 static void compact(qn_grammar_state *s, uint32_t *moved, qn_frame *kept)
 {
     uint32_t chain[QN_GRAMMAR_DEPTH + 2];

@@ -1,10 +1,10 @@
-/* Classes of texts, and whether a DFA takes all texts of one: then the tokens of the class follow without a walk. */
+/* Whether a DFA accepts all texts of a class: then the tokens of the class follow without a walk. */
 #include "grammar/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* MOVED: moves that are followed in one step. MAX_MOVES: as many as there are bytes in the places of a character. */
+/* MOVED: moves that count as one step. MAX_MOVES: one for each byte value at each place of a character. */
 enum { MAX_STATES = 64, MAX_STEPS = 1 << 16, BEGIN_STEPS = 64, COMPARED = 4, MOVED = 4, MAX_MOVES = 1280 };
 
 unsigned qn_text_contains(qn_text_class kind)
@@ -16,7 +16,8 @@ unsigned qn_text_contains(qn_text_class kind)
 uint64_t qn_text_kind(uint8_t byte)
 {
     static const char others[] = " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
-    /* The last bytes of kinds outside ASCII. U+0080 to U+FFFF have first bytes that begin white space apart from others. */
+    /* The last bytes of kinds outside ASCII. First bytes of characters up to U+FFFF are split where white space
+     * begins. */
     static const uint8_t foreign[] = { 0x80, 0x81, 0x8f, 0x9f, 0xbf, 0xc1, 0xc2, 0xdf, 0xe0, 0xe1,
                                        0xe2, 0xe3, 0xec, 0xed, 0xee, 0xef, 0xf0, 0xf3, 0xf4, 0xff };
     enum { LOWER, UPPER, DIGIT, CONTROL, TAB, NEWLINE, RETURN, OTHERS, FOREIGN = OTHERS + sizeof others - 1 };
@@ -37,7 +38,8 @@ uint64_t qn_text_kind(uint8_t byte)
     return UINT64_C(1) << kind;
 }
 
-/* Characters outside ASCII that are line ends or white space of regular expressions, or the controls U+0080 to U+009F. */
+/* Whether a character outside ASCII is a line end or white space of regular expressions, or a control U+0080 to
+ * U+009F. */
 static bool is_space_or_control(const char *text, size_t length)
 {
     const uint8_t *b = (const uint8_t *)text;
@@ -83,7 +85,7 @@ qn_text_class qn_text_class_of(const char *text, size_t length, uint32_t *n_char
     return (qn_text_class)kind;
 }
 
-/* States of the DFA that are reached with a number of bytes of a character left, by what these may be. */
+/* Places in a character, by the bytes that may complete it. */
 enum {
     BODY,
     NEED_1,
@@ -106,7 +108,7 @@ enum {
     PLACES
 };
 
-/* Bytes that a DFA takes alike, from a place of a character to the next; from BODY: the first byte of a character. */
+/* Bytes that a DFA treats alike, from one place of a character to the next. From BODY: first bytes of a character. */
 typedef struct move {
     uint8_t from, class, to;
 } move;
@@ -118,13 +120,13 @@ typedef struct state_set {
 
 typedef struct level {
     const qn_dfa *dfa;
-    uint16_t run_end[256]; /* by byte, the next one of another class of the DFA */
-    move moves[MAX_MOVES]; /* of the characters of texts */
+    uint16_t run_end[256]; /* by byte, the next byte of another class of the DFA */
+    move moves[MAX_MOVES]; /* all moves of the characters of texts */
     size_t n_moves;
     state_set at[PLACES];
-    bool is_full;     /* too many states, or steps */
+    bool is_full;     /* too many states or steps */
     uint64_t steps;   /* of some ns */
-    bool lives, ends; /* some byte follows, some does not */
+    bool lives, ends; /* lives: some byte follows; ends: some byte does not */
 } level;
 
 static void begin_level(level *l, const qn_dfa *dfa)
@@ -154,7 +156,7 @@ static void add_range(level *l, int from, int lo, int hi, int to)
     }
 }
 
-/* All ASCII characters of a class but the space that only begins texts. */
+/* All ASCII characters of a class except the space that may only begin a text. */
 static void add_ascii(level *l, qn_text_class kind)
 {
     if (kind == QN_TEXT_LINE) {
@@ -170,7 +172,7 @@ static void add_ascii(level *l, qn_text_class kind)
     }
 }
 
-/* All characters outside ASCII that are in classes. */
+/* All characters outside ASCII that a class may contain. */
 static void add_foreign(level *l)
 {
     static const struct {
@@ -229,7 +231,7 @@ static void begin_character(level *l)
     l->lives = l->ends = false;
 }
 
-/* The state that all moves lead to from one state, character by character; 0: some are refused, or they lead to several. */
+/* The state to which every character leads from `state`; 0 if some are refused or they lead to several. */
 static uint32_t move_alike(const level *l, uint32_t state)
 {
     uint32_t at[PLACES] = { 0 };
@@ -244,7 +246,8 @@ static uint32_t move_alike(const level *l, uint32_t state)
     return at[BODY];
 }
 
-/* The states after one more character; true if the DFA takes all of them. What is found is incomplete else. */
+/* Computes the states after one more character. True if the DFA accepts every character; else the result is
+ * incomplete. */
 static bool take_character(level *l, const state_set *from)
 {
     begin_character(l);
@@ -280,7 +283,8 @@ static bool are_equal(level *l, const state_set *a, const state_set *b)
 
 enum { PREPARED_STATES = 64 };
 
-/* Of qn_dfa.alike: the state that all characters of QN_TEXT_ANY lead to, with this bit if those of QN_TEXT_LINE do. 0: to several. */
+/* In qn_dfa.alike: the state to which all characters of QN_TEXT_ANY lead, with this bit if all of QN_TEXT_LINE do.
+ * 0: there is no such state. */
 #define ALIKE_LINE UINT32_C(0x80000000)
 
 static uint32_t find_alike(const level *l, uint32_t state)
@@ -325,7 +329,7 @@ bool qn_text_foreign_loops(const qn_dfa *dfa, uint32_t state, uint64_t *steps)
     return move_alike(&l, state) == state;
 }
 
-/* Follows characters from *state on as long as all of a class lead to one state. */
+/* Follows characters from *state on while all of a class lead to one state. */
 static qn_text_fit follow_alike(const qn_dfa *dfa, uint32_t *state, qn_text_class kind, uint64_t *steps)
 {
     qn_text_fit fit = { 0 };
@@ -347,7 +351,7 @@ static qn_text_fit follow_alike(const qn_dfa *dfa, uint32_t *state, qn_text_clas
 
 /* ---- Classes that follow ---- */
 
-/* Whether some letters from a to z, which all classes have, follow a state, and some do not. */
+/* Whether a state accepts some of the letters a to z, which are in every class, but not all. */
 static bool divides_letters(const qn_dfa *dfa, uint32_t state)
 {
     const uint32_t *row = dfa->next + (size_t)state * dfa->n_classes;

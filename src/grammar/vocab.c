@@ -1,4 +1,4 @@
-/* Preparing a vocabulary: its tries, and sets of tokens that texts of some kind take. */
+/* Prepares a vocabulary: its tries, and sets of tokens by class. */
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
@@ -46,7 +46,7 @@ static int compare_characters(const void *a, const void *b, void *characters)
     return n[x] != n[y] ? (n[x] > n[y]) - (n[x] < n[y]) : (x > y) - (x < y);
 }
 
-/* characters: [n_tokens] of each token, 0 for those that are not of the set. */
+/* characters: [n_tokens] number of characters of each token, 0 for tokens outside the set */
 static qn_status make_set(const qn_grammar_vocab *v, uint16_t *characters, bool is_counted, qn_token_set *set)
 {
     QN_TRY(qn_alloc(&set->all, v->n_words, sizeof *set->all, "grammar vocabulary"));
@@ -83,7 +83,7 @@ static void free_set(qn_token_set *set)
     qn_free(set->characters);
 }
 
-/* ---- The tries, and what is known of tokens beforehand ---- */
+/* ---- Tries and precomputed sets ---- */
 
 static qn_status make_string_sets(qn_grammar_vocab *v, const int32_t *tokens, size_t n, uint16_t *characters)
 {
@@ -117,7 +117,6 @@ static qn_status make_text_sets(qn_grammar_vocab *v, const int32_t *tokens, size
     return QN_OK;
 }
 
-/* `tokens` in the order of their bytes, of equal ones the first. some: [n] */
 static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
 {
     uint32_t n_characters, n_bytes;
@@ -131,6 +130,7 @@ static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
     return which == (int)kind;
 }
 
+/* tokens: sorted by bytes, the first of those with equal bytes; some: [n] scratch */
 static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie_text *some)
 {
     for (int which = 0; which < QN_TRIES; which++) {
@@ -168,7 +168,7 @@ static qn_status make_shapes(qn_grammar_vocab *v)
 
 /* ---- The vocabulary ---- */
 
-/* The mark that a token is in grammars, 0 for none. */
+/* The mark that stands for a token in grammars; 0 if there is none. */
 static int find_mark(const qn_output_params *output, size_t token)
 {
     if (!output)
@@ -181,7 +181,7 @@ static int find_mark(const qn_output_params *output, size_t token)
     return 0;
 }
 
-/* The bytes of the tokens that may follow, and the end tokens. */
+/* Copies the bytes of the tokens that may follow, and the end tokens. */
 static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_output_params *output)
 {
     size_t total = 0, length;
@@ -216,7 +216,7 @@ static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer,
     return QN_OK;
 }
 
-/* The tokens in the order of their bytes, of equal ones the first, which are linked. */
+/* Sorts the tokens by bytes. Of tokens with equal bytes `order` has the first; `same` links the rest. */
 static size_t find_order(qn_grammar_vocab *v, int32_t *order)
 {
     size_t n = 0, n_distinct = 0;

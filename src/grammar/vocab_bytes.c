@@ -1,4 +1,4 @@
-/* The bytes of tokens, and what they do inside a JSON string. */
+/* The bytes of tokens, and where they lead in a JSON string. */
 #include "grammar/vocab.h"
 
 const char *qn_grammar_vocab_bytes(const qn_grammar_vocab *v, qn_token token, size_t *length)

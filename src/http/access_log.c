@@ -1,4 +1,5 @@
-/* Lines of JSON, each appended by one call of write: lines of several processes and threads do not mix. */
+/* Writes the access log. Each line is one call of write(), so that lines of several threads and processes do not
+ * mix. */
 #include "http/access_log.h"
 
 #include "base/memory.h"
@@ -22,7 +23,7 @@ struct qn_access_log {
     char *path; /* NULL: stderr */
     pthread_mutex_t lock;
     int fd;
-    uint64_t n_lost; /* lines since the last one that was written */
+    uint64_t n_lost; /* since the last line that was written */
 };
 
 static qn_status open_path(const char *path, int *fd)
@@ -120,7 +121,8 @@ static void add_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
     qn_bytes_add(line, "}\n", 2);
 }
 
-/* No line has PIPE_BUF bytes: a byte of a text becomes 6 at most when it is escaped. */
+/* Every line is shorter than PIPE_BUF, so that a pipe takes it whole or not at all: escaping makes at most 6 bytes of
+ * one. */
 void qn_access_log_write(qn_access_log *log, const qn_access *access)
 {
     qn_bytes line = { 0 };

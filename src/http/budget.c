@@ -1,4 +1,4 @@
-/* Accounts in one table of clients, under one lock. */
+/* All accounts are in one table of clients, under one lock. */
 #include "http/budget.h"
 
 #include "base/memory.h"
@@ -12,7 +12,8 @@
 #include <malloc.h>
 #endif
 
-/* There is one as long as it has accounts: as many as connections at most, and streams that were abandoned. */
+/* A client has an entry as long as it has accounts, so there are at most as many as connections and abandoned
+ * streams. */
 typedef struct client {
     struct client *next;
     size_t n_accounts, used;
@@ -20,7 +21,7 @@ typedef struct client {
 } client;
 
 struct qn_budget {
-    pthread_mutex_t lock; /* protects all that follows, and accounts */
+    pthread_mutex_t lock; /* protects the members below, and accounts */
     qn_budget_limits limits;
     client *clients;
     size_t n_clients, used;
@@ -77,7 +78,7 @@ size_t qn_budget_used(qn_budget *budget)
 
 /* ---- Accounts ---- */
 
-/* The lock is held. NULL without memory. */
+/* The client's entry, created if it has none. The caller holds the lock. NULL: no memory. */
 static client *client_of(qn_budget *budget, const char *name)
 {
     client *c = budget->clients;
@@ -131,8 +132,8 @@ void qn_account_hold(qn_account *a)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
-/* Glibc keeps what is free between and at the end of the heaps of threads; it looks at the end of a thread's own heap when that
- * thread frees a block of more than 64 KiB. */
+/* glibc keeps free memory between blocks and at the end of each thread's heap. malloc_trim returns the former; a
+ * thread's own heap shrinks when the thread frees a block of more than 64 KiB. */
 static void return_memory(void)
 {
 #ifdef __GLIBC__
@@ -142,7 +143,7 @@ static void return_memory(void)
 #endif
 }
 
-/* The lock is held. Returns whether so much was given back that memory is to be returned, without the lock. */
+/* The caller holds the lock. True: enough was given back to call return_memory(), without the lock. */
 static bool give(qn_account *a, size_t bytes)
 {
     enum { KEPT = 8 << 20 };

@@ -20,7 +20,8 @@ void qn_bytes_free(qn_bytes *bytes)
     *bytes = (qn_bytes){ .account = bytes->account };
 }
 
-/* As qn_realloc_array, with the capacity promised before. Pages that are never written take no memory: half is added, for fewer. */
+/* As qn_realloc_array, but reserves the capacity first. It adds half, not double: the account counts pages that are
+ * never written, although they take no memory. */
 static bool grow(qn_bytes *bytes, size_t need)
 {
     enum { LEAST = 64 };
@@ -78,7 +79,7 @@ bool qn_is_utf8(const char *text, size_t length)
     return true;
 }
 
-/* A value follows another one where that one's last byte stands. */
+/* Writes a comma if the last byte ends a value. */
 static void begin_value(qn_bytes *bytes)
 {
     const char last = bytes->length ? bytes->data[bytes->length - 1] : '\n';
@@ -125,7 +126,7 @@ static void add_escape(qn_bytes *bytes, uint32_t code)
         qn_bytes_print(bytes, "\\u%04X\\u%04X", (unsigned)(0xd7c0 + (code >> 10)), (unsigned)(0xdc00 + (code & 0x3ff)));
 }
 
-/* Whether JSON, or with is_line a line that a terminal shows, has the character as it is. */
+/* Whether a character is written unescaped in JSON, or, with is_line, in a line shown by a terminal. */
 static bool is_plain(uint32_t code, bool is_line)
 {
     return code >= ' ' && code != '"' && code != '\\' && !(is_line && (qn_is_control(code) || qn_is_deceptive(code)));
@@ -188,7 +189,7 @@ void qn_json_number(qn_bytes *bytes, double value)
         qn_bytes_add(bytes, "null", 4);
         return;
     }
-    /* The shortest form of a float: six digits lose their zeros, nine are enough for each. */
+    /* The shortest form of a float: %g drops trailing zeros of six digits, and nine digits suffice for every float. */
     for (int digits = 6; digits <= 9; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if ((double)(float)value == value && strtof(text, NULL) == (float)value)

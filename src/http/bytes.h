@@ -1,5 +1,5 @@
-/* Bytes that grow, and JSON that is written into them. What is written is one value after another: commas and colons come by
- * themselves, from the last byte. */
+/* A growing buffer of bytes, and a writer of JSON into it. The writer puts commas between values by looking at the last
+ * byte. */
 #ifndef QN_HTTP_BYTES_H
 #define QN_HTTP_BYTES_H
 
@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zero it before use, but for the account, which its memory is promised to as it grows; NULL: none. Without memory, or where the
- * account has none left, has_failed is set, and nothing more is appended. */
+/* Zero it before use; `account`, from which its memory is reserved as it grows, may be set (NULL: none). When memory or
+ * the account is exhausted, has_failed is set and nothing more is appended. */
 typedef struct qn_bytes {
     char *data; /* [length] */
     size_t length, capacity;
@@ -18,11 +18,13 @@ typedef struct qn_bytes {
     qn_account *account;
 } qn_bytes;
 
-/* qn_bytes_free - free it; what is appended next has the same account. */
+/* qn_bytes_free - free the bytes and empty the buffer. It can be used again, with the same account. */
 void qn_bytes_free(qn_bytes *bytes);
 
-/* qn_bytes_add - append bytes as they are. qn_bytes_print - the same of a format. */
+/* qn_bytes_add - append bytes as they are. */
 void qn_bytes_add(qn_bytes *bytes, const char *data, size_t length);
+
+/* qn_bytes_print - append formatted text of less than 256 bytes; a longer one sets has_failed. */
 void qn_bytes_print(qn_bytes *bytes, const char *format, ...) QN_PRINTF(2, 3);
 
 /* ---- JSON ---- */
@@ -30,25 +32,27 @@ void qn_bytes_print(qn_bytes *bytes, const char *format, ...) QN_PRINTF(2, 3);
 /* qn_is_utf8 - whether a text is valid UTF-8. */
 bool qn_is_utf8(const char *text, size_t length);
 
-/* qn_json_open, qn_json_close - '{' or '[', and their ends. */
+/* qn_json_open - write '{' or '['. */
 void qn_json_open(qn_bytes *bytes, char bracket);
+
+/* qn_json_close - write the bracket that closes an object or an array: '}' or ']'. */
 void qn_json_close(qn_bytes *bytes, char bracket);
 
-/* qn_json_key - the key of the member whose value is written next. */
+/* qn_json_key - write the key of the member whose value is written next. */
 void qn_json_key(qn_bytes *bytes, const char *key);
 
-/* Values. Invalid UTF-8 in a string is replaced by U+FFFD. A NULL text is null. A number that is a float
- * has the fewest digits that read back as it, another one nine digits; one that is not finite is null. */
+/* Write a value. A NULL text is null; invalid UTF-8 is replaced by U+FFFD. A number that is a float has the fewest
+ * digits that read back as the same float, another one nine digits; a number that is not finite is null. */
 void qn_json_string(qn_bytes *bytes, const char *text);
 void qn_json_text(qn_bytes *bytes, const char *text, size_t length);
-void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length);   /* what is between the quotes of a string */
-void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length); /* escapes what is not printable (base/printable.h) */
+void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length);   /* a part of a string, without quotes */
+void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length); /* escapes unprintable text */
 void qn_json_integer(qn_bytes *bytes, int64_t value);
 void qn_json_number(qn_bytes *bytes, double value);
 void qn_json_bool(qn_bytes *bytes, bool value);
 void qn_json_null(qn_bytes *bytes);
 
-/* qn_json_member_* - a key with its value. */
+/* qn_json_member_* - write a key and its value. */
 void qn_json_member_string(qn_bytes *bytes, const char *key, const char *text);
 void qn_json_member_integer(qn_bytes *bytes, const char *key, int64_t value);
 

@@ -1,4 +1,4 @@
-/* The server's clock. */
+/* The server's clocks. */
 #ifndef QN_HTTP_CLOCK_H
 #define QN_HTTP_CLOCK_H
 
@@ -11,12 +11,13 @@ static inline double qn_clock_read(clockid_t clock)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* qn_now - seconds of a clock that never goes back. qn_time - seconds since 1970. */
+/* qn_now - seconds of a clock that never goes back. */
 static inline double qn_now(void)
 {
     return qn_clock_read(CLOCK_MONOTONIC);
 }
 
+/* qn_time - seconds since 1970. */
 static inline double qn_time(void)
 {
     return qn_clock_read(CLOCK_REALTIME);

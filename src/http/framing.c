@@ -1,4 +1,4 @@
-/* Header blocks of requests, read strictly (RFC 9112). */
+/* Strict reading of HTTP header blocks (RFC 9112). */
 #include "http/framing.h"
 
 #include "http/guard.h"
@@ -24,7 +24,7 @@ bool qn_framing_is_length(const char *text, size_t n)
     return n && n <= MOST_DIGITS;
 }
 
-/* Whether text [n] has no control character but tabs. */
+/* Whether text [n] has no control characters but tabs. */
 static bool is_text(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -59,9 +59,9 @@ static size_t count(const char *text, size_t n, char c)
 const char *qn_framing_add(qn_framing *f, const char *name, size_t n_name, const char *value, size_t n_value)
 {
     if (!n_name || qn_guard_token(name, n_name) != n_name)
-        return "the name of a header has a space, or another character that names do not have";
+        return "a header name has a space or another invalid character";
     if (!is_text(value, n_value))
-        return "the value of a header has a control character";
+        return "a header value has a control character";
     f->n_values += 1 + (is_name(name, n_name, "Cookie") ? 1 + count(value, n_value, ';') : 0);
     f->n_hosts += is_name(name, n_name, "Host");
     if (is_name(name, n_name, "Content-Length")) {
@@ -79,11 +79,11 @@ const char *qn_framing_add(qn_framing *f, const char *name, size_t n_name, const
 const char *qn_framing_end(const qn_framing *f)
 {
     if (f->n_hosts > 1)
-        return "the header Host is there more than once";
+        return "there is more than one Host header";
     if (!f->n_hosts && !f->is_http_1_0)
-        return "the header Host is missing";
+        return "there is no Host header";
     if (f->n_lengths > 1 || f->n_encodings > 1 || (f->n_lengths && f->n_encodings))
-        return "Content-Length and Transfer-Encoding say different things";
+        return "there is more than one Content-Length or Transfer-Encoding header";
     if (f->n_encodings && f->is_http_1_0)
         return "HTTP/1.0 has no Transfer-Encoding";
     return NULL;
@@ -107,7 +107,7 @@ static const char *check_request_line(qn_framing *f, const char *line, size_t n)
 static const char *check_header_line(qn_framing *f, const char *line, size_t n)
 {
     if (*line == ' ' || *line == '\t')
-        return "a header goes on in another line";
+        return "a header is folded into another line";
     const char *const colon = memchr(line, ':', n);
     if (!colon)
         return "a header has no colon";
@@ -119,7 +119,8 @@ static const char *check_header_line(qn_framing *f, const char *line, size_t n)
     return qn_framing_add(f, line, (size_t)(colon - line), value, (size_t)(end - value));
 }
 
-/* The line [*length] at the beginning of text [n], which its CRLF follows. NULL: it has no end yet, or *why. */
+/* The line [*length] at the beginning of text [n], without its CRLF. NULL: its end has not arrived, or *why it is
+ * invalid. */
 static const char *next_line(const char *text, size_t n, size_t *length, const char **why)
 {
     const char *const end = memchr(text, '\n', n);
@@ -148,7 +149,7 @@ qn_head qn_framing_read(qn_framing *f, const char *bytes, size_t n, const char *
         if (*why)
             return QN_HEAD_INVALID;
         if (f->n_values > QN_FRAMING_VALUES) {
-            *why = "there are too many headers, cookies or values of a query";
+            *why = "there are too many headers, cookies or query parameters";
             return QN_HEAD_LARGE;
         }
     }

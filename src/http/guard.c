@@ -1,4 +1,4 @@
-/* Values of headers and paths, compared with what may be served. */
+/* Compares header values and paths with what the server may serve. */
 #include "http/guard.h"
 
 #include "http/bytes.h"
@@ -47,7 +47,7 @@ static bool is_name(const host *h, const char *name)
     return strlen(name) == h->length && !strncasecmp(h->name, name, h->length);
 }
 
-/* Strictly: "127.1" and "2130706433" are addresses for a resolver, but not here. */
+/* Strict: resolvers take "127.1" and "2130706433" for addresses, this function does not. */
 static bool is_address(const host *h)
 {
     char text[INET6_ADDRSTRLEN];
@@ -195,7 +195,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The next character of a path; -1: it may have none such. Names of models have slashes, which clients escape. */
+/* The next character of a path, or -1 if it is not allowed. In names of models (is_name) clients escape slashes. */
 static int decode(const char **path, bool is_name)
 {
     const char *at = *path;

@@ -1,4 +1,4 @@
-/* API keys. A set is immutable: reading the files again makes a new one, which replaces it. */
+/* API keys. A set is immutable: a reload reads a new set, which replaces it. */
 #include "http/keys.h"
 
 #include "base/memory.h"
@@ -17,7 +17,7 @@
 
 enum { LINE_BYTES = 512, KEY_WORDS = QN_KEY_MAX_BYTES / sizeof(uint64_t) };
 
-/* A key with zeros after it: all have one length, so that comparing them takes the same time. */
+/* A key padded with zeros. All keys have one length, so that each comparison takes the same time. */
 typedef struct padded_key {
     uint64_t words[KEY_WORDS];
 } padded_key;
@@ -38,7 +38,7 @@ struct qn_keys {
     char **values, **files; /* [n_values], [n_files] */
     size_t n_values, n_files;
     void (*warn)(const char *text);
-    uint64_t seed; /* scopes of two processes differ */
+    uint64_t seed; /* random, so that scopes differ between processes */
 };
 
 /* ---- Entries ---- */
@@ -60,7 +60,7 @@ static bool is_visible(const char *text, size_t length)
     return true;
 }
 
-/* A key, or "name: key", of [length]; `where` is its place. */
+/* Adds a key, or "name: key", of [length] bytes. `where` is its place, for errors. */
 static qn_status add_key(const qn_keys *keys, key_set *set, const char *text, size_t length, const char *where)
 {
     const char *delimiter = memmem(text, length, ": ", 2);
@@ -69,11 +69,11 @@ static qn_status add_key(const qn_keys *keys, key_set *set, const char *text, si
     for (; n_key && *key == ' '; n_key--)
         key++;
     if (delimiter && (!n_name || n_name >= QN_KEY_NAME_BYTES || !is_visible(name, n_name)))
-        return qn_fail(QN_ERR_INVALID, "%s: the name of an API key has %zu bytes, expected 1 to %d visible characters of ASCII",
+        return qn_fail(QN_ERR_INVALID, "%s: the name of an API key has %zu bytes, expected 1 to %d visible ASCII characters",
                        where, n_name, QN_KEY_NAME_BYTES - 1);
     if (!n_key || n_key > QN_KEY_MAX_BYTES || !is_visible(key, n_key))
-        return qn_fail(QN_ERR_INVALID, "%s: an API key has %zu bytes, expected 1 to %d visible characters of ASCII", where,
-                       n_key, QN_KEY_MAX_BYTES);
+        return qn_fail(QN_ERR_INVALID, "%s: an API key has %zu bytes, expected 1 to %d visible ASCII characters", where, n_key,
+                       QN_KEY_MAX_BYTES);
     if (set->n == QN_KEY_MAX_KEYS)
         return qn_fail(QN_ERR_INVALID, "%s: there are more than %d API keys", where, QN_KEY_MAX_KEYS);
     QN_TRY(qn_realloc_array(&set->entries, &set->capacity, set->n + 1, sizeof *set->entries, "API keys"));
@@ -102,7 +102,8 @@ static size_t trimmed(char **text)
 
 /* ---- Files ---- */
 
-/* A line [*n] of at most LINE_BYTES - 1 bytes, without its end, with a zero after it. False: there is none. */
+/* Reads a line of at most LINE_BYTES - 1 bytes, without its end; *n is its length, a zero follows it. False: end of
+ * file. */
 static bool read_line(FILE *file, char line[LINE_BYTES], size_t *n)
 {
     int c = 0;
@@ -122,16 +123,16 @@ static qn_status read_lines(const qn_keys *keys, key_set *set, FILE *file, const
         const size_t n = trimmed(&text);
         snprintf(where, sizeof where, "%.400s, line %zu", path, number);
         if (read + 1 == sizeof line)
-            return qn_fail(QN_ERR_INVALID, "%s: it is longer than %d bytes", where, LINE_BYTES - 2);
+            return qn_fail(QN_ERR_INVALID, "%s: the line is longer than %d bytes", where, LINE_BYTES - 2);
         if (strlen(line) != read)
-            return qn_fail(QN_ERR_INVALID, "%s: it has a zero, expected ASCII", where);
+            return qn_fail(QN_ERR_INVALID, "%s: the line has a zero byte, expected ASCII", where);
         if (n && *text != '#')
             QN_TRY(add_key(keys, set, text, n, where));
     }
     if (ferror(file))
         return qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     if (set->n == n_before)
-        return qn_fail(QN_ERR_INVALID, "%s: it has no API keys, expected one a line", path);
+        return qn_fail(QN_ERR_INVALID, "%s: the file has no API keys, expected one per line", path);
     return QN_OK;
 }
 
@@ -176,7 +177,7 @@ static qn_status read_all(const qn_keys *keys, key_set *set)
     if (status)
         free_set(set);
     else if (keys->warn && set->n && !has_operator(set))
-        keys->warn("/metrics is for the API key with the name " QN_KEY_OPERATORS ", and there is none");
+        keys->warn("/metrics needs the API key named " QN_KEY_OPERATORS ", and there is none");
     return status;
 }
 
@@ -245,7 +246,7 @@ qn_status qn_keys_reload(qn_keys *keys)
     return QN_OK;
 }
 
-/* All ones if they are equal. The compiler cannot see through the barrier, and so cannot stop at the first difference. */
+/* All ones if the keys are equal, else 0. The asm barrier keeps the compiler from stopping at the first difference. */
 static uint64_t equal_mask(const padded_key *a, const padded_key *b)
 {
     uint64_t difference = 0;
@@ -256,7 +257,7 @@ static uint64_t equal_mask(const padded_key *a, const padded_key *b)
     return ((difference | (0 - difference)) >> 63) - 1;
 }
 
-/* The number of a key, from 1 on, or 0. Of equal keys it is the last. */
+/* The number of a key, from 1 on; 0: not found. Of equal keys it is the last. */
 static uint64_t find(const key_set *set, const char *text, size_t length)
 {
     padded_key key;

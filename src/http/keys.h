@@ -1,8 +1,8 @@
-/* API keys: from arguments and files, found in a time that says nothing about them.
+/* API keys, from arguments and files. A lookup takes a time that tells nothing about the keys.
  *
- * A key is 1 to QN_KEY_MAX_BYTES visible characters of ASCII. An argument and a line of a file is a key, or "name: key", the
- * space being part of the delimiter. Files have empty lines and comments, which begin with '#', too. A key without a name has
- * its number as name, "key1" being the first of all.
+ * A key is 1 to QN_KEY_MAX_BYTES visible ASCII characters. An argument or a line of a file is a key or "name: key"; the
+ * space is part of the delimiter. Empty lines of a file and lines that begin with '#' are skipped. A key without a name
+ * is named by its number, the first of all being "key1".
  *
  * Threads: any, at the same time. */
 #ifndef QN_HTTP_KEYS_H
@@ -17,36 +17,37 @@ enum { QN_KEY_MAX_BYTES = 256, QN_KEY_NAME_BYTES = 64, QN_KEY_SCOPE_BYTES = 40, 
 
 typedef struct qn_keys qn_keys;
 
-/* Of a key that was found. */
+/* A key that was found. */
 typedef struct qn_key {
-    char name[QN_KEY_NAME_BYTES];   /* for logs */
-    char scope[QN_KEY_SCOPE_BYTES]; /* for qn_request_params.scope: equal for the same key only, as long as the process runs,
-                                       whatever is reloaded */
-    bool is_operators;              /* it may see what others do: it has the name QN_KEY_OPERATORS, or is the only one */
+    char name[QN_KEY_NAME_BYTES]; /* for logs */
+    /* For qn_request_params.scope: differs between keys, and stays the same for a key across reloads until the process
+     * ends. */
+    char scope[QN_KEY_SCOPE_BYTES];
+    bool is_operators; /* it may see the activity of others: it is named QN_KEY_OPERATORS, or is the only key */
 } qn_key;
 
 #define QN_KEY_OPERATORS "metrics"
 
-/* qn_keys_create - all keys of arguments and files.
+/* qn_keys_create - read all keys of arguments and files.
  *
  *   values   [n_values] arguments, copied
  *   files    [n_files] paths, copied
- *   warn     receives a text for each file that all users can read; NULL: none
+ *   warn     receives a text for each file that all users can read, and if no key may read /metrics; NULL: none
  *   out      free it with qn_keys_free
  *
- * QN_ERR_INVALID   a key or name is too long or has other characters (the text has its place, not the key), a file has no
- *                  keys, or there are more than QN_KEY_MAX_KEYS
+ * QN_ERR_INVALID   a key or name is too long or has other characters (the text gives the place, not the key), a file
+ *                  has no keys, or there are more than QN_KEY_MAX_KEYS
  * QN_ERR_IO        a file cannot be read */
 qn_status qn_keys_create(const char *const *values, size_t n_values, const char *const *files, size_t n_files,
                          void (*warn)(const char *text), qn_keys **out);
 void qn_keys_free(qn_keys *keys); /* NULL is allowed */
 
-/* qn_keys_reload - read the files again. Fails as qn_keys_create does; then the keys stay as they were. */
+/* qn_keys_reload - read the files again. After an error, as of qn_keys_create, the old keys stay. */
 qn_status qn_keys_reload(qn_keys *keys);
 
-/* qn_keys_find - the key of a request, from the values of its headers Authorization ("Bearer KEY") and X-Api-Key, of which any
- * may be NULL; if both are known keys it is the first. False: none is known. The time depends on the number of keys and on
- * what the request has, not on which keys there are. */
+/* qn_keys_find - find the key of a request by its headers Authorization ("Bearer KEY") and X-Api-Key; either may be
+ * NULL. If both have known keys, Authorization wins. False: no known key. The time depends on the number of keys and on
+ * the request's headers, not on the stored keys. */
 bool qn_keys_find(qn_keys *keys, const char *authorization, const char *api_key, qn_key *key);
 
 #endif

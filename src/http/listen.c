@@ -1,4 +1,4 @@
-/* Sockets that listen, and the datagram that systemd waits for. */
+/* Listening sockets, and the datagrams that systemd waits for. */
 #include "http/listen.h"
 
 #include "base/status.h"
@@ -37,7 +37,7 @@ static qn_status describe(qn_listener *listener)
     if (getsockname(listener->fd, (struct sockaddr *)&listener->address, &length) ||
         getnameinfo((struct sockaddr *)&listener->address, length, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
-        return qn_fail(QN_ERR_IO, "the address of the server: %s", strerror(errno));
+        return qn_fail(QN_ERR_IO, "cannot read the address of the server: %s", strerror(errno));
     snprintf(listener->authority, sizeof listener->authority, listener->address.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s",
              host, port);
     return QN_OK;
@@ -77,8 +77,8 @@ void qn_notify(const char *state)
     memcpy(address.sun_path, path, strlen(path));
     const socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
     if (*path == '@')
-        address.sun_path[0] = 0; /* an abstract one */
+        address.sun_path[0] = 0; /* an abstract socket */
     const ssize_t n = sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address, length);
-    (void)n; /* systemd's time limit says that it did not come */
+    (void)n; /* if the datagram is lost, systemd's time limit reports it */
     close(fd);
 }

@@ -13,11 +13,11 @@ typedef struct qn_listener {
     char authority[80]; /* of a URL: "127.0.0.1:8080" */
 } qn_listener;
 
-/* qn_listen - a socket that listens at a name or address of this machine, of which the first that works is taken; port 0: any
- * that is free. QN_ERR_INVALID: the host is not known; QN_ERR_IO: none of its addresses can be bound. */
+/* qn_listen - listen at a name or address of this machine; of several addresses the first that works is used. Port 0:
+ * any free port. QN_ERR_INVALID: the host is unknown. QN_ERR_IO: none of its addresses can be bound. */
 qn_status qn_listen(const char *host, uint16_t port, qn_listener *out);
 
-/* qn_notify - tell systemd a state, such as "READY=1", where it asks for it in NOTIFY_SOCKET. */
+/* qn_notify - send a state such as "READY=1" to systemd, if NOTIFY_SOCKET is set. */
 void qn_notify(const char *state);
 
 #endif

@@ -1,4 +1,4 @@
-/* Paths, locks, references and links of the cache, and finding a model in it. */
+/* Paths, locks, references and links of the cache; finds a model in it. */
 #include "hub/cache.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *h
             status = qn_fail(QN_ERR_IO, "%s/%s: cannot open the lock: %m", cache->path, path);
     }
     if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB)) {
-        /* A file system without locks has one user at a time, or wastes a download: blobs are renamed to their place whole. */
+        /* On a file system without locks, two downloads at once only waste one: blobs are renamed when complete. */
         const bool taken = errno == EWOULDBLOCK || errno == EACCES || errno == EINTR;
         if (taken) {
             close(*fd);
@@ -67,7 +67,7 @@ qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *h
             status = qn_fail(QN_ERR_IO, "%s/%s: cannot lock: %m", cache->path, path);
         }
     }
-    /* A lock file that was removed meanwhile excludes nobody. */
+    /* A lock file that was removed meanwhile locks nothing. */
     if ((*fd >= 0 && fstat(*fd, &st) == 0 && st.st_nlink == 0) || (status && *fd >= 0)) {
         close(*fd);
         *fd = -1;
@@ -126,14 +126,14 @@ qn_status qn_hub_make_snapshot(const qn_hub_cache *cache, const char *folder, co
     return status;
 }
 
-/* What symlink says where the file system has no symbolic links: FAT and exFAT, FUSE, network file systems. */
+/* Whether symlink's error means that the file system has no symbolic links: FAT, exFAT, FUSE, network file systems. */
 static bool means_no_links(int error)
 {
     return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
-/* Replaces what is at `link` by a link to a blob, or where there are no links by the blob itself, as huggingface_hub does. The temporary
- * name is next to the blob: next to `link` it could be too long. */
+/* Replaces `link` by a link to a blob; without symbolic links by the blob itself, as huggingface_hub does. The
+ * temporary name is next to the blob, since it could be too long next to `link`. */
 static qn_status replace_link(const qn_hub_cache *cache, const char *link, const char *target, const char *blob)
 {
     char temporary[QN_HUB_HASH_SIZE + 32];
@@ -143,7 +143,7 @@ static qn_status replace_link(const qn_hub_cache *cache, const char *link, const
     qn_status status = qn_hub_make_parent(cache, blob, &blob_name, &blobs);
     if (!status) {
         snprintf(temporary, sizeof temporary, "%s.%d.tmp", blob_name, (int)getpid());
-        (void)unlinkat(blobs, temporary, 0); /* of a process that ended in between */
+        (void)unlinkat(blobs, temporary, 0); /* left by a process that was interrupted */
         const bool linked = symlinkat(target, blobs, temporary) == 0, moves = !linked && means_no_links(errno);
         if ((!linked && !moves) || renameat(blobs, moves ? blob_name : temporary, at, name)) {
             status = qn_fail(QN_ERR_IO, "%s/%s: cannot create the link: %m", cache->path, link);
@@ -161,7 +161,8 @@ qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char 
     char *blob = qn_hub_path("%s/blobs/%s", folder, hash);
     char *target = qn_hub_path("../../blobs/%s", hash);
     qn_status status = link && blob && target ? QN_OK : QN_ERR_MEMORY;
-    for (const char *c = strchr(path, '/'); c && target; c = strchr(c + 1, '/')) { /* one up for each folder of the path */
+    /* one ".." for each folder of the path */
+    for (const char *c = strchr(path, '/'); c && target; c = strchr(c + 1, '/')) {
         char *deeper = qn_hub_path("../%s", target);
         free(target);
         target = deeper;
@@ -193,7 +194,7 @@ static qn_status read_folder(const qn_hub_cache *cache, const char *snapshot, co
         if (!path)
             status = QN_ERR_MEMORY;
         else if (!qn_hub_path_is_safe(path) || fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
-            ; /* "." and "..", and what was removed meanwhile */
+            ; /* "." and "..", and entries that were removed meanwhile */
         else if (S_ISDIR(st.st_mode))
             status = depth < QN_HUB_MAX_DEPTH ? read_folder(cache, snapshot, path, depth + 1, files) : QN_OK;
         else if (fstatat(dirfd(directory), entry->d_name, &target, 0) == 0 && S_ISREG(target.st_mode))
@@ -217,7 +218,7 @@ qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, co
     return status;
 }
 
-/* A cache that cannot be written keeps its times. */
+/* In a read-only cache the times stay. */
 static void mark_used(const qn_hub_cache *cache, const char *path)
 {
     const struct timespec now[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_OMIT } };
@@ -229,7 +230,7 @@ static void mark_used(const qn_hub_cache *cache, const char *path)
     close(at);
 }
 
-/* The path of the first selected file; all are marked as used now. */
+/* The path of the first selected file. Marks all as used now. */
 static char *use(const qn_hub_cache *cache, const char *folder, const qn_hub_files *files, const qn_hub_selection *selection)
 {
     char *first = NULL;
@@ -245,7 +246,7 @@ static char *use(const qn_hub_cache *cache, const char *folder, const qn_hub_fil
     return first;
 }
 
-/* The model in one snapshot: *path is NULL if it is not there or not whole. Without `path`, only *found. */
+/* Finds the model in one snapshot. *path is NULL if it is missing or incomplete. path NULL: sets only *found. */
 static qn_status find_in(const qn_hub_cache *cache, const char *folder, const char *commit, const qn_hub_name *name,
                          bool *found, char **path)
 {

@@ -19,7 +19,7 @@ struct qn_hub_digest {
     gnutls_hash_hd_t hash;
     uint8_t *ring; /* [N_BLOCKS * QN_HUB_BLOCK] */
     size_t lengths[N_BLOCKS];
-    uint64_t filled, hashed; /* blocks, ever; guarded by the lock */
+    uint64_t filled, hashed; /* total numbers of blocks; guarded by the lock */
     bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -42,7 +42,7 @@ static qn_status begin(qn_hub_digest *d)
     qn_text_buffer text = QN_APPEND_TO(header);
     qn_append(&text, "blob %" PRIu64, d->size);
     if (algorithm(d) == GNUTLS_DIG_SHA1)
-        gnutls_hash(d->hash, header, text.length + 1); /* git hashes the zero at the end, too */
+        gnutls_hash(d->hash, header, text.length + 1); /* git hashes the terminating zero, too */
     return QN_OK;
 }
 
@@ -91,7 +91,7 @@ qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_diges
     return status;
 }
 
-/* Waits until no more than `n` blocks are in the ring. Called with the lock. */
+/* Waits until the ring holds at most `n` blocks. The caller holds the lock. */
 static void wait_for(qn_hub_digest *d, uint64_t n)
 {
     while (d->filled - d->hashed > n)

@@ -1,4 +1,4 @@
-/* Downloading one file. */
+/* Downloads one file. */
 #include "hub/download.h"
 
 #include "base/atomic_file.h"
@@ -17,24 +17,25 @@
 
 enum {
     MAX_FAILURES = 5,
-    PROGRESS_BYTES = 1 << 20 /* a request that received so much was no failure */
+    PROGRESS_BYTES = 1 << 20 /* a request that received this much counts as progress */
 };
 
 struct transfer {
     const qn_hub_params *params;
     const qn_hub_file *file;
-    const char *path;              /* of the incomplete file, for error texts */
-    int folder;                    /* of the blob */
-    const char *blob, *incomplete; /* names in it */
+    const char *path;              /* path of the incomplete file, for error texts */
+    int folder;                    /* folder of the blob */
+    const char *blob, *incomplete; /* names in the folder */
     int fd;
     qn_hub_digest *digest;
     qn_hub_request request;
     uint64_t done, written_back; /* bytes of the file */
-    uint8_t *block;              /* of the digest, or NULL; its first `filled` bytes follow and are not written yet */
+    uint8_t *block;              /* block of the digest, or NULL; its first `filled` bytes follow `done` and are not
+                                    written yet */
     size_t filled;
-    uint64_t received; /* by this request, of PROGRESS_BYTES */
+    uint64_t received; /* bytes received by this request, up to PROGRESS_BYTES */
     unsigned failures; /* requests without progress */
-    bool resumed;      /* some bytes are of an earlier download */
+    bool resumed;      /* some bytes are from an earlier download */
 };
 
 static void set_done(struct transfer *t, uint64_t done)
@@ -53,7 +54,7 @@ static qn_status restart(struct transfer *t)
     return qn_hub_digest_restart(t->digest);
 }
 
-/* ---- What the server sends ---- */
+/* ---- The server's answer ---- */
 
 static qn_status on_headers(void *user, const qn_hub_response *response)
 {
@@ -64,7 +65,7 @@ static qn_status on_headers(void *user, const qn_hub_response *response)
         return qn_fail(QN_ERR_FORMAT,
                        "%s: the server sends the range '%.60s', expected bytes %" PRIu64 " to the end of %" PRIu64,
                        t->file->path, response->range, t->done, t->file->size);
-    if (response->status == 200 && t->done) { /* a server without ranges */
+    if (response->status == 200 && t->done) { /* the server does not support ranges */
         qn_hub_log(t->params, "%s: the server does not continue downloads; from the beginning", t->file->path);
         QN_TRY(restart(t));
     }
@@ -74,8 +75,8 @@ static qn_status on_headers(void *user, const qn_hub_response *response)
     return QN_OK;
 }
 
-/* Writes the block, and gives it to the digest. libcurl delivers 16 KiB at a time: a system call for each would take longer
- * than the hash. */
+/* Writes the block and pushes it to the digest. libcurl delivers 16 KiB at a time; a system call for each would take
+ * longer than the hash. */
 static qn_status flush(struct transfer *t)
 {
     const uint8_t *from = t->block;
@@ -123,7 +124,7 @@ static qn_status on_body(void *user, const void *data, size_t size)
     return QN_OK;
 }
 
-/* ---- What is there already ---- */
+/* ---- Content of an earlier download ---- */
 
 static qn_status hash_existing(struct transfer *t, uint64_t size)
 {
@@ -153,8 +154,8 @@ static qn_status open_incomplete(struct transfer *t)
     t->fd = openat(t->folder, t->incomplete, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (t->fd < 0 || fstat(t->fd, &st))
         return qn_fail(QN_ERR_IO, "%s: cannot open: %m", t->path);
-    if (!S_ISREG(st.st_mode) || st.st_nlink != 1) /* with another name it may be anybody's file */
-        return qn_fail(QN_ERR_IO, "%s: is not a regular file of one name", t->path);
+    if (!S_ISREG(st.st_mode) || st.st_nlink != 1) /* a second name could belong to anybody's file */
+        return qn_fail(QN_ERR_IO, "%s: is not a regular file with a single name", t->path);
     if ((uint64_t)st.st_size > t->file->size)
         return restart(t);
     return hash_existing(t, (uint64_t)st.st_size);
@@ -174,7 +175,7 @@ static qn_status check_space(const struct transfer *t)
 
 /* ---- The whole file ---- */
 
-/* Requests until the file has its size. */
+/* Makes requests until the file is complete. */
 static qn_status receive(qn_hub_http *http, struct transfer *t)
 {
     bool asked_anew = false;
@@ -225,7 +226,7 @@ static qn_status receive_verified(qn_hub_http *http, struct transfer *t)
     }
 }
 
-/* Opens the incomplete file, receives the rest, and gives it its name. */
+/* Opens the incomplete file, receives the rest, and renames it. */
 static qn_status download(qn_hub_http *http, struct transfer *t)
 {
     QN_TRY(qn_hub_digest_create(t->file->hash, t->file->size, &t->digest));

@@ -1,4 +1,4 @@
-/* One file of the hub into a file on disk: resumed, verified, renamed to its place when it is whole. */
+/* Downloads one file of the hub: continues an earlier attempt, verifies the content, and renames the complete file. */
 #ifndef QN_HUB_DOWNLOAD_H
 #define QN_HUB_DOWNLOAD_H
 
@@ -6,12 +6,12 @@
 #include "hub/folder.h"
 #include "hub/http.h"
 
-/* qn_hub_download - the content of `file`, whose size and hash are known, into `blob`.
+/* qn_hub_download - downloads `file`, whose size and hash are known, to `blob`.
  *
  *   repo   for error texts
  *   url    of the file
- *   blob   the final path in the cache; until it is whole and verified the content is in BLOB.incomplete, which an error leaves for the
- *          next call. Only content with the wrong hash is removed
+ *   blob   the final path in the cache. Until the content is complete and verified it is in BLOB.incomplete, which
+ *          remains after an error for the next call; only content with a wrong hash is removed
  *   part, n_parts   for the progress
  *
  * The caller holds the lock of the blob. Memory does not grow with the file. */

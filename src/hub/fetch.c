@@ -1,4 +1,5 @@
-/* Downloading what a name means: the list of files, the selection, and each file with its blob, lock and link. */
+/* Downloads the model that a name selects: the list of files, the selection, and the blob, lock and link of each
+ * file. */
 #include "hub/fetch.h"
 
 #include "base/memory.h"
@@ -45,7 +46,7 @@ static qn_status on_answer(void *user, const void *data, size_t size)
 static qn_status on_answer_headers(void *user, const qn_hub_response *response)
 {
     (void)response;
-    ((struct answer *)user)->length = 0; /* an attempt before may have left a part */
+    ((struct answer *)user)->length = 0; /* a failed attempt may have left a part */
     return QN_OK;
 }
 
@@ -72,7 +73,7 @@ static qn_status list_files(struct fetch *f)
 
 /* ---- One file ---- */
 
-/* Size and hash of a file, by its headers; they must agree with the list. */
+/* Gets the size and hash of a file from its headers; they must agree with the list. */
 static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
 {
     qn_hub_response r;
@@ -111,7 +112,7 @@ static bool is_there(const struct fetch *f, const qn_hub_file *file)
     return found && S_ISREG(st.st_mode) && (!file->size || (uint64_t)st.st_size == file->size);
 }
 
-/* Whether the snapshot has the content itself, as in a cache without symbolic links. */
+/* Whether the snapshot holds the content itself, as in a cache without symbolic links. */
 static bool is_in_snapshot(const struct fetch *f, const qn_hub_file *file)
 {
     struct stat st;
@@ -121,7 +122,7 @@ static bool is_in_snapshot(const struct fetch *f, const qn_hub_file *file)
     return found && S_ISREG(st.st_mode) && (uint64_t)st.st_size == file->size;
 }
 
-/* Takes the lock of a blob, which another process has while it downloads. */
+/* Locks a blob; waits while another process downloads it. */
 static qn_status lock(const struct fetch *f, const qn_hub_file *file, int *fd)
 {
     for (bool said = false;; said = true) {
@@ -162,7 +163,7 @@ static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
         status = qn_hub_make_snapshot(&f->cache, f->folder, f->files.commit, file->path);
     if (!status && !there)
         status = fetch_blob(f, file, url, part);
-    if (!status && !is_in_snapshot(f, file)) /* as it is where another process moved it there */
+    if (!status && !is_in_snapshot(f, file)) /* another process may have moved it there */
         status = qn_hub_link(&f->cache, f->folder, f->files.commit, file->path, file->hash);
     if (status && is_in_snapshot(f, file))
         status = QN_OK;
@@ -183,7 +184,7 @@ static qn_status fetch_selected(struct fetch *f)
     if (status)
         return status;
     qn_hub_tag(&f->cache);
-    /* Last: until then what the cache had is what offline use finds. */
+    /* The reference comes last: until then, offline use finds the earlier content. */
     QN_TRY(qn_hub_write_ref(&f->cache, f->folder, f->files.commit));
     f->path =
         qn_hub_path("%s/%s/snapshots/%s/%s", f->cache.path, f->folder, f->files.commit, f->files.at[f->selection.at[0]].path);

@@ -1,4 +1,4 @@
-/* The list of a repository's files, and reading it from the hub's answer. */
+/* The list of a repository's files, parsed from the hub's answer. */
 #include "hub/files.h"
 
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* The cache's folders by descriptors, and what is done with the names in them. */
+/* Opens the cache's folders as descriptors, and accesses the names in them. */
 #include "hub/folder.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ void qn_hub_cache_close(qn_hub_cache *cache)
 
 /* ---- Folders ---- */
 
-/* Closes a folder; errno stays. */
+/* Closes a folder; preserves errno. */
 static void leave(int fd)
 {
     const int error = errno;
@@ -66,7 +66,7 @@ static int enter(int at, const char *name, bool create)
     return openat(at, name, FOLDER | O_NOFOLLOW);
 }
 
-/* The folder that the first `length` bytes of a path name, or -1 with errno. */
+/* Opens the folder at the first `length` bytes of a path. -1 with errno on failure. */
 static int walk(const qn_hub_cache *cache, const char *path, size_t length, bool create)
 {
     int fd = openat(cache->fd, ".", FOLDER);
@@ -178,7 +178,7 @@ size_t qn_hub_read_text(const qn_hub_cache *cache, const char *path, char *text,
 static qn_status write_and_rename(int at, const char *temporary, const char *name, const char *text)
 {
     const size_t length = strlen(text);
-    (void)unlinkat(at, temporary, 0); /* of a process that ended in between */
+    (void)unlinkat(at, temporary, 0); /* left by a process that was interrupted */
     const int fd = openat(at, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     bool done = fd >= 0 && write(fd, text, length) == (ssize_t)length && fsync(fd) == 0;
     if (fd >= 0)

@@ -54,7 +54,7 @@ void qn_hub_header(qn_hub_response *r, const char *line, size_t length)
 
 /* ---- Numbers ---- */
 
-/* Decimal digits; the place behind them, or NULL. */
+/* Parses decimal digits. Returns the position after them, or NULL. */
 static const char *read_number(const char *text, uint64_t *number)
 {
     const char *at = text;

@@ -1,5 +1,5 @@
-/* Headers of the hub's answers: lines to values, and values to numbers. What a server sends is untrusted: a value is cut to its
- * size, and a number is decimal digits within bounds, or none. */
+/* Headers of the hub's answers: parses lines and numbers. A server is untrusted: values are cut to their size, and
+ * numbers must be decimal digits within bounds. */
 #ifndef QN_HUB_HEADER_H
 #define QN_HUB_HEADER_H
 
@@ -9,12 +9,12 @@
 
 enum { QN_HUB_HEADER_SIZE = 256 };
 
-/* Status and headers of the last answer in a row of redirects. */
+/* Status and headers of the last answer in a chain of redirects. */
 typedef struct qn_hub_response {
     int status;
     int64_t length;                         /* of the body; -1 if unknown */
-    long retry_after;                       /* seconds; 0 if not said */
-    char commit[QN_HUB_HEADER_SIZE];        /* X-Repo-Commit, of any answer in the row */
+    long retry_after;                       /* seconds; 0 if not given */
+    char commit[QN_HUB_HEADER_SIZE];        /* X-Repo-Commit, from any answer of the chain */
     char etag[QN_HUB_HEADER_SIZE];          /* without quotes */
     char linked_etag[QN_HUB_HEADER_SIZE];   /* X-Linked-Etag, without quotes */
     char linked_size[QN_HUB_HEADER_SIZE];   /* X-Linked-Size */
@@ -23,18 +23,20 @@ typedef struct qn_hub_response {
     char error_message[QN_HUB_HEADER_SIZE]; /* X-Error-Message */
 } qn_hub_response;
 
-/* qn_hub_header - take a line "Name: value" of [length] into its member; other lines change nothing. The line ends with or
- * without a newline, and is not terminated. */
+/* qn_hub_header - stores a line "Name: value" of [length] in its member; other lines are ignored. The line may end
+ * with a newline and is not terminated. */
 void qn_hub_header(qn_hub_response *response, const char *line, size_t length);
 
-/* Of Content-Range: bytes `first` to `last` of `total`. */
+/* A Content-Range: bytes `first` to `last` of `total`. */
 typedef struct qn_hub_range {
     uint64_t first, last, total;
 } qn_hub_range;
 
-/* qn_hub_range_parse - "bytes FIRST-LAST/TOTAL", with first <= last < total <= QN_HUB_SIZE_MAX. qn_hub_size_parse - a size up to
- * QN_HUB_SIZE_MAX. False: the text is something else, and the result is not set. */
+/* qn_hub_range_parse - parses "bytes FIRST-LAST/TOTAL", with first <= last < total <= QN_HUB_SIZE_MAX. False, with
+ * *range unset, for any other text. */
 bool qn_hub_range_parse(const char *text, qn_hub_range *range);
+
+/* qn_hub_size_parse - parses a size up to QN_HUB_SIZE_MAX. False, with *size unset, for any other text. */
 bool qn_hub_size_parse(const char *text, uint64_t *size);
 
 #endif

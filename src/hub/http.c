@@ -1,4 +1,4 @@
-/* One libcurl handle; redirects are followed here, so that each target is checked. */
+/* One libcurl handle. Redirects are followed here, so that each target is checked. */
 #include "hub/http.h"
 
 #include "base/append.h"
@@ -25,12 +25,12 @@ struct qn_hub_http {
     /* The current request. */
     qn_hub_request *request;
     qn_hub_response *response;
-    qn_status status; /* of callbacks; the error text is theirs */
+    qn_status status; /* status of the callbacks, which set the error text */
     bool has_begun;   /* on_headers was called */
-    size_t ignored;   /* bytes of an answer that is none of ours */
+    size_t ignored;   /* bytes of a body that is not the requested content */
 };
 
-/* ---- Waiting and saying so ---- */
+/* ---- Waiting and logging ---- */
 
 qn_status qn_hub_wait(const qn_hub_params *params, double seconds)
 {
@@ -144,7 +144,7 @@ static bool has_content(const qn_hub_response *response)
     return response->status == 200 || response->status == 206;
 }
 
-/* on_headers, once. */
+/* Calls on_headers, once. */
 static void begin_body(qn_hub_http *http)
 {
     if (http->has_begun)
@@ -201,7 +201,7 @@ static bool set_options(qn_hub_http *http)
            !curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
 }
 
-/* Whether the token may be sent to the endpoint at all. */
+/* Whether the token may be sent to the endpoint. */
 static bool may_send_token(const qn_hub_settings *settings)
 {
     struct address a;
@@ -228,7 +228,7 @@ qn_status qn_hub_http_create(const qn_hub_settings *settings, const qn_hub_param
     if (!ok) {
         http->authorization = NULL;
         qn_hub_http_free(http);
-        return qn_fail(QN_ERR_UNSUPPORTED, "libcurl: %s lacks what quern needs of it, or memory is short", curl_version());
+        return qn_fail(QN_ERR_UNSUPPORTED, "libcurl: %s lacks a feature that quern needs, or memory is short", curl_version());
     }
     *out = http;
     return QN_OK;
@@ -247,7 +247,7 @@ void qn_hub_http_free(qn_hub_http *http)
 
 /* ---- One request ---- */
 
-/* What depends on the address: the token, and no proxy on the way to this machine. */
+/* Sets the options that depend on the address: the token, and no proxy for this machine. */
 static qn_status aim(qn_hub_http *http, const char *url, struct curl_slist **headers)
 {
     struct address to, hub;
@@ -291,7 +291,7 @@ static bool is_transient(CURLcode code)
     }
 }
 
-/* One answer. *transient: a failure of the network that may pass. */
+/* Makes one request without redirects. *transient: the failure may be temporary. */
 static qn_status perform_once(qn_hub_http *http, const char *url, bool *transient)
 {
     char commit[QN_HUB_HEADER_SIZE];
@@ -307,7 +307,7 @@ static qn_status perform_once(qn_hub_http *http, const char *url, bool *transien
     if (!status) {
         const CURLcode code = curl_easy_perform(http->curl);
         if (code == CURLE_OK)
-            begin_body(http); /* of an empty body */
+            begin_body(http); /* the body is empty */
         else
             read_status(http);
         status = http->status;
@@ -321,7 +321,7 @@ static qn_status perform_once(qn_hub_http *http, const char *url, bool *transien
     return status;
 }
 
-/* The target of a redirect; NULL, without an error, where the answer is none. */
+/* The target of a redirect; NULL, without an error, if the answer is not a redirect. */
 static qn_status redirect_target(const qn_hub_http *http, const char *from, char **to)
 {
     const int status = http->response->status;
@@ -363,7 +363,7 @@ static qn_status perform(qn_hub_http *http, bool *transient)
 
 /* ---- Answers and repetition ---- */
 
-/* The error of an answer that lacks what was requested. */
+/* Sets the error of an answer without the requested content. */
 static qn_status refuse(const qn_hub_http *http)
 {
     const qn_hub_response *r = http->response;
@@ -371,12 +371,12 @@ static qn_status refuse(const qn_hub_http *http)
     const bool gated = strcmp(r->error_code, "GatedRepo") == 0;
     const char *endpoint = http->settings->endpoint;
     if (gated || r->status == 403)
-        return qn_fail(
-            QN_ERR_UNSUPPORTED,
-            "%s: the hub refuses access (%d): %s the conditions on %s/%s in a browser, and set HF_TOKEN to a token of that "
-            "account%s%s",
-            what, r->status, gated ? "the model is gated; accept" : "where the model is gated, accept", endpoint,
-            http->request->repo, colon, message);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: the hub refuses access (%d): %s the conditions on %s/%s in a browser, and set HF_TOKEN to "
+                       "a token of that "
+                       "account%s%s",
+                       what, r->status, gated ? "the model is gated; accept" : "where the model is gated, accept", endpoint,
+                       http->request->repo, colon, message);
     if (r->status == 401 && http->authorization)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the hub does not accept the token (401); set HF_TOKEN to a valid one%s%s", what,
                        colon, message);
@@ -401,7 +401,7 @@ static bool is_accepted(const qn_hub_http *http)
     return status == 200 || status == 206 || status == 416 || (http->request->head && status >= 300 && status < 400);
 }
 
-/* Whether an answer may be another one later. */
+/* Whether a repeated request may succeed. */
 static bool may_pass(const qn_hub_response *r)
 {
     return r->status == 408 || r->status >= 500 || (r->status == 429 && r->retry_after <= LONGEST_WAIT);

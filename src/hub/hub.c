@@ -1,4 +1,4 @@
-/* Finding a model in the cache, or else downloading it. */
+/* Finds a model in the cache, or downloads it. */
 #include "hub/hub.h"
 
 #include "base/available.h"
@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* Without the hub any snapshot will do: what `quern list` shows can be used. */
+/* Offline, any snapshot may be used, so that every model that `quern list` shows can be used. */
 static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *params, const qn_hub_name *name, char **path)
 {
     char commit[QN_HUB_COMMIT_LENGTH + 1], line[320];
@@ -15,13 +15,13 @@ static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *pa
     if (!*path)
         return qn_fail(QN_ERR_IO, "%s%s%s%s: not in %s, and HF_HUB_OFFLINE forbids to ask the hub", name->repo,
                        *name->file || *name->type ? ":" : "", name->file, name->type, cache->path);
-    snprintf(line, sizeof line, "%s: of commit %s, as branch main in the cache lacks it", name->repo, commit);
+    snprintf(line, sizeof line, "%s: using commit %s, since branch main in the cache lacks it", name->repo, commit);
     if (params->on_log)
         params->on_log(params->user, line);
     return QN_OK;
 }
 
-/* What is in the cache. Offline any snapshot will do; else *path is NULL if that of branch main lacks it. */
+/* Finds a model in the cache. Offline, in any snapshot; otherwise *path is NULL if that of branch main lacks it. */
 static qn_status find(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, char **path)
 {
     qn_hub_cache cache;
@@ -34,7 +34,7 @@ static qn_status find(const qn_hub_settings *settings, const qn_hub_params *para
     return status;
 }
 
-/* What is in the cache, where it may do: without asking if `cached`, and offline. */
+/* Uses the cache if it is allowed (`cached`) or the only way (offline), else the network. */
 static qn_status get(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, bool cached,
                      char **path)
 {

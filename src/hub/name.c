@@ -1,4 +1,4 @@
-/* Parsing and checking names. */
+/* Parses and checks names. */
 #include "hub/name.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@ enum { LONGEST_PART = 96, LONGEST_COMPONENT = 255 };
 
 /* ---- Repositories ---- */
 
-/* Part of a repository's name: letters, digits, '-', '_' and '.', as the hub allows them. */
+/* Whether text may be part of a repository's name: letters, digits, '-', '_' and '.', as on the hub. */
 static bool is_part(const char *part, size_t length)
 {
     if (length == 0 || length > LONGEST_PART)
@@ -30,7 +30,7 @@ static bool is_type(const char *text)
     return length > 0 && length < QN_HUB_TYPE_SIZE && isalnum((unsigned char)text[0]);
 }
 
-/* NULL, or what is wrong. */
+/* Returns NULL, or the rule that the text violates. */
 static const char *parse(const char *text, qn_hub_name *name)
 {
     const size_t repo = strcspn(text, ":");
@@ -39,7 +39,8 @@ static const char *parse(const char *text, qn_hub_name *name)
     if (!slash)
         return "expected OWNER/REPO, OWNER/REPO:FILE or OWNER/REPO:TYPE";
     if (!is_part(text, (size_t)(slash - text)) || !is_part(slash + 1, repo - (size_t)(slash - text) - 1))
-        return "OWNER and REPO are 1 to 96 letters, digits, '-', '_' and '.' each, beginning and ending with neither '-' nor "
+        return "OWNER and REPO are 1 to 96 letters, digits, '-', '_' and '.' each, beginning and ending with neither "
+               "'-' nor "
                "'.', "
                "without '--' and '..'";
     memcpy(name->repo, text, repo);
@@ -117,7 +118,7 @@ bool qn_hub_path_is_gguf(const char *path)
     return length >= 5 && strcasecmp(path + length - 5, ".gguf") == 0;
 }
 
-/* Unsloth's files whose layers have different types: such a file and one of the type itself are different models. */
+/* Unsloth's files with a different type in each layer. Such a file and one of the plain type are different models. */
 static const char dynamic[] = "UD-";
 enum { DYNAMIC_LENGTH = sizeof dynamic - 1 };
 
@@ -126,7 +127,7 @@ const char *qn_hub_type_format(const char *type)
     return type + (strncasecmp(type, dynamic, DYNAMIC_LENGTH) == 0 ? DYNAMIC_LENGTH : 0);
 }
 
-/* The length of a format at `at`: F16, BF16, Q4_K_M, IQ3_XXS, PTQ1_0, MXFP4; 0 if there is none. */
+/* The length of the format at `at`: F16, BF16, Q4_K_M, IQ3_XXS, PTQ1_0, MXFP4; 0 if there is none. */
 static size_t format_length(const char *at)
 {
     static const char *const begins[] = { "bf16", "f16", "f32", "mxfp4", "nvfp4", NULL };

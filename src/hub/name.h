@@ -1,5 +1,5 @@
-/* Names of models on the Hugging Face hub: "OWNER/REPO", "OWNER/REPO:FILE" and "OWNER/REPO:TYPE", and what names that come
- * from users, servers and folders must be before they become paths. Nothing here opens a file. */
+/* Names of models on the Hugging Face hub: "OWNER/REPO", "OWNER/REPO:FILE" and "OWNER/REPO:TYPE", and the checks
+ * that names from users, servers and folders must pass before they become paths. Nothing here opens a file. */
 #ifndef QN_HUB_NAME_H
 #define QN_HUB_NAME_H
 
@@ -22,40 +22,40 @@ typedef struct qn_hub_name {
     char type[QN_HUB_TYPE_SIZE]; /* a weight type as file names spell it; or "" */
 } qn_hub_name;
 
-/* qn_hub_name_parse - what follows ':' is a file if it has a '.' or '/', else a type, of letters, digits, '_' and '-'.
- * QN_ERR_INVALID with the rule that the text breaks. */
+/* qn_hub_name_parse - parses a name. The part after ':' is a file if it contains '.' or '/', else a type of letters,
+ * digits, '_' and '-'. QN_ERR_INVALID, with the violated rule. */
 qn_status qn_hub_name_parse(const char *text, qn_hub_name *name);
 
-/* qn_hub_name_is - whether an option's value is such a name and not a path: it can be parsed, and does not end in ".gguf"
- * without a ':' before. */
+/* qn_hub_name_is - whether an option's value is such a name rather than a path: it can be parsed, and does not end
+ * in ".gguf" without a ':'. */
 bool qn_hub_name_is(const char *text);
 
-/* qn_hub_path_is_safe - whether a path in a repository stays inside any folder that it is appended to: no empty component, "."
- * or "..", no backslash and no control character (C0, C1, DEL), at most QN_HUB_MAX_DEPTH folders. */
+/* qn_hub_path_is_safe - whether a path in a repository stays inside any folder that it is appended to: no empty
+ * component, no "." or "..", no backslash, no control character (C0, C1, DEL), at most QN_HUB_MAX_DEPTH folders. */
 bool qn_hub_path_is_safe(const char *path);
 
 /* qn_hub_is_hash - whether text is exactly `length` lower-case hexadecimal digits. */
 bool qn_hub_is_hash(const char *text, size_t length);
 
-/* qn_hub_is_etag - whether text is a hash by which the hub names content: a SHA-256, or the SHA-1 of a git blob. */
+/* qn_hub_is_etag - whether text is a content hash of the hub: a SHA-256, or the SHA-1 of a git blob. */
 bool qn_hub_is_etag(const char *text);
 
-/* qn_hub_path_type - the weight type that a file's name ends with or contains, in upper case: "Q1_0" of "Bonsai-8B-Q1_0.gguf",
- * "Q4_K_M" of "model.q4_k_m.gguf", "UD-Q4_K_XL" of "m-UD-Q4_K_XL.gguf"; the last one, where there are several. False if there
- * is none. */
+/* qn_hub_path_type - the weight type in a file's name, in upper case; the last one if there are several: "Q1_0" of
+ * "Bonsai-8B-Q1_0.gguf", "Q4_K_M" of "model.q4_k_m.gguf", "UD-Q4_K_XL" of "m-UD-Q4_K_XL.gguf". False if there is
+ * none. */
 bool qn_hub_path_type(const char *path, char type[QN_HUB_TYPE_SIZE]);
 
 /* qn_hub_type_format - the part of a type that names its format: "Q4_K_XL" of "UD-Q4_K_XL". */
 const char *qn_hub_type_format(const char *type);
 
-/* qn_hub_path_has_words - whether a file's name contains the words, in either case, with neither a letter, a digit nor '_'
- * before and after them. */
+/* qn_hub_path_has_words - whether a file's name contains the words, ignoring case, with no letter, digit or '_'
+ * directly before or after them. */
 bool qn_hub_path_has_words(const char *path, const char *words);
 
-/* qn_hub_path_base - its last component. */
+/* qn_hub_path_base - the last component of a path. */
 const char *qn_hub_path_base(const char *path);
 
-/* qn_hub_path_is_gguf - whether it ends in ".gguf". */
+/* qn_hub_path_is_gguf - whether a path ends in ".gguf". */
 bool qn_hub_path_is_gguf(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* Takes the place of fetch.c, download.c, http.c and digest.c where libcurl or GnuTLS was missing at build time. */
+/* Replaces fetch.c, download.c, http.c and digest.c if libcurl or GnuTLS was missing at build time. */
 #include "hub/fetch.h"
 
 qn_status qn_hub_fetch(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, char **path)

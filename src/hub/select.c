@@ -1,4 +1,4 @@
-/* Which files of a repository a name means. */
+/* Selects the files of a repository by name. */
 #include "hub/files.h"
 
 #include "base/append.h"
@@ -39,7 +39,7 @@ static bool is_model(const char *path)
     return qn_hub_path_is_gguf(path) && !strcasestr(qn_hub_path_base(path), "mmproj") && !importance;
 }
 
-/* Counts the parts that are listed, and their bytes. Parts of one model are neighbours in the sorted list. */
+/* Counts the listed parts of a model and their bytes. Parts are adjacent in the sorted list. */
 static void measure(const qn_hub_files *files, qn_hub_model *model)
 {
     char path[QN_HUB_PATH_SIZE];
@@ -82,7 +82,7 @@ qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t
 
 /* ---- By file ---- */
 
-/* The selection of one file, or of all parts if it is one of a split model. */
+/* Selects one file, or all parts of a split model. */
 static qn_status take(const qn_hub_files *files, size_t index, qn_hub_selection *selection)
 {
     char path[QN_HUB_PATH_SIZE];
@@ -124,7 +124,7 @@ static qn_status take_named(const qn_hub_files *files, const qn_hub_name *name, 
 
 /* ---- By type ---- */
 
-/* How a model's name has the wanted type; the closest that a model has wins. */
+/* How a model's type matches the wanted one. The closest match of any model wins. */
 enum match { WHOLE, WHOLE_FORMAT, BEGINNING, BEGINNING_OF_FORMAT, WORDS };
 
 static bool begins(const char *type, const char *wanted, bool whole)
@@ -145,7 +145,7 @@ static bool matches(const qn_hub_files *files, const qn_hub_model *model, const 
     return false;
 }
 
-/* "A, B, C and 4 more": names of models, those that match a type unless it is NULL, as far as they fit. */
+/* Prints "A, B, C and 4 more": the models that match a type, or all if `type` is NULL, as many as fit. */
 static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type, enum match match,
                       bool types, char *text, size_t size)
 {
@@ -189,12 +189,12 @@ static qn_status take_type(const qn_hub_files *files, const qn_hub_name *name, c
                    count ? list : "no GGUF file");
 }
 
-/* ---- The best ---- */
+/* ---- The preferred model ---- */
 
-/* Best first. */
+/* Most preferred first. */
 enum rank { NATIVE, QUANTISED, HALF, FULL, UNREADABLE };
 
-/* The format of a type as file names spell it: "Q4_K" for "Q4_K_M" and "UD-Q4_K_XL". NULL if quern does not read it. */
+/* The format of a type as file names spell it: "Q4_K" for "Q4_K_M" and "UD-Q4_K_XL". NULL if quern cannot read it. */
 static const qn_type_info *format_of(const char *type)
 {
     char text[QN_HUB_TYPE_SIZE];
@@ -278,7 +278,7 @@ static qn_status take_best(const qn_hub_files *files, const qn_hub_name *name, c
                        (double)smallest->bytes * 1e-9);
     for (size_t i = 0; i < count; i++)
         if (models[i].n_listed != models[i].n_parts)
-            return take(files, models[i].first, selection); /* fails, with the part that is missing */
+            return take(files, models[i].first, selection); /* fails and names the missing part */
     enumerate(files, models, count, NULL, WORDS, false, list, sizeof list);
     return qn_fail(QN_ERR_INVALID,
                    count ? "%s: quern reads the weight type of none of its GGUF files: %s" : "%s: it has no GGUF file%s",

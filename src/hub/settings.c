@@ -1,4 +1,4 @@
-/* Reading the environment. */
+/* Reads the environment. */
 #include "hub/settings.h"
 
 #include <ctype.h>
@@ -23,7 +23,7 @@ static bool is_true(const char *value)
     return false;
 }
 
-/* An empty variable counts as none. */
+/* An empty variable counts as unset. */
 static const char *set(const char *value)
 {
     return value && *value ? value : NULL;
@@ -38,7 +38,7 @@ static const char *home(void)
     return user ? user->pw_dir : folder;
 }
 
-/* Appends `length` bytes to a text that is owned; false without memory. */
+/* Appends `length` bytes to an allocated text; false without memory. */
 static bool append(char **text, const char *bytes, size_t length)
 {
     const size_t used = *text ? strlen(*text) : 0;
@@ -51,7 +51,7 @@ static bool append(char **text, const char *bytes, size_t length)
     return true;
 }
 
-/* "~" and "~USER" at the beginning. *rest is what follows. */
+/* Expands "~" or "~USER" at the beginning. *rest: the text after it. */
 static bool append_home(char **text, const char *path, const char **rest)
 {
     const size_t length = path[0] == '~' ? strcspn(path, "/") : 0;
@@ -70,7 +70,7 @@ static bool append_home(char **text, const char *path, const char **rest)
     return append(text, folder, strlen(folder));
 }
 
-/* "$NAME" and "${NAME}", which stay as they are where there is no such variable. */
+/* Expands "$NAME" or "${NAME}"; unknown variables are left as they are. */
 static bool append_variable(char **text, const char *at, const char **rest)
 {
     char name[128];
@@ -89,7 +89,7 @@ static bool append_variable(char **text, const char *at, const char **rest)
     return value ? append(text, value, strlen(value)) : append(text, at, (size_t)(*rest - at));
 }
 
-/* Python's expanduser and expandvars, by which huggingface_hub reads paths. NULL without memory. */
+/* Expands a path as Python's expanduser and expandvars, which huggingface_hub uses. NULL without memory. */
 static char *expand(const char *path)
 {
     char *text = NULL;
@@ -113,7 +113,7 @@ static char *join(const char *folder, const char *name)
     return folder && asprintf(&path, "%s/%s", folder, name) >= 0 ? path : NULL;
 }
 
-/* HF_HOME, or its place in the user's cache. NULL without memory or a home. */
+/* HF_HOME, or its default in the user's cache. NULL without memory or a home folder. */
 static char *hub_home(void)
 {
     const char *given = set(getenv("HF_HOME")), *caches = set(getenv("XDG_CACHE_HOME"));
@@ -125,7 +125,7 @@ static char *hub_home(void)
 
 /* ---- The token ---- */
 
-/* Takes white space off both ends, and line ends out. */
+/* Removes white space at both ends, and all line ends. */
 static void clean(char *token)
 {
     char *out = token;
@@ -138,8 +138,8 @@ static void clean(char *token)
     *out = '\0';
 }
 
-/* A file of HF_TOKEN_PATH may be a pipe, whose writer is waited for. In its usual place it is a file: what others put there does not make
- * quern wait. */
+/* Opens the token's file. If HF_TOKEN_PATH names a pipe, waits for its writer. In the default place only a regular
+ * file is read, so that nobody can make quern wait. */
 static FILE *open_token(const char *path, bool given)
 {
     struct stat st;
@@ -184,14 +184,14 @@ static qn_status read_token(const char *folder, qn_hub_settings *settings)
     if (given)
         strcpy(token, given);
     clean(token);
-    if (!*token) { /* none, or white space */
+    if (!*token) { /* empty or white space */
         given = NULL;
         QN_TRY(read_token_file(folder, token));
         clean(token);
     }
     for (const char *c = token; *c; c++)
-        if (*c <= 0x20 || *c >= 0x7f) /* the token becomes a header line */
-            return qn_fail(QN_ERR_INVALID, "%s: the hub's token has a character that no token has",
+        if (*c <= 0x20 || *c >= 0x7f) /* the token becomes part of a header line */
+            return qn_fail(QN_ERR_INVALID, "%s: the hub's token contains an invalid character",
                            given ? "HF_TOKEN" : "token file");
     if (*token && !(settings->token = strdup(token)))
         return qn_fail(QN_ERR_MEMORY, "no memory for the hub's token");

@@ -1,5 +1,5 @@
-/* What the environment says about the hub: its address, the cache folder, the user's token. Variables have the meaning that
- * they have for huggingface_hub. */
+/* Settings of the hub from environment variables: its address, the cache folder, the user's token. Variables mean
+ * the same as for huggingface_hub. */
 #ifndef QN_HUB_SETTINGS_H
 #define QN_HUB_SETTINGS_H
 
@@ -8,15 +8,15 @@
 #include <stdbool.h>
 
 typedef struct qn_hub_settings {
-    char *endpoint; /* HF_ENDPOINT without slashes at its end; https://huggingface.co */
-    char *cache;    /* the folder of models--OWNER--REPO */
+    char *endpoint; /* HF_ENDPOINT without slashes at its end; by default https://huggingface.co */
+    char *cache;    /* the folder that contains models--OWNER--REPO */
     char *token;    /* or NULL */
-    bool offline;   /* no request is to be made */
-    long timeout;   /* seconds without a byte after which a request has failed */
+    bool offline;   /* no requests may be made */
+    long timeout;   /* a request fails after this number of seconds without a byte */
 } qn_hub_settings;
 
-/* qn_hub_settings_read - QN_ERR_INVALID where a variable cannot be what it should; QN_ERR_IO where neither HF_HOME nor HOME
- * says where the cache is. Free with qn_hub_settings_free, whatever the status. */
+/* qn_hub_settings_read - reads the settings. QN_ERR_INVALID for a variable with an invalid value; QN_ERR_IO if
+ * neither HF_HOME nor HOME tells where the cache is. Free them with qn_hub_settings_free, even after an error. */
 qn_status qn_hub_settings_read(qn_hub_settings *settings);
 
 void qn_hub_settings_free(qn_hub_settings *settings);

@@ -1,4 +1,4 @@
-/* Listing and removing what the cache has. */
+/* Lists and removes models in the cache. */
 #include "hub/cache.h"
 #include "hub/hub.h"
 #include "hub/settings.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_DEPTH = QN_HUB_MAX_DEPTH + 2 }; /* snapshots/COMMIT/ before a path */
+enum { MAX_DEPTH = QN_HUB_MAX_DEPTH + 2 }; /* a path is in snapshots/COMMIT/ */
 
 /* ---- Names in folders ---- */
 
@@ -36,7 +36,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The entries of a folder but "." and "..", sorted. A folder that is not there has none. */
+/* The entries of a folder except "." and "..", sorted. A missing folder has none. */
 static qn_status read_names(const qn_hub_cache *cache, const char *folder, struct names *names)
 {
     DIR *directory = qn_hub_opendir(cache, folder);
@@ -73,7 +73,7 @@ typedef bool (*on_entry_fn)(void *user, const qn_hub_entry *entry);
 
 struct listing {
     const qn_hub_cache *cache;
-    const char *folder, *repo; /* of the repository that is listed */
+    const char *folder, *repo; /* the repository being listed */
     on_entry_fn on_entry;
     void *user;
     bool go_on;
@@ -133,7 +133,7 @@ static void list_model(struct listing *l, const qn_hub_files *files, const qn_hu
     qn_hub_selection_free(&selection);
 }
 
-/* Incomplete downloads of a repository, as one entry. */
+/* Lists the incomplete downloads of a repository as one entry. */
 static qn_status list_incomplete(const struct listing *l)
 {
     struct names names;
@@ -189,7 +189,7 @@ static qn_status list_repository(struct listing *l)
     return status;
 }
 
-/* "models--OWNER--REPO" to "OWNER/REPO"; false for another folder. */
+/* "models--OWNER--REPO" to "OWNER/REPO"; false for any other folder. */
 static bool repo_of(const char *folder, char repo[QN_HUB_REPO_SIZE])
 {
     static const char prefix[] = "models--";
@@ -233,11 +233,11 @@ struct removal {
     const qn_hub_name *name;
     char *folder;
     struct names snapshots;
-    qn_status refused; /* why a snapshot has no such file, or more than one */
+    qn_status refused; /* why a snapshot has no such file, or several */
     qn_hub_removed *removed;
 };
 
-/* The name of the blob that a link of a snapshot leads to; false if it leads elsewhere. */
+/* The blob that a snapshot's link points to; false if it points elsewhere. */
 static bool blob_of(const qn_hub_cache *cache, const char *link, char hash[QN_HUB_HASH_SIZE])
 {
     static const char blobs[] = "/blobs/";
@@ -251,7 +251,7 @@ static bool blob_of(const qn_hub_cache *cache, const char *link, char hash[QN_HU
     return true;
 }
 
-/* Whether a link of any snapshot still leads to the blob. */
+/* Whether a link of any snapshot points to the blob. */
 static qn_status is_linked(const struct removal *r, const char *hash, bool *linked)
 {
     *linked = false;
@@ -277,7 +277,7 @@ static qn_status lock_blob(const struct removal *r, const char *hash, int *fd)
     return *fd >= 0 ? QN_OK : qn_fail(QN_ERR_IO, "%s: another process downloads a file of it", r->name->repo);
 }
 
-/* Removes a blob, or what was left of its download. The caller has its lock. */
+/* Removes a blob or its incomplete download. The caller holds its lock. */
 static qn_status remove_blob(const struct removal *r, const char *hash, const char *suffix)
 {
     struct stat st, target;
@@ -310,7 +310,7 @@ static qn_status remove_link(struct removal *r, const char *snapshot, const char
         status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %m", r->cache.path, path);
     if (!status) {
         r->removed->n_files++;
-        r->removed->bytes += is_file ? (uint64_t)st.st_size : 0; /* a cache without links */
+        r->removed->bytes += is_file ? (uint64_t)st.st_size : 0; /* a cache without symbolic links */
     }
     if (!status && has_blob)
         status = is_linked(r, hash, &linked);
@@ -321,7 +321,7 @@ static qn_status remove_link(struct removal *r, const char *snapshot, const char
     return status;
 }
 
-/* What the name means in one snapshot. */
+/* Removes the files that the name selects in one snapshot. */
 static qn_status remove_from(struct removal *r, const char *snapshot)
 {
     qn_hub_files files;
@@ -373,11 +373,11 @@ static bool is_folder(const qn_hub_cache *cache, const char *path)
     return qn_hub_stat(cache, path, false, &st) && S_ISDIR(st.st_mode);
 }
 
-/* Removes empty folders in a folder, with `files` also the files, and the folder itself if nothing is left. */
+/* Removes empty folders in a folder, with `files` also the files, then the folder itself if it is empty. */
 static void prune(const qn_hub_cache *cache, const char *folder, bool files, int depth)
 {
     struct names names;
-    (void)read_names(cache, folder, &names); /* what is not read stays */
+    (void)read_names(cache, folder, &names); /* if it cannot be read, it stays */
     for (size_t i = 0; i < names.count && depth < MAX_DEPTH; i++) {
         char *path = qn_hub_path("%s/%s", folder, names.at[i]);
         if (path && is_folder(cache, path))
@@ -390,7 +390,8 @@ static void prune(const qn_hub_cache *cache, const char *folder, bool files, int
     (void)qn_hub_unlink(cache, folder, true);
 }
 
-/* Removes references to snapshots that are gone, which huggingface_hub takes for damage: "main", and "refs/pr/1" in folders. */
+/* Removes references to removed snapshots, which huggingface_hub considers damage: "main", or "refs/pr/1" in
+ * subfolders. */
 static void remove_refs(const struct removal *r, const char *refs, int depth)
 {
     struct names names;
@@ -412,7 +413,7 @@ static void remove_refs(const struct removal *r, const char *refs, int depth)
     free_names(&names);
 }
 
-/* Removes what huggingface_hub notes about a repository. A link in place of the folder is removed, not what it leads to. */
+/* Removes huggingface_hub's notes about a repository. If the folder is a link, only the link is removed. */
 static void remove_notes(const struct removal *r, const char *name)
 {
     char *folder = qn_hub_path("%s/%s", r->folder, name);
@@ -423,8 +424,8 @@ static void remove_notes(const struct removal *r, const char *name)
     free(folder);
 }
 
-/* What is left without a use. A repository without snapshots is gone itself, with what huggingface_hub notes about it: lists of
- * files (trees) and of files that it does not have (.no_exist). */
+/* Removes everything without a use. A repository without snapshots is removed with huggingface_hub's notes about it:
+ * lists of files (trees) and of missing files (.no_exist). */
 static void remove_rest(const struct removal *r)
 {
     char *snapshots = qn_hub_path("%s/snapshots", r->folder), *refs = qn_hub_path("%s/refs", r->folder);
@@ -452,7 +453,7 @@ static qn_status remove_all(struct removal *r)
     if (!status)
         remove_rest(r);
     if (!status && !r->removed->n_files)
-        status = r->refused ? r->refused : qn_fail(QN_ERR_INVALID, "%s: it has no models in %s", r->name->repo, r->cache.path);
+        status = r->refused ? r->refused : qn_fail(QN_ERR_INVALID, "%s: no models of it in %s", r->name->repo, r->cache.path);
     free_names(&r->snapshots);
     free(snapshots);
     return status;

@@ -1,4 +1,4 @@
-/* Memory that is freed all at once: a list of blocks, each twice as large as the one before. */
+/* Memory that is freed all at once: a list of blocks, each twice as large as the previous one. */
 #include "jinja/arena.h"
 
 #include "base/memory.h"
@@ -64,7 +64,7 @@ qn_status qn_arena_alloc(qn_arena *arena, void *out, size_t count, size_t size)
     return QN_OK;
 }
 
-/* Memory that is longer than LARGEST_BYTES has a block of its own. */
+/* The block of memory that is longer than LARGEST_BYTES, which has one of its own. */
 static qn_arena_block **block_of(qn_arena *arena, const void *memory)
 {
     qn_arena_block **at = &arena->blocks;

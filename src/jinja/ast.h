@@ -1,4 +1,5 @@
-/* The syntax tree of a template. Nodes live in the template's arena; names are interned: equal names are equal pointers. */
+/* The syntax tree of a template. Nodes live in the template's arena; names are interned: equal names are equal
+ * pointers. */
 #ifndef QN_JINJA_AST_H
 #define QN_JINJA_AST_H
 
@@ -34,11 +35,11 @@ typedef enum qn_node_kind {
     QN_NODE_FOR,          /* target a, iterable b, condition c or NULL; body; otherwise */
     QN_NODE_SET,          /* target a, value b */
     QN_NODE_SET_BLOCK,    /* target a, filters b or NULL; body */
-    QN_NODE_MACRO,        /* name; args are parameters with defaults; body */
-    QN_NODE_CALL_BLOCK,   /* call a; args are parameters; body */
+    QN_NODE_MACRO,        /* name; args: parameters with defaults; body */
+    QN_NODE_CALL_BLOCK,   /* call a; args: parameters; body */
     QN_NODE_FILTER_BLOCK, /* filters a; body */
     QN_NODE_WITH,         /* items: target, value, ...; body */
-    QN_NODE_BLOCK,        /* body, in a scope of its own: generation */
+    QN_NODE_BLOCK,        /* body, in its own scope: generation */
     QN_NODE_BREAK,
     QN_NODE_CONTINUE,
 } qn_node_kind;
@@ -73,7 +74,7 @@ typedef struct qn_argument {
 typedef struct qn_body {
     qn_node **nodes;
     uint32_t n;
-    const char **locals; /* [n_locals] of a body with a scope of its own: names that are undefined at first (frames.h) */
+    const char **locals; /* [n_locals] in a body with its own scope: names that are undefined at its start (frames.h) */
     uint32_t n_locals;
 } qn_body;
 
@@ -92,12 +93,12 @@ struct qn_node {
     uint32_t n_args;
     qn_body body, otherwise;
     bool is_elif; /* an if whose `otherwise` is its elif */
-    /* Of a macro or a call block: whether its body reads these names. */
+    /* In a macro or call block: whether its body reads these names. */
     bool uses_varargs, uses_kwargs, uses_caller;
     qn_node *outer; /* the macro around it */
 };
 
-/* Interned names, each once. */
+/* Interned names, each stored once. */
 typedef struct qn_names {
     const char **names;
     uint32_t n, capacity;
@@ -109,18 +110,18 @@ struct qn_jinja {
     size_t length;
     qn_names names;
     qn_body body;
-    qn_node **texts; /* constants that are strings, and text: [n_texts] */
+    qn_node **texts; /* [n_texts] string constants and text */
     uint32_t n_texts;
 };
 
 /* qn_intern - the interned copy of a name of `length` bytes. */
 qn_status qn_intern(struct qn_jinja *jinja, const char *name, size_t length, const char **out);
 
-/* qn_shown_bytes - how much of a text of `length` bytes an error shows: complete characters, at most `most` bytes. */
+/* qn_shown_bytes - the number of bytes of a text that an error shows: complete characters, at most `most` bytes. */
 enum { QN_SHOWN_BYTES = 60 };
 int qn_shown_bytes(const char *text, size_t length, size_t most);
 
-/* qn_interned - the interned name that equals `name`, or NULL if the template has none. */
+/* qn_interned - the interned name that equals `name`, or NULL if the template does not contain it. */
 const char *qn_interned(const struct qn_jinja *jinja, const char *name);
 
 #endif

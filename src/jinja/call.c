@@ -1,4 +1,4 @@
-/* Calls: arguments are evaluated and bound to parameters. */
+/* Calls: evaluates arguments and binds them to parameters. */
 #include "base/status.h"
 #include "jinja/run.h"
 
@@ -80,7 +80,7 @@ static qn_status add_named(qn_run *r, arguments *a, const char *name, qn_value v
     return qn_list_append(&r->arena, a->named.u.list, value);
 }
 
-/* *value and **value. */
+/* Adds the arguments of *value and **value. */
 static qn_status add_unpacked(qn_run *r, arguments *a, const qn_value *value, uint8_t stars)
 {
     if (stars == 1) {
@@ -106,7 +106,7 @@ static qn_status add_unpacked(qn_run *r, arguments *a, const qn_value *value, ui
     return QN_OK;
 }
 
-/* `caller`: of a call block, NULL otherwise. */
+/* caller: of a call block; NULL otherwise. */
 static qn_status eval_arguments(qn_run *r, qn_scope *scope, const qn_node *node, const qn_value *caller, qn_call *call)
 {
     arguments a = { 0 };

@@ -68,7 +68,7 @@ qn_status qn_want_integer(const qn_run *r, const qn_value *v, const char *what, 
 
 /* ---- Scopes ---- */
 
-enum { NAMES_PER_STEP = 64 }; /* that are compared in the time of a step */
+enum { NAMES_PER_STEP = 64 }; /* names compared in one step */
 
 qn_status qn_scope_push(qn_run *r, qn_scope *parent, qn_scope **out)
 {
@@ -115,7 +115,7 @@ static qn_status make_function(qn_run *r, const qn_builtin *builtin, const qn_va
 
 static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, qn_value *out)
 {
-    enum { NAMES_OF_SCOPE = 8 }; /* that are compared in the time of going to the next scope */
+    enum { NAMES_OF_SCOPE = 8 }; /* names that take as long to compare as moving to the next scope */
     uint64_t compared = 0;
     for (const qn_scope *s = scope; s; s = s->parent) {
         compared += NAMES_OF_SCOPE + s->n;
@@ -135,7 +135,7 @@ static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, q
 
 /* ---- Code points ---- */
 
-/* Of 8 bytes those that begin a code point, which 10xxxxxx do not. */
+/* The number of bytes, out of 8, that begin a code point: all but 10xxxxxx. */
 static size_t starts_in_word(const char *data)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);
@@ -213,7 +213,7 @@ static bool loop_attribute(const qn_loop *loop, const char *name, size_t length,
     return false;
 }
 
-/* A copy of a name for an undefined value, which is kept for errors. */
+/* An undefined value with a copy of its name, for errors. */
 static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_value *out)
 {
     char *copy;
@@ -242,7 +242,7 @@ static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *na
     return QN_OK;
 }
 
-/* Attributes that are not keys: methods, and what a loop or a macro knows. */
+/* Attributes that are not keys: methods, and attributes of loops and macros. */
 static qn_status own_attribute(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out, bool *found)
 {
     *found = true;
@@ -651,7 +651,7 @@ static bool is_sum(const qn_node *node)
     return node->kind == QN_NODE_BINARY && node->op == QN_OP_ADD;
 }
 
-/* Adds strings to a string, up to another value; how many. */
+/* Appends strings to a string, up to the first other value. *n_added: how many. */
 static qn_status add_texts(qn_run *r, const qn_value *values, size_t n, size_t *n_added, qn_value *sum)
 {
     qn_builder b = { .arena = &r->arena };
@@ -667,7 +667,7 @@ static qn_status add_texts(qn_run *r, const qn_value *values, size_t n, size_t *
     return qn_builder_finish(&b, sum);
 }
 
-/* a + b + c + ...: strings are joined at once, as each sum of two would be a copy of all before it. */
+/* a + b + c + ...: strings are joined all at once, since the sum of two would copy everything before it. */
 static qn_status eval_sum(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
 {
     size_t n = 1;

@@ -61,7 +61,7 @@ static bool is_opening(char byte)
     return byte == '-' || byte == '(' || byte == '{' || byte == '[' || byte == '<';
 }
 
-/* Words begin after white space and after some opening signs. */
+/* Words begin after white space and some opening characters. */
 FILTER(filter_title)
 {
     qn_value text, part;
@@ -112,7 +112,7 @@ FILTER(filter_replace)
     return qn_replace(r, &text, &old, &with, most, out);
 }
 
-/* Lines after the first are indented; empty ones with `blank` too, the first one with `first`. */
+/* Indents lines after the first; with `blank` also empty ones, with `first` also the first. */
 FILTER(filter_indent)
 {
     enum { MOST_SPACES = 1000 };
@@ -227,8 +227,8 @@ FILTER(filter_wordcount)
     return QN_OK;
 }
 
-/* A text of at most `length` characters with `end`: without its last word, unless killwords is set. A sequence that is short enough
- * stays as it is. */
+/* Cuts a text to at most `length` characters including `end`, before its last word unless killwords is set. A short
+ * sequence stays unchanged. */
 FILTER(filter_truncate)
 {
     int64_t most = 255, leeway = 5, n;
@@ -280,7 +280,7 @@ static qn_status put_quoted(qn_run *r, qn_builder *b, const qn_value *value, boo
     return QN_OK;
 }
 
-/* A text, or pairs of keys and values as a query. */
+/* The input is a text, or pairs of keys and values, which become a query. */
 FILTER(filter_urlencode)
 {
     const qn_value *pairs, *pair;
@@ -342,8 +342,8 @@ FILTER(filter_from_json)
 
 /* ---- Numbers ---- */
 
-/* A text without white space around it and without underscores between digits, with a terminator: false if it is too long to
- * be a number. */
+/* Copies a text without surrounding white space and underscores between digits, with a terminator. False if it is
+ * too long to be a number. */
 static bool number_text(const qn_jinja_string *s, char *text, size_t size)
 {
     size_t begin = 0, end = s->length, n, length = 0;
@@ -404,7 +404,7 @@ static bool read_real(const qn_jinja_string *s, double *out)
     return end != text && !*end;
 }
 
-/* A NaN is 0. */
+/* A NaN becomes 0. */
 static qn_status real_to_integer(const qn_run *r, double x, int64_t *out)
 {
     *out = 0;

@@ -1,4 +1,5 @@
-/* Filters of sequences and dicts. Those that jinja2 makes generators give iterators, which can be used once. */
+/* Filters of sequences and dicts. Where jinja2 returns a generator, the result is an iterator, which can be used
+ * once. */
 #include "base/status.h"
 #include "jinja/filters.h"
 #include "jinja/strings.h"
@@ -15,7 +16,8 @@ static bool is_set(const qn_value *argument)
 
 /* ---- Attributes by name: "a.b.0" ---- */
 
-/* The value that `attribute` names in an item: the item itself without one, an item by a number, or by parts with dots. */
+/* The value that `attribute` names in an item: the item itself without an attribute, an item by number, or a path
+ * with dots. */
 static qn_status get_attribute(qn_run *r, const qn_value *item, const qn_value *attribute, const qn_value *standard,
                                qn_value *out)
 {
@@ -88,7 +90,7 @@ FILTER(filter_first)
     UNUSED;
     const qn_value *items;
     size_t n;
-    if (self->type == QN_VALUE_ITERATOR) { /* takes one item and leaves the others */
+    if (self->type == QN_VALUE_ITERATOR) { /* takes one item and leaves the rest */
         qn_iterator *it = self->u.iterator;
         *out = it->at < it->n ? it->items[it->at++] : qn_value_undefined("the first item");
         return QN_OK;
@@ -194,7 +196,7 @@ static const qn_value *named_argument(const qn_call *call, const char *name)
     return NULL;
 }
 
-/* The arguments after the first `skip`. */
+/* The arguments without the first `skip`. */
 static qn_call rest_of(const qn_call *call, size_t skip)
 {
     return (qn_call){
@@ -251,8 +253,8 @@ FILTER(filter_map)
     return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
 }
 
-/* Items whose attribute (of *attr) or which themselves pass the test that the next argument names; without one, that are
- * true. */
+/* Selects the items that pass, or whose attribute (of *attr) passes, the test named by the next argument; without a
+ * test, those that are true. */
 static qn_status select_items(qn_run *r, const qn_value *self, const qn_call *call, bool by_attribute, bool wanted,
                               qn_value *out)
 {
@@ -354,8 +356,8 @@ static qn_status sort_items(qn_run *r, sortable *v, size_t n, bool reverse, qn_v
     return QN_OK;
 }
 
-/* A list of keys, one for each attribute of "a,b". Lists with equal items have an order even where the items have none, as
- * None. */
+/* A list of keys, one for each attribute of "a,b". Lists with equal items are ordered even if the items have no
+ * order, such as None. */
 static qn_status keys_of(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive, qn_value *out)
 {
     QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, 1, out));
@@ -488,7 +490,7 @@ FILTER(filter_sum)
     return QN_OK;
 }
 
-/* Lists of `linecount` items; the last one is filled with fill_with. */
+/* Lists of `linecount` items; fill_with pads the last one. */
 FILTER(filter_batch)
 {
     const qn_value *items;
@@ -514,7 +516,7 @@ FILTER(filter_batch)
     return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
 }
 
-/* `slices` lists of about as many items; the shorter ones have fill_with at their end. */
+/* Divides the items into `slices` lists of nearly equal length; fill_with pads the shorter ones. */
 FILTER(filter_slice)
 {
     const qn_value *items, *fill = call->bound[1];
@@ -540,7 +542,7 @@ FILTER(filter_slice)
     return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
 }
 
-/* A pair of the attribute and the `n` items that have it; its attributes are `grouper` and `list`. */
+/* A pair of the attribute and the `n` items that have it. Its attributes are `grouper` and `list`. */
 static qn_status make_group(qn_run *r, const sortable *v, size_t n, const qn_call *call, qn_value *out)
 {
     qn_value key, members;
@@ -554,7 +556,7 @@ static qn_status make_group(qn_run *r, const sortable *v, size_t n, const qn_cal
     return qn_list_append(&r->arena, out->u.list, members);
 }
 
-/* Items in order of an attribute, those of one attribute in one group. */
+/* Groups items by an attribute, in its order. */
 FILTER(filter_groupby)
 {
     const qn_value *items, *standard = call->bound[1] && call->bound[1]->type != QN_VALUE_NONE ? call->bound[1] : NULL;
@@ -595,7 +597,7 @@ FILTER(filter_attr)
         return qn_fail_undefined(r, self);
     const qn_jinja_string *name = call->bound[0]->u.string;
     if (self->type == QN_VALUE_DICT && !qn_find_method(self, name->data, name->length)) {
-        *out = qn_value_undefined("attribute"); /* not its keys */
+        *out = qn_value_undefined("attribute"); /* a dict's keys are not attributes */
         return QN_OK;
     }
     return qn_attribute_of(r, self, name->data, name->length, out);

@@ -1,4 +1,4 @@
-/* Python's formatting of strings: `format % values` and format.format(values). */
+/* Python's string formatting: `format % values` and format.format(values). */
 #include "base/status.h"
 #include "jinja/run.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Of both kinds of formats. */
+/* A specification, for both kinds of formatting. */
 typedef struct spec {
     char fill[5]; /* a character of UTF-8 */
     char align;   /* '<', '>', '^', '=', or 0 */
@@ -20,7 +20,7 @@ typedef struct spec {
 
 enum { MAX_WIDTH = 10000, MAX_PRECISION = 100, NUMBER_BYTES = 512 };
 
-/* A decimal number at *at; -1 if there is none, -2 if it is above `most`. */
+/* Reads a decimal number at *at. -1: there is none; -2: it is above `most`. */
 static int read_number(const char **at, const char *end, int most)
 {
     if (*at == end || **at < '0' || **at > '9')
@@ -44,7 +44,7 @@ static qn_status put_fill(qn_run *r, qn_builder *b, const spec *s, size_t n)
     return qn_builder_repeat(b, &value, n);
 }
 
-/* The first `sign` bytes of a number stay before the padding of '='. */
+/* With '=', the padding comes after the first `sign` bytes of a number. */
 static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, size_t sign, char default_align)
 {
     QN_TRY(qn_run_work(r, text->u.string->length / QN_READ_PER_STEP));
@@ -76,7 +76,7 @@ static const char *sign_text(const spec *s, bool negative)
     return negative ? "-" : s->sign == '+' ? "+" : s->sign == ' ' ? " " : "";
 }
 
-/* Commas between groups of three digits of the integer part. */
+/* Puts commas between groups of three digits of the integer part. */
 static void add_commas(char *digits, size_t size)
 {
     const size_t n = strspn(digits, "0123456789");
@@ -143,7 +143,7 @@ static qn_status put_real(qn_run *r, qn_builder *b, const spec *s, double v)
     return put_number_text(r, b, s, text);
 }
 
-/* A string, of at most `precision` characters. */
+/* A string, cut to `precision` characters. */
 static qn_status put_text(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, char default_align)
 {
     qn_value shown = *text;
@@ -161,7 +161,7 @@ typedef struct percent {
     const qn_value *values; /* the whole right operand */
     const qn_value *items;  /* [n] in order */
     size_t n, used;
-    bool is_safe; /* the format is: what is put into it is escaped */
+    bool is_safe; /* the format is safe: values are escaped */
     qn_builder b;
 } percent;
 
@@ -296,7 +296,7 @@ static qn_status put_conversion(percent *p)
     return put_percent_value(p, &s, value);
 }
 
-/* Text of the format string between two offsets, with its origin. */
+/* Appends the part of the format string between two offsets, with its origin. */
 static qn_status put_literal(qn_builder *b, const qn_value *format, const char *begin, const char *end)
 {
     qn_value part;
@@ -341,7 +341,7 @@ typedef struct braces {
     const qn_value *format;
     const qn_call *call;
     size_t next;                  /* the value of the next {} */
-    bool is_automatic, is_manual; /* {} or {0} has been seen: not both */
+    bool is_automatic, is_manual; /* {} or {0} has occurred; they must not be mixed */
     qn_builder b;
 } braces;
 

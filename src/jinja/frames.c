@@ -1,6 +1,7 @@
-/* jinja2 decides before it runs a template what a name means in a block with a scope of its own (a frame): a name that the
- * block assigns before it reads it is undefined at first, even where a variable of that name exists outside. Blocks within see
- * that too. This file repeats the decision (jinja2's idtracking.py); scopes at run time begin with these names undefined. */
+/* Before jinja2 runs a template, it decides what each name means in a block with its own scope (a frame): a name
+ * that the block assigns before it reads it is undefined at first, even if an outer variable has that name. Inner
+ * blocks see that, too. This file makes the same decision (jinja2's idtracking.py); at run time, scopes begin with
+ * these names undefined. */
 #include "jinja/frames.h"
 
 #include "base/status.h"
@@ -11,7 +12,7 @@ typedef enum origin { ORIGIN_OUTER, ORIGIN_UNDEFINED, ORIGIN_PARAMETER } origin;
 
 typedef struct frame_name {
     const char *name;
-    origin from; /* what it is when the frame begins */
+    origin from; /* meaning at the start of the frame */
     bool is_known, is_stored;
 } frame_name;
 
@@ -88,7 +89,7 @@ static qn_status store(finder *f, symbols *s, const char *name, bool is_paramete
     return QN_OK;
 }
 
-/* ---- What a frame's own statements read and assign ---- */
+/* ---- The names that a frame's own statements read and assign ---- */
 
 static qn_status visit(finder *f, symbols *s, const qn_node *node);
 
@@ -134,7 +135,7 @@ static qn_status copy_symbols(finder *f, const symbols *from, symbols *to)
     return QN_OK;
 }
 
-/* What the branches of an if leave. A name that only some of them assign is what it is outside. */
+/* Joins the branches of an if. A name that only some of them assign keeps its outer meaning. */
 static qn_status join_branches(finder *f, symbols *s, const symbols *branches, size_t n_branches)
 {
     const uint32_t n_before = s->n;
@@ -160,7 +161,7 @@ static bool is_stored_in(const symbols *s, const char *name)
 
 static qn_status visit_if(finder *f, symbols *s, const qn_node *node)
 {
-    enum { BRANCHES = 3 }; /* the body; the elifs, which are one if; the else */
+    enum { BRANCHES = 3 }; /* the body; the elifs as one if; the else */
     symbols before, branches[BRANCHES];
     const bool has_elif = node->otherwise.n == 1 && node->otherwise.nodes[0]->kind == QN_NODE_IF && node->is_elif;
     QN_TRY(visit(f, s, node->a));
@@ -217,7 +218,7 @@ static qn_status visit(finder *f, symbols *s, const qn_node *node)
 
 static qn_status find_in_body(finder *f, const symbols *s, qn_body *body);
 
-/* Ends the visit of a frame: its locals, then the frames within. */
+/* Ends the visit of a frame: stores its locals, then visits the inner frames. */
 static qn_status end_frame(finder *f, const symbols *s, qn_body *body)
 {
     uint32_t n = 0;

@@ -1,4 +1,5 @@
-/* Global functions, and the methods of dicts, lists, tuples and loops. Methods that would change an object do not exist. */
+/* Global functions, and the methods of dicts, lists, tuples and loops. Methods that would change an object do not
+ * exist. */
 #include "base/append.h"
 #include "base/status.h"
 #include "jinja/strings.h"
@@ -95,8 +96,8 @@ FUNCTION(raise_exception)
                    text.u.string->data);
 }
 
-/* A format for strftime, [size]: Python's time has no zone, which prints as nothing, and its microseconds are 0. What does not fit
- * is left out. */
+/* Copies a format for strftime to format [size], without directives that Python prints differently: its time has no
+ * zone, which prints nothing, and no microseconds, which print as 0. Text that does not fit is left out. */
 static void write_format(const qn_jinja_string *from, char *format, size_t size)
 {
     qn_text_buffer to = qn_append_to(format, size);
@@ -127,7 +128,7 @@ FUNCTION(strftime_now)
     return qn_value_copy_text(&r->arena, text, n, s->marks ? QN_FROM_DATA : call->bound[0]->origin, out);
 }
 
-/* Functions of jinja2 that no chat template uses: they are defined. */
+/* jinja2's functions that no chat template uses: they exist, and fail when called. */
 FUNCTION(unsupported)
 {
     UNUSED;
@@ -246,7 +247,7 @@ FUNCTION(list_copy)
 static const qn_builtin list_methods[] = {
     { .name = "index", .call = list_index, .parameters = { "value" }, .required = 1 },
     { .name = "count", .call = list_count, .parameters = { "value" }, .required = 1 },
-    { .name = "copy", .call = list_copy }, /* of lists alone: the last one */
+    { .name = "copy", .call = list_copy }, /* lists only: must be the last entry */
 };
 
 /* ---- Loops ---- */

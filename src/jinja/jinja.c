@@ -1,4 +1,4 @@
-/* Compiling and rendering: memory, names, variables and the spans of the output. */
+/* Compiles and renders templates: memory, names, variables and the spans of the output. */
 #include "jinja/jinja.h"
 
 #include "base/memory.h"
@@ -62,7 +62,7 @@ int qn_shown_bytes(const char *text, size_t length, size_t most)
     return (int)n;
 }
 
-/* \r\n and \r become \n; one newline at the end is dropped. */
+/* Replaces \r\n and \r by \n, and drops one newline at the end. */
 static size_t normalise_newlines(char *text, size_t length)
 {
     size_t n = 0;
@@ -145,7 +145,8 @@ void qn_jinja_spells(const qn_jinja *jinja, bool (*visit)(const char *text, size
 
 /* ---- Rendering ---- */
 
-/* The values are part of the limit: so much memory, and for each byte of their texts some more. */
+/* Sets the variables, whose values count towards the memory limit, and lowers the limit to MEMORY, plus FACTOR bytes
+ * for each byte of their texts. */
 static qn_status set_variables(qn_run *r, const qn_jinja_variable *variables, size_t n)
 {
     enum { MEMORY = 32 << 20, FACTOR = 3 };

@@ -1,5 +1,6 @@
-/* Splits a template into tokens as jinja2 does with trim_blocks and lstrip_blocks: a newline after a block tag or a comment is
- * dropped, and so are blanks between the start of a line and one. Signs in tags strip more, or keep what is there. */
+/* Splits a template into tokens as jinja2 does with trim_blocks and lstrip_blocks: a newline after a block tag or
+ * comment is dropped, as are blanks between the start of a line and such a tag. `-` and `+` in tags strip more, or
+ * keep the space. */
 #include "jinja/lexer.h"
 
 #include "base/status.h"
@@ -13,7 +14,7 @@ typedef struct lexer {
     const char *source;
     size_t length, at;
     uint32_t line;
-    size_t line_at; /* the line is counted up to here */
+    size_t line_at; /* lines are counted up to here */
     bool at_line_start;
     qn_template_token *tokens;
     size_t n, capacity;
@@ -100,7 +101,7 @@ static bool starts_with(const lexer *x, const char *what)
 
 /* ---- Text ---- */
 
-/* The end of text before a tag whose sign is `sign`: without what the tag strips. */
+/* The end of the text before a tag with this sign, without the space that the tag strips. */
 static size_t strip_before_tag(const lexer *x, size_t begin, size_t end, char sign, bool is_print)
 {
     if (sign == '-') {
@@ -157,7 +158,7 @@ static qn_status lex_comment(lexer *x)
     return QN_OK;
 }
 
-/* `{% name %}` at the source's position: its length, and the sign before its end. 0 if there is something else. */
+/* The length of `{% name %}` at the current position, and the sign before its end. 0: it is another tag. */
 static size_t match_simple_tag(const lexer *x, const char *name, char *sign)
 {
     size_t at = x->at + 2;
@@ -236,7 +237,7 @@ static qn_status lex_number(lexer *x)
         return add(x, QN_TOKEN_INT, begin, x->at);
     }
     qn_token_kind kind = QN_TOKEN_INT;
-    const bool after_dot = begin > 0 && x->source[begin - 1] == '.'; /* x.0.name has no floats */
+    const bool after_dot = begin > 0 && x->source[begin - 1] == '.'; /* x.0.name contains no float */
     skip_digits(x);
     if (!after_dot && x->at < x->length && x->source[x->at] == '.' && is_digit(x, x->at + 1)) {
         kind = QN_TOKEN_FLOAT;
@@ -292,7 +293,7 @@ static qn_status lex_operator(lexer *x, char *brackets, size_t *n_brackets)
     return fail_at(x, "an unexpected character in a tag");
 }
 
-/* The tokens of a tag, its delimiters included. */
+/* Lexes a tag, with its delimiters. */
 static qn_status lex_tag(lexer *x, bool is_print)
 {
     const char *close = is_print ? "}}" : "%}";

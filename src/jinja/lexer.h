@@ -1,4 +1,4 @@
-/* Tokens of a template: text between tags, and what is in them. */
+/* Tokens of a template: the text between tags, and the contents of tags. */
 #ifndef QN_JINJA_LEXER_H
 #define QN_JINJA_LEXER_H
 
@@ -27,16 +27,18 @@ typedef struct qn_template_token {
     uint32_t line;
 } qn_template_token;
 
-/* qn_template_lex - the tokens of a source with newlines normalised, in the arena; the last is QN_TOKEN_END.
+/* qn_template_lex - splits a source with normalised newlines into tokens, allocated in the arena; the last is
+ * QN_TOKEN_END.
  *
- * QN_ERR_INVALID with the line: a tag, comment or string without an end, brackets that do not match, an unexpected
+ * QN_ERR_INVALID, with the line: a tag, comment or string without an end, brackets that do not match, an unexpected
  * character. */
 qn_status qn_template_lex(qn_arena *arena, const char *source, size_t length, qn_template_token **tokens);
 
-/* qn_space_at - bytes of the white space character (Python's str.isspace) that begins at data[at], or 0. */
+/* qn_space_at - the number of bytes of the white space character (Python's str.isspace) at data[at]; 0 if there is
+ * none. */
 size_t qn_space_at(const char *data, size_t length, size_t at);
 
-/* qn_space_before - bytes of the white space character that ends before data[at], or 0. */
+/* qn_space_before - the number of bytes of the white space character that ends before data[at]; 0 if there is none. */
 size_t qn_space_before(const char *data, size_t at);
 
 #endif

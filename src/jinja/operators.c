@@ -1,4 +1,4 @@
-/* Python's binary operators. Integers have 64 bits: what does not fit is an error. */
+/* Python's binary operators. Integers have 64 bits; overflow is an error. */
 #include "base/memory.h"
 #include "base/status.h"
 #include "jinja/search.h"
@@ -69,7 +69,7 @@ static double modulo(double a, double b)
     return m != 0 ? ((b < 0) != (m < 0) ? m + b : m) : copysign(0.0, b);
 }
 
-/* The order of operations is CPython's: others round differently. */
+/* Uses CPython's order of operations, since others round differently. */
 static double floor_divide_reals(double a, double b)
 {
     const double rest = fmod(a, b), quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0)), floored = floor(quotient);
@@ -113,7 +113,7 @@ static qn_status apply_to_numbers(const qn_run *r, qn_operator op, const qn_valu
 
 /* ---- Sequences ---- */
 
-/* A safe string escapes what is joined to it. */
+/* A safe string escapes the strings joined to it. */
 static qn_status add_strings(qn_run *r, const qn_value *a, const qn_value *b, qn_value *out)
 {
     qn_builder builder = { .arena = &r->arena };

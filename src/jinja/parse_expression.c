@@ -1,4 +1,4 @@
-/* Expressions, with the precedences of jinja2. */
+/* Parses expressions, with jinja2's precedences. */
 #include "jinja/parser.h"
 
 #include "base/status.h"
@@ -44,7 +44,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The `digits` hexadecimal digits of an escape, false if there are fewer or they are no character. */
+/* Reads an escape's `digits` hexadecimal digits. False if there are fewer or they are not a character. */
 static bool read_hex(const char *from, const char *end, int digits, uint32_t *code)
 {
     *code = 0;
@@ -57,7 +57,8 @@ static bool read_hex(const char *from, const char *end, int digits, uint32_t *co
     return *code <= 0x10FFFF && (*code < 0xD800 || *code > 0xDFFF);
 }
 
-/* An escape after its backslash: the bytes it consumes, 0 if it is not valid; *n_to bytes are written. */
+/* Decodes an escape after its backslash. Returns the number of bytes read, 0 if it is invalid; *n_to bytes are
+ * written. */
 static size_t unescape(const char *from, const char *end, char *to, size_t *n_to)
 {
     static const char letters[] = "abfnrtv\\'\"\n", bytes[] = "\a\b\f\n\r\t\v\\'\"";
@@ -109,7 +110,7 @@ static qn_status append_string(qn_parser *p, qn_builder *b)
     return QN_OK;
 }
 
-/* Adjacent strings are one. */
+/* Adjacent strings are joined. */
 static qn_status parse_string(qn_parser *p, qn_node **out)
 {
     qn_builder b = { .arena = &p->jinja->arena };
@@ -159,7 +160,7 @@ static bool ends_list(const qn_parser *p)
     return p->at->kind == QN_TOKEN_PRINT_END || p->at->kind == QN_TOKEN_BLOCK_END || qn_parse_is(p, ")");
 }
 
-/* The items of a tuple after the first comma, or all of them between brackets. */
+/* Parses the items of a tuple after the first comma, or all of them in brackets. */
 static qn_status parse_items(qn_parser *p, qn_node *node, const char *close)
 {
     while (close ? !qn_parse_is(p, close) : !ends_list(p)) {
@@ -286,7 +287,7 @@ static qn_status parse_primary(qn_parser *p, qn_node **out)
     }
 }
 
-/* ---- What follows a primary expression ---- */
+/* ---- Suffixes of a primary expression ---- */
 
 static qn_status parse_part(qn_parser *p, qn_node **part)
 {
@@ -294,7 +295,7 @@ static qn_status parse_part(qn_parser *p, qn_node **part)
     return qn_parse_is(p, ":") || qn_parse_is(p, "]") || qn_parse_is(p, ",") ? QN_OK : qn_parse_expression(p, true, part);
 }
 
-/* An index, or a slice of a node. */
+/* Parses an index or a slice of a node. */
 static qn_status parse_index(qn_parser *p, qn_node *of, qn_node **out, bool *is_slice)
 {
     qn_node *first;
@@ -312,7 +313,7 @@ static qn_status parse_index(qn_parser *p, qn_node *of, qn_node **out, bool *is_
     return qn_parse_skip(p, ":") ? parse_part(p, &(*out)->d) : QN_OK;
 }
 
-/* Adds an index to a tuple of them. No object has an item whose index has a slice: none stands for it. */
+/* Adds an index to a tuple of indices. No object has an item with a slice in its index: none takes its place. */
 static qn_status add_index(qn_parser *p, qn_node *tuple, qn_node *index, bool is_slice)
 {
     if (is_slice) {
@@ -322,7 +323,7 @@ static qn_status add_index(qn_parser *p, qn_node *tuple, qn_node *index, bool is
     return add_item(p, tuple, index);
 }
 
-/* a[...], from the bracket on: one index, or none or several, which are a tuple. */
+/* Parses a[...] from the bracket on: one index, or none or several, which form a tuple. */
 static qn_status parse_subscript(qn_parser *p, qn_node *of, qn_node **out)
 {
     qn_node *index = NULL;
@@ -419,7 +420,7 @@ static qn_status parse_postfix(qn_parser *p, qn_node **node)
     }
 }
 
-/* Names of filters and tests may have dots in jinja2. None here has: they fail where they are used. */
+/* In jinja2, names of filters and tests may contain dots. No such filter exists here: its use fails. */
 static qn_status parse_dotted_name(qn_parser *p, const char **name)
 {
     const uint32_t begin = p->at->begin;
@@ -452,7 +453,7 @@ qn_status qn_parse_filters(qn_parser *p, qn_node *of, qn_node **out)
     return QN_OK;
 }
 
-/* A test's argument may come without brackets. */
+/* Whether the token begins an argument of a test, which may come without brackets. */
 static bool begins_argument(const qn_parser *p)
 {
     switch (p->at->kind) {

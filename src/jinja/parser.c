@@ -1,4 +1,4 @@
-/* Statements, and what all of the parser uses. */
+/* Parses statements, and holds the helpers that all of the parser uses. */
 #include "jinja/parser.h"
 
 #include "base/status.h"
@@ -71,7 +71,7 @@ qn_status qn_parse_node(qn_parser *p, qn_node_kind kind, qn_node **out)
     return QN_OK;
 }
 
-/* Arrays have the least power of two of places that holds them, 4 at least. */
+/* An array's capacity is the smallest power of two that is enough, at least 4. */
 qn_status qn_parse_grow(qn_parser *p, void *array, uint32_t n, size_t size)
 {
     enum { LEAST = 4 };
@@ -166,7 +166,7 @@ qn_status qn_parse_target(qn_parser *p, bool with_attribute, qn_node **out)
 
 static qn_status parse_body(qn_parser *p, qn_body *body, const char *const *ends, const char **end);
 
-/* The body after a tag, up to one of its end tags, which is skipped. */
+/* Parses the body after a tag, up to one of its end tags, which is skipped. */
 static qn_status parse_until(qn_parser *p, qn_body *body, const char *const *ends, const char **end)
 {
     QN_TRY(end_tag(p));
@@ -260,7 +260,7 @@ static qn_status parse_parameters(qn_parser *p, qn_node *node)
     return qn_parse_expect(p, ")");
 }
 
-/* The body of a macro: loops around it do not reach into it. */
+/* Parses the body of a macro. break and continue in it cannot refer to loops around the macro. */
 static qn_status parse_macro_body(qn_parser *p, qn_node *node, const char *end)
 {
     const qn_parser outer = *p;
@@ -354,7 +354,7 @@ static qn_status parse_continue(qn_parser *p, qn_node **out)
     return parse_jump(p, QN_NODE_CONTINUE, out);
 }
 
-/* A statement, after the beginning of its tag. */
+/* Parses a statement, after the beginning of its tag. */
 static qn_status parse_statement(qn_parser *p, qn_node **out)
 {
     static const struct {
@@ -402,7 +402,7 @@ static qn_status parse_text(qn_parser *p, qn_node **out)
     return qn_parse_note_text(p, *out);
 }
 
-/* Statements up to a tag whose name is one of `ends`, which is skipped; NULL: to the end of the template. */
+/* Parses statements up to a tag whose name is in `ends`, which is skipped; NULL: to the end of the template. */
 static qn_status parse_body(qn_parser *p, qn_body *body, const char *const *ends, const char **end)
 {
     if (++p->depth > QN_PARSER_MAX_DEPTH)

@@ -113,7 +113,7 @@ static qn_status put_list(writer *w, const qn_list *list)
     return put(w, "]", 1);
 }
 
-/* A key that is no string is printed in quotes. */
+/* Keys that are not strings are printed in quotes. */
 static qn_status put_key(writer *w, const qn_value *key)
 {
     if (qn_is_string(key))
@@ -133,7 +133,7 @@ static int order_of_entries(const void *a, const void *b)
     return order;
 }
 
-/* Keys are compared by sorting a copy; keys of different types have no order. */
+/* A sorted copy of the entries. Keys of different types have no order. */
 static qn_status sorted_entries(writer *w, const qn_dict *dict, const qn_dict_entry ***out)
 {
     uint64_t compared = 0;
@@ -214,9 +214,9 @@ qn_status qn_to_json(qn_run *r, const qn_value *value, const qn_json_style *styl
 qn_status qn_from_json(qn_run *r, const qn_value *text, qn_value *out)
 {
     json_error_t error;
-    size_t left = (r->arena.limit - r->arena.bytes) / 2; /* the values count as those of the rendering that they become */
+    size_t left = (r->arena.limit - r->arena.bytes) / 2; /* the parsed values count as much as those made from them */
     const qn_json_limits limits = { .take = qn_json_take, .user = &left };
-    QN_TRY(qn_run_work(r, text->u.string->length)); /* a value may have two bytes */
+    QN_TRY(qn_run_work(r, text->u.string->length)); /* a value may take as little as two bytes */
     json_t *json = qn_json_decode(text->u.string->data, text->u.string->length, JSON_DECODE_ANY, &limits, &error);
     if (!json)
         return qn_run_fail(r, "not JSON: %s", error.text);

@@ -14,7 +14,7 @@
 
 /* ---- Floats ---- */
 
-/* Zeros at the end of the digits of "d.ddde+XX" go. */
+/* Drops zeros at the end of the digits of "d.ddde+XX". */
 static void drop_zeros(char *text)
 {
     char *e = strchr(text, 'e'), *end = e;
@@ -24,7 +24,8 @@ static void drop_zeros(char *text)
     memmove(end, e, strlen(e) + 1);
 }
 
-/* The shortest digits that read back as x, at most 17: "d.ddde+XX". All doubles keep 15 digits, but for those near zero. */
+/* The shortest digits that read back as x, at most 17: "d.ddde+XX". All doubles keep 15 digits, except those near
+ * zero. */
 static void shortest_digits(double x, char *text, size_t size)
 {
     const bool is_normal = x >= DBL_MIN || x == 0;
@@ -39,7 +40,7 @@ static void shortest_digits(double x, char *text, size_t size)
 
 size_t qn_float_text(double x, char *text)
 {
-    enum { LEAST_EXPONENT = -4, EXPONENT_LIMIT = 16 }; /* between them numbers are printed without an exponent */
+    enum { LEAST_EXPONENT = -4, EXPONENT_LIMIT = 16 }; /* numbers in this range are printed without an exponent */
     char scientific[QN_FLOAT_TEXT], digits[QN_FLOAT_TEXT];
     qn_text_buffer to = qn_append_to(text, QN_FLOAT_TEXT);
     if (isnan(x) || isinf(x)) {
@@ -190,7 +191,7 @@ static qn_status append_other(qn_run *r, qn_builder *b, const qn_value *v)
     }
 }
 
-/* Numbers, booleans and none: they spell no special token, so that they count as the template's. */
+/* Numbers, booleans and none. They cannot spell a special token, so their text counts as the template's. */
 static bool scalar_text(const qn_value *v, char *text, size_t size)
 {
     switch (v->type) {

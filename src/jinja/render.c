@@ -37,7 +37,7 @@ static qn_status assign(qn_run *r, qn_scope *scope, const qn_node *target, const
     return QN_OK;
 }
 
-/* ---- Blocks in scopes of their own ---- */
+/* ---- Blocks with their own scope ---- */
 
 static qn_status set_locals(qn_run *r, qn_scope *scope, const qn_body *body)
 {
@@ -52,7 +52,7 @@ static qn_status push_for(qn_run *r, qn_scope *parent, const qn_body *body, qn_s
     return set_locals(r, *out, body);
 }
 
-/* A body whose output is a string. */
+/* Renders a body to a string. */
 static qn_status capture(qn_run *r, qn_scope *scope, const qn_body *body, qn_value *out, jump *flow)
 {
     qn_builder b = { .arena = &r->arena };
@@ -71,7 +71,7 @@ static qn_status render_set_block(qn_run *r, qn_scope *scope, const qn_node *nod
     return assign(r, scope, node->a, &value);
 }
 
-/* What a filter block or a call block gives must be a string: it is printed as it is. */
+/* The result of a filter block or call block must be a string: it is printed as it is. */
 static qn_status append_block(qn_run *r, const qn_node *node, qn_builder *b, const qn_value *value)
 {
     r->at = node->a;
@@ -110,7 +110,7 @@ static qn_status render_block(qn_run *r, qn_scope *scope, const qn_node *node, q
 
 /* ---- Loops ---- */
 
-/* The items that pass the loop's condition, which sees the target. */
+/* Keeps the items that pass the loop's condition, which sees the target. */
 static qn_status filter_items(qn_run *r, qn_scope *scope, const qn_node *node, const qn_value **items, size_t *n)
 {
     qn_value kept, condition;
@@ -128,7 +128,7 @@ static qn_status filter_items(qn_run *r, qn_scope *scope, const qn_node *node, c
     return QN_OK;
 }
 
-/* *completed: an iteration has reached the end of the body. */
+/* *completed: at least one iteration has reached the end of the body. */
 static qn_status render_iterations(qn_run *r, qn_scope *scope, const qn_node *node, qn_loop *loop, qn_builder *b,
                                    bool *completed)
 {
@@ -190,7 +190,7 @@ static qn_status set_interned(qn_run *r, qn_scope *scope, const char *name, qn_v
     return interned ? qn_scope_set(r, scope, interned, value) : QN_OK;
 }
 
-/* Positional arguments beyond the parameters. */
+/* Binds positional arguments beyond the parameters. */
 static qn_status bind_varargs(qn_run *r, qn_scope *scope, const qn_node *node, const qn_call *call)
 {
     qn_value rest;
@@ -214,12 +214,13 @@ static const qn_value *parameter_value(const qn_node *node, const qn_call *call,
     return NULL;
 }
 
-/* Keyword arguments that are no parameters. */
+/* Binds keyword arguments that are not parameters. */
 static qn_status bind_kwargs(qn_run *r, qn_scope *scope, const qn_node *node, const qn_call *call)
 {
     enum { NAMES_PER_STEP = 8 };
     qn_value rest, caller = qn_value_undefined("caller");
-    QN_TRY(qn_run_work(r, (uint64_t)call->n_named * (1 + node->n_args) / NAMES_PER_STEP)); /* parameter_value's too */
+    /* includes the work of parameter_value */
+    QN_TRY(qn_run_work(r, (uint64_t)call->n_named * (1 + node->n_args) / NAMES_PER_STEP));
     QN_TRY(qn_value_dict(&r->arena, QN_VALUE_DICT, &rest));
     for (size_t j = 0; j < call->n_named; j++) {
         qn_value key;
@@ -331,7 +332,7 @@ static qn_status render_node(qn_run *r, qn_scope *scope, const qn_node *node, qn
     }
 }
 
-/* Stops at a break or continue, which *flow tells the loop around it. */
+/* Stops at a break or continue, and reports it in *flow. */
 static qn_status render_body(qn_run *r, qn_scope *scope, const qn_body *body, qn_builder *b, jump *flow)
 {
     *flow = FLOW_NEXT;

@@ -1,4 +1,4 @@
-/* One rendering of a template: its state, and the functions that evaluate. */
+/* One rendering of a template: its state, and the functions that evaluate it. */
 #ifndef QN_JINJA_RUN_H
 #define QN_JINJA_RUN_H
 
@@ -6,20 +6,20 @@
 
 enum { QN_RUN_MAX_DEPTH = 200, QN_MAX_PARAMETERS = 6 };
 
-/* Names and values of a block; later blocks see those of the ones around them. */
+/* Names and values of a block. A block sees the names of the blocks around it. */
 typedef struct qn_scope {
     struct qn_scope *parent;
     const char **names; /* [n] interned */
     qn_value *values;
     uint32_t n, capacity;
-    bool is_captured; /* a macro sees it: it must not be used again */
+    bool is_captured; /* a macro refers to it: it must not be reused */
 } qn_scope;
 
 typedef struct qn_run {
     const struct qn_jinja *jinja;
     qn_arena arena;
-    uint64_t steps; /* left */
-    size_t output;  /* most bytes printed */
+    uint64_t steps; /* steps left */
+    size_t output;  /* limit of the bytes printed */
     unsigned depth; /* of evaluation */
     int64_t now;
     qn_scope *globals;
@@ -35,8 +35,8 @@ struct qn_macro {
 struct qn_loop {
     const qn_value *items;
     size_t n, at;
-    unsigned depth; /* loops around it */
-    qn_value last;  /* of changed() */
+    unsigned depth; /* number of loops around it */
+    qn_value last;  /* last arguments of changed() */
     bool has_last;
 };
 
@@ -47,16 +47,16 @@ typedef struct qn_call {
     const char *const *names; /* [n_named] */
     const qn_value *named;
     size_t n_named;
-    const qn_value *bound[QN_MAX_PARAMETERS]; /* by the function's parameters; NULL: not given */
+    const qn_value *bound[QN_MAX_PARAMETERS]; /* by parameter of the function; NULL: not given */
 } qn_call;
 
-/* A filter, a test, a method or a global function. `self` is the value that it is applied to. */
+/* A filter, a test, a method or a global function. `self` is the value to which it is applied. */
 typedef struct qn_builtin {
     const char *name;
     qn_status (*call)(qn_run *r, const qn_value *self, const qn_call *call, qn_value *out);
     const char *parameters[QN_MAX_PARAMETERS];
-    uint8_t required; /* parameters without a default */
-    bool is_variadic; /* parameters are not bound */
+    uint8_t required; /* number of parameters without a default */
+    bool is_variadic; /* arguments are not bound to parameters */
 } qn_builtin;
 
 struct qn_function {
@@ -67,23 +67,23 @@ struct qn_function {
 /* qn_run_fail - QN_ERR_INVALID with the line and the expression. */
 qn_status qn_run_fail(const qn_run *r, const char *format, ...) QN_PRINTF(2, 3);
 
-/* Bytes that are handled in the time of a step: copied or compared, searched one by one, decoded to characters. Work is counted
+/* Bytes that take one step: to copy or compare; to search one by one; to decode to characters. Work is counted
  * before it is done. */
 enum { QN_COPIED_PER_STEP = 64, QN_READ_PER_STEP = 16, QN_DECODED_PER_STEP = 4 };
 
-/* Steps of writing a float, or of reading a number. */
+/* Steps of printing a float; of reading a number. */
 enum { QN_FLOAT_STEPS = 16, QN_NUMBER_STEPS = 8 };
 
-/* qn_run_work - count steps; fails above the limit. */
+/* qn_run_work - counts steps; QN_ERR_INVALID above the limit. */
 qn_status qn_run_work(qn_run *r, uint64_t steps);
 
-/* qn_run_compare - count the steps of comparing two values. */
+/* qn_run_compare - counts the steps of comparing two values. */
 qn_status qn_run_compare(qn_run *r, const qn_value *a, const qn_value *b);
 
-/* qn_run_enter - one step, and one level deeper: r->depth-- on the way back. */
+/* qn_run_enter - counts one step and enters one more level; the caller decrements r->depth when it leaves. */
 qn_status qn_run_enter(qn_run *r);
 
-/* qn_fail_undefined - qn_run_fail for an operation on an undefined value. */
+/* qn_fail_undefined - calls qn_run_fail for an operation on an undefined value. */
 qn_status qn_fail_undefined(const qn_run *r, const qn_value *v);
 
 /* ---- Scopes ---- */
@@ -97,25 +97,29 @@ qn_status qn_eval(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out
 qn_status qn_eval_call(qn_run *r, qn_scope *scope, const qn_node *node, const qn_value *caller, qn_value *out);
 qn_status qn_eval_test(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out);
 
-/* qn_eval_filter - a chain of filters; `self` is what its first one is applied to if that is a filter block or a block that
- * is assigned. */
+/* qn_eval_filter - evaluates a chain of filters. `self` is the input of the first one in a filter block or an
+ * assigned block. */
 qn_status qn_eval_filter(qn_run *r, qn_scope *scope, const qn_node *node, qn_value self, qn_value *out);
 qn_status qn_apply_operator(qn_run *r, qn_operator op, const qn_value *a, const qn_value *b, qn_value *out);
 qn_status qn_contains(qn_run *r, const qn_value *container, const qn_value *item, bool *out);
 
-/* qn_call_value - call a function or macro. qn_call_builtin binds the arguments to its parameters first. */
+/* qn_call_value - calls a function or macro. */
 qn_status qn_call_value(qn_run *r, const qn_value *callee, const qn_call *call, qn_value *out);
+
+/* qn_call_builtin - binds the arguments to the parameters of a builtin and calls it. */
 qn_status qn_call_builtin(qn_run *r, const qn_builtin *builtin, const qn_value *self, const qn_call *call, qn_value *out);
 qn_status qn_call_macro(qn_run *r, const qn_macro *macro, const qn_call *call, qn_value *out); /* render.c */
 
-/* qn_attribute_of - value.name; qn_item_of - value[key]. What does not exist is undefined. */
+/* qn_attribute_of - value.name; undefined if it does not exist. */
 qn_status qn_attribute_of(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out);
+
+/* qn_item_of - value[key]; undefined if it does not exist. */
 qn_status qn_item_of(qn_run *r, const qn_value *value, const qn_value *key, qn_value *out);
 
-/* qn_items_of - what iteration over a value gives. A generator is used up. */
+/* qn_items_of - the items of an iteration over a value. A generator is used up. */
 qn_status qn_items_of(qn_run *r, const qn_value *value, const qn_value **items, size_t *n);
 
-/* ---- Functions by name (filters.c, tests.c, methods.c, functions.c): NULL if there is none ---- */
+/* ---- Functions by name (filters.c, tests.c, functions.c): NULL if there is none ---- */
 
 const qn_builtin *qn_find_filter(const char *name, size_t length);
 const qn_builtin *qn_find_test(const char *name, size_t length);
@@ -125,34 +129,42 @@ const qn_builtin *qn_find_in(const qn_builtin *table, size_t n, const char *name
 
 /* ---- Python's texts (python_text.c, python_json.c) ---- */
 
-/* qn_str, qn_repr - str(value), repr(value). qn_append_str appends str(value). */
+/* qn_str - str(value). */
 qn_status qn_str(qn_run *r, const qn_value *value, qn_value *out);
+
+/* qn_repr - repr(value). */
 qn_status qn_repr(qn_run *r, const qn_value *value, qn_value *out);
 
-/* qn_ascii - repr(value) with all but ASCII escaped. */
+/* qn_ascii - repr(value) with everything but ASCII escaped. */
 qn_status qn_ascii(qn_run *r, const qn_value *value, qn_value *out);
+
+/* qn_append_str - appends str(value). */
 qn_status qn_append_str(qn_run *r, qn_builder *b, const qn_value *value);
 
-/* qn_float_text - repr(x); at most QN_FLOAT_TEXT bytes with the terminator. Returns the length. */
+/* qn_float_text - writes repr(x), at most QN_FLOAT_TEXT bytes with the terminator. Returns the length. */
 enum { QN_FLOAT_TEXT = 40 };
 size_t qn_float_text(double x, char *text);
 
-/* qn_escape_html - a safe string as it is, another with &, <, >, ' and " replaced. */
+/* qn_escape_html - replaces &, <, >, ' and " in a string, unless it is safe. */
 qn_status qn_escape_html(qn_run *r, const qn_value *string, qn_value *out);
 
-/* qn_format_percent - format % values, qn_format_braces - format.format(...). */
+/* qn_format_percent - format % values. */
 qn_status qn_format_percent(qn_run *r, const qn_value *format, const qn_value *values, qn_value *out);
+
+/* qn_format_braces - format.format(...). */
 qn_status qn_format_braces(qn_run *r, const qn_value *format, const qn_call *call, qn_value *out);
 
 typedef struct qn_json_style {
-    const qn_value *indent; /* NULL or none: on one line */
+    const qn_value *indent; /* NULL or none: print on one line */
     const char *item_separator, *key_separator;
     size_t n_item_separator, n_key_separator;
     bool ascii, sort_keys;
 } qn_json_style;
 
-/* qn_to_json - json.dumps(value). qn_from_json - json.loads(text). */
+/* qn_to_json - json.dumps(value). */
 qn_status qn_to_json(qn_run *r, const qn_value *value, const qn_json_style *style, qn_value *out);
+
+/* qn_from_json - json.loads(text). */
 qn_status qn_from_json(qn_run *r, const qn_value *text, qn_value *out);
 
 /* ---- Helpers ---- */
@@ -162,15 +174,19 @@ static inline bool qn_text_is(const qn_value *v, const char *text, size_t length
     return v->u.string->length == length && __builtin_memcmp(v->u.string->data, text, length) == 0;
 }
 
-/* qn_want_string, qn_want_integer - an argument of that type; fails with the type that it has. */
+/* qn_want_string - checks that an argument is a string; the error names its type. */
 qn_status qn_want_string(const qn_run *r, const qn_value *v, const char *what);
+
+/* qn_want_integer - the value of an integer argument; the error names its type. */
 qn_status qn_want_integer(const qn_run *r, const qn_value *v, const char *what, int64_t *out);
 
-/* qn_want_key - a value that can be a key of a dict; counts the steps of looking it up. */
+/* qn_want_key - checks that a value can be a key of a dict; counts the steps of looking it up. */
 qn_status qn_want_key(qn_run *r, const qn_value *v);
 
-/* qn_code_points - the number of code points of a string. qn_code_point_at - the byte where code point i begins. */
+/* qn_code_points - the number of code points of a string. */
 size_t qn_code_points(const qn_jinja_string *string);
+
+/* qn_code_point_at - the byte at which code point i begins. */
 size_t qn_code_point_at(const qn_jinja_string *string, size_t i);
 
 #endif

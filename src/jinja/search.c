@@ -1,5 +1,5 @@
-/* Searching: memmem compares a short text at each place, which is fast enough. A long one, and one from the end, needs Knuth,
- * Morris and Pratt. */
+/* Searching. memmem compares a short text at every offset, which is fast enough. Long texts, and searches from the
+ * end, use Knuth, Morris and Pratt's algorithm. */
 #include "jinja/search.h"
 
 #include "base/status.h"
@@ -14,7 +14,7 @@ static char byte_of(const qn_search *s, size_t i)
     return s->what[s->backward ? s->length - 1 - i : i];
 }
 
-/* borders[i]: the longest proper prefix of the first i + 1 bytes that is their suffix as well. */
+/* borders[i]: length of the longest proper prefix of the first i + 1 bytes that is also their suffix. */
 static void find_borders(const qn_search *s, uint32_t *borders)
 {
     uint32_t k = 0;
@@ -41,7 +41,7 @@ qn_status qn_search_init(qn_run *r, const qn_jinja_string *what, bool backward, 
     return QN_OK;
 }
 
-/* Where a match ends, in bytes from where the search began; QN_NOWHERE: there is none. */
+/* The end of a match, in bytes from the start of the search; QN_NOWHERE if there is none. */
 static size_t end_of_match(const qn_search *s, const char *data, size_t length)
 {
     size_t k = 0;

@@ -1,4 +1,4 @@
-/* The methods of str, but those that search. */
+/* The methods of str except those that search. */
 #include "base/status.h"
 #include "jinja/strings.h"
 #include "jinja/lexer.h"
@@ -13,7 +13,7 @@
 
 /* ---- Case ---- */
 
-/* Characters whose other case is several characters, or depends on nothing that utf8proc knows. */
+/* Upper case of characters for which it is several characters, or which utf8proc lacks. */
 static const char *special_upper(uint32_t code)
 {
     switch (code) {
@@ -30,7 +30,7 @@ static const char *special_upper(uint32_t code)
     }
 }
 
-/* The same for the first character of a word. */
+/* Title case of the same, for the first character of a word. */
 static const char *special_title(uint32_t code)
 {
     switch (code) {
@@ -80,7 +80,7 @@ static bool is_cased(uint32_t code)
     }
 }
 
-/* The other case of a letter; one that is a capital and a small letter stays. */
+/* Swaps the case of a letter. A title-case letter (a capital and a small letter in one) is kept. */
 static qn_case_change other_case(uint32_t code)
 {
     switch (utf8proc_category((utf8proc_int32_t)code)) {
@@ -108,7 +108,7 @@ static bool is_case_ignorable(uint32_t code)
     }
 }
 
-/* A capital sigma at `at` ends its word. */
+/* Whether a capital sigma at `at` ends its word. */
 static bool is_final_sigma(const qn_jinja_string *s, size_t at)
 {
     uint32_t code = 0;
@@ -192,7 +192,7 @@ METHOD(str_capitalize)
 
 /* ---- Stripping ---- */
 
-/* The characters that are stripped. Of a long set those beyond ASCII are bits, one for each code point. */
+/* The characters to strip. A long set has a bit for each code point outside ASCII. */
 typedef struct char_set {
     const qn_jinja_string *text; /* NULL: white space */
     bool ascii[128];
@@ -233,7 +233,7 @@ static bool contains_character(const char_set *set, const char *bytes, size_t n)
     return qn_utf8_next(bytes, n, &n_code, &code) == QN_UTF8_COMPLETE && set->bits[code / 8] >> code % 8 & 1;
 }
 
-/* Bytes of the character at `at`, if it is to be stripped. */
+/* The number of bytes of the character at `at` if it is to be stripped, else 0. */
 static size_t strippable_at(const qn_jinja_string *s, size_t at, const char_set *set)
 {
     if (!set->text)
@@ -253,7 +253,7 @@ static size_t strippable_before(const qn_jinja_string *s, size_t begin, size_t a
     return contains_character(set, s->data + at - n, n) ? n : 0;
 }
 
-/* Counts the steps of `bytes` bytes, some at a time: how many there will be is not known. */
+/* Counts the steps of `bytes` bytes in portions, since their total is not known in advance. */
 static qn_status count_stripped(qn_run *r, size_t bytes, size_t *counted)
 {
     enum { AT_ONCE = 1024 };
@@ -336,7 +336,7 @@ static qn_status pad(qn_run *r, const qn_value *self, const qn_call *call, unsig
     if (qn_code_points(fill.u.string) != 1 || width > MAX_WIDTH)
         return qn_run_fail(r, width > MAX_WIDTH ? "the width is too large" : "the fill is not one character");
     const int64_t n = (int64_t)qn_code_points(self->u.string), padding = width > n ? width - n : 0,
-                  odd_left = padding & width & 1, /* as Python's center divides */
+                  odd_left = padding & width & 1, /* rounds as Python's center does */
         left = left_half && right_half ? padding / 2 + odd_left
                : left_half             ? padding
                                        : 0;
@@ -410,7 +410,7 @@ static bool is_decimal(uint32_t code)
     return utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_ND;
 }
 
-/* Digits in rings, with dots and so on, too: of them the ones in use. */
+/* Whether isdigit() is true: digits in circles, with dots and so on count, too. Covers those in use. */
 static bool is_digit(uint32_t code)
 {
     static const uint16_t ranges[][2] = { { 0xB2, 0xB3 },     { 0xB9, 0xB9 },     { 0x1369, 0x1371 }, { 0x19DA, 0x19DA },
@@ -425,7 +425,7 @@ static bool is_digit(uint32_t code)
 
 int qn_decimal_value(uint32_t code)
 {
-    uint32_t first = code; /* digits come in tens, without gaps but for the first */
+    uint32_t first = code; /* digits come in runs of ten; only the first run has gaps */
     if (!is_decimal(code))
         return -1;
     while (is_decimal(first - 1))

@@ -50,7 +50,7 @@ static qn_status split_at(qn_run *r, const qn_value *self, const qn_search *sepa
     return append_part(r, self, begin, s->length, out);
 }
 
-/* The parts from the end, in reverse order. */
+/* Splits from the end; the parts are in reverse order. */
 static qn_status rsplit_at(qn_run *r, const qn_value *self, const qn_search *separator, int64_t most, qn_value *out)
 {
     const qn_jinja_string *s = self->u.string;
@@ -126,7 +126,8 @@ METHOD(str_rsplit)
     return split_either(r, self, call, true, out);
 }
 
-/* What is before the separator, the separator, and what is after it. Without one the whole is first, or last from the right. */
+/* The text before the separator, the separator, and the text after it. Without a separator the whole text is first;
+ * from the right, last. */
 static qn_status partition(qn_run *r, const qn_value *self, const qn_value *separator, bool from_right, qn_value *out)
 {
     const qn_jinja_string *s = self->u.string;
@@ -155,7 +156,7 @@ METHOD(str_rpartition)
     return partition(r, self, call->bound[0], true, out);
 }
 
-/* Bytes of the line end at `at`, as Python has them: 0 if there is none. */
+/* The number of bytes of the line end at `at`, by Python's rules; 0 if there is none. */
 static size_t line_end_at(const qn_jinja_string *s, size_t at)
 {
     const unsigned char *p = (const unsigned char *)s->data + at;
@@ -205,7 +206,7 @@ METHOD(str_join)
     for (size_t i = 0; i < n; i++) {
         qn_value item = items[i];
         QN_TRY(qn_run_work(r, 1 + qn_value_weight(&item) + qn_value_weight(self)));
-        if (self->safe) { /* it joins any values */
+        if (self->safe) { /* a safe string joins values of any type */
             QN_TRY(qn_str(r, &item, &item));
             QN_TRY(qn_escape_html(r, &item, &item));
         }
@@ -221,7 +222,7 @@ METHOD(str_join)
 
 /* ---- Searching ---- */
 
-/* Python's start and end arguments: code points, negative from the end. Bytes [*begin, *end). */
+/* Converts Python's start and end arguments, which are code points, negative from the end, to bytes [*begin, *end). */
 static qn_status search_range(qn_run *r, const qn_value *self, const qn_value *start, const qn_value *stop, size_t *begin,
                               size_t *end, bool *valid)
 {
@@ -365,7 +366,7 @@ qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const
             if (found == QN_NOWHERE)
                 break;
             next = at + found;
-        } else if (n > 0) { /* between all characters, and at both ends */
+        } else if (n > 0) { /* between all characters and at both ends */
             if (at == s->length)
                 break;
             const qn_jinja_string rest = { s->data + at, NULL, s->length - at };
@@ -388,7 +389,7 @@ METHOD(str_replace)
     int64_t most = -1;
     qn_value old = *call->bound[0], with = *call->bound[1];
     QN_TRY(qn_want_string(r, &old, "what is replaced"));
-    if (self->safe) { /* it takes any value */
+    if (self->safe) { /* a safe string accepts values of any type */
         QN_TRY(qn_str(r, &with, &with));
         QN_TRY(qn_escape_html(r, &with, &with));
     }

@@ -63,7 +63,7 @@ TEST(is_mapping)
     return answer(out, self->type == QN_VALUE_DICT);
 }
 
-/* What has a length and items: dicts too, and the undefined value, which is empty. */
+/* Values with a length and items: dicts too, and the undefined value, which is empty. */
 TEST(is_sequence)
 {
     UNUSED;
@@ -109,7 +109,7 @@ TEST(is_escaped)
     return answer(out, qn_is_string(self) && self->safe);
 }
 
-/* self is divisible by `divisor`, with what is left in *rest. */
+/* Divides self by `divisor`. *rest: the remainder. */
 static qn_status rest_of(qn_run *r, const qn_value *self, const qn_value *divisor, qn_value *rest)
 {
     if (!qn_is_number(self) || !qn_is_number(divisor))
@@ -199,7 +199,7 @@ TEST(is_in)
     return answer(out, contains);
 }
 
-/* The same object: equal scalars of one type are, and containers only if they are one. */
+/* Python's `is`: scalars of one type are the same if they are equal, containers only if they are one object. */
 TEST(is_same)
 {
     const qn_value *other = call->bound[0];

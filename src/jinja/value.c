@@ -42,7 +42,7 @@ qn_status qn_value_part(qn_arena *arena, const qn_value *string, size_t begin, s
     return QN_OK;
 }
 
-/* A long string grows by a quarter: it is not moved, but its memory counts. */
+/* A long string grows by a quarter: it is not copied, but its memory counts. */
 qn_status qn_builder_reserve(qn_builder *b, size_t more)
 {
     enum { LONG = 1 << 20 };
@@ -98,7 +98,7 @@ qn_status qn_builder_string(qn_builder *b, const qn_value *string)
     return append(b, s->data, s->marks, s->length, string->origin);
 }
 
-/* What is there is copied, twice as much each time: a short text repeated often takes the time of a long one. */
+/* Doubles the copied part each time: repeating a short text takes the time of copying a long one. */
 qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times)
 {
     const size_t n = string->u.string->length, begin = b->length;
@@ -140,7 +140,7 @@ uint64_t qn_value_weight(const qn_value *v)
     }
 }
 
-/* The depth and the weight of a container with a new member. */
+/* Updates the depth and weight of a container for a new member. */
 static qn_status add_member(uint32_t *depth, uint64_t *weight, const qn_value *member)
 {
     enum { MOST_SHIFT = 60 };
@@ -196,7 +196,7 @@ qn_status qn_value_iterator(qn_arena *arena, const qn_value *items, size_t n, qn
 
 enum { LINEAR_ENTRIES = 8 };
 
-/* Equal values have equal hashes: 1, 1.0 and True too. */
+/* Equal values have equal hashes, including 1, 1.0 and True. */
 static uint64_t hash_of(const qn_value *v)
 {
     uint64_t h = v->type;
@@ -257,7 +257,7 @@ static void put_in_index(qn_dict *dict, size_t entry)
     dict->index[at] = (uint32_t)entry + 1;
 }
 
-/* The index has at least twice as many places as the dict has entries. */
+/* The index has at least twice as many slots as the dict has entries. */
 static qn_status grow_dict(qn_arena *arena, qn_dict *dict)
 {
     const size_t capacity = dict->capacity ? dict->capacity * 2 : LINEAR_ENTRIES;
@@ -309,7 +309,7 @@ qn_status qn_dict_set(qn_arena *arena, qn_dict *dict, qn_value key, qn_value val
 
 enum { MAX_JSON_DEPTH = 256 };
 
-/* Where values come from, and how many bytes their strings have, which are the JSON's own. */
+/* The source of values, and the total bytes of their strings. */
 typedef struct json_source {
     qn_arena *arena;
     uint8_t origin;
@@ -408,7 +408,7 @@ static bool equal_dicts(const qn_dict *a, const qn_dict *b)
     return true;
 }
 
-/* Views of keys and of items are sets, those of values only themselves. */
+/* Views of keys and of items compare as sets; a view of values equals only itself. */
 static bool equal_views(const qn_dict_view *a, const qn_dict_view *b)
 {
     if (a == b || a->kind != b->kind || a->kind == QN_VIEW_VALUES)
@@ -433,7 +433,7 @@ static bool equal_lists(const qn_list *a, const qn_list *b)
     return true;
 }
 
-/* An integer and a float, exactly: an integer above 2^53 is not rounded. */
+/* Compares an integer and a float exactly: an integer above 2^53 is not rounded. */
 static int order_mixed(int64_t i, double x)
 {
     if (isnan(x))
@@ -489,7 +489,7 @@ bool qn_value_equal(const qn_value *a, const qn_value *b)
 static int order_bytes(const qn_jinja_string *a, const qn_jinja_string *b)
 {
     const size_t n = a->length < b->length ? a->length : b->length;
-    const int order = n ? memcmp(a->data, b->data, n) : 0; /* UTF-8 has the order of code points */
+    const int order = n ? memcmp(a->data, b->data, n) : 0; /* byte order of UTF-8 is the order of code points */
     return order ? (order > 0) - (order < 0) : a->length < b->length ? -1 : a->length > b->length;
 }
 

@@ -1,5 +1,5 @@
-/* Values of template code, as Python has them: strings that know where their bytes come from, numbers, lists, dicts,
- * callables. They live in an arena and, lists and dicts under construction aside, never change. */
+/* Values of template code, as in Python: strings that record the origin of their bytes, numbers, lists, dicts,
+ * callables. They are allocated in an arena and never change, except lists and dicts under construction. */
 #ifndef QN_JINJA_VALUE_H
 #define QN_JINJA_VALUE_H
 
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 typedef enum qn_value_type {
-    QN_VALUE_UNDEFINED, /* the default Undefined of jinja2: prints nothing, fails in most operations */
+    QN_VALUE_UNDEFINED, /* jinja2's default Undefined: prints nothing, fails in most operations */
     QN_VALUE_NONE,
     QN_VALUE_BOOL,
     QN_VALUE_INT,
@@ -21,17 +21,17 @@ typedef enum qn_value_type {
     QN_VALUE_DICT,
     QN_VALUE_RANGE,
     QN_VALUE_VIEW,     /* items(), keys() and values() of a dict */
-    QN_VALUE_ITERATOR, /* a generator: can be iterated once */
+    QN_VALUE_ITERATOR, /* a generator, which can be iterated once */
     QN_VALUE_NAMESPACE,
     QN_VALUE_FUNCTION, /* a global function, or a method with its object */
     QN_VALUE_MACRO,
     QN_VALUE_LOOP,
 } qn_value_type;
 
-/* Where bytes come from: variables, or the template's source. */
+/* The origin of bytes: variables, or the template's source. */
 enum { QN_FROM_DATA, QN_FROM_TEMPLATE };
 
-/* Bytes of UTF-8. marks [length] is the origin of each byte, NULL if all have the value's. */
+/* Bytes of UTF-8. marks [length] holds the origin of each byte; NULL if all have the value's origin. */
 typedef struct qn_jinja_string {
     const char *data;
     const uint8_t *marks;
@@ -50,7 +50,7 @@ typedef struct qn_loop qn_loop;
 typedef struct qn_value {
     uint8_t type;   /* qn_value_type */
     uint8_t origin; /* of a string without marks */
-    bool safe;      /* a string that the filter `safe` made: joining escapes others */
+    bool safe;      /* a string made by the filter `safe`: strings joined to it are escaped */
     union {
         bool boolean;
         int64_t integer;
@@ -64,19 +64,19 @@ typedef struct qn_value {
         const qn_function *function;
         const qn_macro *macro;
         qn_loop *loop;
-        const char *name; /* UNDEFINED: what is not defined, or NULL */
+        const char *name; /* UNDEFINED: the undefined name, or NULL */
     } u;
 } qn_value;
 
-/* Containers are at most so deep: functions that descend into them are recursive. */
+/* Limit of the nesting of containers: functions that descend into them are recursive. */
 enum { QN_VALUE_MAX_DEPTH = 300 };
 
 struct qn_list {
     qn_value *items;
     size_t n, capacity;
-    uint32_t depth;  /* containers within one another, this one included */
+    uint32_t depth;  /* nesting of containers, this one included */
     uint64_t weight; /* qn_value_weight */
-    bool is_group;   /* a tuple of groupby: its items have names */
+    bool is_group;   /* a tuple of groupby, whose items have names */
 };
 
 typedef struct qn_dict_entry {
@@ -86,7 +86,7 @@ typedef struct qn_dict_entry {
 
 struct qn_dict {
     qn_dict_entry *entries; /* [n] in order of insertion */
-    uint32_t *index;        /* [index_size], entry + 1 or 0; NULL while there are few */
+    uint32_t *index;        /* [index_size] entry + 1, or 0; NULL in small dicts */
     size_t n, capacity, index_size;
     uint32_t depth;
     uint64_t weight;
@@ -141,7 +141,7 @@ static inline bool qn_is_string(const qn_value *v)
     return v->type == QN_VALUE_STRING;
 }
 
-/* Integers and booleans, which Python counts among them. */
+/* Integers and booleans, which are integers in Python. */
 static inline bool qn_is_integer(const qn_value *v)
 {
     return v->type == QN_VALUE_INT || v->type == QN_VALUE_BOOL;
@@ -162,13 +162,13 @@ static inline double qn_real_of(const qn_value *v)
     return v->type == QN_VALUE_FLOAT ? v->u.real : (double)qn_integer_of(v);
 }
 
-/* qn_value_text - a string of bytes that are not copied. */
+/* qn_value_text - a string of bytes, which are not copied. */
 qn_status qn_value_text(qn_arena *arena, const char *data, size_t length, uint8_t origin, qn_value *out);
 
-/* qn_value_copy_text - a string of bytes that are copied. */
+/* qn_value_copy_text - a string of a copy of bytes. */
 qn_status qn_value_copy_text(qn_arena *arena, const char *data, size_t length, uint8_t origin, qn_value *out);
 
-/* qn_value_part - bytes [begin, end) of a string, not copied, with their origins; `safe` if the string is. */
+/* qn_value_part - bytes [begin, end) of a string, not copied, with their origins. It is `safe` if the string is. */
 qn_status qn_value_part(qn_arena *arena, const qn_value *string, size_t begin, size_t end, qn_value *out);
 
 /* qn_value_sequence - an empty list or tuple with space for `capacity` items. */
@@ -186,9 +186,13 @@ const qn_value *qn_dict_find(const qn_dict *dict, const qn_value *key);
 const qn_value *qn_dict_find_text(const qn_dict *dict, const char *key, size_t length);
 qn_status qn_dict_set(qn_arena *arena, qn_dict *dict, qn_value key, qn_value value);
 
-/* qn_value_from_json - a JSON value, copied. qn_value_of_json - the same with the JSON's strings as they are: it must outlive them.
- * Those of a value that `from_template` is set for may form special tokens. n_bytes: of all strings. */
+/* qn_value_from_json - copies a JSON value. */
 qn_status qn_value_from_json(qn_arena *arena, const json_t *json, qn_value *out);
+
+/* qn_value_of_json - the same, but the strings are not copied, so the JSON must outlive the values.
+ *
+ *   from_template   strings may form special tokens
+ *   n_bytes         increased by the bytes of all strings */
 qn_status qn_value_of_json(qn_arena *arena, const json_t *json, bool from_template, size_t *n_bytes, qn_value *out);
 
 /* ---- Comparing ---- */
@@ -196,16 +200,17 @@ qn_status qn_value_of_json(qn_arena *arena, const json_t *json, bool from_templa
 bool qn_value_is_true(const qn_value *v);
 bool qn_value_equal(const qn_value *a, const qn_value *b);
 
-/* qn_value_order - negative, 0, positive; false if Python does not order such values. A NaN is unordered: *order is 2. */
+/* qn_value_order - *order is negative, 0 or positive, or 2 if a NaN makes them unordered. False if Python does not
+ * order such values. */
 bool qn_value_order(const qn_value *a, const qn_value *b, int *order);
 
 bool qn_value_is_hashable(const qn_value *v);
 
-/* qn_value_weight - the steps of visiting a value: the values within it, at all depths and as often as they are there, and one
- * for 64 bytes of a string. Comparing two values takes at most as many as the lighter one. */
+/* qn_value_weight - the number of steps of visiting a value: one for each value in it, at all depths and for each
+ * occurrence, and one for 64 bytes of a string. Comparing two values takes at most the weight of the lighter one. */
 uint64_t qn_value_weight(const qn_value *v);
 
-/* qn_value_type_name - Python's name of its type. */
+/* qn_value_type_name - Python's name of the value's type. */
 const char *qn_value_type_name(const qn_value *v);
 
 /* ---- Building strings ---- */
@@ -216,7 +221,7 @@ typedef struct qn_builder {
     uint8_t *marks;
     size_t length, capacity;
     uint8_t origin;
-    bool mixed; /* bytes of both origins: marks is used */
+    bool mixed; /* bytes of both origins: marks is in use */
 } qn_builder;
 
 qn_status qn_builder_reserve(qn_builder *b, size_t more);

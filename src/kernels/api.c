@@ -62,29 +62,30 @@ qn_status qn_encode(qn_view in, qn_view out)
 /* Rows of activations quantised per pass: enough to amortise the unpacking of a weight row, few enough to stay in cache. */
 enum { ACT_ROWS = 128 };
 
-static void run_matmul(const qn_matrix *weights, const float *acts, size_t n_tokens, float *out, qn_acts *batch, void *scratch)
+static void run_matmul(const qn_packed_matrix *weights, const float *acts, size_t n_tokens, float *out, qn_acts *batch,
+                       void *scratch)
 {
+    const size_t n_rows = weights->stored.n_rows, n_cols = weights->stored.n_cols;
     for (size_t first = 0; first < n_tokens; first += ACT_ROWS) {
         const size_t n = n_tokens - first < ACT_ROWS ? n_tokens - first : ACT_ROWS;
         for (size_t row = 0; row < n; row++)
             for (size_t s = 0; s < batch->n_super; s++) {
-                const size_t left = weights->n_cols - s * QN_SUPER;
-                qn_api_kernels.matmul.quantize(batch, row, s, acts + (first + row) * weights->n_cols + s * QN_SUPER,
+                const size_t left = n_cols - s * QN_SUPER;
+                qn_api_kernels.matmul.quantize(batch, row, s, acts + (first + row) * n_cols + s * QN_SUPER,
                                                left < QN_SUPER ? left : QN_SUPER);
             }
-        qn_matmul_rows(&qn_api_kernels.matmul, weights, batch, n, 0, weights->n_rows, false, out + first * weights->n_rows,
-                       weights->n_rows, scratch);
+        qn_matmul_rows(&qn_api_kernels.matmul, weights, batch, n, 0, n_rows, false, out + first * n_rows, n_rows, scratch);
     }
 }
 
 qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts, size_t n_tokens, qn_view out)
 {
     const qn_type_info *type;
-    qn_matrix matrix;
+    qn_packed_matrix matrix;
     QN_TRY(qn_api_ready());
     QN_TRY(weight_type("weights", weights, &type));
-    matrix = (qn_matrix){ .type = type, .data = weights.data, .n_rows = n_rows, .n_cols = n_cols };
-    if (!qn_row_bytes(type, n_cols, &matrix.row_bytes))
+    matrix = (qn_packed_matrix){ .stored = { .type = type, .data = weights.data, .n_rows = n_rows, .n_cols = n_cols } };
+    if (!qn_row_bytes(type, n_cols, &matrix.stored.row_bytes))
         return qn_fail(QN_ERR_INVALID, "n_cols: %zu, expected a multiple of %zu for %s", n_cols, type->block_weights,
                        type->name);
     QN_TRY(qn_check_view("weights", weights, weights.dtype, n_rows, n_cols, 1));

@@ -9,7 +9,7 @@
 #define QN_KERNELS_CANON_H
 
 #include "base/f16.h"
-#include "kernels/exp_cuda.h"
+#include "kernels/exp.h"
 
 #include <math.h>
 #include <stddef.h>

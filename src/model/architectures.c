@@ -2,9 +2,9 @@
 #include "model/architectures.h"
 
 #include "base/append.h"
-#include "kernels/attention/attention.h"
 #include "model/keys.h"
 #include "model/rope.h"
+#include "plan/limits.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -65,9 +65,9 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
     if (h->n_heads % h->n_kv_heads)
         return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is not a multiple of attention.head_count_kv %u",
                        qn_gguf_path(file), (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
-    if (h->head_dim % QN_HEAD_UNIT || value_dim != h->head_dim)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of 16",
-                       qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim);
+    if (h->head_dim % QN_PLAN_HEAD_UNIT || value_dim != h->head_dim)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of %d",
+                       qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim, QN_PLAN_HEAD_UNIT);
     if (!(h->eps > 0 && h->eps < 1)) /* with 0 the norm of a row of zeros would be NaN */
         return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
                        qn_gguf_path(file), (double)h->eps);

@@ -3,7 +3,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
-#include "kernels/hadamard/hadamard.h"
+#include "plan/limits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -331,9 +331,9 @@ static qn_status read_block_size(qn_rotation *r)
     if (!block || block & (block - 1))
         return qn_fail(QN_ERR_FORMAT, "%s: key '" KEY("block_size") "' is %u, expected a power of two", qn_gguf_path(r->file),
                        (unsigned)block);
-    if (block > QN_HADAMARD_MAX_BLOCK)
+    if (block > QN_PLAN_ROTATION_BLOCK)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '" KEY("block_size") "' is %u, at most %d is supported",
-                       qn_gguf_path(r->file), (unsigned)block, QN_HADAMARD_MAX_BLOCK);
+                       qn_gguf_path(r->file), (unsigned)block, QN_PLAN_ROTATION_BLOCK);
     r->block = block;
     return QN_OK;
 }

@@ -3,7 +3,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
-#include "kernels/aura/aura.h"
+#include "cache/sequence.h"
 
 #include <math.h>
 
@@ -56,8 +56,8 @@ static double mean_of_turns(double a, double n)
 /* The mean square, over n_ctx positions, of a pair of norm 1 less its mean over page 0. */
 static double left_of_pair(double frequency, uint32_t n_ctx)
 {
-    const double n = n_ctx, half = frequency / 2, first = mean_of_turns(half, QN_AURA_PAGE), all = mean_of_turns(half, n);
-    const double square = 1 + first * first - 2 * first * all * cos((n - QN_AURA_PAGE) * half);
+    const double n = n_ctx, half = frequency / 2, first = mean_of_turns(half, QN_PAGE), all = mean_of_turns(half, n);
+    const double square = 1 + first * first - 2 * first * all * cos((n - QN_PAGE) * half);
     return square > 0 ? square : 0;
 }
 

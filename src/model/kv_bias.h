@@ -17,7 +17,6 @@
 #ifndef QN_MODEL_KV_BIAS_H
 #define QN_MODEL_KV_BIAS_H
 
-#include "kernels/matmul/matmul.h"
 #include "plan/plan.h"
 
 /* A projection to queries, keys or values of n_heads heads. */

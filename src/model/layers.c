@@ -2,8 +2,8 @@
 #include "model/layers.h"
 
 #include "base/memory.h"
-#include "kernels/aura/aura.h"
 #include "model/kv_bias.h"
+#include "plan/limits.h"
 
 #include <math.h>
 #include <string.h>

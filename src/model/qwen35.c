@@ -3,8 +3,8 @@
 #include "model/architectures.h"
 
 #include "base/memory.h"
-#include "kernels/deltanet/deltanet.h"
 #include "model/keys.h"
+#include "plan/limits.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@ struct delta {
 
 static qn_status check_head(const qn_gguf *file, const char *what, uint32_t dim)
 {
-    if (!dim || dim % QN_GDN_UNIT || dim > QN_GDN_MAX_DIM)
+    if (!dim || dim % QN_PLAN_DELTA_UNIT || dim > QN_PLAN_DELTA_DIM)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s of recurrent layers have %u elements, expected a multiple of %d up to %d",
-                       qn_gguf_path(file), what, (unsigned)dim, QN_GDN_UNIT, QN_GDN_MAX_DIM);
+                       qn_gguf_path(file), what, (unsigned)dim, QN_PLAN_DELTA_UNIT, QN_PLAN_DELTA_DIM);
     return QN_OK;
 }
 
@@ -30,7 +30,7 @@ static qn_status read_shape(const qn_gguf *file, const char *a, qn_recurrent_sha
     QN_TRY(qn_key_u32(file, a, "ssm.state_size", true, &head_k));
     QN_TRY(qn_key_u32(file, a, "ssm.time_step_rank", true, &n_v_heads));
     QN_TRY(qn_key_u32(file, a, "ssm.group_count", true, &n_k_heads));
-    QN_TRY(qn_check_range(file, "ssm.conv_kernel", taps, 2, QN_CONV_MAX_TAPS));
+    QN_TRY(qn_check_range(file, "ssm.conv_kernel", taps, 2, QN_PLAN_CONV_TAPS));
     QN_TRY(qn_check_range(file, "ssm.time_step_rank", n_v_heads, 1, 4096));
     QN_TRY(qn_check_range(file, "ssm.group_count", n_k_heads, 1, n_v_heads));
     if (n_v_heads % n_k_heads)

@@ -3,8 +3,8 @@
 #define QN_MODEL_WEIGHTS_H
 
 #include "gguf/gguf.h"
-#include "kernels/matmul/matmul.h"
 #include "model/hadamard.h"
+#include "quant/matrix.h"
 
 /* A file, its rotation, and which of its tensors have been used. */
 typedef struct qn_weights {

@@ -1,9 +1,9 @@
-// Requests to the server that the page came from. Paths are relative: a proxy may put the server below a path of its own.
+// Requests to the server of this page. Paths are relative: a proxy may serve quern below a path.
 import { session } from "./dom.js";
 import { events } from "./sse.js";
 
-// Why a request has no answer. kind: "gone" (no connection, or a server that is stopping), "key" (401), "loading" (503), "busy" (429),
-// "cut" (a stream that ended before its end), "failed".
+// Why a request has no answer. kind: "gone" (no connection, or the server is stopping), "key" (401), "loading" (503),
+// "busy" (429), "cut" (the stream ended early), "failed".
 export class ApiError extends Error {
     constructor(kind, message, status = 0, code = null) {
         super(message);
@@ -11,7 +11,7 @@ export class ApiError extends Error {
     }
 }
 
-// The key is forgotten with the tab.
+// The key is forgotten when the tab is closed.
 export const getKey = () => session.get("quern.key") ?? "";
 export const setKey = (key) => session.set("quern.key", key || null);
 
@@ -21,10 +21,12 @@ async function refusal(response) {
     let error = {};
     try {
         error = (await response.json()).error ?? {};
-    } catch { /* another server's page, perhaps */ }
-    const message = typeof error.message === "string" ? error.message.slice(0, 1000) : `The server answered with status ${response.status}.`;
+    } catch { /* perhaps not a quern server */ }
+    const message = typeof error.message === "string" ? error.message.slice(0, 1000)
+        : `The server answered with status ${response.status}.`;
     const code = typeof error.code === "string" ? error.code : null;
-    return new ApiError(code === "stopping" ? "gone" : KINDS[response.status] ?? "failed", message, response.status, code);
+    return new ApiError(code === "stopping" ? "gone" : KINDS[response.status] ?? "failed", message, response.status,
+        code);
 }
 
 async function request(path, { body, signal } = {}) {
@@ -54,13 +56,14 @@ const getJson = async (path) => (await request(path, { signal: AbortSignal.timeo
 
 export const health = () => request("health", { signal: AbortSignal.timeout(5000) });
 
-// The names of the models.
+// Returns the names of the models.
 export async function models() {
     const { data } = await getJson("v1/models");
     return Array.isArray(data) ? data.map((model) => model?.id).filter((id) => typeof id === "string") : [];
 }
 
-// What the server uses where a request says nothing: { n_ctx, params }, either undefined. Not every server tells.
+// Returns the server's defaults for requests: { n_ctx, params }, each possibly undefined, as not every server reports
+// them.
 export async function defaults() {
     try {
         const settings = (await getJson("props")).default_generation_settings ?? {};
@@ -82,14 +85,15 @@ export async function* chat(body, signal) {
             }
             const chunk = JSON.parse(data);
             if (chunk.error)
-                throw new ApiError("failed", String(chunk.error.message ?? "The server could not complete the answer.").slice(0, 1000), 200, chunk.error.code ?? null);
+                throw new ApiError("failed", String(chunk.error.message
+                    ?? "The server could not complete the answer.").slice(0, 1000), 200, chunk.error.code ?? null);
             yield chunk;
         }
     } catch (error) {
         if (error instanceof ApiError || signal.aborted)
             throw error;
         if (error instanceof SyntaxError)
-            throw new ApiError("failed", "The server sent something that is no JSON.");
+            throw new ApiError("failed", "The server sent invalid JSON.");
         throw new ApiError("cut", "The connection was lost.");
     }
     if (!has_ended)

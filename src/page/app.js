@@ -1,4 +1,4 @@
-// The page: joins the server, the list of conversations, the one that is shown and the box below it.
+// The page: connects the server, the list of conversations, the conversation shown and the message box.
 import * as api from "./api.js";
 import { Composer } from "./composer.js";
 import { Conversation, recoverDrafts, running } from "./conversation.js";
@@ -10,14 +10,15 @@ import * as store from "./store.js";
 import { Thread } from "./thread.js";
 import { exportConversations, importFile } from "./transfer.js";
 
-const STARTERS = ["Explain how a mill turns grain into flour.", "Write a C function that reverses a list.", "Compare tea and coffee in a table.",
+const STARTERS = ["Explain how a mill turns grain into flour.", "Write a C function that reverses a list.",
+    "Compare tea and coffee in a table.",
     "Tell me a short story."];
 const THEMES = ["auto", "light", "dark"];
 const NARROW = matchMedia("(max-width: 760px)");
 
 let current = new Conversation();
-let wanted = current.id; // the conversation that was asked for last: `current`, or one that is being read
-let ask_again = null; // after a key was entered
+let wanted = current.id; // the conversation selected last: `current`, or one that is being loaded
+let ask_again = null; // called after a key was entered
 
 // ---- Which conversation is shown ----
 
@@ -69,7 +70,7 @@ async function open(id) {
     if (wanted !== id)
         return;
     if (!conversation)
-        return toast("This conversation is no longer there."), sidebar.refresh();
+        return toast("This conversation no longer exists."), sidebar.refresh();
     show(conversation);
     composer.focus();
 }
@@ -80,12 +81,13 @@ async function run(work) {
     const conversation = current;
     session.set("quern.open", conversation.id);
     sidebar.select(conversation.id);
-    const finished = new Promise((resolve) => conversation.addEventListener("finish", ({ detail }) => resolve(detail), { once: true }));
+    const finished = new Promise((resolve) =>
+        conversation.addEventListener("finish", ({ detail }) => resolve(detail), { once: true }));
     work(conversation);
     const message = await finished;
     if (message.error_kind === "key")
         ask_again = () => current === conversation && actions.regenerate(message);
-    // A connection that was cut says little: the server may be there.
+    // A cut connection says little: the server may still be running.
     if (message.error_kind === "cut" || message.error_kind === "gone")
         server.check();
     else if (message.error_kind)
@@ -94,7 +96,8 @@ async function run(work) {
 
 function removed(conversation, index, messages) {
     if (messages.length > 1)
-        toast(`${messages.length} messages were removed.`, { label: "Undo", run: () => conversation.restore(index, messages) });
+        toast(`${messages.length} messages were removed.`,
+            { label: "Undo", run: () => conversation.restore(index, messages) });
 }
 
 const actions = {
@@ -139,9 +142,12 @@ function askKey() {
         again?.();
     };
     dialog.replaceChildren(element("form", { method: "dialog", on: { submit } },
-        element("header", {}, element("h2", { id: "key-title" }, "API key"), iconButton("close", "Close", () => dialog.close())),
+        element("header", {}, element("h2", { id: "key-title" }, "API key"),
+            iconButton("close", "Close", () => dialog.close())),
         api.getKey() ? element("p", { class: "wrong" }, "The server did not accept the last key.") : null,
-        element("p", {}, "This server answers requests with a key alone. It is kept until this tab is closed, and sent to this server only."), input,
+        element("p", {},
+            "This server needs an API key. The key is kept until this tab is closed, and sent only to this server."),
+            input,
         element("div", { class: "row" }, element("button", { type: "submit", class: "primary" }, "Use this key"))));
     dialog.showModal();
     input.select();
@@ -163,7 +169,7 @@ function theme(change) {
     byId("theme").setAttribute("aria-label", label);
 }
 
-// The list of conversations, which a narrow window has above the page and a wide one beside it.
+// The list of conversations: over the page in a narrow window, next to it in a wide one.
 function drawer(is_open) {
     const sidebar = byId("sidebar"), is_shown = NARROW.matches ? is_open : !document.body.classList.contains("is-wide");
     sidebar.classList.toggle("is-open", NARROW.matches && is_open);
@@ -274,7 +280,8 @@ async function start() {
         target.value = "";
     });
     addEventListener("keydown", keys);
-    byId("starters").append(...STARTERS.map((text) => element("button", { type: "button", on: { click: () => (composer.set_text(text), composer.focus()) } }, text)));
+    byId("starters").append(...STARTERS.map((text) =>
+        element("button", { type: "button", on: { click: () => (composer.set_text(text), composer.focus()) } }, text)));
     show(current);
     if (!NARROW.matches)
         composer.focus();

@@ -1,4 +1,4 @@
-// The box in which messages are written, and the files that go with them.
+// The message box, and its attached files.
 import { byId, element, icon, iconButton, toast } from "./dom.js";
 import { MAX_FILES, readFile } from "./files.js";
 
@@ -31,7 +31,7 @@ export class Composer {
     }
 
     #key(event) {
-        // Enter that ends the composition of a character is none.
+        // An Enter that ends the composition of a character does not send.
         if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229) {
             event.preventDefault();
             this.#send();
@@ -86,7 +86,7 @@ export class Composer {
     async attach(files) {
         for (const file of files) {
             if (this.files.length >= MAX_FILES) {
-                toast(`At most ${MAX_FILES} files go with a message.`);
+                toast(`A message can have at most ${MAX_FILES} files.`);
                 break;
             }
             try {
@@ -102,7 +102,9 @@ export class Composer {
     #show() {
         const list = byId("attached");
         list.hidden = !this.files.length;
-        list.replaceChildren(...this.files.map((file) => element("li", {}, icon("file"), element("span", {}, file.name), iconButton("close", `Remove ${file.name}`, () => {
+        list.replaceChildren(...this.files.map((file) =>
+            element("li", {}, icon("file"), element("span", {}, file.name),
+            iconButton("close", `Remove ${file.name}`, () => {
             this.files = this.files.filter((other) => other !== file);
             this.#show();
             this.focus();
@@ -110,7 +112,7 @@ export class Composer {
         this.#changed();
     }
 
-    // A file that is dropped anywhere is attached; the browser would open it in place of the page.
+    // A file dropped anywhere is attached; otherwise the browser would open it instead of the page.
     #drops() {
         let depth = 0;
         const has_files = (event) => event.dataTransfer?.types.includes("Files");

@@ -1,8 +1,8 @@
-// A conversation and the answer that it is waiting for. It goes on when another one is shown. What it looks like is thread.js's.
+// A conversation and its answer in progress, which continues when another conversation is shown. thread.js displays it.
 //
-// A message: { conversation, n, role, content, created } and, where they apply, reasoning, reasoning_ms, files, tool_calls: [{ id, name,
-// arguments }], tool_call_id, model, stats, error and state, which is "streaming", "done", "stopped" (by the user), "cut" (by a lost
-// connection or a reload), "full" (by a limit of tokens) or "failed".
+// A message: { conversation, n, role, content, created } and, if they apply, reasoning, reasoning_ms, files,
+// tool_calls: [{ id, name, arguments }], tool_call_id, model, stats, error and state: "streaming", "done", "stopped"
+// (by the user), "cut" (by a lost connection or a reload), "full" (by a limit of tokens) or "failed".
 import * as api from "./api.js";
 import { local, randomId } from "./dom.js";
 import { withFiles } from "./files.js";
@@ -11,39 +11,42 @@ import * as store from "./store.js";
 const SAVE_MS = 1000;
 const DRAFT = "quern.draft";
 
-// The beginning of a first message, as a title.
+// A title: the beginning of the first message.
 const titleOf = (text) => {
     const line = text.trim().split("\n")[0].replace(/\s+/g, " ");
     return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line;
 };
 
-const has_something = (message) => message.role !== "assistant" || message.content || message.reasoning || message.tool_calls;
+const has_something = (message) => message.role !== "assistant" || message.content || message.reasoning
+    || message.tool_calls;
 
-// What requests carry of a message.
+// The members of a message that requests send.
 function sent(message) {
     const result = { role: message.role, content: withFiles(message.content, message.files) };
     if (message.reasoning)
         result.reasoning_content = message.reasoning;
     if (message.tool_calls)
-        result.tool_calls = message.tool_calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
+        result.tool_calls = message.tool_calls.map((call) =>
+            ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
     if (message.tool_call_id)
         result.tool_call_id = message.tool_call_id;
     return result;
 }
 
-// Events: "append", "update" and "finish" (detail: the message), "truncate" (detail: how many are left), "change" (title, time).
+// Events: "append", "update" and "finish" (detail: the message), "truncate" (detail: the number left), "change" (title,
+// time).
 export class Conversation extends EventTarget {
     constructor(record, messages) {
         super();
         this.record = record ?? { id: randomId(), title: "", created: Date.now(), updated: Date.now() };
         this.messages = messages ?? [];
-        this.controller = null; // of the request that is under way
+        this.controller = null; // of the request in progress
         this.is_discarded = false;
     }
 
     static async load(id) {
         const [record, messages] = await Promise.all([store.get(id), store.messages(id)]);
-        // Nobody streams into what was read: the page was closed in the middle.
+        // A stored message cannot be streaming: the page was closed while it was.
         for (const message of messages)
             if (message.state === "streaming")
                 message.state = "cut";
@@ -87,7 +90,7 @@ export class Conversation extends EventTarget {
             store.putMessage(message);
     }
 
-    // Removes the messages from an index on, and returns them for restore().
+    // Removes the messages from an index on; returns them for restore().
     truncate(index) {
         const removed = this.messages.splice(index);
         if (removed.length)
@@ -96,7 +99,7 @@ export class Conversation extends EventTarget {
         return removed;
     }
 
-    // Puts them back, in place of what came since.
+    // Puts removed messages back, replacing later ones.
     restore(index, removed) {
         this.stop();
         this.truncate(index);
@@ -104,13 +107,13 @@ export class Conversation extends EventTarget {
             this.#append(message);
     }
 
-    // It is deleted: whatever still arrives is not kept.
+    // The conversation is deleted: later text is not stored.
     discard() {
         this.is_discarded = true;
         this.stop();
     }
 
-    // Asks; settings is what settings.request() returns.
+    // Asks a question; settings: from settings.request().
     async ask(content, files, settings) {
         if (!this.record.title)
             this.record.title = titleOf(content || files.map((file) => file.name).join(", "));
@@ -123,7 +126,7 @@ export class Conversation extends EventTarget {
         this.controller?.abort();
     }
 
-    // Answers the messages there are.
+    // Answers the existing messages.
     async answer(settings) {
         const { system, ...options } = settings;
         const messages = this.messages.filter(has_something).map(sent);
@@ -137,7 +140,8 @@ export class Conversation extends EventTarget {
         this.#tell("change");
         let failure = null;
         try {
-            const body = { ...options, messages, stream: true, stream_options: { include_usage: true }, timings_per_token: true };
+            const body = { ...options, messages, stream: true, stream_options: { include_usage: true },
+                timings_per_token: true };
             for await (const chunk of api.chat(body, controller.signal)) {
                 if (controller.signal.aborted)
                     break;
@@ -170,7 +174,7 @@ export class Conversation extends EventTarget {
         this.controller = null;
         running.delete(this.id);
         if (this.messages.includes(message)) {
-            // An answer of which nothing came is not kept; its failure is shown until the page is left.
+            // An answer without text is not stored; its error is shown until the page is left.
             if (has_something(message))
                 this.#keep(message);
             else
@@ -181,7 +185,7 @@ export class Conversation extends EventTarget {
     }
 }
 
-// The answers that are being written, by their conversations' ids.
+// The answers in progress, by the ids of their conversations.
 export const running = new Map();
 
 function endReasoning(run) {
@@ -227,7 +231,7 @@ function receive(run, chunk) {
     }
 }
 
-// What is shown below an answer. The server's clock where it has one.
+// The numbers shown below an answer, by the server's clock if it sends times.
 function stats({ usage, timings, started, first, n }) {
     const now = performance.now(), number = (value) => (Number.isFinite(value) ? value : undefined);
     const generated = number(usage?.completion_tokens) ?? number(timings?.predicted_n);
@@ -236,21 +240,22 @@ function stats({ usage, timings, started, first, n }) {
         tokens: generated,
         prompt: number(usage?.prompt_tokens),
         cached: number(usage?.prompt_tokens_details?.cached_tokens) ?? number(timings?.cache_n),
-        speed: number(timings?.predicted_per_second) ?? (generated > 1 && n > 1 && seconds > 0 ? (generated - 1) / seconds : undefined),
+        speed: number(timings?.predicted_per_second)
+            ?? (generated > 1 && n > 1 && seconds > 0 ? (generated - 1) / seconds : undefined),
         first_ms: first ? Math.round(first - started) : undefined,
     };
 }
 
-// ---- Answers that a reload interrupts ----
+// ---- Answers interrupted by a reload ----
 
-// IndexedDB writes nothing when a page is left: the last second of each answer goes to the local storage, which does.
+// IndexedDB writes nothing when a page is left, local storage does: it gets the last second of each answer.
 addEventListener("pagehide", () => {
     const drafts = [...running.values()].map(({ message }) => message);
     if (drafts.length)
         local.set(DRAFT, JSON.stringify(drafts));
 });
 
-// Puts them where they belong. Before anything is loaded.
+// Moves the drafts into their conversations, before anything is loaded.
 export async function recoverDrafts() {
     const drafts = local.get(DRAFT);
     if (!drafts)
@@ -260,5 +265,5 @@ export async function recoverDrafts() {
         for (const message of JSON.parse(drafts))
             if (await store.get(message.conversation))
                 await store.putMessage({ ...message, state: "cut" });
-    } catch { /* nothing that this page wrote */ }
+    } catch { /* not written by this page */ }
 }

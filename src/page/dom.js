@@ -1,4 +1,4 @@
-// Small helpers for elements. Text becomes text nodes, always: nothing here or elsewhere parses HTML.
+// Small helpers for elements. Text always becomes text nodes: no file of the page parses HTML.
 
 // element("button", { class: "round", "aria-label": "Send", on: { click } }, child, "text") - children may be null.
 export function element(tag, attributes, ...children) {
@@ -29,12 +29,13 @@ export function icon(name) {
     return svg;
 }
 
-// A button with an icon alone; its label is its tooltip too.
+// A button with only an icon; its label is also its tooltip.
 export function iconButton(name, label, click) {
-    return element("button", { type: "button", class: "round", "aria-label": label, title: label, on: { click } }, icon(name));
+    return element("button", { type: "button", class: "round", "aria-label": label, title: label, on: { click } },
+        icon(name));
 }
 
-// A line at the edge of the window that goes away; action: { label, run }.
+// A line at the edge of the window that disappears; action: { label, run }.
 export function toast(text, action) {
     const node = element("div", { class: "toast" }, element("span", {}, text));
     const remove = () => node.remove();
@@ -44,7 +45,7 @@ export function toast(text, action) {
     setTimeout(remove, action ? 10000 : 4000);
 }
 
-// The clipboard is there on https and on this machine alone; elsewhere the old command still copies.
+// The Clipboard API exists only on https and on this machine; elsewhere the old command still copies.
 export async function copyText(text) {
     try {
         await navigator.clipboard.writeText(text);
@@ -72,7 +73,7 @@ export function copyButton(label, text) {
     return button;
 }
 
-// A file for the user to keep.
+// Offers a file for download.
 export function download(name, type, text) {
     const url = URL.createObjectURL(new Blob([text], { type }));
     element("a", { href: url, download: name }).click();
@@ -84,7 +85,7 @@ export function randomId() {
     return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-// One call a frame, however often it is asked for.
+// At most one call per frame.
 export function perFrame(run) {
     let frame = 0;
     return () => {

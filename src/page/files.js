@@ -4,14 +4,16 @@ export const MAX_FILES = 16;
 export const MAX_FILE = 256 * 1024;
 const MAX_NAME = 200;
 
-// A name is shown and sent: no line breaks, nor characters that turn the direction of what follows.
-export const cleanName = (name) => name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069`]/g, "").slice(0, MAX_NAME) || "file";
+// Names are shown and sent: no line breaks, and no characters that change the direction of text.
+export const cleanName = (name) => name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069`]/g,
+    "").slice(0, MAX_NAME) || "file";
 
-// { name, text } of a File; throws an Error whose text is for the user.
+// Returns { name, text } of a File; throws an Error whose text is for the user.
 export async function readFile(file) {
     const name = cleanName(file.name);
     if (file.size > MAX_FILE)
-        throw new Error(`${name} has ${Math.ceil(file.size / 1024)} KB; at most ${MAX_FILE / 1024} KB are attached as text.`);
+        throw new Error(`${name} has ${Math.ceil(file.size / 1024)} KB; `
+            + `at most ${MAX_FILE / 1024} KB are attached as text.`);
     let text;
     try {
         text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
@@ -23,7 +25,7 @@ export async function readFile(file) {
     return { name, text };
 }
 
-// What the model reads: each file in a fence that is longer than any within, then the message.
+// The text for the model: each file in a fence that is longer than any in the file, then the message.
 export function withFiles(content, files) {
     const parts = (files ?? []).map(({ name, text }) => {
         const longest = (text.match(/`{3,}/g) ?? []).reduce((most, run) => Math.max(most, run.length), 2);

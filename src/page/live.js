@@ -1,6 +1,6 @@
-// Markdown that grows. Only the end of the text is read again: blocks before the last two cannot change any more, and of the others those
-// whose text is the same keep their nodes. When the text is complete it is read once as a whole, for what only then is known: links whose
-// addresses follow below.
+// Markdown that grows. Only the end of the text is parsed again: blocks before the last two cannot change, and blocks
+// with the same text keep their nodes. The complete text is parsed once as a whole, for links whose addresses are
+// defined below them.
 import { CodeBlock } from "./code.js";
 import { block, codeText, prepare, tokenize } from "./markdown.js";
 
@@ -9,12 +9,12 @@ const KEPT_OPEN = 2;
 export class LiveMarkdown {
     constructor(container) {
         this.container = container;
-        this.blocks = []; // { type, raw, node, code }: all that is shown
-        this.n_closed = 0; // of them, those that are not read again
+        this.blocks = []; // { type, raw, node, code }: all blocks shown
+        this.n_closed = 0; // blocks that are not parsed again
         this.closed = ""; // their text
     }
 
-    // Shows the text, of which earlier calls had the beginning.
+    // Shows a text that begins with the text of the last call.
     set(source) {
         const text = prepare(source);
         if (!text.startsWith(this.closed))
@@ -36,9 +36,10 @@ export class LiveMarkdown {
 
     // Shows the tokens as the blocks from index `first` on.
     #show(first, tokens, is_complete) {
-        // A link may have its address in a definition that came later, so its node is made anew.
+        // A link's address may be defined later in the text, so its node is made again.
         const has_definitions = is_complete && Object.keys(tokens.links ?? {}).length > 0;
-        const is_same = (shown, token) => shown?.type === token.type && shown.raw === token.raw && !(has_definitions && token.raw.includes("]"));
+        const is_same = (shown, token) => shown?.type === token.type && shown.raw === token.raw
+            && !(has_definitions && token.raw.includes("]"));
         tokens.forEach((token, i) => {
             const shown = this.blocks[first + i];
             if (!is_same(shown, token))

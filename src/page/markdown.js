@@ -1,22 +1,25 @@
-// Markdown to elements: marked's lexer finds the tokens, and each becomes a node by hand. No HTML is ever parsed: tags that an answer
-// contains are shown as they are written. Without marked, text and fenced code alone.
+// Markdown to elements: marked's lexer finds the tokens, and each becomes a node here. No HTML is ever parsed: tags in
+// an answer are shown as text. Without marked there are only text and fenced code.
 import { CodeBlock } from "./code.js";
 import { element } from "./dom.js";
 
 const MAX_DEPTH = 40;
-const TAB = "\uE000"; // a tab within fenced code: marked would make spaces of it
+const TAB = "\uE000"; // stands for a tab in fenced code, which marked would replace by spaces
 
-const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: "\"", apos: "'", nbsp: "\u00A0", copy: "©", reg: "®", hellip: "…", mdash: "—", ndash: "–",
-    times: "×", middot: "·", bull: "•", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠", deg: "°", euro: "€", trade: "™" };
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: "\"", apos: "'", nbsp: "\u00A0", copy: "©", reg: "®", hellip: "…",
+    mdash: "—", ndash: "–",
+    times: "×", middot: "·", bull: "•", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠", deg: "°", euro: "€",
+        trade: "™" };
 
-const characters = (text) => text.replace(/&(?:#(\d{1,7})|#[xX]([\da-fA-F]{1,6})|([a-zA-Z]{2,8}));/g, (whole, decimal, hex, name) => {
+const characters = (text) => text.replace(/&(?:#(\d{1,7})|#[xX]([\da-fA-F]{1,6})|([a-zA-Z]{2,8}));/g,
+    (whole, decimal, hex, name) => {
     if (name)
         return Object.hasOwn(ENTITIES, name) ? ENTITIES[name] : whole;
     const code = decimal ? parseInt(decimal, 10) : parseInt(hex, 16);
     return code > 0 && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF) ? String.fromCodePoint(code) : "\uFFFD";
 });
 
-// The text as the lexer gets it; the beginning of a text gives the beginning of the result.
+// The text for the lexer. A prefix of a text gives a prefix of the result.
 export function prepare(text) {
     if (!/[\t\r]/.test(text))
         return text;
@@ -33,7 +36,7 @@ export function prepare(text) {
     }).join("\n");
 }
 
-// Text and fenced code, as tokens of marked's form.
+// Text and fenced code, as tokens in marked's form.
 function plainTokens(text) {
     const tokens = [];
     let end = 0;
@@ -42,7 +45,8 @@ function plainTokens(text) {
             if (raw)
                 tokens.push({ type: raw.trim() ? "plain" : "space", raw });
     };
-    for (const match of text.matchAll(/^(`{3,}(?!`)|~{3,}(?!~))([^\n`]*)(?:\n|$)([^]*?)(?:^\1[`~]*[ \t]*(?:\n|$)|$(?![^]))/gm)) {
+    const fences = /^(`{3,}(?!`)|~{3,}(?!~))([^\n`]*)(?:\n|$)([^]*?)(?:^\1[`~]*[ \t]*(?:\n|$)|$(?![^]))/gm;
+    for (const match of text.matchAll(fences)) {
         paragraphs(text.slice(end, match.index));
         tokens.push({ type: "code", raw: match[0], lang: match[2], text: match[3].replace(/\n$/, "") });
         end = match.index + match[0].length;
@@ -51,12 +55,13 @@ function plainTokens(text) {
     return tokens;
 }
 
-// What looks for an end that need not be there, by how it begins, and how much that costs for a character of what follows.
-const SEARCHES = { emStrong: [/^[*_]/, 20], link: [/^!?\[/, 1], reflink: [/^!?\[/, 1], tag: [/^</, 1], autolink: [/^</, 1], codespan: [/^`/, 1], del: [/^~/, 1] };
+// Searches for an end that may be missing: the beginning, and the cost per character searched.
+const SEARCHES = { emStrong: [/^[*_]/, 20], link: [/^!?\[/, 1], reflink: [/^!?\[/, 1], tag: [/^</, 1],
+    autolink: [/^</, 1], codespan: [/^`/, 1], del: [/^~/, 1] };
 const MAX_SEARCHED = 20e6, SEARCHED_PER_CHARACTER = 200, MAX_INLINE = 20000;
 
-// marked's lexer looks for such an end from each beginning. Here it does so a number of times that grows with the text: what begins later is text,
-// as are paragraphs that are very long.
+// marked's lexer searches for such an end from each beginning. This limits the searches to a number that grows with the
+// text; beyond it, and in very long paragraphs, such beginnings are text.
 function lexer(marked, text) {
     let left = MAX_SEARCHED + SEARCHED_PER_CHARACTER * text.length;
     const tokenizer = new marked.Tokenizer();
@@ -81,7 +86,7 @@ function lexer(marked, text) {
     return lexer;
 }
 
-// Tokens of prepared text; their `raw` make up the text.
+// The tokens of prepared text; their `raw` texts join to the text.
 export function tokenize(text) {
     const { marked } = globalThis;
     if (!marked?.Lexer)
@@ -89,11 +94,11 @@ export function tokenize(text) {
     try {
         return lexer(marked, text).lex(text);
     } catch {
-        return plainTokens(text); // nested deeper than the lexer's stack
+        return plainTokens(text); // nesting exceeds the lexer's stack
     }
 }
 
-// Absolute addresses of three schemes, nothing else.
+// Only absolute addresses of three schemes are safe.
 export function safeAddress(href) {
     try {
         const url = new URL(characters(href));
@@ -105,13 +110,15 @@ export function safeAddress(href) {
 
 function link(href, children) {
     const address = safeAddress(href);
-    return address ? element("a", { href: address, title: address, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children)
+    return address ? element("a", { href: address, title: address, target: "_blank",
+        rel: "noopener noreferrer nofollow" }, ...children)
         : element("span", { class: "no-link" }, ...children);
 }
 
 function codeSpan(raw) {
     const inner = raw.replace(/^(`+)([^]*)\1$/, "$2").replaceAll("\n", " ");
-    return element("code", {}, inner.startsWith(" ") && inner.endsWith(" ") && /[^ ]/.test(inner) ? inner.slice(1, -1) : inner);
+    return element("code", {}, inner.startsWith(" ") && inner.endsWith(" ") && /[^ ]/.test(inner) ? inner.slice(1, -1)
+        : inner);
 }
 
 const inlines = (tokens, depth) => (tokens ?? []).map((token) => inline(token, depth + 1));
@@ -128,31 +135,38 @@ function inline(token, depth) {
     case "codespan": return codeSpan(token.raw);
     case "br": return element("br");
     case "html": return /^<br *\/?>$/i.test(token.raw) ? element("br") : token.raw;
-    case "link": return link(token.href, /^<|^[^[]/.test(token.raw) ? [token.raw.replace(/^<|>$/g, "")] : inlines(token.tokens, depth));
-    // An image would be a request to somebody else, which the page's policy forbids.
+    case "link": return link(token.href, /^<|^[^[]/.test(token.raw) ? [token.raw.replace(/^<|>$/g, "")]
+        : inlines(token.tokens, depth));
+    // An image would be a request to another server, which the page's policy forbids.
     case "image": return link(token.href, [`Image: ${characters(token.text || token.href)}`]);
     default: return token.raw;
     }
 }
 
-const blocks = (tokens, depth) => (tokens ?? []).map((token) => block(token, depth + 1)).filter((node) => node !== null);
+const blocks = (tokens, depth) => (tokens ?? []).map((token) => block(token, depth + 1)).filter((node) =>
+    node !== null);
 
 function list(token, depth) {
     const items = token.items.map((item) => {
         const children = blocks(item.tokens, depth);
         if (item.task)
-            children.unshift(element("input", { type: "checkbox", disabled: true, checked: Boolean(item.checked), "aria-label": item.checked ? "done" : "to do" }));
+            children.unshift(element("input",
+                { type: "checkbox", disabled: true, checked: Boolean(item.checked),
+                "aria-label": item.checked ? "done" : "to do" }));
         return element("li", { class: item.task ? "task" : null }, ...children);
     });
-    return element(token.ordered ? "ol" : "ul", { start: token.ordered && token.start !== 1 ? token.start : null }, ...items);
+    return element(token.ordered ? "ol" : "ul", { start: token.ordered && token.start !== 1 ? token.start : null },
+        ...items);
 }
 
 function table(token, depth) {
-    const cell = (tag) => (entry, i) => element(tag, { class: token.align[i] ? `to-${token.align[i]}` : null, scope: tag === "th" ? "col" : null },
+    const cell = (tag) => (entry, i) => element(tag,
+        { class: token.align[i] ? `to-${token.align[i]}` : null, scope: tag === "th" ? "col" : null },
         ...inlines(entry.tokens, depth));
     const row = (tag) => (cells) => element("tr", {}, ...cells.map(cell(tag)));
     return element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
-        element("table", {}, element("thead", {}, row("th")(token.header)), element("tbody", {}, ...token.rows.map(row("td")))));
+        element("table", {}, element("thead", {}, row("th")(token.header)),
+            element("tbody", {}, ...token.rows.map(row("td")))));
 }
 
 function finishedCode(token) {
@@ -163,7 +177,7 @@ function finishedCode(token) {
 
 export const codeText = (token) => token.text.replaceAll(TAB, "\t");
 
-// The node of a token, or null if it shows nothing.
+// The node of a token; null: it shows nothing.
 export function block(token, depth = 0) {
     if (depth > MAX_DEPTH)
         return element("p", { class: "plain" }, token.raw);

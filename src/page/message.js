@@ -1,19 +1,20 @@
-// One message as an element. Those far from the window show their text as it is written, so that the browser finds words in it, and become
-// what they shall look like when they come near.
+// One message as an element. Far from the window it shows its text unrendered, so that the browser finds words in it;
+// it is rendered when it comes near.
 import { copyButton, element, icon, iconButton } from "./dom.js";
 import { withFiles } from "./files.js";
 import { LiveMarkdown } from "./live.js";
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool", system: "System" };
-// Below answers that are not complete.
+// Notes below incomplete answers.
 const NOTES = {
     stopped: "Stopped.",
-    cut: "Cut off: this is a part of an answer.",
+    cut: "Cut off: this is only a part of the answer.",
     full: "The answer reached the limit of tokens.",
     failed: "The answer failed.",
 };
 
-export const seconds = (ms) => (ms < 950 ? `${Math.max(0.1, ms / 1000).toFixed(1)} s` : ms < 59500 ? `${Math.round(ms / 1000)} s`
+export const seconds = (ms) => (ms < 950 ? `${Math.max(0.1, ms / 1000).toFixed(1)} s` : ms < 59500
+    ? `${Math.round(ms / 1000)} s`
     : `${Math.floor(ms / 60000)} min ${Math.round(ms % 60000 / 1000)} s`);
 
 const count = (n) => n.toLocaleString("en");
@@ -33,7 +34,8 @@ function statsText({ speed, tokens, prompt, cached, first_ms }) {
 }
 
 function fold(kind, title, ...children) {
-    return element("details", { class: `fold ${kind}` }, element("summary", {}, icon("fold"), title), element("div", { class: "inside" }, ...children));
+    return element("details", { class: `fold ${kind}` }, element("summary", {}, icon("fold"), title),
+        element("div", { class: "inside" }, ...children));
 }
 
 function pretty(text) {
@@ -44,7 +46,8 @@ function pretty(text) {
     }
 }
 
-const toolCall = (call) => fold("call", element("span", {}, icon("tool"), "Calls ", element("code", {}, call.name || "…")),
+const toolCall = (call) => fold("call", element("span", {}, icon("tool"), "Calls ",
+    element("code", {}, call.name || "…")),
     element("pre", {}, element("code", {}, pretty(call.arguments))));
 
 export class MessageView {
@@ -55,14 +58,15 @@ export class MessageView {
         this.is_rendered = false;
         this.body = element("div", { class: "body" });
         this.foot = element("div", { class: "foot" });
-        this.element = element("article", { class: `message ${message.role}`, "aria-label": NAMES[message.role] }, this.body, this.foot);
-        // A guess at the height until it is known.
+        this.element = element("article", { class: `message ${message.role}`, "aria-label": NAMES[message.role] },
+            this.body, this.foot);
+        // An estimate until the height is known.
         const lines = Math.ceil(message.content.length / 80) + message.content.split("\n").length;
         this.element.style.containIntrinsicSize = `auto ${Math.min(60 + lines * 22, 4000)}px`;
         this.body.append(element("div", { class: "plain" }, message.content));
     }
 
-    // Makes it look as it shall. Cheap the second time.
+    // Renders the message, once.
     render() {
         if (this.is_rendered)
             return;
@@ -80,7 +84,8 @@ export class MessageView {
 
     #user() {
         for (const { name, text } of this.message.files ?? [])
-            this.body.append(fold("file", element("span", {}, icon("file"), name), element("pre", { tabindex: "0" }, text)));
+            this.body.append(fold("file", element("span", {}, icon("file"), name),
+                element("pre", { tabindex: "0" }, text)));
         if (this.message.content)
             this.body.append(element("div", { class: "bubble plain" }, this.message.content));
     }
@@ -104,14 +109,16 @@ export class MessageView {
         if (!this.thoughts) {
             this.thoughts = document.createTextNode("");
             this.thought_title = element("span", {});
-            this.thought_fold = fold("reasoning", this.thought_title, element("div", { class: "plain" }, this.thoughts));
+            this.thought_fold = fold("reasoning", this.thought_title,
+                element("div", { class: "plain" }, this.thoughts));
             this.body.prepend(this.thought_fold);
         }
         if (this.thoughts.length < message.reasoning.length)
             this.thoughts.appendData(message.reasoning.slice(this.thoughts.length));
         const is_going_on = message.state === "streaming" && message.reasoning_ms === undefined;
         this.thought_fold.classList.toggle("going-on", is_going_on);
-        const title = is_going_on ? "Thinking" : message.reasoning_ms === undefined ? "Reasoning" : `Thought for ${seconds(message.reasoning_ms)}`;
+        const title = is_going_on ? "Thinking" : message.reasoning_ms === undefined ? "Reasoning"
+            : `Thought for ${seconds(message.reasoning_ms)}`;
         if (this.thought_title.textContent !== title)
             this.thought_title.textContent = title;
     }
@@ -122,7 +129,7 @@ export class MessageView {
         [...this.calls.children].forEach((fold, i) => fold.open = open[i] ?? false);
     }
 
-    // After more of a streaming answer arrived.
+    // More of a streaming answer arrived.
     update() {
         if (!this.is_rendered)
             return this.render();
@@ -135,7 +142,7 @@ export class MessageView {
             this.#calls();
     }
 
-    // It is complete, or will not become so.
+    // The answer is complete, or has ended early.
     finish() {
         if (!this.is_rendered)
             return this.render();
@@ -153,13 +160,16 @@ export class MessageView {
         if (message.state === "streaming")
             return;
         const is_broken = ["stopped", "cut", "failed"].includes(message.state);
-        const note = message.error ? `${message.state === "cut" ? "Cut off: " : ""}${message.error}` : NOTES[message.state];
+        const note = message.error ? `${message.state === "cut" ? "Cut off: " : ""}${message.error}`
+            : NOTES[message.state];
         if (note)
             this.foot.append(element("p", { class: `note ${message.state}` }, note,
-                is_broken ? element("button", { type: "button", on: { click: () => actions.regenerate(message) } }, "Try again") : null));
+                is_broken ? element("button", { type: "button", on: { click: () => actions.regenerate(message) } },
+                    "Try again") : null));
         const buttons = element("div", { class: "buttons" });
         if (message.content || message.files)
-            buttons.append(copyButton("Copy", () => (message.role === "user" ? withFiles(message.content, message.files) : message.content)));
+            buttons.append(copyButton("Copy",
+                () => (message.role === "user" ? withFiles(message.content, message.files) : message.content)));
         if (message.role === "user")
             buttons.append(iconButton("edit", "Edit and ask again", () => actions.edit(message)));
         if (message.role === "assistant" && !is_broken)

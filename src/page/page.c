@@ -1,4 +1,4 @@
-/* Looks files of the chat page up by their paths. */
+/* Looks up files of the chat page by their paths. */
 #include "page/page.h"
 
 #include <string.h>

@@ -1,29 +1,30 @@
-/* The chat page: files that the binary carries, for GET requests of a server. cmake/page.cmake writes the table from the files beside
- * this header. No HTTP here. Threads: everything is constant. */
+/* The chat page: files that the binary carries, for GET requests to a server. cmake/page.cmake writes their table from
+ * the files next to this header. No HTTP here. Threads: all data is constant. */
 #ifndef QN_PAGE_PAGE_H
 #define QN_PAGE_PAGE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an answer with a file must have as its Content-Security-Policy: everything comes from the server itself, nothing is evaluated,
- * framed or posted elsewhere. */
+/* The Content-Security-Policy that an answer with a file must have: everything comes from the server itself, and
+ * nothing is evaluated, framed or posted elsewhere. */
 #define QN_PAGE_CONTENT_SECURITY_POLICY                                                                                        \
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "     \
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri "             \
+    "'none'; "                                                                                                                 \
     "form-action 'none'; frame-ancestors 'none'"
 
 typedef struct qn_page_file {
     const char *path;     /* of the URL: "/", "/page/app.js", ... */
     const char *type;     /* Content-Type */
-    const char *etag;     /* with its quotation marks: a hash of the bytes, which change with the binary alone */
+    const char *etag;     /* with its quotation marks: a hash of the bytes, which change only with the binary */
     const uint8_t *bytes; /* [size] */
     size_t size;
 } qn_page_file;
 
-/* qn_page_find - the file of a path, without its query. NULL: there is none. */
+/* qn_page_find - returns the file of a path without its query. NULL: there is none. */
 const qn_page_file *qn_page_find(const char *path);
 
-/* qn_page_files - all of them, "/" first. */
+/* qn_page_files - returns all files [*n_files], "/" first. */
 const qn_page_file *qn_page_files(size_t *n_files);
 
 #endif

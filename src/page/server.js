@@ -1,4 +1,4 @@
-// Whether the server is there: which models it has, and when it comes back.
+// The state of the server: which models it has, whether it is reachable, and when it returns.
 import * as api from "./api.js";
 import { byId, element } from "./dom.js";
 import * as settings from "./settings.js";
@@ -26,7 +26,7 @@ export class Server {
         document.addEventListener("visibilitychange", () => !document.hidden && this.check());
     }
 
-    // Asks, and goes on asking while there is no answer.
+    // Asks the server, repeatedly until it answers.
     async check() {
         clearTimeout(this.timer);
         this.timer = 0;
@@ -44,7 +44,7 @@ export class Server {
         }
     }
 
-    // A request failed: whether this says that the server is not ready, or that it is.
+    // A request failed: the error may tell the server's state.
     failed(error) {
         if (!["gone", "loading", "key"].includes(error.kind))
             return this.#set("ok");
@@ -65,7 +65,8 @@ export class Server {
         if (state === before)
             return;
         if (state !== "ok") {
-            const action = state === "key" ? element("button", { type: "button", on: { click: () => this.on.key() } }, "Enter the key")
+            const action = state === "key" ? element("button", { type: "button", on: { click: () => this.on.key() } },
+                "Enter the key")
                 : element("button", { type: "button", on: { click: () => this.check() } }, "Try now");
             notice.className = state;
             notice.replaceChildren(element("span", {}, TEXTS[state]), action);
@@ -76,7 +77,7 @@ export class Server {
         notice.hidden = true;
         if (before === "gone" || before === "loading") {
             notice.className = "ok";
-            notice.replaceChildren(element("span", {}, "The server is there again."));
+            notice.replaceChildren(element("span", {}, "The server is back."));
             notice.hidden = false;
             setTimeout(() => notice.hidden ||= this.state === "ok", CONNECTED_MS);
         }

@@ -1,4 +1,4 @@
-// What requests say beside their messages. A field that is left empty is not sent: the server's default holds, which is shown in it.
+// Settings sent with requests. An empty field is not sent and shows the server's default, which then applies.
 import { byId, element, iconButton, local } from "./dom.js";
 
 const NAME = "quern.settings";
@@ -20,10 +20,11 @@ const CHOICES = {
 const MAX_SYSTEM = 100000;
 
 const is_valid = {
-    number: ([, , least, most, step], value) => Number.isFinite(value) && value >= least && value <= most && (step < 1 || Number.isInteger(value)),
+    number: ([, , least, most, step], value) => Number.isFinite(value) && value >= least && value <= most
+        && (step < 1 || Number.isInteger(value)),
 };
 
-// Storage may hold what an older page wrote, or a user: only valid values are taken.
+// Stored values may come from an older page or from the user: only valid ones are used.
 function load() {
     let kept = {};
     try {
@@ -63,12 +64,13 @@ export function setDefaults(params) {
     server_defaults = params ?? {};
 }
 
-// The next choice of "thinking", for a button.
+// Selects the next value of "thinking", for a button.
 export function nextThinking() {
     set("thinking", CHOICES.thinking[(CHOICES.thinking.indexOf(values.thinking) + 1) % CHOICES.thinking.length]);
 }
 
-// The fields of a request, and `system`. Thinking that is off is an effort of "none", which holds whatever the server's default is.
+// The fields of a request, and `system`. Thinking "off" is sent as effort "none", which works whatever the server's
+// default is.
 export function request() {
     const result = {};
     for (const [name] of NUMBERS)
@@ -89,10 +91,12 @@ export function request() {
 
 function numberField(field) {
     const [name, label, min, max, step] = field;
-    const fallback = server_defaults[name] ?? server_defaults[{ repetition_penalty: "repeat_penalty", max_tokens: "n_predict" }[name]];
+    const fallback = server_defaults[name] ?? server_defaults[{ repetition_penalty: "repeat_penalty",
+        max_tokens: "n_predict" }[name]];
     const input = element("input", {
         type: "number", id: `set-${name}`, min, max, step: "any", inputmode: "decimal",
-        placeholder: Number.isFinite(fallback) && fallback >= 0 ? String(Math.round(fallback * 1000) / 1000) : "default",
+        placeholder: Number.isFinite(fallback) && fallback >= 0 ? String(Math.round(fallback * 1000) / 1000)
+            : "default",
     });
     input.value = values[name] ?? "";
     input.addEventListener("input", () => {
@@ -108,7 +112,8 @@ function numberField(field) {
 }
 
 function choiceField(name, label, names) {
-    const select = element("select", { id: `set-${name}` }, ...CHOICES[name].map((value) => element("option", { value }, names?.[value] ?? value)));
+    const select = element("select", { id: `set-${name}` },
+        ...CHOICES[name].map((value) => element("option", { value }, names?.[value] ?? value)));
     select.value = values[name];
     select.addEventListener("change", () => set(name, select.value));
     return element("label", { class: "field" }, element("span", {}, label), select);
@@ -126,28 +131,39 @@ function reset(fill) {
 // Fills the dialog and shows it. data: { exportAll(), import(), deleteAll(), changeKey() }
 export function showDialog(data) {
     const dialog = byId("settings");
-    const system = element("textarea", { id: "set-system", rows: "4", maxlength: MAX_SYSTEM, placeholder: "How the model should behave. Goes before every conversation." });
+    const system = element("textarea", { id: "set-system", rows: "4", maxlength: MAX_SYSTEM,
+        placeholder: "How the model should behave. Sent before every conversation." });
     const fill = () => {
         system.value = values.system;
         dialog.replaceChildren(
-            element("header", {}, element("h2", { id: "settings-title" }, "Settings"), iconButton("close", "Close", () => dialog.close())),
+            element("header", {}, element("h2", { id: "settings-title" }, "Settings"),
+                iconButton("close", "Close", () => dialog.close())),
             element("div", { class: "scroll" },
                 element("section", {}, element("h3", {}, "Model"),
                     element("label", { class: "field tall" }, element("span", {}, "System prompt"), system),
                     choiceField("thinking", "Thinking", { default: "server default", on: "on", off: "off" }),
                     choiceField("effort", "Effort", { default: "server default" })),
                 element("section", {}, element("h3", {}, "Sampling"), ...NUMBERS.map(numberField),
-                    element("button", { type: "button", class: "plain-button", on: { click: () => reset(fill) } }, "Back to the server's defaults")),
+                    element("button", { type: "button", class: "plain-button", on: { click: () => reset(fill) } },
+                        "Back to the server's defaults")),
                 element("section", {}, element("h3", {}, "Data"),
-                    element("p", {}, "Conversations and settings are in this browser alone, the key in this tab."),
+                    element("p", {},
+                        "Conversations and settings are stored only in this browser, the key only in this tab."),
                     element("div", { class: "row" },
-                        element("button", { type: "button", id: "export-all", on: { click: data.exportAll } }, "Export all"),
+                        element("button", { type: "button", id: "export-all", on: { click: data.exportAll } },
+                            "Export all"),
                         element("button", { type: "button", id: "import", on: { click: data.import } }, "Import"),
-                        element("button", { type: "button", id: "change-key", on: { click: data.changeKey } }, "API key"))),
+                        element("button", { type: "button", id: "change-key", on: { click: data.changeKey } },
+                            "API key"))),
                 element("section", { class: "keys" }, element("h3", {}, "Keys"),
-                    element("dl", {}, ...[["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop the answer"], ["↑ in an empty box", "edit the last message"],
-                        ["Ctrl+Shift+O", "new conversation"], ["Ctrl+K", "search"]].flatMap(([key, what]) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)]))),
-                element("p", { class: "small" }, element("a", { href: "page/licences.txt", target: "_blank", rel: "noopener" }, "Licences of others' code"))));
+                    element("dl", {}, ...[["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop the answer"],
+                        ["↑ in an empty box", "edit the last message"],
+                        ["Ctrl+Shift+O", "new conversation"],
+                            ["Ctrl+K", "search"]].flatMap(([key, what]) =>
+                            [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)]))),
+                element("p", { class: "small" },
+                    element("a", { href: "page/licences.txt", target: "_blank", rel: "noopener" },
+                    "Licences of others' code"))));
     };
     system.addEventListener("input", () => set("system", system.value));
     fill();

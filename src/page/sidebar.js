@@ -1,4 +1,4 @@
-// The list of conversations: by their time, searched, renamed, exported, deleted.
+// The list of conversations, by time, with search, rename, export and delete.
 import { byId, element, iconButton, perFrame, toast } from "./dom.js";
 import * as store from "./store.js";
 import { exportConversations } from "./transfer.js";
@@ -7,7 +7,8 @@ const DAY = 86400000;
 
 function group(time) {
     const midnight = new Date().setHours(0, 0, 0, 0);
-    return time >= midnight ? "Today" : time >= midnight - DAY ? "Yesterday" : time >= midnight - 7 * DAY ? "Last 7 days"
+    return time >= midnight ? "Today" : time >= midnight - DAY ? "Yesterday" : time >= midnight - 7 * DAY
+        ? "Last 7 days"
         : time >= midnight - 30 * DAY ? "Last 30 days" : "Older";
 }
 
@@ -18,7 +19,7 @@ export class Sidebar {
         this.list = byId("conversations");
         this.records = [];
         this.current = null;
-        this.found = null; // ids, while something is searched
+        this.found = null; // ids, during a search
         this.is_renaming = false;
         this.draw = perFrame(() => this.#draw());
         const search = byId("search");
@@ -45,9 +46,10 @@ export class Sidebar {
         this.draw();
     }
 
-    // The record of a conversation changed, or is new.
+    // The record of a conversation is new or changed.
     changed(record) {
-        this.records = [record, ...this.records.filter(({ id }) => id !== record.id)].sort((a, b) => b.updated - a.updated);
+        this.records = [record, ...this.records.filter(({ id }) => id !== record.id)].sort((a, b) =>
+            b.updated - a.updated);
         this.draw();
     }
 
@@ -97,8 +99,10 @@ export class Sidebar {
     #item(record) {
         const is_current = record.id === this.current;
         const item = element("li", { class: is_current ? "current" : null },
-            element("button", { type: "button", class: "open", title: record.title, "data-id": record.id, "aria-current": is_current ? "true" : null,
-                on: { click: () => this.on.open(record.id), dblclick: () => this.#rename(record, item) } }, record.title || "New conversation"),
+            element("button", { type: "button", class: "open", title: record.title, "data-id": record.id,
+                "aria-current": is_current ? "true" : null,
+                on: { click: () => this.on.open(record.id), dblclick: () => this.#rename(record, item) } },
+                    record.title || "New conversation"),
             element("span", { class: "actions" },
                 iconButton("edit", "Rename", () => this.#rename(record, item)),
                 iconButton("save", "Export", () => exportConversations([record.id])),

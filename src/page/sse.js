@@ -1,9 +1,9 @@
-// Server-sent events from the body of an answer. EventSource would be shorter and cannot send a POST.
+// Server-sent events from the body of an answer. EventSource would be shorter, but cannot send a POST.
 
 const MAX_LINE = 16 * 1024 * 1024;
 
-// Yields the data of each event, joined by newlines. Comments and other fields are skipped. An event that has no blank line behind it
-// is incomplete, and is dropped.
+// Yields the data of each event, joined by newlines. Comments and other fields are skipped. An event without a blank
+// line after it is incomplete and dropped.
 export async function* events(body) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "", data = null;
@@ -12,9 +12,10 @@ export async function* events(body) {
             const { value, done } = await reader.read();
             if (done)
                 return;
-            const may_end = rest.endsWith("\r") || /[\r\n]/.test(value); // a long line is not searched again with each part
+            // do not search a long line again for each part
+            const may_end = rest.endsWith("\r") || /[\r\n]/.test(value);
             rest += value;
-            // A carriage return at the end may be half of a line's end.
+            // A carriage return at the end may be half of a line end.
             const lines = may_end ? rest.split(/\r\n|\n|\r(?=[^])/) : [rest];
             rest = lines.pop();
             if (rest.length > MAX_LINE)

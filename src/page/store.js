@@ -1,10 +1,10 @@
-// Conversations in IndexedDB. A message is a record of its own, so that an answer which grows is written without its conversation.
+// Conversations in IndexedDB. Each message is a record, so that a growing answer is written without its conversation.
 // Without storage (a private window may have none) everything is empty, and nothing is kept.
 
 let database = null;
 let complain = () => {};
 let opened;
-const is_open = new Promise((resolve) => opened = resolve); // whoever is quicker waits
+const is_open = new Promise((resolve) => opened = resolve); // earlier calls wait for it
 
 const done = (request) => new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
@@ -16,13 +16,13 @@ const completed = (transaction) => new Promise((resolve, reject) => {
     transaction.onerror = transaction.onabort = () => reject(transaction.error);
 });
 
-// All messages of a conversation from number n on.
+// The key range of a conversation's messages from number n on.
 const from = (id, n = 0) => IDBKeyRange.bound([id, n], [id, Infinity]);
 
-// Tabs tell each other what changed.
+// Tabs report changes to each other.
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("quern") : null;
 
-// on_problem(text) is called when something cannot be kept; on_change(id) when another tab changed a conversation.
+// on_problem(text) is called when something cannot be stored; on_change(id) when another tab changed a conversation.
 export async function open(on_problem, on_change) {
     complain = on_problem;
     channel?.addEventListener("message", ({ data }) => on_change(data));
@@ -40,8 +40,8 @@ export async function open(on_problem, on_change) {
     opened();
 }
 
-// Runs change(conversations, messages) as one transaction. Other tabs hear of the conversation `told`, null for several, undefined for
-// none. Returns whether it was kept.
+// Runs change(conversations, messages) as one transaction. Other tabs are told of conversation `told`; null: of
+// several; undefined: of none. Returns whether it was stored.
 async function write(told, change) {
     await is_open;
     if (!database)
@@ -54,7 +54,8 @@ async function write(told, change) {
             channel?.postMessage(told);
         return true;
     } catch (error) {
-        complain(error?.name === "QuotaExceededError" ? "The browser's storage is full: export and delete conversations."
+        complain(error?.name === "QuotaExceededError"
+            ? "The browser's storage is full: export and delete conversations."
             : "The browser could not keep the conversation.");
         return false;
     }
@@ -62,7 +63,7 @@ async function write(told, change) {
 
 const read = (name) => database.transaction(name).objectStore(name);
 
-// The latest first.
+// All conversations, the latest first.
 export async function list() {
     await is_open;
     if (!database)
@@ -81,7 +82,8 @@ export async function messages(id) {
     return database ? done(read("messages").getAll(from(id))) : [];
 }
 
-export const putConversation = (conversation) => write(conversation.id, (conversations) => conversations.put(conversation));
+export const putConversation = (conversation) =>
+    write(conversation.id, (conversations) => conversations.put(conversation));
 
 export const putMessage = (message) => write(undefined, (_, all) => all.put(message));
 
@@ -93,7 +95,7 @@ export const remove = (id) => write(id, (conversations, all) => {
     all.delete(from(id));
 });
 
-// Either all of [{ conversation, messages }] is kept or nothing.
+// Stores all of [{ conversation, messages }], or nothing.
 export const addAll = (entries) => write(null, (conversations, all) => {
     for (const entry of entries) {
         conversations.put(entry.conversation);
@@ -102,7 +104,7 @@ export const addAll = (entries) => write(null, (conversations, all) => {
     }
 });
 
-// The ids of conversations whose messages contain the text, in any case; null if is_current() became false meanwhile.
+// The ids of conversations whose messages contain the text, ignoring case; null if is_current() became false meanwhile.
 export async function search(text, is_current) {
     const found = new Set(), needle = text.toLowerCase();
     await is_open;

@@ -1,15 +1,15 @@
-// The messages of the conversation that is shown: which are rendered, where the window stands, and what a screen reader hears.
+// The messages of the conversation shown: which are rendered, the scroll position, and the text for screen readers.
 import { byId, element, perFrame } from "./dom.js";
 import { MessageView } from "./message.js";
 
 const NEAR_END = 80; // pixels from the end within which the window follows an answer
 const NEAR = 1500; // pixels from the window within which messages are rendered
-const FIRST = 12; // messages at the end that are rendered at once
+const FIRST = 12; // messages at the end that are rendered immediately
 const MAX_SPOKEN = 3000;
-const SLOW = 8; // milliseconds of a rendering, after which the next one waits
+const SLOW = 8; // milliseconds of rendering after which the next rendering waits
 
 export class Thread {
-    // actions: what MessageView has
+    // actions: as of MessageView
     constructor(actions) {
         this.actions = actions;
         this.scroller = byId("thread");
@@ -21,7 +21,8 @@ export class Thread {
         this.dirty = null;
         this.not_before = 0;
         this.draw = perFrame(() => this.#draw());
-        this.near = new IntersectionObserver((entries) => this.#approach(entries), { root: this.scroller, rootMargin: `${NEAR}px 0px` });
+        this.near = new IntersectionObserver((entries) => this.#approach(entries),
+            { root: this.scroller, rootMargin: `${NEAR}px 0px` });
         new ResizeObserver(() => this.#follow()).observe(this.list);
         new ResizeObserver(() => this.#follow()).observe(this.scroller);
         this.last_top = 0;
@@ -112,7 +113,7 @@ export class Thread {
         }
     }
 
-    // ---- Where the window stands ----
+    // ---- Scrolling ----
 
     follow() {
         this.is_following = true;
@@ -127,7 +128,7 @@ export class Thread {
 
     #scrolled() {
         const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-        // Growing text leaves the end behind too: only a way upwards is the user's wish to stay.
+        // Growing text also moves the end away: only scrolling up means that the user wants to stay.
         if (scrollHeight - scrollTop - clientHeight < NEAR_END)
             this.is_following = true;
         else if (scrollTop < this.last_top)
@@ -143,7 +144,7 @@ export class Thread {
 
     // ---- Editing ----
 
-    // Puts a text box in place of a message; done(text) is called with what it has in the end, or null.
+    // Replaces a message by a text box; done(text) gets its final text, or null.
     edit(message, done) {
         const view = this.views.get(message);
         const area = element("textarea", { "aria-label": "Edit the message" });
@@ -158,7 +159,8 @@ export class Thread {
             view.render();
             done(text);
         };
-        const form = element("form", { class: "edit", on: { submit: (event) => (event.preventDefault(), end(area.value)) } }, area,
+        const form = element("form", { class: "edit",
+            on: { submit: (event) => (event.preventDefault(), end(area.value)) } }, area,
             element("div", { class: "row" },
                 element("button", { type: "button", on: { click: () => end(null) } }, "Cancel"),
                 element("button", { type: "submit", class: "primary" }, "Ask again")));

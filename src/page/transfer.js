@@ -1,4 +1,4 @@
-// Conversations as a file: export, and import, which believes nothing in it.
+// Conversations as a file: export, and import, which trusts nothing in it.
 import { download, randomId } from "./dom.js";
 import { cleanName, MAX_FILE, MAX_FILES } from "./files.js";
 import * as store from "./store.js";
@@ -11,7 +11,7 @@ const MAX_TEXT = 4 * 1024 * 1024;
 const STATES = ["done", "stopped", "cut", "full", "failed"];
 const ROLES = ["user", "assistant", "tool", "system"];
 
-// ids: those to export, in this order.
+// ids: the conversations to export, in this order.
 export async function exportConversations(ids) {
     const conversations = [];
     for (const id of ids) {
@@ -21,13 +21,16 @@ export async function exportConversations(ids) {
         const messages = (await store.messages(id)).map(({ conversation, n, ...message }) => message);
         conversations.push({ title: record.title, created: record.created, updated: record.updated, messages });
     }
-    const name = conversations.length === 1 ? conversations[0].title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40).replace(/^-|-$/g, "") : "conversations";
+    const name = conversations.length === 1 ? conversations[0].title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0,
+        40).replace(/^-|-$/g, "") : "conversations";
     download(`quern-${name || "conversation"}.json`, "application/json",
         JSON.stringify({ format: FORMAT, version: 1, exported: Date.now(), conversations }, null, 1));
 }
 
 function fail(where, found, expected) {
-    throw new Error(`${where} is ${found === null ? "null" : Array.isArray(found) ? "a list" : typeof found === "object" ? "an object" : JSON.stringify(found)?.slice(0, 60) ?? "missing"}, expected ${expected}.`);
+    const shown = found === null ? "null" : Array.isArray(found) ? "a list" : typeof found === "object" ? "an object"
+        : JSON.stringify(found)?.slice(0, 60) ?? "missing";
+    throw new Error(`${where} is ${shown}, expected ${expected}.`);
 }
 
 const is = {
@@ -37,7 +40,7 @@ const is = {
     list: (value, most) => Array.isArray(value) && value.length <= most,
 };
 
-// Copies what is known, field by field; a field with a wrong type is an error.
+// Copies the known fields one by one; a field of a wrong type is an error.
 function readMessage(value, where) {
     if (!is.object(value))
         fail(where, value, "a message");
@@ -45,9 +48,11 @@ function readMessage(value, where) {
         fail(`${where}.role`, value.role, ROLES.join(", "));
     if (!is.text(value.content ?? ""))
         fail(`${where}.content`, value.content, "a text");
-    const message = { role: value.role, content: value.content ?? "", created: is.time(value.created) ? value.created : Date.now() };
+    const message = { role: value.role, content: value.content ?? "",
+        created: is.time(value.created) ? value.created : Date.now() };
     const reasoning = value.reasoning ?? value.reasoning_content;
-    for (const [name, found] of Object.entries({ reasoning, model: value.model, error: value.error, tool_call_id: value.tool_call_id })) {
+    for (const [name, found] of Object.entries({ reasoning, model: value.model, error: value.error,
+        tool_call_id: value.tool_call_id })) {
         if (found === undefined || found === null)
             continue;
         if (!is.text(found))
@@ -59,7 +64,8 @@ function readMessage(value, where) {
     if (Number.isFinite(value.reasoning_ms) && value.reasoning_ms >= 0)
         message.reasoning_ms = value.reasoning_ms;
     if (is.object(value.stats))
-        message.stats = Object.fromEntries(["tokens", "prompt", "cached", "speed", "first_ms"].filter((name) => Number.isFinite(value.stats[name]))
+        message.stats = Object.fromEntries(["tokens", "prompt", "cached", "speed",
+            "first_ms"].filter((name) => Number.isFinite(value.stats[name]))
             .map((name) => [name, value.stats[name]]));
     if (value.files !== undefined) {
         if (!is.list(value.files, MAX_FILES))
@@ -87,24 +93,26 @@ function readConversation(value, where) {
     if (!is.object(value) || !is.list(value.messages, MAX_MESSAGES))
         fail(`${where}.messages`, value?.messages, `a list of at most ${MAX_MESSAGES}`);
     const id = randomId();
-    const messages = value.messages.map((message, n) => ({ ...readMessage(message, `${where}.messages[${n}]`), conversation: id, n }));
+    const messages = value.messages.map((message, n) =>
+        ({ ...readMessage(message, `${where}.messages[${n}]`), conversation: id, n }));
     const title = is.text(value.title) ? value.title : messages.find(({ role }) => role === "user")?.content ?? "";
     return {
         conversation: {
             id, title: title.trim().split("\n")[0].slice(0, 200) || "Imported",
-            created: is.time(value.created) ? value.created : Date.now(), updated: is.time(value.updated) ? Math.min(value.updated, Date.now()) : Date.now(),
+            created: is.time(value.created) ? value.created : Date.now(),
+                updated: is.time(value.updated) ? Math.min(value.updated, Date.now()) : Date.now(),
         },
         messages,
     };
 }
 
-// The conversations of a text: this page's exports, a list of messages as `quern chat` saves one, or { messages }.
+// The conversations of a text: an export of this page, a list of messages as `quern chat` saves one, or { messages }.
 export function parse(text) {
     let value;
     try {
         value = JSON.parse(text);
     } catch {
-        throw new Error("The file is no JSON.");
+        throw new Error("The file is not valid JSON.");
     }
     if (Array.isArray(value))
         value = { messages: value };
@@ -119,10 +127,11 @@ export function parse(text) {
     return value.conversations.map((conversation, i) => readConversation(conversation, `conversations[${i}]`));
 }
 
-// Keeps all conversations of a File, or none. Returns their ids; throws an Error whose text is for the user.
+// Stores all conversations of a File, or none. Returns their ids; throws an Error whose text is for the user.
 export async function importFile(file) {
     if (file.size > MAX_IMPORT)
-        throw new Error(`The file has ${Math.ceil(file.size / 1048576)} MB; at most ${MAX_IMPORT / 1048576} MB are imported.`);
+        throw new Error(`The file has ${Math.ceil(file.size / 1048576)} MB; `
+            + `at most ${MAX_IMPORT / 1048576} MB are imported.`);
     const entries = parse(await file.text());
     if (!await store.addAll(entries))
         throw new Error("Nothing was imported.");

@@ -5,8 +5,8 @@
 #ifndef QN_PLAN_OPS_H
 #define QN_PLAN_OPS_H
 
-#include "kernels/matmul/matmul.h"
-#include "kernels/rope/rope.h"
+#include "plan/rope.h"
+#include "quant/matrix.h"
 
 #include <stdbool.h>
 #include <stddef.h>

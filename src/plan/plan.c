@@ -124,3 +124,23 @@ uint64_t qn_plan_weight_bytes(const qn_plan *plan)
         bytes += qn_plan_op_bytes(plan, &plan->ops[i]);
     return bytes;
 }
+
+static size_t count_recurrent(const qn_plan *plan)
+{
+    size_t n = 0;
+    for (size_t i = 0; plan->is_recurrent && i < plan->n_layers; i++)
+        n += plan->is_recurrent[i];
+    return n;
+}
+
+uint64_t qn_plan_position_bytes(const qn_plan *plan)
+{
+    const uint64_t kv_heads = (uint64_t)(plan->n_layers - count_recurrent(plan)) * plan->heads.n_kv_heads;
+    return kv_heads * 2 * plan->heads.head_dim * sizeof(uint16_t);
+}
+
+uint64_t qn_plan_state_bytes(const qn_plan *plan)
+{
+    const qn_recurrent_shape *r = &plan->recurrent;
+    return (uint64_t)count_recurrent(plan) * r->n_v_heads * r->head_v * r->head_k * sizeof(float);
+}

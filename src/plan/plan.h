@@ -95,4 +95,10 @@ uint64_t qn_plan_op_bytes(const qn_plan *plan, const qn_op *op);
 /* qn_plan_weight_bytes - the sum over all operations. */
 uint64_t qn_plan_weight_bytes(const qn_plan *plan);
 
+/* qn_plan_position_bytes - bytes of the fp16 keys and values of one position, in all attention layers. */
+uint64_t qn_plan_position_bytes(const qn_plan *plan);
+
+/* qn_plan_state_bytes - bytes of the f32 states of all recurrent layers. Every token reads them. */
+uint64_t qn_plan_state_bytes(const qn_plan *plan);
+
 #endif

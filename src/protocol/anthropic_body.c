@@ -1,15 +1,15 @@
-/* The body of Anthropic's Messages as a chat: system, messages, tools, thinking, the format of the answer. */
+/* Reads the body of Anthropic's Messages as a chat: system, messages, tools, thinking, the format of the answer. */
 #include "protocol/anthropic.h"
 #include "protocol/turns.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { LEAST_BUDGET = 1024 }; /* of tokens of thinking */
+enum { LEAST_BUDGET = 1024 }; /* thinking tokens */
 
 /* ---- Texts ---- */
 
-/* What Claude Code puts before its system text: a line that differs in each request. */
+/* Claude Code puts a line that begins with `billing`, and differs in each request, before its system text. */
 static const char billing[] = "x-anthropic-billing-header:", reminder[] = "<system-reminder>";
 
 static bool begins_with(const json_t *text, const char *with)
@@ -38,8 +38,8 @@ static void add_result(qn_turns *turns, const json_t *text)
     qn_turns_result_text(turns, json_string_value(text), json_string_length(text));
 }
 
-/* Parts that are not text would be missing from the prompt. Those that servers of Anthropic's tools made, and of other types that
- * have no text, are skipped. */
+/* Refuses blocks whose content would be missing from the prompt. Blocks made by servers of Anthropic's tools, and other
+ * blocks without text, are skipped. */
 static bool check_block(const json_t *block, const char *where, qn_refusal *refusal)
 {
     static const char *const refused[] = { "image", "document", "audio", "video", "search_result" };
@@ -49,14 +49,14 @@ static bool check_block(const json_t *block, const char *where, qn_refusal *refu
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (qn_json_is(type, refused[i]))
             return qn_refuse(refusal, 400, "unsupported_content", where,
-                             "%s: a block is of the type '%s', which is not supported: the model reads text alone", where,
+                             "%s: a block is of the type '%s', which is not supported: the model reads only text", where,
                              refused[i]);
     if (qn_json_is(type, "text") && !json_is_string(json_object_get(block, "text")))
         return qn_refuse(refusal, 400, NULL, where, "%s: a block of the type 'text' has no text", where);
     return true;
 }
 
-/* Each text of a content, which is one, or blocks. Missing or null is empty. */
+/* Adds each text of a content: a string, or blocks. A missing or null content is empty. */
 static bool add_texts(qn_turns *turns, const json_t *content, const char *where, void (*add)(qn_turns *, const json_t *),
                       qn_refusal *refusal)
 {
@@ -95,8 +95,8 @@ static bool take_result(qn_turns *turns, const json_t *block, const char *where,
     return add_texts(turns, qn_field(block, "content"), where, add_result, refusal);
 }
 
-/* Results first: nothing may come between calls and them. Reminders beside results belong to the last one, as texts of the user
- * would make templates drop the reasoning before them. */
+/* Results come first, as nothing may separate them from their calls. Reminders next to results are added to the last
+ * result: as user texts they would make templates drop the reasoning before them. */
 static bool take_user(qn_turns *turns, const json_t *content, const char *where, qn_refusal *refusal)
 {
     bool has_results = false, has_texts = false;
@@ -188,15 +188,14 @@ static bool take_messages(qn_turns *turns, const json_t *body, qn_reading *readi
     for (size_t i = 0; i < n; i++)
         if (!take_message(turns, json_array_get(messages, i), i, refusal))
             return false;
-    return !qn_turns_ends_with_call(turns) ||
-           qn_refuse(
-               refusal, 400, NULL, "messages",
-               "'messages' ends with a tool_use, expected its tool_result, or an answer of texts alone, which is continued");
+    return !qn_turns_ends_with_call(turns) || qn_refuse(refusal, 400, NULL, "messages",
+                                                        "'messages' ends with a tool_use, expected its tool_result, or "
+                                                        "an answer of only texts, which is continued");
 }
 
 /* ---- Tools ---- */
 
-/* A tool without a schema is one that Anthropic's servers run, or whose schema only Anthropic's models know. */
+/* A tool without a schema is run by Anthropic's servers, or only Anthropic's models know its schema. */
 static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusal *refusal)
 {
     static const char *const fields[] = { "name", "description", "input_schema", "strict" }, *const names[] = {
@@ -219,7 +218,7 @@ static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusa
     return done;
 }
 
-/* is_skipped: there are tools, but none that the model could call. */
+/* is_skipped: the body has tools, but none that the model could call. */
 static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tools, bool is_skipped, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(choice, "type");
@@ -260,7 +259,7 @@ static bool take_tools(qn_anthropic *x, const json_t *body, qn_reading *reading,
 
 /* ---- Thinking, effort, format ---- */
 
-/* As Anthropic's servers: at least LEAST_BUDGET, and less than the answer may have. Counts of tokens have no max_tokens. */
+/* As on Anthropic's servers: at least LEAST_BUDGET, and less than max_tokens. Token counts have no max_tokens. */
 static bool take_budget(qn_anthropic *x, const json_t *thinking, qn_refusal *refusal)
 {
     static const char field[] = "thinking.budget_tokens";
@@ -290,7 +289,7 @@ static bool take_thinking_mode(qn_anthropic *x, const json_t *given, bool *think
     return !is_enabled || take_budget(x, given, refusal);
 }
 
-/* `output_format` is its older name. */
+/* `output_format` is the older name. */
 static bool take_format(qn_anthropic *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *older = qn_field(body, "output_format"), *newer = qn_field(qn_field(body, "output_config"), "format"),
@@ -326,7 +325,7 @@ static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading
 
 /* ---- All of it ---- */
 
-/* A thread is kept by the server: what continues one has no conversation. */
+/* A thread is stored on the server: a request that continues one has no conversation. */
 static bool check_thread(const json_t *body, qn_refusal *refusal)
 {
     return !qn_field(body, "thread") ||

@@ -1,9 +1,9 @@
-/* /v1/messages/count_tokens: the length of the prompt that a body of Messages makes. */
+/* /v1/messages/count_tokens: counts the tokens of the prompt that a body of Messages makes. */
 #include "protocol/anthropic.h"
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof(qn_anthropic), QN_OPENAI_CHAT, reading, refusal);
+    qn_text_exchange *x = qn_text_exchange_alloc(sizeof(qn_anthropic), QN_CHAT_EXCHANGE, reading, refusal);
     if (!x)
         return NULL;
     if (qn_openai_common(x, body, refusal) && qn_anthropic_conversation((qn_anthropic *)x, body, reading, refusal)) {
@@ -17,7 +17,7 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
     qn_json_open(out, '{');
-    qn_json_member_integer(out, "input_tokens", (int64_t)((const qn_openai *)exchange)->n_prompt);
+    qn_json_member_integer(out, "input_tokens", (int64_t)((const qn_text_exchange *)exchange)->n_prompt);
     qn_json_close(out, '}');
     return 200;
 }
@@ -31,9 +31,9 @@ const qn_protocol qn_anthropic_count = { .paths = paths,
                                          .id_prefix = "req_",
                                          .is_direct = true,
                                          .parse = parse,
-                                         .bind = qn_openai_bind_count,
+                                         .bind = qn_text_exchange_bind_count,
                                          .begin = qn_llama_begin,
-                                         .event = qn_openai_no_event,
+                                         .event = qn_text_exchange_no_event,
                                          .end = end,
                                          .fail = qn_anthropic_fail,
                                          .refuse = qn_anthropic_refuse,

@@ -1,5 +1,5 @@
-/* /v1/messages: what comes of a request as blocks of a message, at once or as a stream of events, in which each block is closed
- * before the next one begins. */
+/* /v1/messages: writes output as the content blocks of a message, at once or as a stream of events, in which each block
+ * ends before the next begins. */
 #include "protocol/anthropic.h"
 
 #include "text/json_scan.h"
@@ -8,7 +8,7 @@
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof(qn_anthropic), QN_OPENAI_CHAT, reading, refusal);
+    qn_text_exchange *x = qn_text_exchange_alloc(sizeof(qn_anthropic), QN_CHAT_EXCHANGE, reading, refusal);
     if (!x)
         return NULL;
     x->base.has_events = true;
@@ -27,16 +27,16 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
 void qn_anthropic_free(qn_exchange *exchange)
 {
     qn_bytes_free(&((qn_anthropic *)exchange)->blocks);
-    qn_openai_free(exchange);
+    qn_text_exchange_free(exchange);
 }
 
-/* A stream begins with the length of the prompt. A prompt that has no tokens is refused by the scheduler. */
+/* A stream begins with the length of the prompt. The scheduler refuses a prompt without tokens. */
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
     qn_anthropic *x = (qn_anthropic *)exchange;
-    if (!qn_openai_bind(&x->base, served, refusal))
+    if (!qn_text_exchange_bind(&x->base, served, refusal))
         return false;
-    if (exchange->is_stream && qn_openai_count_prompt(&x->base))
+    if (exchange->is_stream && qn_text_exchange_count_prompt(&x->base))
         x->base.n_prompt = 0;
     return true;
 }
@@ -88,7 +88,7 @@ void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out)
     qn_json_key(out, "request_id");
     if (refusal->id) {
         qn_json_string(out, "req_");
-        out->length -= !out->has_failed; /* the quote */
+        out->length -= !out->has_failed; /* its last quote */
         qn_bytes_add(out, refusal->id, strlen(refusal->id));
         qn_bytes_print(out, "\"");
     } else {
@@ -133,7 +133,7 @@ static void write_choice_usage(const qn_choice *choice, qn_bytes *out)
     write_usage(result->n_prompt, result->n_reused, result->n_generated, choice->n_reasoning, out);
 }
 
-/* Up to the inside of `content`. */
+/* Writes a message up to the inside of `content`. */
 static void open_message(const qn_anthropic *x, qn_bytes *out)
 {
     qn_json_open(out, '{');
@@ -143,7 +143,7 @@ static void open_message(const qn_anthropic *x, qn_bytes *out)
     qn_bytes_print(out, "\"");
     qn_json_member_string(out, "type", "message");
     qn_json_member_string(out, "role", "assistant");
-    qn_json_member_string(out, "model", qn_openai_model(&x->base));
+    qn_json_member_string(out, "model", qn_text_exchange_model(&x->base));
     qn_json_key(out, "content");
     qn_json_open(out, '[');
 }
@@ -159,12 +159,12 @@ static const char *stop_reason(const qn_choice *choice)
 static void write_stop(const qn_anthropic *x, const qn_choice *choice, qn_bytes *out)
 {
     qn_json_member_string(out, "stop_reason", choice ? stop_reason(choice) : NULL);
-    qn_json_member_string(out, "stop_sequence", choice ? qn_openai_stop(&x->base, choice) : NULL);
+    qn_json_member_string(out, "stop_sequence", choice ? qn_text_exchange_stop(&x->base, choice) : NULL);
 }
 
 /* ---- Events ---- */
 
-/* Up to the members after `type`. */
+/* Writes an event up to the member after `type`. */
 static void open_event(const char *name, qn_bytes *out)
 {
     qn_bytes_print(out, "event: %s\ndata: ", name);
@@ -225,7 +225,7 @@ static void write_text_block(qn_anthropic_block block, const char *text, size_t 
     qn_json_close(out, '}');
 }
 
-/* The input is an object in JSON. */
+/* `input` is a JSON object, as text. */
 static void write_tool_block(const qn_anthropic *x, size_t call, const char *name, size_t length, const char *input,
                              size_t n_input, qn_bytes *out)
 {
@@ -295,7 +295,7 @@ static void add_text(qn_anthropic *x, qn_anthropic_block block, const qn_output_
         send_delta(x, "text_delta", "text", event->text, event->length, out);
 }
 
-/* Arguments that are cut become an object of the members that another one follows: they are complete. */
+/* Makes arguments that were cut a valid object of the members that are complete: those followed by another one. */
 static void complete_input(qn_bytes *arguments)
 {
     size_t depth = 0, end = 0;
@@ -317,7 +317,7 @@ static void complete_input(qn_bytes *arguments)
     qn_bytes_add(arguments, end ? "}" : "{}", end ? 1 : 2);
 }
 
-/* A call that does not parse is text, as it would be in a stream that had not begun it. */
+/* A call that does not parse becomes text, as in a stream that had not begun it. */
 static void collect_call(qn_anthropic *x, const qn_output_event *event, qn_bytes *out)
 {
     qn_choice *choice = &x->base.choices[0];
@@ -365,7 +365,7 @@ static void take_output(qn_anthropic *x, const qn_output_event *event, qn_bytes 
 static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
 {
     qn_anthropic *x = (qn_anthropic *)exchange;
-    if (!qn_openai_take(&x->base, &x->base.choices[request], event, out))
+    if (!qn_text_exchange_take(&x->base, &x->base.choices[request], event, out))
         return;
     if (event->kind == QN_EXCHANGE_OUTPUT)
         take_output(x, event->output, out);
@@ -380,7 +380,7 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     qn_anthropic *x = (qn_anthropic *)exchange;
     qn_choice *choice = &x->base.choices[0];
     choice->text.has_failed = choice->text.has_failed || x->blocks.has_failed;
-    if (!qn_openai_check_end(&x->base, out))
+    if (!qn_text_exchange_check_end(&x->base, out))
         return x->base.refusal.status;
     if (!exchange->is_stream) {
         open_message(x, out);

@@ -1,4 +1,4 @@
-/* What all exchanges have: memory of their values, refusals of the scheduler, ids. */
+/* Functions for all exchanges: memory of their values, refusals of the scheduler, ids. */
 #include "protocol/json_body.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *re
     return false;
 }
 
-/* Failures that have the same answer before a request begins and after. False: it is none of these. */
+/* Refuses for failures that have the same answer before and after a request begins. False: another status. */
 static bool refuse_failure(qn_status status, const char *text, qn_refusal *refusal)
 {
     switch (status) {
@@ -43,7 +43,8 @@ void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t
         qn_refuse(refusal, 400, NULL, NULL, "%s", qn_error_text());
 }
 
-/* A grammar may turn out to be too ambiguous for masks after the answer has begun: QN_ERR_UNSUPPORTED is the client's error. */
+/* A grammar may prove too ambiguous for masks only after the answer has begun: QN_ERR_UNSUPPORTED is the client's
+ * error. */
 void qn_exchange_refuse_result(const qn_request_result *result, qn_refusal *refusal)
 {
     if (!refuse_failure(result->status, result->error, refusal))
@@ -56,7 +57,7 @@ void qn_exchange_answer_id(const qn_exchange *exchange, size_t request, char id[
     snprintf(id, QN_ANSWER_ID_BYTES, "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
 }
 
-/* Calls of one exchange have different ids, and so have those of different ones, of which some may become parts of one
+/* The ids of all calls differ, also those of different exchanges, as calls of several may become parts of one
  * conversation. */
 static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index, char id[QN_CALL_ID_BYTES])
 {

@@ -1,4 +1,4 @@
-/* The JSON of a body, read with limits, and its fields. */
+/* Reads the JSON of a body, within limits, and its fields. */
 #include "protocol/json_body.h"
 
 #include "base/memory.h"
@@ -17,7 +17,7 @@ enum { MAX_DEPTH = 128 };
 
 bool qn_reading_take(qn_reading *r, size_t bytes)
 {
-    enum { STEP = 16 << 10 }; /* so that few promises are made */
+    enum { STEP = 16 << 10 }; /* so that memory is reserved in few steps */
     size_t more;
     if (bytes > r->left) {
         const size_t lacks = bytes - r->left;
@@ -36,7 +36,7 @@ bool qn_reading_refuse(const qn_reading *r, qn_refusal *refusal)
 {
     if (!r->is_over || qn_account_refused(r->account) != QN_LIMIT_NONE)
         return qn_refuse_over(r->account, refusal);
-    return qn_refuse(refusal, 413, "request_too_large", NULL, "the body has more values than one of its length may have");
+    return qn_refuse(refusal, 413, "request_too_large", NULL, "the body has more values than a body of its length may have");
 }
 
 size_t qn_reading_end(qn_reading *r)
@@ -93,7 +93,7 @@ json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_re
     else if (!json)
         qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
     else if (!json_is_object(json))
-        qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", qn_json_type_name(json));
+        qn_refuse(refusal, 400, "invalid_json", NULL, "the body is %s, expected an object", qn_json_type_name(json));
     if (json_is_object(json) && qn_body_check_zeros(json, refusal))
         return json;
     json_decref(json);

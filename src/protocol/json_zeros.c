@@ -1,10 +1,10 @@
-/* U+0000 in strings of a body. Texts that a model reads have a length, and may have it. Names, ids, grammars, patterns and
- * all else are read up to a terminating zero: "a\u0000b" would be the name "a". */
+/* Checks for U+0000 in strings of a body. Texts that the model reads have a length and may have it. All other strings,
+ * such as names, ids, grammars and patterns, are read up to a terminating zero: "a\u0000b" would be the name "a". */
 #include "protocol/json_body.h"
 
 #include <string.h>
 
-/* Members whose strings are texts of a conversation or of a prompt, in arrays too. */
+/* Whether the strings of a member, also those in arrays, are texts of a conversation or prompt. */
 static bool is_text(const char *member)
 {
     static const char *const names[] = { "content",   "text",     "prompt", "input",     "instructions",      "system",
@@ -15,7 +15,7 @@ static bool is_text(const char *member)
     return false;
 }
 
-/* The object of a call's values, which templates print: of Chats and of Messages. */
+/* Whether a member is the object of a call's arguments, which templates print: of Chats and of Messages. */
 static bool is_values(const char *member, const json_t *value)
 {
     return json_is_object(value) && (!strcmp(member, "arguments") || !strcmp(member, "input"));

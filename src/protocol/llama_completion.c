@@ -1,4 +1,4 @@
-/* llama-server's /completion: texts that go on, in its own form of answers. */
+/* llama-server's /completion: continues texts; answers have its own form. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A field that is named more than once is there once; one with a longer path is in no answer. */
-static bool take_fields(qn_openai *x, const json_t *body, qn_refusal *refusal)
+/* Reads response_fields. Duplicates are dropped; a field with a longer path is in no answer. */
+static bool take_fields(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "response_fields");
     const size_t n = json_array_size(given);
@@ -33,7 +33,7 @@ static bool take_fields(qn_openai *x, const json_t *body, qn_refusal *refusal)
     return true;
 }
 
-static bool check(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool check(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     bool is_after = false;
     if (!qn_field_bool(body, "return_tokens", &x->has_tokens, refusal) || !take_fields(x, body, refusal) ||
@@ -47,10 +47,10 @@ static bool check(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_create(QN_LLAMA_COMPLETION, body, reading, refusal);
+    qn_text_exchange *x = qn_openai_create(QN_LLAMA_EXCHANGE, body, reading, refusal);
     if (!x || check(x, body, refusal))
         return x ? &x->base : NULL;
-    qn_openai_free(&x->base);
+    qn_text_exchange_free(&x->base);
     return NULL;
 }
 
@@ -62,8 +62,8 @@ static void write_number(const char *key, double value, qn_bytes *out)
     qn_json_number(out, value);
 }
 
-/* End tokens that are ignored have the bias null, -inf. */
-static void write_biases(const qn_openai *x, qn_bytes *out)
+/* End tokens that are ignored have the bias null, which stands for -inf. */
+static void write_biases(const qn_text_exchange *x, qn_bytes *out)
 {
     const uint32_t n_vocab = x->params.ignore_end ? qn_model_get_info(x->served->model)->n_vocab : 0;
     qn_json_key(out, "logit_bias");
@@ -81,7 +81,7 @@ static void write_biases(const qn_openai *x, qn_bytes *out)
     qn_json_close(out, ']');
 }
 
-static void write_breakers(const qn_openai *x, qn_bytes *out)
+static void write_breakers(const qn_text_exchange *x, qn_bytes *out)
 {
     size_t n;
     const char *const *texts = qn_openai_breakers(x, &n);
@@ -92,8 +92,8 @@ static void write_breakers(const qn_openai *x, qn_bytes *out)
     qn_json_close(out, ']');
 }
 
-/* What all choices have: it is written once. */
-static void write_shared_settings(const qn_openai *x, qn_bytes *out)
+/* Writes the settings that all choices share, once. */
+static void write_shared_settings(const qn_text_exchange *x, qn_bytes *out)
 {
     const qn_request_params *params = &x->params;
     const qn_sampling *s = &params->sampling;
@@ -133,15 +133,15 @@ static void write_shared_settings(const qn_openai *x, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-static void write_settings(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_settings(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_open(out, '{');
-    qn_json_member_integer(out, "seed", (int64_t)x->base.requests[index].sampling.seed); /* as bodies have it */
+    qn_json_member_integer(out, "seed", (int64_t)x->base.requests[index].sampling.seed); /* signed, as in bodies */
     qn_bytes_add(out, ",", 1);
     qn_bytes_add(out, x->settings.data, x->settings.length);
 }
 
-/* The end of a value that was written, from its first byte on. */
+/* The end of a written value that begins at `at`. */
 static size_t end_of_value(const char *text, size_t length, size_t at)
 {
     size_t depth = 0;
@@ -162,7 +162,8 @@ static size_t end_of_value(const char *text, size_t length, size_t at)
     return at;
 }
 
-/* A value of the members that a text has, whose keys are names: its offset, and its length; 0: there is none of this name. */
+/* Finds the value of a member in the members of a text, whose keys are plain names. Returns its length, 0: not found;
+ * *at is its offset. */
 static size_t find_value(const char *text, size_t length, const char *name, size_t *at)
 {
     const size_t n = strlen(name);
@@ -187,8 +188,8 @@ static bool begins_with(const char *path, const char *prefix)
 
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    qn_openai *x = (qn_openai *)exchange;
-    if (!qn_openai_bind(x, served, refusal))
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
+    if (!qn_text_exchange_bind(x, served, refusal))
         return false;
     write_shared_settings(x, &x->settings);
     for (size_t i = 0; !x->settings.has_failed && i < x->fields.n; i++) {
@@ -217,7 +218,7 @@ static const char *stop_type(const qn_choice *choice)
     return choice->result.is_stop_string ? "word" : "eos";
 }
 
-static void send_text(const qn_openai *x, size_t index, const char *text, size_t length, qn_bytes *out)
+static void send_text(const qn_text_exchange *x, size_t index, const char *text, size_t length, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     const size_t n = qn_choice_ready(choice);
@@ -243,101 +244,101 @@ static void send_text(const qn_openai *x, size_t index, const char *text, size_t
 
 /* ---- Members of the last object, the only one without a stream ---- */
 
-static void write_index(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_index(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     (void)x;
     qn_json_integer(out, (int64_t)index);
 }
 
-static void write_content(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_content(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     const qn_bytes *text = &x->choices[index].text;
     qn_json_text(out, text->data, text->length);
 }
 
-static void write_tokens(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_tokens(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     const qn_choice *choice = &x->choices[index];
     write_ids(choice, x->has_tokens ? choice->n_pending : 0, out);
 }
 
-static void write_slot(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_slot(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     (void)x;
     (void)index;
     qn_json_integer(out, -1);
 }
 
-static void write_stop(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_stop(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     (void)x;
     (void)index;
     qn_json_bool(out, true);
 }
 
-static void write_model(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_model(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     (void)index;
-    qn_json_string(out, qn_openai_model(x));
+    qn_json_string(out, qn_text_exchange_model(x));
 }
 
-static void write_predicted(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_predicted(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_integer(out, (int64_t)x->choices[index].result.n_generated);
 }
 
-static void write_evaluated(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_evaluated(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_integer(out, (int64_t)x->choices[index].result.n_prompt);
 }
 
-static void write_prompt(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_prompt(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     const qn_bytes *prompt = qn_openai_prompt_json(x, index);
     qn_bytes_add(out, prompt->data, prompt->length);
 }
 
-static void write_new_line(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_new_line(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_bool(out, x->choices[index].has_new_line);
 }
 
-static void write_truncated(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_truncated(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_bool(out, x->choices[index].result.finish == QN_FINISH_CONTEXT);
 }
 
-static void write_stop_type(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_stop_type(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_string(out, stop_type(&x->choices[index]));
 }
 
-static void write_word(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_word(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
-    const char *word = qn_openai_stop(x, &x->choices[index]);
+    const char *word = qn_text_exchange_stop(x, &x->choices[index]);
     qn_json_string(out, word ? word : "");
 }
 
-static void write_cached(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_cached(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     const qn_request_result *result = &x->choices[index].result;
     qn_json_integer(out, (int64_t)(result->n_prompt + result->n_generated));
 }
 
-static void write_probabilities(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_probabilities(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     const qn_choice *choice = &x->choices[index];
     qn_openai_logprob_list(x, choice, choice->n_pending, out);
 }
 
-static void write_timings(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_timings(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_llama_write_timings(&x->choices[index], out);
 }
 
 typedef struct member {
     const char *name;
-    void (*write)(const qn_openai *x, size_t index, qn_bytes *out);
+    void (*write)(const qn_text_exchange *x, size_t index, qn_bytes *out);
 } member;
 
 static const member members[] = { { "index", write_index },
@@ -358,12 +359,12 @@ static const member members[] = { { "index", write_index },
                                   { "completion_probabilities", write_probabilities },
                                   { "timings", write_timings } };
 
-static bool has_member(const qn_openai *x, const member *m)
+static bool has_member(const qn_text_exchange *x, const member *m)
 {
     return m->write != write_probabilities || x->params.n_logprobs >= 0;
 }
 
-static void write_result(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_result(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_open(out, '{');
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
@@ -376,7 +377,7 @@ static void write_result(const qn_openai *x, size_t index, qn_bytes *out)
 
 /* ---- Chosen fields ---- */
 
-static void write_timing(const qn_openai *x, size_t index, const char *path, qn_bytes *out)
+static void write_timing(const qn_text_exchange *x, size_t index, const char *path, qn_bytes *out)
 {
     qn_bytes timings = { .account = x->base.account };
     size_t at, n;
@@ -389,8 +390,8 @@ static void write_timing(const qn_openai *x, size_t index, const char *path, qn_
     qn_bytes_free(&timings);
 }
 
-/* "a/b" is the member b of a. */
-static void write_field(const qn_openai *x, size_t index, const qn_llama_field *field, qn_bytes *out)
+/* The path "a/b" is the member b of a. */
+static void write_field(const qn_text_exchange *x, size_t index, const qn_llama_field *field, qn_bytes *out)
 {
     const char *const path = field->path;
     if (field->length) {
@@ -408,8 +409,8 @@ static void write_field(const qn_openai *x, size_t index, const qn_llama_field *
         }
 }
 
-/* A result with the fields of response_fields alone, which are named by their paths. */
-static void write_chosen(const qn_openai *x, size_t index, qn_bytes *out)
+/* Writes a result with only the fields of response_fields, named by their paths. */
+static void write_chosen(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_json_open(out, '{');
     for (size_t i = 0; i < x->fields.n; i++)
@@ -417,7 +418,7 @@ static void write_chosen(const qn_openai *x, size_t index, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-static void write_answer(const qn_openai *x, size_t index, qn_bytes *out)
+static void write_answer(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     if (x->fields.is_given)
         write_chosen(x, index, out);
@@ -429,8 +430,8 @@ static void write_answer(const qn_openai *x, size_t index, qn_bytes *out)
 
 static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
 {
-    qn_openai *x = (qn_openai *)exchange;
-    if (!qn_openai_take(x, &x->choices[request], event, out))
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
+    if (!qn_text_exchange_take(x, &x->choices[request], event, out))
         return;
     if (event->kind == QN_EXCHANGE_TEXT && !x->base.is_stream) {
         qn_bytes_add(&x->choices[request].text, event->text, event->length);
@@ -445,9 +446,9 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
 
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
-    qn_openai *x = (qn_openai *)exchange;
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
     const bool is_list = x->base.n_requests > 1;
-    if (!qn_openai_check_end(x, out))
+    if (!qn_text_exchange_check_end(x, out))
         return x->refusal.status;
     if (x->base.is_stream)
         return 200;
@@ -473,4 +474,4 @@ const qn_protocol qn_llama_completion = { .paths = paths,
                                           .end = end,
                                           .fail = qn_openai_fail,
                                           .refuse = qn_openai_refuse,
-                                          .free = qn_openai_free };
+                                          .free = qn_text_exchange_free };

@@ -1,24 +1,24 @@
-/* llama-server's /tokenize, /detokenize and /apply-template: answers without requests. They wait for their client as a whole, so
- * they have a limit of their own. */
+/* llama-server's /tokenize, /detokenize and /apply-template: answers without scheduler requests. An answer waits for
+ * its client as a whole, so it has its own limit of length. */
 #include "protocol/openai.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Of an answer, beside what it was asked about. */
+/* Bytes of an answer, in addition to those that its body asks for. */
 enum { MAX_ANSWER = 16 << 20 };
 
-typedef struct text_exchange {
+typedef struct direct_exchange {
     qn_exchange base;
-    json_t *model, *given; /* references: what base.model points into; what bind reads, until then */
+    json_t *model, *given; /* references: the string that base.model points into; bind's input, until then */
     qn_prompt tokens;      /* of /detokenize */
     bool has_bos, has_special, has_pieces;
     qn_bytes answer;
-} text_exchange;
+} direct_exchange;
 
 static void free_text(qn_exchange *exchange)
 {
-    text_exchange *x = (text_exchange *)exchange;
+    direct_exchange *x = (direct_exchange *)exchange;
     qn_bytes_free(&x->answer);
     json_decref(x->base.conversation);
     json_decref(x->model);
@@ -27,10 +27,10 @@ static void free_text(qn_exchange *exchange)
     free(x);
 }
 
-/* `model` is no field of llama-server's, but names one of several. */
-static text_exchange *create(const json_t *body, json_t *given, qn_account *account, qn_refusal *refusal)
+/* `model` is not a field of llama-server's: it names one of several models. */
+static direct_exchange *create(const json_t *body, json_t *given, qn_account *account, qn_refusal *refusal)
 {
-    text_exchange *x = calloc(1, sizeof *x);
+    direct_exchange *x = calloc(1, sizeof *x);
     if (!x) {
         qn_refuse_memory(refusal);
         return NULL;
@@ -50,10 +50,10 @@ static bool refuse_text(const char *field, qn_refusal *refusal)
     return qn_refuse(refusal, 400, "unsupported", field, "%s", qn_error_text());
 }
 
-/* The answer is an object with one member. */
+/* Begins an answer, an object with one member. */
 static qn_bytes *open_answer(qn_exchange *exchange, const char *key)
 {
-    qn_bytes *out = &((text_exchange *)exchange)->answer;
+    qn_bytes *out = &((direct_exchange *)exchange)->answer;
     qn_json_open(out, '{');
     qn_json_key(out, key);
     return out;
@@ -64,10 +64,10 @@ static bool refuse_long(size_t most, qn_refusal *refusal)
     return qn_refuse(refusal, 413, "answer_too_large", NULL, "the answer is longer than %zu bytes", most);
 }
 
-/* False: refused. */
+/* Ends an answer. False: refused. */
 static bool close_answer(qn_exchange *exchange, size_t most, qn_refusal *refusal)
 {
-    text_exchange *x = (text_exchange *)exchange;
+    direct_exchange *x = (direct_exchange *)exchange;
     qn_json_close(&x->answer, '}');
     json_decref(x->given);
     x->given = NULL;
@@ -90,7 +90,7 @@ static qn_exchange *parse_tokenize(json_t *body, qn_reading *reading, qn_refusal
         !qn_field_bool(body, "parse_special", &has_special, refusal) ||
         !qn_field_bool(body, "with_pieces", &has_pieces, refusal))
         return NULL;
-    text_exchange *x = create(body, content, reading->account, refusal);
+    direct_exchange *x = create(body, content, reading->account, refusal);
     if (!x)
         return NULL;
     x->has_bos = has_bos;
@@ -99,7 +99,7 @@ static qn_exchange *parse_tokenize(json_t *body, qn_reading *reading, qn_refusal
     return &x->base;
 }
 
-/* A piece that is no text is a list of its bytes. */
+/* A piece that is not valid text is written as a list of its bytes. */
 static void write_piece(const qn_model *model, qn_token token, qn_bytes *out)
 {
     const char *bytes = "";
@@ -121,7 +121,7 @@ static void write_piece(const qn_model *model, qn_token token, qn_bytes *out)
 
 static bool bind_tokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    const text_exchange *x = (const text_exchange *)exchange;
+    const direct_exchange *x = (const direct_exchange *)exchange;
     qn_token *tokens;
     size_t n;
     if (qn_tokenize(served->model, json_string_value(x->given), json_string_length(x->given), x->has_special, x->has_bos,
@@ -150,7 +150,7 @@ static qn_exchange *parse_detokenize(json_t *body, qn_reading *reading, qn_refus
         qn_refuse_type(refusal, "tokens", tokens, "an array of token ids");
         return NULL;
     }
-    text_exchange *x = create(body, NULL, reading->account, refusal);
+    direct_exchange *x = create(body, NULL, reading->account, refusal);
     if (!x)
         return NULL;
     x->base.is_read = true;
@@ -162,7 +162,7 @@ static qn_exchange *parse_detokenize(json_t *body, qn_reading *reading, qn_refus
 
 static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    const qn_prompt *tokens = &((const text_exchange *)exchange)->tokens;
+    const qn_prompt *tokens = &((const direct_exchange *)exchange)->tokens;
     const size_t most = MAX_ANSWER + tokens->n * sizeof *tokens->tokens;
     qn_bytes text = { .account = exchange->account };
     for (size_t i = 0; i < tokens->n && text.length <= most; i++) {
@@ -189,7 +189,7 @@ static qn_exchange *parse_template(json_t *body, qn_reading *reading, qn_refusal
     if (!qn_openai_take_functions(body, &has_functions, reading, refusal))
         return NULL;
     json_t *conversation = qn_openai_conversation(body, reading, refusal);
-    text_exchange *x = conversation ? create(body, NULL, reading->account, refusal) : NULL;
+    direct_exchange *x = conversation ? create(body, NULL, reading->account, refusal) : NULL;
     if (!x) {
         json_decref(conversation);
         return NULL;
@@ -227,7 +227,7 @@ static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_ref
 
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
-    qn_bytes *answer = &((text_exchange *)exchange)->answer;
+    qn_bytes *answer = &((direct_exchange *)exchange)->answer;
     qn_bytes_free(out);
     *out = *answer;
     *answer = (qn_bytes){ 0 };
@@ -244,7 +244,7 @@ static void fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out
 #define TEXT_PROTOCOL(paths_, parse_, bind_)                                                                                   \
     {                                                                                                                          \
         .paths = paths_, .keep_alive = ":\n\n", .is_direct = true, .parse = parse_, .bind = bind_, .begin = qn_llama_begin,    \
-        .event = qn_openai_no_event, .end = end, .fail = fail, .refuse = qn_openai_refuse, .free = free_text                   \
+        .event = qn_text_exchange_no_event, .end = end, .fail = fail, .refuse = qn_openai_refuse, .free = free_text            \
     }
 
 static const char *const tokenize_paths[] = { "/tokenize", NULL }, *const detokenize_paths[] = { "/detokenize", NULL },

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* llama-server's: where reasoning goes, and how many tokens it may take. */
-static bool take_reasoning(qn_openai *x, const json_t *body, qn_refusal *refusal)
+/* llama-server's fields: where reasoning goes, and how many tokens it may have. */
+static bool take_reasoning(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     static const char *const formats[] = { "none", "auto", "deepseek", "deepseek-legacy" };
     const json_t *given = qn_field(body, "reasoning_format");
@@ -20,10 +20,10 @@ static bool take_reasoning(qn_openai *x, const json_t *body, qn_refusal *refusal
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     bool has_functions;
-    qn_openai *x = NULL;
+    qn_text_exchange *x = NULL;
     if (!qn_openai_take_functions(body, &has_functions, reading, refusal))
         return NULL;
-    x = qn_openai_create(QN_OPENAI_CHAT, body, reading, refusal);
+    x = qn_openai_create(QN_CHAT_EXCHANGE, body, reading, refusal);
     if (x)
         x->base.conversation = qn_openai_conversation(body, reading, refusal);
     if (x && x->base.conversation && take_reasoning(x, body, refusal)) {
@@ -34,24 +34,24 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
     if (has_functions)
         qn_openai_name_functions(refusal);
     if (x)
-        qn_openai_free(&x->base);
+        qn_text_exchange_free(&x->base);
     return NULL;
 }
 
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    return qn_openai_bind((qn_openai *)exchange, served, refusal);
+    return qn_text_exchange_bind((qn_text_exchange *)exchange, served, refusal);
 }
 
 /* ---- Chunks ---- */
 
-static void open_object(const qn_openai *x, const char *object, qn_bytes *out)
+static void open_object(const qn_text_exchange *x, const char *object, qn_bytes *out)
 {
     qn_openai_open(x, "chatcmpl-", object, out);
 }
 
-/* Up to the inside of `delta`. */
-static void open_chunk(const qn_openai *x, size_t index, qn_bytes *out)
+/* Writes a chunk up to the inside of `delta`. */
+static void open_chunk(const qn_text_exchange *x, size_t index, qn_bytes *out)
 {
     qn_bytes_print(out, "data: ");
     open_object(x, "chat.completion.chunk", out);
@@ -63,8 +63,8 @@ static void open_chunk(const qn_openai *x, size_t index, qn_bytes *out)
     qn_json_open(out, '{');
 }
 
-/* From the end of `delta`, with the log probabilities of n tokens that have come since the last chunk. */
-static void close_chunk(const qn_openai *x, qn_choice *choice, size_t n, const char *finish_reason, qn_bytes *out)
+/* Writes a chunk from the end of `delta` on, with the log probabilities of the n tokens since the last chunk. */
+static void close_chunk(const qn_text_exchange *x, qn_choice *choice, size_t n, const char *finish_reason, qn_bytes *out)
 {
     qn_json_close(out, '}');
     qn_json_key(out, "logprobs");
@@ -85,7 +85,7 @@ static void close_chunk(const qn_openai *x, qn_choice *choice, size_t n, const c
     qn_bytes_print(out, "}\n\n");
 }
 
-static void send_text(const qn_openai *x, size_t index, const char *key, const char *text, size_t length, qn_bytes *out)
+static void send_text(const qn_text_exchange *x, size_t index, const char *key, const char *text, size_t length, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     open_chunk(x, index, out);
@@ -94,7 +94,7 @@ static void send_text(const qn_openai *x, size_t index, const char *key, const c
     close_chunk(x, choice, qn_choice_ready(choice), NULL, out);
 }
 
-/* The members of a call's function: the first chunk has its name, others continue its arguments. */
+/* The members of `function`: the name in a call's first chunk, then pieces of its arguments. */
 static void write_function(const qn_output_event *event, qn_bytes *out)
 {
     const bool is_first = event->kind == QN_OUTPUT_CALL_BEGIN;
@@ -108,8 +108,8 @@ static void write_function(const qn_output_event *event, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-/* The first chunk has its id, too. */
-static void write_call(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
+/* A call's first chunk also has its id. */
+static void write_call(const qn_text_exchange *x, size_t index, const qn_output_event *event, qn_bytes *out)
 {
     char id[QN_CALL_ID_BYTES];
     qn_json_key(out, "tool_calls");
@@ -127,7 +127,7 @@ static void write_call(const qn_openai *x, size_t index, const qn_output_event *
     qn_json_close(out, ']');
 }
 
-static void send_call(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
+static void send_call(const qn_text_exchange *x, size_t index, const qn_output_event *event, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     open_chunk(x, index, out);
@@ -142,7 +142,7 @@ static void send_call(const qn_openai *x, size_t index, const qn_output_event *e
 
 static void begin(qn_exchange *exchange, qn_bytes *out)
 {
-    const qn_openai *x = (const qn_openai *)exchange;
+    const qn_text_exchange *x = (const qn_text_exchange *)exchange;
     for (size_t i = 0; x->base.is_stream && i < x->base.n_requests; i++) {
         open_chunk(x, i, out);
         qn_json_member_string(out, "role", "assistant");
@@ -153,8 +153,8 @@ static void begin(qn_exchange *exchange, qn_bytes *out)
 
 /* ---- Events ---- */
 
-/* A text of the answer, sent or collected. */
-static void add_text(const qn_openai *x, size_t index, bool is_reasoning, const char *text, size_t length, qn_bytes *out)
+/* Sends or collects a text of the answer. */
+static void add_text(const qn_text_exchange *x, size_t index, bool is_reasoning, const char *text, size_t length, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     if (x->base.is_stream)
@@ -163,7 +163,7 @@ static void add_text(const qn_openai *x, size_t index, bool is_reasoning, const 
         qn_bytes_add(is_reasoning ? &choice->reasoning : &choice->text, text, length);
 }
 
-static void add_tag(const qn_openai *x, size_t index, bool is_reasoning, qn_bytes *out)
+static void add_tag(const qn_text_exchange *x, size_t index, bool is_reasoning, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     const char *const tag = is_reasoning ? "<think>" : "</think>";
@@ -173,8 +173,8 @@ static void add_tag(const qn_openai *x, size_t index, bool is_reasoning, qn_byte
     add_text(x, index, false, tag, strlen(tag), out);
 }
 
-/* A call that is cut has the arguments so far, as in a stream. What does not parse is text. */
-static void collect_call(const qn_openai *x, size_t index, const qn_output_event *event)
+/* A call that was cut has the arguments so far, as in a stream. A call that does not parse is text. */
+static void collect_call(const qn_text_exchange *x, size_t index, const qn_output_event *event)
 {
     qn_choice *choice = &x->choices[index];
     char id[QN_CALL_ID_BYTES];
@@ -204,10 +204,11 @@ static bool is_of_call(const qn_output_event *event)
     return event->kind != QN_OUTPUT_REASONING && event->kind != QN_OUTPUT_CONTENT;
 }
 
-static void take_output(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
+static void take_output(const qn_text_exchange *x, size_t index, const qn_output_event *event, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
-    if (x->has_functions && is_of_call(event) && event->call) { /* there is one `function_call`: another is text, or cut */
+    /* There is only one `function_call`: a second call is text, or dropped if it was cut. */
+    if (x->has_functions && is_of_call(event) && event->call) {
         if (event->kind == QN_OUTPUT_CALL_END && event->call_end != QN_OUTPUT_CUT)
             add_text(x, index, false, event->text, event->length, out);
         return;
@@ -229,7 +230,7 @@ static void take_output(const qn_openai *x, size_t index, const qn_output_event 
         qn_bytes_add(event->kind == QN_OUTPUT_CALL_BEGIN ? &choice->name : &choice->arguments, event->text, event->length);
 }
 
-static const char *finish_reason(const qn_openai *x, const qn_choice *choice)
+static const char *finish_reason(const qn_text_exchange *x, const qn_choice *choice)
 {
     const char *reason = qn_finish_reason(choice);
     return x->has_functions && !strcmp(reason, "tool_calls") ? "function_call" : reason;
@@ -237,9 +238,9 @@ static const char *finish_reason(const qn_openai *x, const qn_choice *choice)
 
 static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
 {
-    qn_openai *x = (qn_openai *)exchange;
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
     qn_choice *choice = &x->choices[request];
-    if (!qn_openai_take(x, choice, event, out))
+    if (!qn_text_exchange_take(x, choice, event, out))
         return;
     if (event->kind == QN_EXCHANGE_OUTPUT) {
         take_output(x, request, event->output, out);
@@ -254,7 +255,7 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
 
 /* ---- The end ---- */
 
-static void write_message(const qn_openai *x, const qn_choice *choice, qn_bytes *out)
+static void write_message(const qn_text_exchange *x, const qn_choice *choice, qn_bytes *out)
 {
     qn_json_key(out, "message");
     qn_json_open(out, '{');
@@ -279,7 +280,7 @@ static void write_message(const qn_openai *x, const qn_choice *choice, qn_bytes 
     qn_json_close(out, '}');
 }
 
-static void write_body(const qn_openai *x, qn_bytes *out)
+static void write_body(const qn_text_exchange *x, qn_bytes *out)
 {
     open_object(x, "chat.completion", out);
     qn_json_key(out, "choices");
@@ -301,7 +302,7 @@ static void write_body(const qn_openai *x, qn_bytes *out)
     qn_openai_close(x, out);
 }
 
-static void write_usage_chunk(const qn_openai *x, qn_bytes *out)
+static void write_usage_chunk(const qn_text_exchange *x, qn_bytes *out)
 {
     qn_bytes_print(out, "data: ");
     open_object(x, "chat.completion.chunk", out);
@@ -314,8 +315,8 @@ static void write_usage_chunk(const qn_openai *x, qn_bytes *out)
 
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
-    qn_openai *x = (qn_openai *)exchange;
-    if (!qn_openai_check_end(x, out))
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
+    if (!qn_text_exchange_check_end(x, out))
         return x->refusal.status;
     if (!x->base.is_stream)
         write_body(x, out);
@@ -337,4 +338,4 @@ const qn_protocol qn_openai_chat = { .paths = paths,
                                      .end = end,
                                      .fail = qn_openai_fail,
                                      .refuse = qn_openai_refuse,
-                                     .free = qn_openai_free };
+                                     .free = qn_text_exchange_free };

@@ -1,4 +1,4 @@
-/* A choice of an answer: which tokens belong to the text that has come, and how many there were of what. */
+/* A choice of an answer: which tokens belong to the text so far, and counts of tokens. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"
@@ -35,7 +35,7 @@ static size_t count_characters(const char *text, size_t length)
 
 /* ---- Tokens ---- */
 
-/* For half as many tokens again. */
+/* Reserves memory for half again as many tokens. */
 static qn_status promise(qn_choice *choice, bool has_logprobs)
 {
     enum { LEAST = 16 };
@@ -61,7 +61,7 @@ static qn_status keep(qn_choice *choice, qn_token token, const qn_logprobs *logp
         choice->logprobs[choice->n_pending] = *logprobs;
     }
     choice->tokens[choice->n_pending++] = (qn_choice_token){ token, choice->n_characters };
-    /* Ids beyond the tokeniser's have no text. */
+    /* Token ids beyond the tokeniser's vocabulary have no text. */
     if (!qn_token_is_special(model, token) && qn_token_piece(model, token, &bytes, &n) == QN_OK)
         QN_TRY(qn_utf8_stream_feed(&choice->stream, bytes, n, &text, &length));
     choice->n_characters += count_characters(text, length);
@@ -115,8 +115,8 @@ void qn_choice_take_text(qn_choice *choice, const char *text, size_t length)
     choice->n_since = 0;
 }
 
-/* Of the tokens between reasoning and the next event one ends the reasoning; the others are delimiters of a call, or brought the
- * event. */
+/* Of the tokens between reasoning and the next event, one ends the reasoning; the others are delimiters of a call, or
+ * the event's own. */
 static void count_reasoning(qn_choice *choice, bool is_reasoning)
 {
     if (is_reasoning)

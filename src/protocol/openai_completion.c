@@ -1,7 +1,7 @@
-/* /v1/completions: texts that go on, answered at once or as a stream of chunks. */
+/* /v1/completions: texts that are continued, answered at once or as a stream of chunks. */
 #include "protocol/openai.h"
 
-static bool check(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool check(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *suffix = qn_field(body, "suffix");
     if (suffix && !(json_is_string(suffix) && !json_string_length(suffix)))
@@ -15,29 +15,29 @@ static bool check(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_create(QN_OPENAI_COMPLETION, body, reading, refusal);
+    qn_text_exchange *x = qn_openai_create(QN_COMPLETION_EXCHANGE, body, reading, refusal);
     if (!x || check(x, body, refusal))
         return x ? &x->base : NULL;
-    qn_openai_free(&x->base);
+    qn_text_exchange_free(&x->base);
     return NULL;
 }
 
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    qn_openai *x = (qn_openai *)exchange;
-    return qn_openai_bind(x, served, refusal) && (!x->is_echo || qn_openai_check_repeats(x, 0, refusal));
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
+    return qn_text_exchange_bind(x, served, refusal) && (!x->is_echo || qn_openai_check_repeats(x, 0, refusal));
 }
 
 /* ---- Chunks ---- */
 
-static void open_object(const qn_openai *x, qn_bytes *out)
+static void open_object(const qn_text_exchange *x, qn_bytes *out)
 {
     qn_openai_open(x, "cmpl-", "text_completion", out);
     qn_json_key(out, "choices");
     qn_json_open(out, '[');
 }
 
-/* A text, with the prompt before it: a string of JSON that is there already. */
+/* Writes a text, after its prompt if that is repeated; `prompt` is a JSON string. */
 static void write_text(const qn_bytes *prompt, const char *text, size_t length, qn_bytes *out)
 {
     if (prompt)
@@ -48,8 +48,8 @@ static void write_text(const qn_bytes *prompt, const char *text, size_t length, 
     qn_bytes_add(out, "\"", 1);
 }
 
-static void write_choice(const qn_openai *x, size_t index, const qn_bytes *prompt, const char *text, size_t length, size_t n,
-                         const char *finish_reason, qn_bytes *out)
+static void write_choice(const qn_text_exchange *x, size_t index, const qn_bytes *prompt, const char *text, size_t length,
+                         size_t n, const char *finish_reason, qn_bytes *out)
 {
     const qn_choice *choice = &x->choices[index];
     qn_json_open(out, '{');
@@ -65,7 +65,7 @@ static void write_choice(const qn_openai *x, size_t index, const qn_bytes *promp
     qn_json_close(out, '}');
 }
 
-static void send_chunk(const qn_openai *x, size_t index, const qn_bytes *prompt, const char *text, size_t length,
+static void send_chunk(const qn_text_exchange *x, size_t index, const qn_bytes *prompt, const char *text, size_t length,
                        const char *finish_reason, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
@@ -84,7 +84,7 @@ static void send_chunk(const qn_openai *x, size_t index, const qn_bytes *prompt,
     qn_bytes_print(out, "}\n\n");
 }
 
-static void add_text(const qn_openai *x, size_t index, const char *text, size_t length, qn_bytes *out)
+static void add_text(const qn_text_exchange *x, size_t index, const char *text, size_t length, qn_bytes *out)
 {
     if (x->base.is_stream)
         send_chunk(x, index, NULL, text, length, NULL, out);
@@ -94,16 +94,16 @@ static void add_text(const qn_openai *x, size_t index, const char *text, size_t 
 
 static void begin(qn_exchange *exchange, qn_bytes *out)
 {
-    const qn_openai *x = (const qn_openai *)exchange;
+    const qn_text_exchange *x = (const qn_text_exchange *)exchange;
     for (size_t i = 0; x->is_echo && x->base.is_stream && i < x->base.n_requests; i++)
         send_chunk(x, i, qn_openai_prompt_json(x, i), "", 0, NULL, out);
 }
 
 static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
 {
-    qn_openai *x = (qn_openai *)exchange;
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
     qn_choice *choice = &x->choices[request];
-    if (!qn_openai_take(x, choice, event, out))
+    if (!qn_text_exchange_take(x, choice, event, out))
         return;
     if (event->kind == QN_EXCHANGE_TEXT)
         add_text(x, request, event->text, event->length, out);
@@ -115,9 +115,9 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
 
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
-    qn_openai *x = (qn_openai *)exchange;
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
     const bool is_stream = x->base.is_stream;
-    if (!qn_openai_check_end(x, out))
+    if (!qn_text_exchange_check_end(x, out))
         return x->refusal.status;
     if (!is_stream || x->has_usage) {
         qn_bytes_print(out, "%s", is_stream ? "data: " : "");
@@ -148,4 +148,4 @@ const qn_protocol qn_openai_completion = { .paths = paths,
                                            .end = end,
                                            .fail = qn_openai_fail,
                                            .refuse = qn_openai_refuse,
-                                           .free = qn_openai_free };
+                                           .free = qn_text_exchange_free };

@@ -1,4 +1,4 @@
-/* What answers may be: tool_choice, and how it goes together with the format of content. */
+/* Constraints of answers: tool_choice, and how it combines with the format of content. */
 #include "protocol/openai.h"
 
 #include <stdlib.h>
@@ -22,8 +22,8 @@ static bool holds(const json_t *list, const json_t *value)
     return i < json_array_size(list);
 }
 
-/* A tool that is named more than once is there once. */
-bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal)
+/* Duplicates among the allowed tools are dropped. */
+bool qn_openai_allow(qn_text_exchange *x, const json_t *allowed, qn_refusal *refusal)
 {
     const json_t *mode = json_object_get(allowed, "mode"), *named = json_object_get(allowed, "tools");
     json_t *all = x->tools.list, *list = json_array();
@@ -47,14 +47,14 @@ bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal)
                     qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names no function that is among the tools"));
 }
 
-void qn_openai_call(qn_openai *x, json_t *name)
+void qn_openai_call(qn_text_exchange *x, json_t *name)
 {
     x->tools.is_required = true;
     x->tools.called = json_incref(name);
     x->tools.name = json_is_string(name) ? json_string_value(name) : "";
 }
 
-static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_tools(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *choice = qn_field(body, "tool_choice");
     json_t *tools = qn_field(body, "tools"), *name = json_object_get(json_object_get(choice, "function"), "name");
@@ -78,11 +78,11 @@ static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
     return true;
 }
 
-bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal)
+bool qn_openai_check_tools(const qn_text_exchange *x, qn_refusal *refusal)
 {
     const qn_tools *tools = &x->tools;
     if (tools->is_required && !tools->list)
-        return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is there, expected tools");
+        return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is given, expected tools");
     if (tools->name && !find_tool(tools->list, tools->name))
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names %s",
                          *tools->name ? "a function that is not among the tools" : "no function, expected one of the tools");
@@ -101,14 +101,14 @@ static bool has_strict_tool(const json_t *tools)
     return false;
 }
 
-/* Where the grammar of a whole answer begins. One that continues a message has no reasoning before it. */
-static qn_grammar_when whole_answer(const qn_openai *x)
+/* Where the grammar of a whole answer begins. An answer that continues a message has no reasoning before it. */
+static qn_grammar_when whole_answer(const qn_text_exchange *x)
 {
     const bool continues = json_is_true(json_object_get(x->base.conversation, "continue_final_message"));
-    return x->kind == QN_OPENAI_CHAT && !continues ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
+    return x->kind == QN_CHAT_EXCHANGE && !continues ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
 }
 
-/* The schema of content that may come in place of calls. */
+/* The schema of content that may come instead of calls. */
 static void dump_format(const qn_format *f, qn_bytes *out)
 {
     if (f->source)
@@ -117,9 +117,9 @@ static void dump_format(const qn_format *f, qn_bytes *out)
         qn_bytes_print(out, "{\"type\":\"object\"}");
 }
 
-/* A call that is not required has a grammar from its opening on; with a format the answer has one from its beginning on. Where
- * there is none, as for schemas that are too large, it has none, unless a tool is strict. */
-static bool compile_calls(qn_openai *x, qn_refusal *refusal)
+/* The grammar of an optional call begins at its opening; with a format, the answer has a grammar from its beginning. If
+ * no grammar can be made, for example because schemas are too large, calls have none, unless a tool is strict. */
+static bool compile_calls(qn_text_exchange *x, qn_refusal *refusal)
 {
     const qn_tools *tools = &x->tools;
     const bool has_format = x->format.is_given && !tools->is_required;
@@ -151,16 +151,16 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
 
 /* ---- Both ---- */
 
-bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_reading *reading, qn_refusal *refusal)
+bool qn_openai_take_constraints(qn_text_exchange *x, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     if (!qn_openai_take_format(x, body, reading, refusal))
         return false;
-    return x->kind != QN_OPENAI_CHAT || (take_tools(x, body, refusal) && qn_openai_check_tools(x, refusal));
+    return x->kind != QN_CHAT_EXCHANGE || (take_tools(x, body, refusal) && qn_openai_check_tools(x, refusal));
 }
 
-bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal)
+bool qn_openai_constrain(qn_text_exchange *x, qn_refusal *refusal)
 {
-    if (x->tools.list && x->format.is_given) { /* what is wrong with the format is said as if it were alone */
+    if (x->tools.list && x->format.is_given) { /* a fault of the format is reported as without tools */
         if (!qn_openai_compile_format(x, refusal))
             return false;
         qn_grammar_free(x->params.grammar);

@@ -1,8 +1,8 @@
-/* /v1/responses/input_tokens, and the same of chats: the length of the prompt that a body makes. */
+/* /v1/responses/input_tokens and the same for chats: counts the tokens of the prompt that a body makes. */
 #include "protocol/openai.h"
 #include "protocol/responses.h"
 
-/* A body of the other path is one of this, and its stream is of no use. */
+/* A body of the other path is valid here; its `stream` is ignored. */
 static qn_exchange *without_stream(qn_exchange *exchange)
 {
     if (exchange)
@@ -34,16 +34,16 @@ static int end(qn_exchange *exchange, qn_bytes *out)
 {
     qn_json_open(out, '{');
     qn_json_member_string(out, "object", "response.input_tokens");
-    qn_json_member_integer(out, "input_tokens", (int64_t)((const qn_openai *)exchange)->n_prompt);
+    qn_json_member_integer(out, "input_tokens", (int64_t)((const qn_text_exchange *)exchange)->n_prompt);
     qn_json_close(out, '}');
     return 200;
 }
 
 #define COUNT_PROTOCOL(paths_, parse_, free_)                                                                                  \
     {                                                                                                                          \
-        .paths = paths_, .keep_alive = "", .is_direct = true, .parse = parse_, .bind = qn_openai_bind_count,                   \
-        .begin = qn_llama_begin, .event = qn_openai_no_event, .end = end, .fail = qn_openai_fail, .refuse = qn_openai_refuse,  \
-        .free = free_                                                                                                          \
+        .paths = paths_, .keep_alive = "", .is_direct = true, .parse = parse_, .bind = qn_text_exchange_bind_count,            \
+        .begin = qn_llama_begin, .event = qn_text_exchange_no_event, .end = end, .fail = qn_openai_fail,                       \
+        .refuse = qn_openai_refuse, .free = free_                                                                              \
     }
 
 static const char *const chat_paths[] = { "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", NULL },

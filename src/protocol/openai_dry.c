@@ -1,4 +1,4 @@
-/* DRY: its values in a body, and its breakers. */
+/* DRY: its fields in a body, and its breakers. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"
@@ -10,7 +10,7 @@ enum { MOST_LENGTH = 1000 };
 static const double MOST = 1e6;
 static const char BREAKERS[] = "dry_sequence_breakers";
 
-static bool take_breakers(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_breakers(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     static const char expected[] = "an array of strings that are neither empty nor have U+0000";
     json_t *given = qn_field(body, BREAKERS);
@@ -39,7 +39,7 @@ static bool take_breakers(qn_openai *x, const json_t *body, qn_refusal *refusal)
     return true;
 }
 
-bool qn_openai_take_dry(qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_take_dry(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
     int64_t length = -1, last_n = -2;
@@ -50,13 +50,13 @@ bool qn_openai_take_dry(qn_openai *x, const json_t *body, qn_refusal *refusal)
         !qn_field_integer(body, "dry_penalty_last_n", -1, INT32_MAX, &last_n, refusal))
         return false;
     if (s->dry_base < 1)
-        s->dry_base = NAN; /* as llama.cpp has it: the default */
+        s->dry_base = NAN; /* the default, as in llama.cpp */
     s->dry_allowed_length = (int)length;
     s->dry_penalty_last_n = (int)last_n;
     return take_breakers(x, body, refusal);
 }
 
-const char *const *qn_openai_breakers(const qn_openai *x, size_t *n)
+const char *const *qn_openai_breakers(const qn_text_exchange *x, size_t *n)
 {
     if (x->breakers || x->served->breakers) {
         *n = x->breakers ? x->n_breakers : x->served->n_breakers;
@@ -65,7 +65,7 @@ const char *const *qn_openai_breakers(const qn_openai *x, size_t *n)
     return qn_dry_default_breakers(n);
 }
 
-bool qn_openai_bind_dry(qn_openai *x, qn_refusal *refusal)
+bool qn_openai_bind_dry(qn_text_exchange *x, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
     size_t n;

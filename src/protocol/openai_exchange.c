@@ -1,4 +1,4 @@
-/* Exchanges of OpenAI's form: their life, what comes of requests, refusals. */
+/* Exchanges of generated text: lifetime, requests, output, refusals. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"
@@ -7,9 +7,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, qn_reading *reading, qn_refusal *refusal)
+qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x;
+    qn_text_exchange *x;
     if (qn_alloc(&x, 1, size, "a request")) {
         qn_refuse_memory(refusal);
         return NULL;
@@ -23,17 +23,17 @@ qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, qn_reading *reading
     return x;
 }
 
-qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal)
+qn_text_exchange *qn_openai_create(qn_text_exchange_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof *x, kind, reading, refusal);
+    qn_text_exchange *x = qn_text_exchange_alloc(sizeof *x, kind, reading, refusal);
     if (!x || (qn_openai_params(x, body, refusal) && qn_openai_take_constraints(x, body, reading, refusal)))
         return x;
-    qn_openai_free(&x->base);
+    qn_text_exchange_free(&x->base);
     return NULL;
 }
 
-/* What only bind needs. The references would else be as large as the body for the life of the answer. */
-static void release_body(qn_openai *x)
+/* Releases the values that only bind needs: kept, they could be as large as the body until the answer ends. */
+static void release_body(qn_text_exchange *x)
 {
     json_t **const parts[] = { &x->base.conversation, &x->biases,     &x->prompt,
                                &x->format.source,     &x->tools.list, &x->tools.called };
@@ -44,9 +44,9 @@ static void release_body(qn_openai *x)
     }
 }
 
-void qn_openai_free(qn_exchange *exchange)
+void qn_text_exchange_free(qn_exchange *exchange)
 {
-    qn_openai *x = (qn_openai *)exchange;
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
     qn_grammar_free(x->params.grammar);
     release_body(x);
     qn_free(x->stop);
@@ -74,15 +74,16 @@ void qn_openai_free(qn_exchange *exchange)
 
 /* ---- Requests ---- */
 
-/* Choices of one prompt differ; those of equal prompts do not. */
+/* Choices of one prompt have different seeds; choices of equal prompts have the same. */
 static uint64_t seed_of(uint64_t seed, size_t choice)
 {
     const uint64_t number = choice;
     return choice ? XXH64(&number, sizeof number, seed) : seed;
 }
 
-/* The last use of the body's values. The scheduler has the text, too, and what the template makes of it; all choices share them. */
-bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal)
+/* The last use of the body's values. The scheduler keeps this text, and the template's text made of it; all choices
+ * share both. */
+bool qn_text_exchange_dump_conversation(qn_text_exchange *x, qn_refusal *refusal)
 {
     enum { COPIES = 2 };
     qn_json_dump(x->base.conversation, &x->conversation);
@@ -95,24 +96,25 @@ bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal)
     return true;
 }
 
-qn_status qn_openai_count_prompt(qn_openai *x)
+qn_status qn_text_exchange_count_prompt(qn_text_exchange *x)
 {
     return qn_conversation_count(x->served->model, x->params.conversation, x->params.conversation_length, -1, &x->n_prompt);
 }
 
-bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
+bool qn_text_exchange_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    qn_openai *x = (qn_openai *)exchange;
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
     x->served = served;
-    if (!qn_openai_dump_conversation(x, refusal))
+    if (!qn_text_exchange_dump_conversation(x, refusal))
         return false;
-    const qn_status status = qn_openai_count_prompt(x);
+    const qn_status status = qn_text_exchange_count_prompt(x);
     return status == QN_OK ||
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
 }
 
-/* What n choices have until the answer ends, beside what their requests do: stop strings and breakers stay values of the body. */
-static bool promise_choices(const qn_openai *x, size_t n, qn_refusal *refusal)
+/* Reserves memory of n choices until the answer ends, besides that of requests: stop strings and breakers remain JSON
+ * values. */
+static bool promise_choices(const qn_text_exchange *x, size_t n, qn_refusal *refusal)
 {
     enum { VALUE_BYTES = 128 };
     size_t bytes = n * (sizeof *x->base.requests + sizeof *x->choices);
@@ -123,13 +125,13 @@ static bool promise_choices(const qn_openai *x, size_t n, qn_refusal *refusal)
     return qn_account_take(x->base.account, bytes) || qn_refuse_over(x->base.account, refusal);
 }
 
-bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
+bool qn_text_exchange_bind(qn_text_exchange *x, const qn_served *served, qn_refusal *refusal)
 {
     const bool is_chat = x->base.conversation;
     const size_t n_prompts = is_chat ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
     x->served = served;
     if (!qn_openai_bind_params(x, refusal) || !qn_openai_constrain(x, refusal) ||
-        !(is_chat ? qn_openai_dump_conversation : qn_openai_bind_prompts)(x, refusal))
+        !(is_chat ? qn_text_exchange_dump_conversation : qn_openai_bind_prompts)(x, refusal))
         return false;
     release_body(x);
     if (!promise_choices(x, n, refusal))
@@ -151,7 +153,7 @@ bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
     return true;
 }
 
-const char *qn_openai_model(const qn_openai *x)
+const char *qn_text_exchange_model(const qn_text_exchange *x)
 {
     if (x->served && x->served->name)
         return x->served->name;
@@ -162,7 +164,7 @@ const char *qn_openai_model(const qn_openai *x)
 
 /* ---- Answers ---- */
 
-void qn_openai_open(const qn_openai *x, const char *prefix, const char *object, qn_bytes *out)
+void qn_openai_open(const qn_text_exchange *x, const char *prefix, const char *object, qn_bytes *out)
 {
     qn_json_open(out, '{');
     qn_json_key(out, "id");
@@ -171,12 +173,12 @@ void qn_openai_open(const qn_openai *x, const char *prefix, const char *object, 
     qn_bytes_print(out, "\"");
     qn_json_member_string(out, "object", object);
     qn_json_member_integer(out, "created", x->base.created);
-    qn_json_member_string(out, "model", qn_openai_model(x));
+    qn_json_member_string(out, "model", qn_text_exchange_model(x));
     if (x->served->fingerprint)
         qn_json_member_string(out, "system_fingerprint", x->served->fingerprint);
 }
 
-void qn_openai_close(const qn_openai *x, qn_bytes *out)
+void qn_openai_close(const qn_text_exchange *x, qn_bytes *out)
 {
     qn_openai_usage(x, out);
     if (x->has_timings)
@@ -184,7 +186,7 @@ void qn_openai_close(const qn_openai *x, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-void qn_openai_no_event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
+void qn_text_exchange_no_event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
 {
     (void)exchange;
     (void)request;
@@ -198,7 +200,7 @@ void qn_llama_begin(qn_exchange *exchange, qn_bytes *out)
     (void)out;
 }
 
-const char *qn_openai_stop(const qn_openai *x, const qn_choice *choice)
+const char *qn_text_exchange_stop(const qn_text_exchange *x, const qn_choice *choice)
 {
     const size_t index = choice->result.stop_string;
     return choice->result.is_stop_string && index < x->params.n_stop ? x->stop[index] : NULL;
@@ -238,7 +240,7 @@ void qn_openai_refuse(const qn_refusal *refusal, qn_bytes *out)
 
 void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out)
 {
-    qn_openai *x = (qn_openai *)exchange;
+    qn_text_exchange *x = (qn_text_exchange *)exchange;
     x->base.has_failed = true;
     x->refusal = *refusal;
     if (!x->base.is_stream)
@@ -248,15 +250,15 @@ void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *
     qn_bytes_print(out, "\n\n");
 }
 
-/* ---- What comes of a request ---- */
+/* ---- Output ---- */
 
-/* Without log probabilities only /completion has use for tokens. */
-static bool keeps_tokens(const qn_openai *x)
+/* Without log probabilities only /completion needs tokens. */
+static bool keeps_tokens(const qn_text_exchange *x)
 {
     return x->params.n_logprobs >= 0 || x->has_tokens;
 }
 
-static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
+static bool take(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
 {
     switch (event->kind) {
     case QN_EXCHANGE_TOKEN:
@@ -273,7 +275,7 @@ static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event
     return false;
 }
 
-bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out)
+bool qn_text_exchange_take(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out)
 {
     qn_refusal refusal;
     if (x->base.has_failed)
@@ -284,7 +286,7 @@ bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *ev
     return false;
 }
 
-bool qn_openai_check_end(qn_openai *x, qn_bytes *out)
+bool qn_text_exchange_check_end(qn_text_exchange *x, qn_bytes *out)
 {
     for (size_t i = 0; !x->base.has_failed && i < x->base.n_requests; i++) {
         const qn_choice *c = &x->choices[i];

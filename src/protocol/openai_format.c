@@ -1,5 +1,5 @@
-/* The format of content: response_format, and what llama-server, vLLM and SGLang have in its place; how JSON is written. One
- * field alone says what an answer may be. */
+/* The format of content: response_format, and the fields of llama-server, vLLM and SGLang for it; how JSON is written.
+ * Only one field may set the format. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 
 /* ---- How JSON is written ---- */
 
-/* The place of a field's text in a list, which is an enumeration; as it is without the field. */
+/* The index of a field's text in `names`, which is the value of an enumeration; unchanged without the field. */
 static bool take_name(const json_t *body, const char *field, const char *const *names, const char *expected, int *which,
                       qn_refusal *refusal)
 {
@@ -21,7 +21,7 @@ static bool take_name(const json_t *body, const char *field, const char *const *
     return !given || qn_refuse_choice(refusal, field, given, expected);
 }
 
-static bool take_style(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_style(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     static const char *const spaces[] = { "default", "indent", "compact", "any", NULL }, *const orders[] = { "schema", "any",
                                                                                                              NULL };
@@ -36,7 +36,7 @@ static bool take_style(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 /* ---- Schemas ---- */
 
-bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
+bool qn_openai_take_schema(qn_text_exchange *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
 {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return qn_refuse_type(refusal, field, schema, "a JSON schema");
@@ -47,7 +47,8 @@ bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const c
     return true;
 }
 
-static bool take_response_format(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+static bool take_response_format(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading,
+                                 qn_refusal *refusal)
 {
     const json_t *type = json_object_get(given, "type"), *holder = json_object_get(given, "json_schema");
     json_t *schema = qn_field(given, "schema");
@@ -72,8 +73,8 @@ static bool take_response_format(qn_openai *x, json_t *given, const char *field,
                                  refusal);
 }
 
-/* A schema, which may be the text of one. */
-static bool take_schema(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+/* A schema, or the text of one. */
+static bool take_schema(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     if (!json_is_string(given))
         return qn_openai_take_schema(x, given, false, field, refusal);
@@ -81,12 +82,12 @@ static bool take_schema(qn_openai *x, json_t *given, const char *field, qn_readi
     if (!schema && reading->is_over)
         return qn_reading_refuse(reading, refusal);
     const bool done = schema ? qn_openai_take_schema(x, schema, false, field, refusal)
-                             : qn_refuse(refusal, 400, NULL, field, "'%s' is a text that is no JSON", field);
+                             : qn_refuse(refusal, 400, NULL, field, "'%s' is a string that is not JSON", field);
     json_decref(schema);
     return done;
 }
 
-static bool take_json(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+static bool take_json(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     (void)reading;
     if (!json_is_boolean(given))
@@ -98,43 +99,43 @@ static bool take_json(qn_openai *x, json_t *given, const char *field, qn_reading
 
 /* ---- Other languages ---- */
 
-static bool take_text(qn_openai *x, qn_grammar_kind kind, json_t *given, const char *field, qn_refusal *refusal)
+static bool take_text(qn_text_exchange *x, qn_grammar_kind kind, json_t *given, const char *field, qn_refusal *refusal)
 {
     if (!json_is_string(given) || !json_string_length(given))
-        return qn_refuse_type(refusal, field, given, "a text that is not empty");
+        return qn_refuse_type(refusal, field, given, "a string that is not empty");
     x->format = (qn_format){ .is_given = true, .kind = kind, .source = json_incref(given), .field = field };
     return true;
 }
 
-static bool take_regex(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+static bool take_regex(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     (void)reading;
     return take_text(x, QN_GRAMMAR_REGEX, given, field, refusal);
 }
 
-static bool take_grammar(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+static bool take_grammar(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     (void)reading;
     return take_text(x, QN_GRAMMAR_GBNF, given, field, refusal);
 }
 
-/* llama-server's clients send an empty one for none. */
-static bool take_gbnf(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+/* Clients of llama-server send an empty string for none. */
+static bool take_gbnf(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     const bool is_none = json_is_string(given) && !json_string_length(given);
     return is_none || take_grammar(x, given, field, reading, refusal);
 }
 
-static bool take_choice(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+static bool take_choice(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     const size_t n = json_array_size(given);
     (void)reading;
     if (!n)
-        return qn_refuse_type(refusal, field, given, "an array with at least one text");
+        return qn_refuse_type(refusal, field, given, "an array with at least one string");
     for (size_t i = 0; i < n; i++) {
         const json_t *choice = json_array_get(given, i);
         if (!json_is_string(choice) || strlen(json_string_value(choice)) != json_string_length(choice))
-            return qn_refuse_type(refusal, field, choice, "an array of texts without U+0000");
+            return qn_refuse_type(refusal, field, choice, "an array of strings without U+0000");
     }
     x->format = (qn_format){
         .is_given = true, .is_choice = true, .kind = QN_GRAMMAR_GBNF, .source = json_incref(given), .field = field
@@ -145,8 +146,8 @@ static bool take_choice(qn_openai *x, json_t *given, const char *field, qn_readi
 /* ---- Fields ---- */
 
 typedef struct format_field {
-    const char *name, *where; /* of a member, and in refusals */
-    bool (*take)(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal);
+    const char *name, *where; /* name of the member, and in refusals */
+    bool (*take)(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal);
 } format_field;
 
 static bool refuse_two(const char *first, const char *second, qn_refusal *refusal)
@@ -154,8 +155,9 @@ static bool refuse_two(const char *first, const char *second, qn_refusal *refusa
     return qn_refuse(refusal, 400, NULL, second, "'%s' is given with '%s', expected one of them", second, first);
 }
 
-/* The format of a field of an object, unless there is one of another. */
-static bool take_field(qn_openai *x, const json_t *object, const format_field *field, qn_reading *reading, qn_refusal *refusal)
+/* Takes the format from a field of an object; another field must not have set it. */
+static bool take_field(qn_text_exchange *x, const json_t *object, const format_field *field, qn_reading *reading,
+                       qn_refusal *refusal)
 {
     const qn_format before = x->format;
     json_t *given = qn_field(object, field->name);
@@ -170,8 +172,8 @@ static bool take_field(qn_openai *x, const json_t *object, const format_field *f
     return done && (!is_second || refuse_two(before.field, field->where, refusal));
 }
 
-/* vLLM's object, of one member, beside those that say what its libraries may do. */
-static bool take_structured(qn_openai *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+/* vLLM's object: one member sets the format; others, about its libraries, are ignored. */
+static bool take_structured(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     static const format_field members[] = { { "json", "structured_outputs.json", take_schema },
                                             { "json_object", "structured_outputs.json_object", take_json },
@@ -201,7 +203,7 @@ static bool take_structured(qn_openai *x, json_t *given, const char *field, qn_r
            qn_refuse(refusal, 400, NULL, field, "'%s' has none of json, json_object, regex, choice and grammar", field);
 }
 
-bool qn_openai_take_format(qn_openai *x, const json_t *body, qn_reading *reading, qn_refusal *refusal)
+bool qn_openai_take_format(qn_text_exchange *x, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     static const format_field fields[] = { { "response_format", "response_format", take_response_format },
                                            { "json_schema", "json_schema", take_schema },
@@ -221,7 +223,7 @@ bool qn_openai_take_format(qn_openai *x, const json_t *body, qn_reading *reading
 
 /* ---- Grammars ---- */
 
-static qn_status compile_choices(qn_openai *x)
+static qn_status compile_choices(qn_text_exchange *x)
 {
     const json_t *list = x->format.source;
     const char **choices;
@@ -234,13 +236,13 @@ static qn_status compile_choices(qn_openai *x)
     return status;
 }
 
-/* A text, or JSON as one. */
-static qn_status compile_text(qn_openai *x, const char *text, size_t length)
+/* Compiles a text, which may be JSON. */
+static qn_status compile_text(qn_text_exchange *x, const char *text, size_t length)
 {
     return qn_grammar_create_in(x->served->model, x->base.scope, &x->style, x->format.kind, text, length, &x->params.grammar);
 }
 
-static qn_status compile_json(qn_openai *x)
+static qn_status compile_json(qn_text_exchange *x)
 {
     qn_bytes schema = { .account = x->base.account };
     if (x->format.source)
@@ -250,7 +252,7 @@ static qn_status compile_json(qn_openai *x)
     return status;
 }
 
-bool qn_openai_compile_format(qn_openai *x, qn_refusal *refusal)
+bool qn_openai_compile_format(qn_text_exchange *x, qn_refusal *refusal)
 {
     const qn_format *f = &x->format;
     const qn_status status = f->is_choice ? compile_choices(x)

@@ -1,10 +1,11 @@
-/* The fields `functions` and `function_call` of older chats: they become tools, calls and results. Answers have their form, too. */
+/* The fields `functions` and `function_call` of older chats are rewritten as tools, calls and results. Answers have the
+ * older form. */
 #include "protocol/openai.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Of the values that a call or a tool of the newer form has beside its parts. */
+/* Memory of the values that wrap a function or call of the older form. */
 enum { WRAPPED_BYTES = 1024, ID_BYTES = 32 };
 
 static bool set_new(json_t *object, const char *key, json_t *value, qn_refusal *refusal)
@@ -54,7 +55,7 @@ static bool take_choice(json_t *body, json_t *choice, bool has_functions, qn_ref
     if (!json_is_string(name))
         return qn_refuse_choice(refusal, "function_call", choice, "\"none\", \"auto\" or {\"name\": ...}");
     if (!has_functions)
-        return qn_refuse(refusal, 400, NULL, "function_call", "'function_call' is there, expected 'functions'");
+        return qn_refuse(refusal, 400, NULL, "function_call", "'function_call' is given, expected 'functions'");
     return set_new(body, "tool_choice", json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name), refusal);
 }
 
@@ -78,7 +79,7 @@ static bool take_result(json_t *message, const char *id, qn_refusal *refusal)
     return set_new(message, "role", json_string("tool"), refusal) && set_new(message, "tool_call_id", json_string(id), refusal);
 }
 
-/* A result is that of the last call before it. */
+/* A result belongs to the last call before it. */
 static bool take_messages(json_t *messages, qn_reading *reading, qn_refusal *refusal)
 {
     char id[ID_BYTES] = "call00000";

@@ -1,10 +1,10 @@
-/* Log probabilities in answers: a list of objects for chats, an object of lists for completions, and llama-server's list. */
+/* Writes log probabilities: a list of objects for chats, an object of lists for completions, llama-server's list. */
 #include "protocol/openai.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What OpenAI writes for -inf, which JSON does not have. */
+/* OpenAI's value for -inf, which JSON does not have. */
 static const double NO_CHANCE = -9999;
 
 typedef struct piece {
@@ -12,8 +12,8 @@ typedef struct piece {
     size_t length;
 } piece;
 
-/* The bytes of a token. Ids beyond the tokeniser's have none. */
-static piece piece_of(const qn_openai *x, qn_token token)
+/* The bytes of a token. Token ids beyond the tokeniser's vocabulary have none. */
+static piece piece_of(const qn_text_exchange *x, qn_token token)
 {
     piece p = { "", 0 };
     if (qn_token_piece(x->served->model, token, &p.bytes, &p.length) != QN_OK)
@@ -21,7 +21,8 @@ static piece piece_of(const qn_openai *x, qn_token token)
     return p;
 }
 
-/* A token's text; of bytes that are no text, or have U+0000, their numbers, which completions mark. */
+/* Writes a token's text. Bytes that are not valid text, or have U+0000, are written as \x numbers; completions mark
+ * them. */
 static void write_text(piece p, bool is_marked, qn_bytes *out)
 {
     if (qn_is_utf8(p.bytes, p.length) && !memchr(p.bytes, 0, p.length)) {
@@ -29,7 +30,7 @@ static void write_text(piece p, bool is_marked, qn_bytes *out)
         return;
     }
     qn_json_string(out, is_marked ? "bytes:" : "");
-    out->length -= !out->has_failed; /* the quote */
+    out->length -= !out->has_failed; /* its last quote */
     for (size_t i = 0; i < p.length; i++)
         qn_bytes_print(out, "\\\\x%02x", (unsigned)(unsigned char)p.bytes[i]);
     qn_bytes_add(out, "\"", 1);
@@ -51,12 +52,12 @@ static void write_bytes(piece p, qn_bytes *out)
 
 /* ---- Lists of objects ---- */
 
-/* Without its last bracket. */
-static void open_entry(const qn_openai *x, qn_token token, float value, qn_bytes *out)
+/* Leaves the object open. */
+static void open_entry(const qn_text_exchange *x, qn_token token, float value, qn_bytes *out)
 {
     const piece p = piece_of(x, token);
     qn_json_open(out, '{');
-    if (x->kind == QN_LLAMA_COMPLETION)
+    if (x->kind == QN_LLAMA_EXCHANGE)
         qn_json_member_integer(out, "id", token);
     qn_json_key(out, "token");
     write_text(p, false, out);
@@ -65,7 +66,7 @@ static void open_entry(const qn_openai *x, qn_token token, float value, qn_bytes
     write_bytes(p, out);
 }
 
-void qn_openai_logprob_entries(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out)
+void qn_openai_logprob_entries(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out)
 {
     for (size_t i = 0; i < n; i++) {
         const qn_logprobs *l = &choice->logprobs[i];
@@ -81,14 +82,14 @@ void qn_openai_logprob_entries(const qn_openai *x, const qn_choice *choice, size
     }
 }
 
-void qn_openai_logprob_list(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out)
+void qn_openai_logprob_list(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out)
 {
     qn_json_open(out, '[');
     qn_openai_logprob_entries(x, choice, n, out);
     qn_json_close(out, ']');
 }
 
-void qn_openai_chat_logprobs(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out)
+void qn_openai_chat_logprobs(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out)
 {
     qn_json_open(out, '{');
     qn_json_key(out, "content");
@@ -105,8 +106,8 @@ static bool is_same(piece a, piece b)
     return a.length == b.length && !memcmp(a.bytes, b.bytes, a.length);
 }
 
-/* The most likely tokens, and the sampled one. Of tokens of the same text the more likely stays. */
-static void write_top(const qn_openai *x, qn_token token, const qn_logprobs *l, qn_bytes *out)
+/* Writes the most likely tokens and the sampled one. Of tokens with the same text the most likely stays. */
+static void write_top(const qn_text_exchange *x, qn_token token, const qn_logprobs *l, qn_bytes *out)
 {
     piece known[QN_MAX_LOGPROBS + 1];
     qn_json_open(out, '{');
@@ -125,7 +126,7 @@ static void write_top(const qn_openai *x, qn_token token, const qn_logprobs *l, 
     qn_json_close(out, '}');
 }
 
-void qn_openai_completion_logprobs(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out)
+void qn_openai_completion_logprobs(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out)
 {
     qn_json_open(out, '{');
     qn_json_key(out, "tokens");

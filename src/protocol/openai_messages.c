@@ -1,5 +1,5 @@
-/* The body of a chat as a conversation of qn_request_params: messages and tools in the form that chat templates take, and
- * the few of their variables that a request can set. */
+/* Reads the body of a chat as a conversation of qn_request_params: messages and tools in the form that chat templates
+ * take, and the template variables that a request can set. */
 #include "protocol/openai.h"
 
 #include "gguf/json_decode.h"
@@ -11,7 +11,7 @@
 
 enum { MAX_MESSAGES = 4096, MAX_TOOLS = 512, MAX_NAME = 256 };
 
-/* Where a field is, for refusals: "messages[3].content". */
+/* The place of a field, for refusals: "messages[3].content". */
 typedef struct place {
     char name[120];
 } place;
@@ -25,7 +25,7 @@ static place place_of(const char *list, size_t index, const char *field)
 
 /* ---- Messages ---- */
 
-/* A refusal of an earlier answer is its text. */
+/* A part that is a refusal, from an earlier answer, counts as text. */
 static bool take_parts(const json_t *parts, size_t index, qn_refusal *refusal)
 {
     char found[QN_JSON_FOUND_BYTES];
@@ -36,10 +36,11 @@ static bool take_parts(const json_t *parts, size_t index, qn_refusal *refusal)
             return qn_refuse_memory(refusal);
         const json_t *type = json_object_get(part, "type");
         if (!qn_json_is(type, "text") || !json_is_string(json_object_get(part, "text")))
-            return qn_refuse(
-                refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
-                "message %zu: part %zu is %s%s, expected {\"type\": \"text\", \"text\": ...}: the model reads text alone",
-                index, i, type ? "of the type " : qn_json_found(part, found), type ? qn_json_found(type, found) : "");
+            return qn_refuse(refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
+                             "message %zu: part %zu is %s%s, expected {\"type\": \"text\", \"text\": ...}: the model "
+                             "reads only text",
+                             index, i, type ? "of the type " : qn_json_found(part, found),
+                             type ? qn_json_found(type, found) : "");
     }
     return true;
 }
@@ -82,7 +83,7 @@ static bool take_calls(json_t *message, size_t index, qn_reading *reading, qn_re
     return true;
 }
 
-/* A message beside calls may have no content. */
+/* A message with calls may have no content. */
 static bool take_content(json_t *message, size_t index, qn_refusal *refusal)
 {
     const json_t *content = qn_field(message, "content");
@@ -218,7 +219,7 @@ static bool take_switch(const char *variable, const char *name, json_t *value, j
     return json_object_set(conversation, variable, value) == 0 || qn_refuse_memory(refusal);
 }
 
-/* As clients of other servers have it. */
+/* `reasoning`, as clients of other servers send it. */
 static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     json_t *reasoning = qn_field(body, "reasoning"), *value;
@@ -268,7 +269,7 @@ bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refus
     return true;
 }
 
-/* Answers are text. */
+/* Answers are only text. */
 static bool check_modalities(const json_t *body, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "modalities");
@@ -282,7 +283,7 @@ static bool check_modalities(const json_t *body, qn_refusal *refusal)
     return true;
 }
 
-/* An answer is a new message, unless it continues the last one, or what the template prints at the end. */
+/* The answer is a new message, unless it continues the last message or the text that the template prints at the end. */
 static bool take_end(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     bool continues = false, has_header = true;

@@ -1,5 +1,5 @@
-/* Values of a body: sampling, lengths, stop strings, biases, log probabilities. Those that a body does not have are the served
- * model's, and are filled in by bind. */
+/* Values of a body: sampling, lengths, stop strings, biases, log probabilities. bind fills in the served model's values
+ * for those that the body does not have. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"
@@ -18,16 +18,16 @@ enum {
     MAX_BIASES = 4096
 };
 
-/* The most of OpenAI's protocols, and of llama-server's, where the option of the command line has it. */
+/* The largest values: OpenAI's, and for llama-server's protocol those of the command line. */
 static const double MOST_TEMPERATURE = 2, MOST_LLAMA_TEMPERATURE = 1e6, MOST_SIGMA = 1e6;
 
-/* The smallest top_p and typical_p: only one token. */
+/* The smallest top_p and typical_p: they leave one token. */
 static const float LEAST_TOP_P = 1e-9f;
 
 /* ---- Sampling ---- */
 
-/* 64 bits, signed or not; JSON that was read has those from 2^63 on as the nearest real number. */
-static bool take_seed(qn_openai *x, const json_t *body, qn_refusal *refusal)
+/* A seed has 64 bits, signed or not; the JSON reader returns values from 2^63 on as the nearest real number. */
+static bool take_seed(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "seed");
     const double real = json_real_value(given);
@@ -40,11 +40,11 @@ static bool take_seed(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (!qn_field_integer(body, "seed", INT64_MIN, INT64_MAX, &seed, refusal))
         return false;
     x->params.sampling.seed = (uint64_t)seed;
-    x->has_seed = x->has_seed && !(x->kind == QN_LLAMA_COMPLETION && seed == -1);
+    x->has_seed = x->has_seed && !(x->kind == QN_LLAMA_EXCHANGE && seed == -1);
     return true;
 }
 
-static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_sampling(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
     int64_t top_k = -2, last_n = -1, mirostat = -1;
@@ -62,7 +62,7 @@ static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
                         .top_n_sigma = NAN,
                         .xtc_probability = NAN,
                         .xtc_threshold = NAN };
-    const double most = x->kind == QN_LLAMA_COMPLETION ? MOST_LLAMA_TEMPERATURE : MOST_TEMPERATURE;
+    const double most = x->kind == QN_LLAMA_EXCHANGE ? MOST_LLAMA_TEMPERATURE : MOST_TEMPERATURE;
     if (!qn_field_number(body, "temperature", 0, most, &s->temperature, refusal) ||
         !qn_field_number(body, "top_p", 0, 1, &s->top_p, refusal) ||
         !qn_field_number(body, "min_p", 0, 0.999999, &s->min_p, refusal) ||
@@ -96,7 +96,7 @@ static void fill(float *value, float otherwise)
         *value = otherwise;
 }
 
-static void fill_sampling(qn_openai *x)
+static void fill_sampling(qn_text_exchange *x)
 {
     const qn_sampling *otherwise = &x->served->sampling;
     qn_sampling *s = &x->params.sampling;
@@ -130,7 +130,7 @@ static void fill_sampling(qn_openai *x)
 
 /* ---- Biases ---- */
 
-static bool refuse_biases(const qn_openai *x, size_t n, const char *what, qn_refusal *refusal)
+static bool refuse_biases(const qn_text_exchange *x, size_t n, const char *what, qn_refusal *refusal)
 {
     const size_t most = qn_limit(x->limits.biases, MAX_BIASES);
     return n <= most ||
@@ -148,16 +148,17 @@ static bool to_token(const char *text, qn_token *token)
 
 /* The tokens that have a bias so far. */
 typedef struct bias_list {
-    qn_openai *x;
-    uint32_t *places; /* [n_vocab] where a token is in x->bias, and 1; 0: it is not */
+    qn_text_exchange *x;
+    uint32_t *places; /* [n_vocab] 1 + the index of a token in x->bias; 0: it has none */
     uint32_t n_vocab;
 } bias_list;
 
-/* "1234": 5. /completion also takes false, texts, and a list of pairs. Biases of one token are added. */
+/* Adds one bias, as "1234": 5. /completion also takes false, texts as keys, and a list of pairs. Biases of the same
+ * token add up. */
 static bool add_bias(const bias_list *list, qn_token token, const json_t *value, qn_refusal *refusal)
 {
-    qn_openai *x = list->x;
-    const bool never = x->kind == QN_LLAMA_COMPLETION && json_is_false(value);
+    qn_text_exchange *x = list->x;
+    const bool never = x->kind == QN_LLAMA_EXCHANGE && json_is_false(value);
     const double bias = never ? -INFINITY : json_number_value(value);
     if (!never && !json_is_number(value))
         return qn_refuse_type(refusal, "logit_bias", value, "a number for each token id");
@@ -223,7 +224,7 @@ static bool add_biases(const bias_list *list, json_t *given, qn_refusal *refusal
     return done;
 }
 
-static bool bind_biases(qn_openai *x, qn_refusal *refusal)
+static bool bind_biases(qn_text_exchange *x, qn_refusal *refusal)
 {
     bias_list list = { .x = x, .n_vocab = qn_model_get_info(x->served->model)->n_vocab };
     if (!x->biases)
@@ -234,7 +235,7 @@ static bool bind_biases(qn_openai *x, qn_refusal *refusal)
     return done;
 }
 
-static bool take_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_biases(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     json_t *given = qn_field(body, "logit_bias");
     const char *key;
@@ -243,13 +244,13 @@ static bool take_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
     x->biases = json_incref(given);
     if (!given)
         return true;
-    if (x->kind == QN_LLAMA_COMPLETION && json_is_array(given))
+    if (x->kind == QN_LLAMA_EXCHANGE && json_is_array(given))
         return refuse_biases(x, json_array_size(given), "entries", refusal);
     if (!json_is_object(given))
         return qn_refuse_type(refusal, "logit_bias", given, "an object of numbers by token ids");
     json_object_foreach(given, key, value)
     {
-        if (x->kind != QN_LLAMA_COMPLETION && !to_token(key, &token))
+        if (x->kind != QN_LLAMA_EXCHANGE && !to_token(key, &token))
             return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the key '%.40s', expected a token id", key);
     }
     return refuse_biases(x, json_object_size(given), "entries", refusal);
@@ -257,37 +258,37 @@ static bool take_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 /* ---- The rest ---- */
 
-/* Chats have a bool and a number of tokens, completions the number alone, under another name in /completion. */
-static bool take_logprobs(qn_openai *x, const json_t *body, qn_refusal *refusal)
+/* Chats have a bool and a number; completions only the number, which /completion names differently. */
+static bool take_logprobs(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *asked = qn_field(body, "logprobs");
-    const bool is_chat = x->kind == QN_OPENAI_CHAT;
-    const char *const name = is_chat ? "top_logprobs" : x->kind == QN_OPENAI_COMPLETION ? "logprobs" : "n_probs";
+    const bool is_chat = x->kind == QN_CHAT_EXCHANGE;
+    const char *const name = is_chat ? "top_logprobs" : x->kind == QN_COMPLETION_EXCHANGE ? "logprobs" : "n_probs";
     int64_t n = is_chat ? 0 : -1;
     if (is_chat && asked && !json_is_boolean(asked))
         return qn_refuse_type(refusal, "logprobs", asked, "true or false");
     if (is_chat && !json_is_true(asked) && qn_field(body, "top_logprobs"))
-        return qn_refuse(refusal, 400, NULL, "top_logprobs", "'top_logprobs' is there, expected 'logprobs' to be true");
+        return qn_refuse(refusal, 400, NULL, "top_logprobs", "'top_logprobs' is given, expected 'logprobs' to be true");
     if (!qn_field_integer(body, name, 0, QN_MAX_LOGPROBS, &n, refusal))
         return false;
-    if (x->kind == QN_LLAMA_COMPLETION && n == 0)
+    if (x->kind == QN_LLAMA_EXCHANGE && n == 0)
         n = -1;
     x->params.n_logprobs = is_chat && !json_is_true(asked) ? -1 : (int)n;
     return true;
 }
 
-static bool take_lengths(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_lengths(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     int64_t *most = &x->params.max_tokens;
-    const int64_t least = x->kind == QN_OPENAI_CHAT ? 1 : 0;
-    *most = x->kind == QN_OPENAI_COMPLETION ? COMPLETION_TOKENS : -1;
+    const int64_t least = x->kind == QN_CHAT_EXCHANGE ? 1 : 0;
+    *most = x->kind == QN_COMPLETION_EXCHANGE ? COMPLETION_TOKENS : -1;
     return qn_field_integer(body, "max_tokens", least, INT32_MAX, most, refusal) &&
            qn_field_integer(body, "max_completion_tokens", least, INT32_MAX, most, refusal) &&
            qn_field_integer(body, "n_predict", -1, INT32_MAX, most, refusal) &&
            qn_field_bool(body, "ignore_eos", &x->params.ignore_end, refusal);
 }
 
-bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_refusal *refusal)
+bool qn_openai_take_stop(qn_text_exchange *x, const json_t *body, const char *name, qn_refusal *refusal)
 {
     json_t *value = qn_field(body, name);
     const size_t n = json_is_array(value) ? json_array_size(value)
@@ -302,7 +303,8 @@ bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_
         const json_t *text = json_is_array(value) ? json_array_get(value, i) : value;
         const size_t length = json_string_length(text);
         if (!json_is_string(text) || !length || strlen(json_string_value(text)) != length)
-            return qn_refuse_type(refusal, name, text, "a string that is neither empty nor has U+0000, or an array of such");
+            return qn_refuse_type(refusal, name, text,
+                                  "a string that is neither empty nor has U+0000, or an array of such strings");
         if (length > most_bytes)
             return qn_refuse(refusal, 400, NULL, name, "'%s' has a string of %zu bytes, at most %zu are allowed", name, length,
                              most_bytes);
@@ -314,8 +316,8 @@ bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_
     return true;
 }
 
-/* Tokens that end an answer, of all protocols; ids are checked by bind. */
-static bool take_ends(qn_openai *x, const json_t *body, qn_refusal *refusal)
+/* Reads the tokens that end an answer, for all protocols; bind checks the ids. */
+static bool take_ends(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     static const char field[] = "stop_token_ids";
     const json_t *given = qn_field(body, field);
@@ -333,7 +335,7 @@ static bool take_ends(qn_openai *x, const json_t *body, qn_refusal *refusal)
         if (!qn_json_integer_of(json_array_get(given, i), &id))
             return qn_refuse_type(refusal, field, json_array_get(given, i), "an array of token ids");
         if (id < 0 || id > INT32_MAX)
-            return qn_refuse(refusal, 400, NULL, field, "'%s' has the token id %lld, which is none", field, (long long)id);
+            return qn_refuse(refusal, 400, NULL, field, "'%s' has %lld, which is not a token id", field, (long long)id);
         x->stop_tokens[i] = (qn_token)id;
     }
     x->params.stop_tokens = x->stop_tokens;
@@ -341,8 +343,8 @@ static bool take_ends(qn_openai *x, const json_t *body, qn_refusal *refusal)
     return true;
 }
 
-/* A limit of the server does not make a body wrong. */
-static bool bind_ends(qn_openai *x, qn_refusal *refusal)
+/* The server's limit applies silently: it does not make a body invalid. */
+static bool bind_ends(qn_text_exchange *x, qn_refusal *refusal)
 {
     const uint32_t n_vocab = qn_model_get_info(x->served->model)->n_vocab;
     const int64_t limit = x->served->max_tokens;
@@ -361,21 +363,22 @@ static bool bind_ends(qn_openai *x, qn_refusal *refusal)
     return true;
 }
 
-static bool take_choices(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_choices(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     int64_t n = 1, most = (int64_t)qn_limit(x->limits.requests, MAX_CHOICES);
     if (!qn_field_integer(body, "n", 1, most, &n, refusal) ||
-        (x->kind == QN_LLAMA_COMPLETION && !qn_field_integer(body, "n_cmpl", 1, most, &n, refusal)))
+        (x->kind == QN_LLAMA_EXCHANGE && !qn_field_integer(body, "n_cmpl", 1, most, &n, refusal)))
         return false;
     x->n_choices = (size_t)n;
     most = n;
     if (!qn_field_integer(body, "best_of", 1, INT32_MAX, &most, refusal))
         return false;
-    return most == n || qn_refuse(refusal, 400, "unsupported", "best_of",
-                                  "'best_of' is %lld, which is supported as 'n', %lld, alone", (long long)most, (long long)n);
+    return most == n ||
+           qn_refuse(refusal, 400, "unsupported", "best_of", "'best_of' is %lld, but only the value of 'n', %lld, is supported",
+                     (long long)most, (long long)n);
 }
 
-static bool take_stream_options(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_stream_options(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *options = qn_field(body, "stream_options");
     if (options && !json_is_object(options))
@@ -384,7 +387,7 @@ static bool take_stream_options(qn_openai *x, const json_t *body, qn_refusal *re
            qn_field_bool(body, "timings_per_token", &x->has_timings, refusal);
 }
 
-/* Answers repeat it, streams in each event. */
+/* The length is limited: answers repeat the name, streams in each event. */
 bool qn_openai_take_model(const json_t *body, json_t **model, qn_refusal *refusal)
 {
     enum { MAX_BYTES = 512 };
@@ -398,24 +401,24 @@ bool qn_openai_take_model(const json_t *body, json_t **model, qn_refusal *refusa
     return true;
 }
 
-bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_common(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     if (!qn_openai_take_model(body, &x->model, refusal))
         return false;
     x->base.model = json_string_value(x->model);
-    return qn_refuse_unsupported(body, x->kind == QN_OPENAI_CHAT, refusal) &&
+    return qn_refuse_unsupported(body, x->kind == QN_CHAT_EXCHANGE, refusal) &&
            qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal) &&
            qn_openai_take_dry(x, body, refusal) && qn_openai_check_samplers(body, refusal) && take_ends(x, body, refusal);
 }
 
-bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_params(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     return qn_openai_common(x, body, refusal) && take_choices(x, body, refusal) && take_biases(x, body, refusal) &&
            take_logprobs(x, body, refusal) && take_lengths(x, body, refusal) && qn_openai_take_stop(x, body, "stop", refusal) &&
            take_stream_options(x, body, refusal);
 }
 
-bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal)
+bool qn_openai_bind_params(qn_text_exchange *x, qn_refusal *refusal)
 {
     fill_sampling(x);
     return bind_ends(x, refusal) && bind_biases(x, refusal) && qn_openai_bind_dry(x, refusal);

@@ -1,5 +1,5 @@
-/* Prompts of completions: a text or token ids, or a list of such. /completion also takes lists that mix both in one prompt, and
- * texts in objects. */
+/* Prompts of completions: a text or token ids, or a list of prompts. /completion also takes lists that mix both in one
+ * prompt, and objects with texts. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"
@@ -9,9 +9,9 @@
 
 enum { MAX_REQUESTS = 128 };
 
-static const char expected[] = "a string, an array of token ids, or an array of such";
+static const char expected[] = "a string, an array of token ids, or an array of prompts";
 
-/* A list of prompts, not one prompt of tokens. */
+/* Whether the value is a list of prompts rather than one prompt of tokens. */
 static bool is_list(const json_t *prompt)
 {
     const json_t *first = json_array_get(prompt, 0);
@@ -21,16 +21,17 @@ static bool is_list(const json_t *prompt)
     return json_is_array(prompt);
 }
 
-/* A prompt that is a text, or NULL. llama-server's clients may have it in an object, beside images, which are not read. */
-static const json_t *text_of(const qn_openai *x, const json_t *prompt)
+/* The text of a prompt, or NULL. Clients of llama-server may send it in an object, next to images, which are not
+ * supported. */
+static const json_t *text_of(const qn_text_exchange *x, const json_t *prompt)
 {
     const json_t *images = qn_field(prompt, "multimodal_data"), *text = prompt;
-    if (x->kind == QN_LLAMA_COMPLETION && json_is_object(prompt))
+    if (x->kind == QN_LLAMA_EXCHANGE && json_is_object(prompt))
         text = !images || (json_is_array(images) && !json_array_size(images)) ? json_object_get(prompt, "prompt_string") : NULL;
     return json_is_string(text) ? text : NULL;
 }
 
-static bool check_prompt(const qn_openai *x, const json_t *prompt, qn_refusal *refusal)
+static bool check_prompt(const qn_text_exchange *x, const json_t *prompt, qn_refusal *refusal)
 {
     int64_t id;
     if (text_of(x, prompt))
@@ -39,7 +40,7 @@ static bool check_prompt(const qn_openai *x, const json_t *prompt, qn_refusal *r
         return qn_refuse_type(refusal, "prompt", prompt, expected);
     for (size_t i = 0; i < json_array_size(prompt); i++) {
         const json_t *item = json_array_get(prompt, i);
-        if (!qn_json_integer_of(item, &id) && !(x->kind == QN_LLAMA_COMPLETION && json_is_string(item)))
+        if (!qn_json_integer_of(item, &id) && !(x->kind == QN_LLAMA_EXCHANGE && json_is_string(item)))
             return qn_refuse_type(refusal, "prompt", item, expected);
     }
     return true;
@@ -47,7 +48,7 @@ static bool check_prompt(const qn_openai *x, const json_t *prompt, qn_refusal *r
 
 /* ---- Tokens ---- */
 
-/* Room for n more, promised before: as much as is asked for, and half as much again from the second time on. */
+/* Reserves room for n more tokens: as many as are asked for, from the second time on at least half again as many. */
 static bool reserve(qn_prompt *prompt, size_t n, qn_account *account, qn_refusal *refusal)
 {
     const size_t half = prompt->capacity + prompt->capacity / 2;
@@ -100,8 +101,8 @@ static bool has_text(const json_t *prompt)
     return !json_is_array(prompt);
 }
 
-/* Lists of ids, which may be the whole body, become tokens at once. */
-static bool take_ids(qn_openai *x, json_t *prompt, bool is_many, qn_refusal *refusal)
+/* Lists of ids, which may be most of the body, become tokens at once. */
+static bool take_ids(qn_text_exchange *x, json_t *prompt, bool is_many, qn_refusal *refusal)
 {
     bool needs_model = false;
     for (size_t i = 0; i < x->n_prompts; i++) {
@@ -116,7 +117,7 @@ static bool take_ids(qn_openai *x, json_t *prompt, bool is_many, qn_refusal *ref
     return true;
 }
 
-bool qn_openai_check_prompts(qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_check_prompts(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     json_t *prompt = json_object_get(body, "prompt");
     const bool is_many = is_list(prompt);
@@ -139,13 +140,13 @@ bool qn_openai_check_prompts(qn_openai *x, const json_t *body, qn_refusal *refus
 
 /* ---- Texts ---- */
 
-static bool add_text(const qn_openai *x, qn_prompt *prompt, const json_t *text, bool is_first, qn_refusal *refusal)
+static bool add_text(const qn_text_exchange *x, qn_prompt *prompt, const json_t *text, bool is_first, qn_refusal *refusal)
 {
     qn_token *tokens;
     size_t n;
     if (qn_tokenize(x->served->model, json_string_value(text), json_string_length(text), true, is_first, &tokens, &n))
         return qn_refuse(refusal, 400, "unsupported", "prompt", "%s", qn_error_text());
-    if (!prompt->tokens) { /* a prompt of one text */
+    if (!prompt->tokens) { /* the prompt is one text */
         prompt->tokens = tokens;
         if (!qn_account_take(x->base.account, n * sizeof *tokens))
             return qn_refuse_over(x->base.account, refusal);
@@ -160,7 +161,7 @@ static bool add_text(const qn_openai *x, qn_prompt *prompt, const json_t *text, 
     return done;
 }
 
-static bool bind_prompt(const qn_openai *x, const json_t *given, qn_prompt *prompt, qn_refusal *refusal)
+static bool bind_prompt(const qn_text_exchange *x, const json_t *given, qn_prompt *prompt, qn_refusal *refusal)
 {
     const json_t *text = text_of(x, given);
     if (text)
@@ -177,12 +178,12 @@ static bool bind_prompt(const qn_openai *x, const json_t *given, qn_prompt *prom
 
 /* ---- Answers that repeat prompts ---- */
 
-static bool repeats_prompt(const qn_openai *x)
+static bool repeats_prompt(const qn_text_exchange *x)
 {
-    return x->is_echo || x->kind == QN_LLAMA_COMPLETION;
+    return x->is_echo || x->kind == QN_LLAMA_EXCHANGE;
 }
 
-static bool write_text(const qn_openai *x, qn_prompt *prompt, qn_refusal *refusal)
+static bool write_text(const qn_text_exchange *x, qn_prompt *prompt, qn_refusal *refusal)
 {
     qn_bytes text = { .account = x->base.account };
     for (size_t i = 0; i < prompt->n; i++) {
@@ -197,30 +198,30 @@ static bool write_text(const qn_openai *x, qn_prompt *prompt, qn_refusal *refusa
     return done || qn_refuse_over(x->base.account, refusal);
 }
 
-bool qn_openai_check_repeats(const qn_openai *x, size_t settings, qn_refusal *refusal)
+bool qn_openai_check_repeats(const qn_text_exchange *x, size_t settings, qn_refusal *refusal)
 {
     size_t total = 0;
     for (size_t i = 0; i < x->n_prompts; i++)
         total += x->n_choices * (x->prompts[i].json.length + settings);
     if (!qn_account_take(x->base.account, total))
         return qn_refuse_over(x->base.account, refusal);
-    qn_account_give(x->base.account, total); /* the answer takes it when it is written */
+    qn_account_give(x->base.account, total); /* the answer reserves it again when it is written */
     return true;
 }
 
-const qn_bytes *qn_openai_prompt_json(const qn_openai *x, size_t request)
+const qn_bytes *qn_openai_prompt_json(const qn_text_exchange *x, size_t request)
 {
     return &x->prompts[request / x->n_choices].json;
 }
 
-bool qn_openai_bind_prompts(qn_openai *x, qn_refusal *refusal)
+bool qn_openai_bind_prompts(qn_text_exchange *x, qn_refusal *refusal)
 {
     const bool is_many = is_list(x->prompt);
     for (size_t i = 0; i < x->n_prompts; i++) {
         qn_prompt *prompt = &x->prompts[i];
         if (x->prompt && !bind_prompt(x, is_many ? json_array_get(x->prompt, i) : x->prompt, prompt, refusal))
             return false;
-        if (prompt->n > x->served->n_ctx) /* answers may repeat it, each choice once */
+        if (prompt->n > x->served->n_ctx) /* each choice may repeat it */
             return qn_exchange_refuse_length(prompt->n, x->served, refusal);
         if (repeats_prompt(x) && !write_text(x, prompt, refusal))
             return false;

@@ -1,12 +1,12 @@
-/* `samplers`, llama.cpp's list of samplers in their order: which names there are. */
+/* `samplers`, llama.cpp's list of samplers in their order: checks the names. */
 #include "protocol/openai.h"
 
 #include <string.h>
 
 enum { MAX_SAMPLERS = 64 };
 
-/* llama.cpp's samplers and their letters. Their order is fixed, and those whose values are neutral do nothing, so that
- * a list of them changes nothing; infill has no value. */
+/* llama.cpp's samplers and their letters. quern's order is fixed, and samplers with neutral values do nothing, so a
+ * list changes nothing; infill has no value. */
 static const struct {
     const char *name, *alias, *other;
     char letter;
@@ -43,14 +43,13 @@ static bool is_sampler_letter(char letter)
     return false;
 }
 
-/* "edskypmxt": a letter for each. */
+/* "edskypmxt": one letter per sampler. */
 static bool check_sampler_letters(const json_t *given, qn_refusal *refusal)
 {
     const char *letters = json_string_value(given);
     for (size_t i = 0; i < json_string_length(given); i++)
         if (!is_sampler_letter(letters[i]))
-            return qn_refuse(refusal, 400, NULL, "samplers",
-                             "'samplers' has the letter '%.*s', which is that of no sampler here",
+            return qn_refuse(refusal, 400, NULL, "samplers", "'samplers' has the letter '%.*s', which no sampler has",
                              (unsigned char)letters[i] < 0x80 ? 1 : 0, letters + i);
     return true;
 }
@@ -70,7 +69,7 @@ bool qn_openai_check_samplers(const json_t *body, qn_refusal *refusal)
         if (!json_is_string(name))
             return qn_refuse_type(refusal, "samplers", name, "an array of names");
         if (!is_sampler(json_string_value(name)))
-            return qn_refuse(refusal, 400, NULL, "samplers", "'samplers' has '%.40s', which is no sampler here",
+            return qn_refuse(refusal, 400, NULL, "samplers", "'samplers' has '%.40s', which is not a sampler",
                              json_string_value(name));
     }
     return true;

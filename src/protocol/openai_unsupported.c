@@ -1,13 +1,13 @@
-/* Fields that other servers have, that would change an answer, and that are not there: they are refused, unless they have the value
- * that changes nothing. docs/server.md lists those that are ignored, as they change no answer. */
+/* Fields of other servers that would change an answer and are not supported: they are refused unless they have the
+ * value that changes nothing. docs/server.md lists ignored fields, which change no answer. */
 #include "protocol/openai.h"
 
 #include <string.h>
 
-/* Values that change nothing, beside null. */
+/* Values, besides null, that change nothing. */
 typedef enum neutral_value { NONE, FALSE, TRUE, ZERO, NOT_POSITIVE, ONE, EMPTY } neutral_value;
 
-/* Of chats, of completions, or of both. */
+/* The bodies that a field belongs to: chats, completions, or both. */
 typedef enum body_kind { OF_CHATS = 1, OF_COMPLETIONS = 2, OF_ALL = 3 } body_kind;
 
 static const struct {
@@ -40,7 +40,7 @@ static const struct {
     { "grammar_triggers", EMPTY, OF_ALL },
     { "guided_decoding", EMPTY, OF_ALL },
     { "format", EMPTY, OF_ALL },
-    { "extra_body", EMPTY, OF_ALL }, /* of Python's client, which sends its members */
+    { "extra_body", EMPTY, OF_ALL }, /* argument of Python's client, which should send its members instead */
     /* The prompt. */
     { "truncate_prompt_tokens", NONE, OF_ALL },
     { "chat_template", NONE, OF_CHATS },

@@ -1,7 +1,7 @@
-/* What an answer took: OpenAI's usage, llama-server's timings. */
+/* Resource use of an answer: OpenAI's usage, llama-server's timings. */
 #include "protocol/openai.h"
 
-void qn_openai_usage(const qn_openai *x, qn_bytes *out)
+void qn_openai_usage(const qn_text_exchange *x, qn_bytes *out)
 {
     size_t n_prompt = 0, n_reused = 0, n_generated = 0, n_reasoning = 0;
     for (size_t i = 0; i < x->base.n_requests; i++) {
@@ -9,7 +9,7 @@ void qn_openai_usage(const qn_openai *x, qn_bytes *out)
         n_generated += choice->result.n_generated;
         n_reasoning += choice->n_reasoning;
         if (i % x->n_choices)
-            continue; /* a prompt counts once */
+            continue; /* choices of one prompt count its tokens once */
         n_prompt += choice->result.n_prompt;
         n_reused += choice->result.n_reused;
     }
@@ -29,7 +29,7 @@ void qn_openai_usage(const qn_openai *x, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-/* Members `name`_n, _ms, _per_token_ms and _per_second. */
+/* Writes the members `name`_n, _ms, _per_token_ms and _per_second. */
 static void write_rate(const char *const names[4], size_t n, double seconds, qn_bytes *out)
 {
     const double values[] = { seconds * 1e3, n ? seconds * 1e3 / (double)n : 0, seconds > 0 ? (double)n / seconds : 0 };

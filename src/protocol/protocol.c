@@ -32,8 +32,8 @@ const qn_protocol *qn_protocol_above(const char *path)
     return NULL;
 }
 
-qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_origin *origin,
-                                qn_refusal *refusal)
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading,
+                                const qn_exchange_origin *origin, qn_refusal *refusal)
 {
     static const qn_protocol_limits defaults;
     reading->limits = reading->limits ? reading->limits : &defaults;
@@ -60,7 +60,7 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_re
 }
 
 qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
-                               const qn_origin *origin, qn_refusal *refusal)
+                               const qn_exchange_origin *origin, qn_refusal *refusal)
 {
     qn_reading reading = { .limits = limits };
     json_t *json = qn_body_read(body, length, &reading, refusal);

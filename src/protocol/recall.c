@@ -1,5 +1,5 @@
-/* Answers by what their ids end with, in a hash table. Those of a scope are a list by last use, too: where there is no place, the scope
- * that has most loses one, so that none pushes out what others have. */
+/* Answers by the ends of their ids, in a hash table. Each scope also lists its answers by last use: when the table is
+ * full, the scope with the most loses one, so that no scope pushes out answers of others. */
 #include "protocol/recall.h"
 
 #include "base/memory.h"
@@ -15,23 +15,23 @@ enum { MAX_ANSWERS = 10000, MAX_BYTES = 64 << 20, MAX_TABLE = 1 << 24 };
 
 typedef struct entry entry;
 
-/* A scope as long as it has entries. */
+/* A scope that has entries. */
 typedef struct owner {
     struct owner *next;
     entry *newest, *oldest;
-    size_t n_entries, n_bytes; /* with the one that is being put */
+    size_t n_entries, n_bytes; /* including the entry being put */
     char scope[];
 } owner;
 
-/* Its texts stand behind it: the id with its zero, then reasoning and content. */
+/* Its texts follow it in memory: the id with its zero, the reasoning, the content. */
 struct entry {
-    entry *next;          /* of the same bucket */
-    entry *newer, *older; /* of the same owner, by last use */
+    entry *next;          /* in the bucket */
+    entry *newer, *older; /* in the owner's list, by last use */
     owner *owner;
     uint64_t hash;
     size_t n_id; /* with its zero */
     size_t n_reasoning, n_content;
-    uint64_t used_by; /* the number of the conversation that it was put into last */
+    uint64_t used_by; /* number of the last conversation that it was restored in */
     char texts[];
 };
 
@@ -41,7 +41,7 @@ struct qn_recall {
     size_t n_buckets, n_entries, n_bytes, max_entries, max_bytes;
     owner *owners;
     uint64_t n_conversations;
-    uint64_t seed; /* ids come from clients: without it they could all be in one bucket */
+    uint64_t seed; /* clients choose ids: without a seed they could all be in one bucket */
 };
 
 static size_t entry_bytes(const entry *e)
@@ -113,7 +113,7 @@ static void link_newest(entry *e)
     e->owner->newest = e;
 }
 
-/* NULL without memory. */
+/* The owner of a scope, created if there is none. NULL: no memory. */
 static owner *owner_of(qn_recall *recall, const char *scope)
 {
     const size_t n_scope = strlen(scope) + 1;
@@ -128,7 +128,7 @@ static owner *owner_of(qn_recall *recall, const char *scope)
     return o;
 }
 
-/* An entry of that size is the owner's. */
+/* Counts an entry of `bytes` for its owner. */
 static void charge(qn_recall *recall, owner *o, size_t bytes)
 {
     recall->n_entries++;
@@ -162,7 +162,7 @@ static void drop(qn_recall *recall, entry *e)
     free(e);
 }
 
-/* The entry that was used longest ago of the scope that has most, in bytes or in entries; NULL: there is none. */
+/* The least recently used entry of the scope with the most bytes, or entries; NULL: there is none. */
 static entry *find_unwanted(const qn_recall *recall, bool by_bytes)
 {
     const owner *most = NULL;
@@ -172,7 +172,7 @@ static entry *find_unwanted(const qn_recall *recall, bool by_bytes)
     return most ? most->oldest : NULL;
 }
 
-/* Until all that is charged has a place. */
+/* Drops entries until the limits hold. */
 static void make_room(qn_recall *recall)
 {
     entry *e;
@@ -202,7 +202,7 @@ void qn_recall_free(qn_recall *recall)
     qn_free(recall);
 }
 
-/* ---- Answers that come ---- */
+/* ---- Answers being received ---- */
 
 void qn_recall_take(qn_recall_answer *answer, const qn_output_event *event)
 {
@@ -294,7 +294,7 @@ static void trim(const char **text, size_t *length)
         --*length;
 }
 
-/* Whether a content is what the answer had, but for spaces at its ends, or nothing. */
+/* Whether a content is the answer's, but for spaces at the ends, or is empty. */
 static bool is_content_of(const json_t *content, const entry *e)
 {
     const char *kept = content_of(e), *sent = json_string_value(content);
@@ -306,14 +306,14 @@ static bool is_content_of(const json_t *content, const entry *e)
     return !n_sent || (n_sent == n_kept && !memcmp(sent, kept, n_kept));
 }
 
-/* The answer that an id is of, or NULL. */
+/* The answer that an id belongs to, or NULL. */
 static entry *find_by_id(const qn_recall *recall, const char *scope, const json_t *id)
 {
     const char *text = json_string_value(id), *end = text ? strrchr(text, '_') : NULL;
     return text ? find(recall, scope, end ? end + 1 : text) : NULL;
 }
 
-/* The answer of a message, or NULL. */
+/* The answer that a message is, or NULL. */
 static entry *find_answer(const qn_recall *recall, const char *scope, const json_t *message)
 {
     const json_t *calls = json_object_get(message, "tool_calls"), *role = json_object_get(message, "role");
@@ -325,7 +325,7 @@ static entry *find_answer(const qn_recall *recall, const char *scope, const json
     return e;
 }
 
-/* Both or nothing: with one of them the text would be another one than the model's. */
+/* Restores both texts or none: with only one, the rendered text would differ from the model's output. */
 static bool restore(json_t *message, const entry *e)
 {
     json_t *reasoning = json_stringn(reasoning_of(e), e->n_reasoning), *content = json_stringn(content_of(e), e->n_content);
@@ -336,7 +336,7 @@ static bool restore(json_t *message, const entry *e)
     return done;
 }
 
-/* An answer is one message: others that name it get nothing, however many they are. */
+/* An answer is restored in one message; other messages with its ids are not changed. */
 qn_recalled qn_recall_apply(qn_recall *recall, const char *scope, json_t *conversation, qn_account *account)
 {
     const json_t *messages = json_object_get(conversation, "messages");

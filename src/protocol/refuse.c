@@ -28,7 +28,7 @@ const char *qn_json_type_name(const json_t *value)
     return value ? names[json_typeof(value)] : "missing";
 }
 
-/* Its type, and what is known to be wrong with one of the right type: it is empty, or no integer. */
+/* Names the type found; for a value of the right type its fault: it is empty, or not an integer. */
 bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected)
 {
     char number[QN_JSON_FOUND_BYTES];
@@ -58,12 +58,12 @@ bool qn_refuse_over(qn_account *account, qn_refusal *refusal)
     case QN_LIMIT_NONE: break;
     case QN_LIMIT_REQUEST:
         return qn_refuse(refusal, 413, "request_too_large", NULL,
-                         "the request needs more memory than one with a body of its length may have");
+                         "the request needs more memory than a request with a body of its length may use");
     case QN_LIMIT_CLIENT:
         return qn_refuse(refusal, 429, "overloaded", NULL,
-                         "the requests of this client have all the memory that they may have");
+                         "the requests of this client use all the memory that a client may use");
     case QN_LIMIT_SERVER:
-        return qn_refuse(refusal, 429, "overloaded", NULL, "all requests together have all the memory that they may have");
+        return qn_refuse(refusal, 429, "overloaded", NULL, "the requests of all clients use all the memory for requests");
     }
     return qn_refuse_memory(refusal);
 }

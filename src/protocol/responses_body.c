@@ -1,4 +1,4 @@
-/* The body of OpenAI's Responses as a chat: instructions, items of the input, tools, the format of the answer. */
+/* Reads the body of OpenAI's Responses as a chat: instructions, input items, tools, the format of the answer. */
 #include "protocol/responses.h"
 #include "protocol/turns.h"
 
@@ -20,7 +20,7 @@ static const json_t *text_of(const json_t *part)
     return qn_json_is(type, "refusal") ? json_object_get(part, "refusal") : NULL;
 }
 
-/* Each text of a content, which is one, or parts. */
+/* Adds each text of a content: a string, or parts. */
 static bool add_texts(qn_turns *turns, const json_t *content, const char *where, add_text *add, qn_refusal *refusal)
 {
     if (json_is_string(content))
@@ -31,7 +31,7 @@ static bool add_texts(qn_turns *turns, const json_t *content, const char *where,
         const json_t *part = json_array_get(content, i), *text = text_of(part), *type = json_object_get(part, "type");
         if (!json_is_string(text))
             return qn_refuse(refusal, 400, "unsupported_content", where,
-                             "%s: a part is of the type '%.40s', which is not supported: the model reads text alone", where,
+                             "%s: a part is of the type '%.40s', which is not supported: the model reads only text", where,
                              json_is_string(type) ? json_string_value(type) : "");
         add(turns, json_string_value(text), json_string_length(text));
     }
@@ -62,7 +62,7 @@ static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
     json_t *text = json_object_get(item, is_custom ? "input" : "arguments");
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(text))
-        return qn_refuse(refusal, 400, NULL, where, "%s: it has no call_id, no name or no %s, expected strings", where,
+        return qn_refuse(refusal, 400, NULL, where, "%s: the call has no call_id, no name or no %s, expected strings", where,
                          is_custom ? "input" : "arguments");
     json_t *arguments = is_custom ? json_pack("{s:O}", "input", text) : qn_openai_arguments(text, reading);
     if (!arguments)
@@ -75,12 +75,12 @@ static bool take_result(qn_turns *turns, const json_t *item, const char *where, 
 {
     const json_t *id = json_object_get(item, "call_id");
     if (!json_is_string(id))
-        return qn_refuse(refusal, 400, NULL, where, "%s: it has no call_id, expected a string", where);
+        return qn_refuse(refusal, 400, NULL, where, "%s: the output has no call_id, expected a string", where);
     qn_turns_result(turns, json_string_value(id));
     return add_texts(turns, json_object_get(item, "output"), where, qn_turns_result_text, refusal);
 }
 
-/* Clients that drop the text of reasoning keep encrypted_content, others the id; both are the same. */
+/* Clients that drop the text of reasoning keep encrypted_content or the id; both have the same value. */
 static void take_reasoning(qn_turns *turns, const json_t *item)
 {
     const json_t *id = qn_field(item, "encrypted_content"), *content = qn_field(item, "content");
@@ -93,7 +93,7 @@ static void take_reasoning(qn_turns *turns, const json_t *item)
     }
 }
 
-/* Items of other types are what servers of OpenAI's tools made. */
+/* Skips items of other types: servers of OpenAI's tools made them. */
 static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *type = qn_field(item, "type");
@@ -141,7 +141,7 @@ static bool take_input(qn_responses *x, qn_turns *turns, const json_t *body, qn_
 
 /* ---- Tools ---- */
 
-/* A custom tool is a function with one text. A grammar of its input is told to the model. */
+/* A custom tool becomes a function with one text argument. A grammar of its input is described to the model. */
 static json_t *function_of_custom(const json_t *tool)
 {
     json_t *description = qn_field(tool, "description"), *name = json_object_get(tool, "name");
@@ -214,7 +214,7 @@ bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t leng
     return false;
 }
 
-/* A choice among tools that are skipped is one of the model's. is_skipped: all are. */
+/* A choice of a skipped tool leaves the choice to the model. is_skipped: all tools are skipped. */
 static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tools, bool is_skipped, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(choice, "type");
@@ -284,7 +284,7 @@ static bool take_effort(const json_t *body, json_t *conversation, qn_refusal *re
 
 /* ---- All of it ---- */
 
-/* What would need responses to be kept. */
+/* Refuses fields that need stored responses. */
 static bool check_state(const json_t *body, qn_refusal *refusal)
 {
     static const char *const fields[] = { "previous_response_id", "conversation", "prompt" };

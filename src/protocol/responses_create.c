@@ -1,4 +1,5 @@
-/* /v1/responses: chats in OpenAI's newer form, answered at once or as a stream of numbered events. Nothing is stored. */
+/* /v1/responses: chats in OpenAI's newer form, answered at once or as a stream of numbered events. Nothing is
+ * stored. */
 #include "protocol/responses.h"
 
 #include <stdlib.h>
@@ -13,11 +14,12 @@ static void free_responses(qn_exchange *exchange)
     json_decref(x->custom);
     qn_bytes_free(&x->instructions);
     qn_bytes_free(&x->choice);
-    qn_openai_free(exchange);
+    qn_text_exchange_free(exchange);
 }
 
-/* What else an answer has. Log probabilities; the rest is of tools that OpenAI's servers run, or always there. */
-static bool take_include(qn_openai *x, const json_t *body, qn_refusal *refusal)
+/* `include` asks for more data in the answer: log probabilities. Its other values concern tools that OpenAI's servers
+ * run, or are always included. */
+static bool take_include(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     static const char *const values[] = { "message.output_text.logprobs",
                                           "reasoning.encrypted_content",
@@ -39,8 +41,8 @@ static bool take_include(qn_openai *x, const json_t *body, qn_refusal *refusal)
         while (k < N_VALUES && !qn_json_is(value, values[k]))
             k++;
         if (k == N_VALUES)
-            return qn_refuse(refusal, 400, "unsupported", "include", "'include' has '%.60s', which is not known",
-                             json_is_string(value) ? json_string_value(value) : "a value that is no string");
+            return qn_refuse(refusal, 400, "unsupported", "include", "'include' has '%.60s', which is unknown",
+                             json_is_string(value) ? json_string_value(value) : "a value that is not a string");
         is_asked = is_asked || k == 0;
     }
     if (!qn_field_integer(body, "top_logprobs", 0, QN_MAX_LOGPROBS, &n, refusal))
@@ -51,7 +53,7 @@ static bool take_include(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof(qn_responses), QN_OPENAI_CHAT, reading, refusal);
+    qn_text_exchange *x = qn_text_exchange_alloc(sizeof(qn_responses), QN_CHAT_EXCHANGE, reading, refusal);
     if (!x)
         return NULL;
     qn_responses *r = (qn_responses *)x;
@@ -67,7 +69,7 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
 
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    return qn_openai_bind((qn_openai *)exchange, served, refusal);
+    return qn_text_exchange_bind((qn_text_exchange *)exchange, served, refusal);
 }
 
 /* ---- The response ---- */
@@ -107,8 +109,8 @@ static void write_tool_choice(const qn_responses *x, qn_bytes *out)
         qn_json_string(out, "auto");
 }
 
-/* What the request asked for; one that fails while it waits for its model is not bound. The tools are not repeated: agents send
- * 100 KB of them, and each stream has the response three times. */
+/* Repeats the settings of the request; a request that fails while it waits for its model is not bound yet. The tools
+ * are not repeated: agents send 100 KB of them, and a stream has the response three times. */
 static void write_settings(const qn_responses *x, qn_bytes *out)
 {
     const qn_request_params *params = x->base.base.n_requests ? &x->base.base.requests[0] : &x->base.params;
@@ -156,7 +158,7 @@ static void write_response(const qn_responses *x, const char *status, const qn_r
     qn_json_member_string(out, "object", "response");
     qn_json_member_integer(out, "created_at", x->base.base.created);
     qn_json_member_string(out, "status", status);
-    qn_json_member_string(out, "model", qn_openai_model(&x->base));
+    qn_json_member_string(out, "model", qn_text_exchange_model(&x->base));
     qn_json_key(out, "error");
     if (error) {
         qn_json_open(out, '{');
@@ -214,7 +216,7 @@ static bool is_complete(const qn_responses *x)
 static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
 {
     qn_responses *x = (qn_responses *)exchange;
-    if (!qn_openai_take(&x->base, &x->base.choices[request], event, out))
+    if (!qn_text_exchange_take(&x->base, &x->base.choices[request], event, out))
         return;
     if (event->kind == QN_EXCHANGE_OUTPUT)
         qn_responses_output(x, event->output, out);
@@ -228,7 +230,7 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     const char *const status = is_complete(x) ? "completed" : "incomplete";
     qn_choice *choice = &x->base.choices[0];
     choice->text.has_failed = choice->text.has_failed || x->text.has_failed || x->items.has_failed || x->logprobs.has_failed;
-    if (!qn_openai_check_end(&x->base, out))
+    if (!qn_text_exchange_check_end(&x->base, out))
         return x->base.refusal.status;
     if (exchange->is_stream)
         send_response(x, is_complete(x) ? "response.completed" : "response.incomplete", status, NULL, true, out);

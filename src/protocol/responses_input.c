@@ -1,4 +1,5 @@
-/* The raw input of custom tools, which models call as functions with one argument: the string of {"input": "..."} as it comes. */
+/* Raw input of custom tools. Models call them as functions with one argument: the string of {"input": "..."}, extracted
+ * as it arrives. */
 #include "protocol/responses.h"
 
 #include "text/json_scan.h"
@@ -33,7 +34,7 @@ static void add_character(uint32_t code, qn_bytes *text)
     qn_bytes_add(text, bytes, qn_utf8_encode(code, bytes));
 }
 
-/* Half of a surrogate pair waits for the other one, which is there in JSON that was checked. */
+/* Half of a surrogate pair waits for the other half, which follows in JSON that was checked. */
 static void take_unicode(qn_custom_input *input, qn_bytes *text)
 {
     const uint32_t first = unit_of(input->escape);

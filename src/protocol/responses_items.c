@@ -1,4 +1,4 @@
-/* Items of a response: reasoning, a message, calls. Each is added before its deltas, and done before the next one. */
+/* Items of a response: reasoning, a message, calls. Each is added before its deltas, and done before the next. */
 #include "protocol/responses.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ void qn_responses_close_event(qn_bytes *out)
 void qn_responses_id(const qn_responses *x, const char *prefix, size_t number, qn_bytes *out)
 {
     qn_json_string(out, prefix);
-    out->length -= !out->has_failed; /* the quote */
+    out->length -= !out->has_failed; /* its last quote */
     qn_bytes_add(out, x->base.base.id, strlen(x->base.base.id));
     if (number != SIZE_MAX)
         qn_bytes_print(out, "_%zu", number);
@@ -50,7 +50,7 @@ static void open_item_event(qn_responses *x, const char *name, qn_bytes *out)
     qn_json_member_integer(out, "output_index", (int64_t)x->n_items - 1);
 }
 
-/* Texts are the only part of their item. */
+/* These items have one part, their text. */
 static void write_part_index(const qn_responses *x, qn_bytes *out)
 {
     if (x->item == QN_ITEM_REASONING || x->item == QN_ITEM_MESSAGE)
@@ -59,8 +59,8 @@ static void write_part_index(const qn_responses *x, qn_bytes *out)
 
 /* ---- Log probabilities ---- */
 
-/* Whether the text of a content begins with the pending tokens from one on. */
-static bool begins_with(const qn_openai *x, size_t first, const char *text, size_t length)
+/* Whether the text of a content begins with the pending tokens from `first` on. */
+static bool begins_with(const qn_text_exchange *x, size_t first, const char *text, size_t length)
 {
     const qn_choice *choice = &x->choices[0];
     const char *bytes = "";
@@ -75,7 +75,7 @@ static bool begins_with(const qn_openai *x, size_t first, const char *text, size
     return true;
 }
 
-/* A message begins: the tokens before its text, such as a delimiter, are not of it. */
+/* When a message begins, drops the tokens before its text, such as a delimiter. */
 static void begin_logprobs(qn_responses *x, const char *text, size_t length)
 {
     qn_choice *choice = &x->base.choices[0];
@@ -87,7 +87,7 @@ static void begin_logprobs(qn_responses *x, const char *text, size_t length)
     x->first_offset = choice->n_pending ? choice->tokens[0].offset : 0;
 }
 
-/* Takes the tokens of a text that has come. */
+/* Takes the tokens of a new piece of text. */
 static void take_logprobs(qn_responses *x, const char *text, size_t length)
 {
     qn_choice *choice = &x->base.choices[0];
@@ -100,7 +100,7 @@ static void take_logprobs(qn_responses *x, const char *text, size_t length)
     qn_choice_drop(choice, n);
 }
 
-/* Those of the tokens from a place on; what is no message has none. */
+/* Writes the log probabilities of tokens from `from` on; only messages have them. */
 static void write_logprobs(const qn_responses *x, size_t from, qn_bytes *out)
 {
     if (x->item != QN_ITEM_MESSAGE)
@@ -115,7 +115,7 @@ static void write_logprobs(const qn_responses *x, size_t from, qn_bytes *out)
 
 /* ---- Items ---- */
 
-/* As it begins, or with all that it has. */
+/* Writes the part as it is added, or complete. */
 static void write_part(const qn_responses *x, bool is_added, qn_bytes *out)
 {
     qn_json_open(out, '{');
@@ -152,7 +152,7 @@ static void write_call(const qn_responses *x, bool is_added, qn_bytes *out)
     qn_json_text(out, x->text.data, is_added ? 0 : x->text.length);
 }
 
-/* The open item, as it begins or with all that it has. */
+/* Writes the open item as it is added, or complete. */
 static void write_item(const qn_responses *x, bool is_added, const char *status, qn_bytes *out)
 {
     static const char *const types[] = { [QN_ITEM_REASONING] = "reasoning",
@@ -201,7 +201,7 @@ static void send_part(qn_responses *x, bool is_added, qn_bytes *out)
     qn_responses_close_event(out);
 }
 
-/* Names of events, and of the member that has the whole text. */
+/* The names of events, and of the member with the whole text. */
 static const struct {
     const char *delta, *done, *whole;
 } texts[] = {
@@ -227,9 +227,9 @@ static void send_text(qn_responses *x, bool is_delta, size_t from, size_t from_l
     qn_responses_close_event(out);
 }
 
-/* ---- What came ---- */
+/* ---- Output ---- */
 
-/* Appends to the text of the open item, arguments of a custom tool as its input. */
+/* Appends to the text of the open item; arguments of a custom tool are added as its input. */
 static void add_text(qn_responses *x, const char *text, size_t length, qn_bytes *out)
 {
     const size_t from = x->text.length, from_logprob = x->logprobs.length;
@@ -243,8 +243,8 @@ static void add_text(qn_responses *x, const char *text, size_t length, qn_bytes 
         send_text(x, true, from, from_logprob, out);
 }
 
-/* Arguments of another form than {"input": "..."} are the input as they are. Those that are cut before the string could be of this
- * form: there is no input yet. */
+/* Arguments of another form than {"input": "..."} are the input themselves. Arguments that are cut before the string
+ * might have that form: they are no input yet. */
 static void complete_input(qn_responses *x, bool is_complete, qn_bytes *out)
 {
     const qn_bytes *arguments = &x->base.choices[0].arguments;
@@ -298,7 +298,7 @@ static bool in_call(const qn_responses *x)
     return x->item == QN_ITEM_CALL || x->item == QN_ITEM_CUSTOM_CALL;
 }
 
-/* Without a stream a call that does not parse is text. One that is cut has the arguments so far. */
+/* Without a stream, a call that does not parse is text, and a call that was cut has the arguments so far. */
 static void end_call(qn_responses *x, const qn_output_event *event, qn_bytes *out)
 {
     const bool is_complete = event->call_end == QN_OUTPUT_COMPLETE;

@@ -1,4 +1,4 @@
-/* Conversations from parts. */
+/* Builds conversations from parts. */
 #include "protocol/turns.h"
 
 #include "chat/adapt.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a member of a message, beside its text. */
+/* Memory of a message's member, besides its text. */
 enum { MEMBER_BYTES = 256 };
 
 static const char tag[] = QN_REMINDER_OPEN, end_tag[] = QN_REMINDER_CLOSE;
@@ -98,7 +98,7 @@ static void add_waiting(qn_turns *turns)
     turns->waiting.length = 0;
 }
 
-/* What waits belongs to the last of several results. */
+/* System texts that wait are added to the last of several results. */
 static void open_turn(qn_turns *turns, qn_turn turn)
 {
     if (turns->turn == QN_TURN_RESULT && turn == QN_TURN_ANSWER)

@@ -40,7 +40,7 @@ static inline void qn_store_f16(uint8_t *at, uint16_t h)
     memcpy(at, &h, sizeof h);
 }
 
-/* qn_f32_to_f16_satfinite - the nearest finite fp16 value: magnitudes beyond 65504 saturate to 65504. An infinite scale
+/* qn_f32_to_f16_satfinite - the nearest finite fp16 value: magnitudes beyond 65504 become 65504. An infinite scale
  * would turn its whole block into NaN. */
 static inline uint16_t qn_f32_to_f16_satfinite(float x)
 {
@@ -48,11 +48,11 @@ static inline uint16_t qn_f32_to_f16_satfinite(float x)
     return (h & 0x7fffu) > 0x7bffu ? (uint16_t)((h & 0x8000u) | 0x7bffu) : h;
 }
 
-/* qn_ternary_codes - codes 0, 1, 2 for n weights (zero point 1); returns their scale as fp16 bits. d = max |x|, code =
- * round(x/d) + 1.
+/* qn_ternary_codes - writes codes 0, 1, 2 for n weights (zero point 1). Returns their scale d = max |x| as fp16 bits.
+ * code = round(x/d) + 1.
  *
- * four_valued: the format also has code 3, which is +2d. A block that is exactly {-1, 0, 1, 2} times half its maximum
- * then keeps its four values, which the rule alone would round to three; any other block follows the rule. */
+ * four_valued: the format also has code 3, which is +2d. A block that is exactly {-1, 0, 1, 2} times half its
+ * maximum keeps its four values, which the rule would round to three; any other block follows the rule. */
 uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint8_t *codes);
 
 #endif

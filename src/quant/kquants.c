@@ -22,9 +22,9 @@ static void unpack_scales(const uint8_t bytes[12], uint8_t scale[GROUPS], uint8_
     }
 }
 
-/* The part that Q4_K and Q5_K share: d, dmin and factors, at the same offsets in both. Each pair of groups is 32 bytes of
- * nibbles, with the even group in the low ones. `fifth` (NULL for Q4_K): bit r of byte j is the fifth bit of weight j of
- * group r. */
+/* The common part of Q4_K and Q5_K: d, dmin and factors, at the same offsets in both. Each pair of groups is 32
+ * bytes of nibbles, with the even group in the low ones. `fifth` (NULL for Q4_K): bit r of byte j is the fifth bit
+ * of weight j of group r. */
 _Static_assert(QN_Q4_K_SCALE == QN_Q5_K_SCALE && QN_Q4_K_MIN == QN_Q5_K_MIN && QN_Q4_K_FACTORS == QN_Q5_K_FACTORS,
                "Q4_K and Q5_K begin alike");
 static void unpack_groups(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes, float *scale,

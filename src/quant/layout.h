@@ -1,7 +1,7 @@
-/* Stored blocks of the weight formats: sizes, where the parts of a block are, and the code of one weight. Shared by C and
- * CUDA: all that reads or writes blocks takes these numbers from here. quant.h says what a weight is, given its code.
+/* Stored blocks of the weight formats: sizes, the offsets of a block's parts, and the code of one weight. Shared by C
+ * and CUDA: all code that reads or writes blocks uses these numbers. quant.h defines the weight that a code stands for.
  *
- * In CUDA the including file defines the fixed-width integers (kernels/cuda.cuh). */
+ * In CUDA the including file defines the fixed-width integers (cuda/kernels/cuda.cuh). */
 #ifndef QN_QUANT_LAYOUT_H
 #define QN_QUANT_LAYOUT_H
 
@@ -12,36 +12,36 @@
 #include <stdint.h>
 #endif
 
-/* One line per quantised format: weights and bytes of a block; byte offsets of the fp16 scale, of the fp16 minimum (of the
- * scale, if there is no minimum) and of the codes (the low bits, if the others are elsewhere); zero point and largest
- * code. The constants are QN_Q4_0_WEIGHTS, QN_Q4_0_BYTES and so on. */
+/* One line per quantised format: weights and bytes of a block; byte offsets of the fp16 scale, of the fp16 minimum
+ * (of the scale, if there is no minimum) and of the codes (the low bits, if the others are elsewhere); zero point
+ * and largest code. The constants are QN_Q4_0_WEIGHTS, QN_Q4_0_BYTES and so on. */
 /* clang-format off */
-#define QN_BLOCK_LAYOUTS(X)                                                                                                    \
-    /*    weights bytes scale min codes zero max_code */                                                                       \
-    X(Q4_0,    32,  18,    0,   0,   2,   8,  15)                                                                              \
-    X(Q4_1,    32,  20,    0,   2,   4,   0,  15)                                                                              \
-    X(Q5_0,    32,  22,    0,   0,   6,  16,  31)                                                                              \
-    X(Q5_1,    32,  24,    0,   2,   8,   0,  31)                                                                              \
-    X(Q8_0,    32,  34,    0,   0,   2, 128, 255)                                                                              \
-    X(Q4_K,   256, 144,    0,   2,  16,   0,  15)                                                                              \
-    X(Q5_K,   256, 176,    0,   2,  48,   0,  31)                                                                              \
-    X(Q6_K,   256, 210,  208, 208,   0,  32,  63)                                                                              \
-    X(TQ1_0,  256,  54,   52,  52,   0,   1,   2)                                                                              \
-    X(TQ2_0,  256,  66,   64,  64,   0,   1,   3)                                                                              \
-    X(Q1_0,   128,  18,    0,   0,   2,   1,   2)                                                                              \
-    X(Q2_0,    64,  18,    0,   0,   2,   1,   3)                                                                              \
-    X(PQ2_0,  128,  34,    0,   0,   2,   1,   3)                                                                              \
-    X(PTQ1_0, 128,  28,   26,  26,   0,   1,   2)                                                                              \
+#define QN_BLOCK_LAYOUTS(X)                                                                                            \
+    /*    weights bytes scale min codes zero max_code */                                                               \
+    X(Q4_0,    32,  18,    0,   0,   2,   8,  15)                                                                      \
+    X(Q4_1,    32,  20,    0,   2,   4,   0,  15)                                                                      \
+    X(Q5_0,    32,  22,    0,   0,   6,  16,  31)                                                                      \
+    X(Q5_1,    32,  24,    0,   2,   8,   0,  31)                                                                      \
+    X(Q8_0,    32,  34,    0,   0,   2, 128, 255)                                                                      \
+    X(Q4_K,   256, 144,    0,   2,  16,   0,  15)                                                                      \
+    X(Q5_K,   256, 176,    0,   2,  48,   0,  31)                                                                      \
+    X(Q6_K,   256, 210,  208, 208,   0,  32,  63)                                                                      \
+    X(TQ1_0,  256,  54,   52,  52,   0,   1,   2)                                                                      \
+    X(TQ2_0,  256,  66,   64,  64,   0,   1,   3)                                                                      \
+    X(Q1_0,   128,  18,    0,   0,   2,   1,   2)                                                                      \
+    X(Q2_0,    64,  18,    0,   0,   2,   1,   3)                                                                      \
+    X(PQ2_0,  128,  34,    0,   0,   2,   1,   3)                                                                      \
+    X(PTQ1_0, 128,  28,   26,  26,   0,   1,   2)                                                                      \
     X(OX2_0,  128,  34,   32,  32,   0,   1,   3)
 
-#define QN_BLOCK_CONSTANTS(ID, weights, bytes, scale, min, codes, zero, max_code)                                              \
-    QN_##ID##_WEIGHTS = weights, QN_##ID##_BYTES = bytes, QN_##ID##_SCALE = scale, QN_##ID##_MIN = min,                        \
+#define QN_BLOCK_CONSTANTS(ID, weights, bytes, scale, min, codes, zero, max_code)                                      \
+    QN_##ID##_WEIGHTS = weights, QN_##ID##_BYTES = bytes, QN_##ID##_SCALE = scale, QN_##ID##_MIN = min,                \
     QN_##ID##_CODES = codes, QN_##ID##_ZERO = zero, QN_##ID##_MAX_CODE = max_code,
 enum {
     QN_BLOCK_LAYOUTS(QN_BLOCK_CONSTANTS)
     QN_Q5_0_HIGH = 2,          /* fifth bits, one per weight */
     QN_Q5_1_HIGH = 4,
-    QN_Q5_K_HIGH = 16,         /* fifth bits: byte j has those of weight j of the eight groups */
+    QN_Q5_K_HIGH = 16,         /* fifth bits: byte j has those of weight j of all eight groups */
     QN_Q6_K_HIGH = 128,        /* upper 2-bit fields */
     QN_Q4_K_FACTORS = 4,       /* 12 bytes of 6-bit scales and minima, one of each per group */
     QN_Q5_K_FACTORS = 4,
@@ -65,13 +65,14 @@ QN_LAYOUT_INLINE uint32_t qn_code_2bit(const uint8_t *codes, uint32_t i)
     return codes[i / 4] >> 2 * (i % 4) & 3;
 }
 
-/* TQ2_0: two halves of 128 weights, 32 bytes each; weight 32l + j of a half is bits 2l and 2l+1 of byte j. */
+/* TQ2_0: two halves of 128 weights, 32 bytes each; weight 32l + j of a half is in bits 2l and 2l+1 of byte j. */
 QN_LAYOUT_INLINE uint32_t qn_code_tq2_0(const uint8_t *codes, uint32_t i)
 {
     return codes[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3;
 }
 
-/* Q4_0, Q4_1, and the low bits of Q5_0 and Q5_1: low nibbles of 16 bytes are weights 0 to 15, high ones 16 to 31. */
+/* Q4_0, Q4_1, and the low bits of Q5_0 and Q5_1: the low nibbles of 16 bytes are weights 0 to 15, the high ones 16
+ * to 31. */
 QN_LAYOUT_INLINE uint32_t qn_code_nibble(const uint8_t *codes, uint32_t i)
 {
     return codes[i % 16] >> 4 * (i / 16) & 15;
@@ -83,13 +84,14 @@ QN_LAYOUT_INLINE uint32_t qn_code_int8(const uint8_t *codes, uint32_t i)
     return codes[i] ^ 0x80u;
 }
 
-/* TQ1_0, PTQ1_0: five base-3 digits v per byte, stored as ceil(256 v / 243), a fraction of 256: multiplying the byte by 3
- * carries the next digit out at the top. Digit n of a byte, with power = 3^n; a macro, for tables of constants. */
+/* TQ1_0, PTQ1_0: a byte stores five base-3 digits v as ceil(256 v / 243), a fraction of 256: multiplying the byte by
+ * 3 carries the next digit out at the top. Gives digit n of a byte, with power = 3^n. It is a macro, for tables of
+ * constants. */
 #define QN_TRIT(byte, power) ((((byte) * (power)&255) * 3) >> 8)
 
-/* Which digit of which byte weight i is: n_bytes bytes of five digits, then half as many, then n_bytes / 8 bytes of four
- * digits. Digit n of all bytes of each of these ranges encodes consecutive weights, before digit n + 1 of the same bytes.
- * width: bytes of the range. */
+/* The byte and digit of weight i: n_bytes bytes of five digits, then n_bytes / 2 bytes of five, then n_bytes / 8
+ * bytes of four. In each of these ranges, digit n of all bytes encodes consecutive weights, followed by digit n + 1
+ * of the same bytes. width: number of bytes of the range. */
 typedef struct qn_trit {
     uint32_t byte, digit, width;
 } qn_trit;

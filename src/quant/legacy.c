@@ -73,7 +73,7 @@ void qn_unpack_q8_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
     }
 }
 
-/* The integer nearest to t, ties upwards, clamped to [0, limit]. In double, where adding 0.5 to a float is exact. */
+/* The integer nearest to t, ties upwards, clamped to [0, limit]. Uses double, where adding 0.5 to a float is exact. */
 static uint8_t nearest_code(double t, double limit)
 {
     const double code = floor(t + 0.5);
@@ -86,7 +86,7 @@ static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
         bytes[j] = (uint8_t)(codes[j] | codes[j + WEIGHTS / 2] << 4);
 }
 
-/* Scales are ggml's. Codes are rounded with the scale as stored (fp16), which is never worse than rounding with the f32
+/* Scales are ggml's. Codes are rounded with the stored fp16 scale, which is never worse than rounding with the f32
  * scale. */
 void qn_quantize_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
@@ -136,7 +136,7 @@ static float q8_error(const float *weights, float d)
     return sum;
 }
 
-/* The smallest difference between two weights of a block that has at most 16 distinct values: the step of a block that
+/* The smallest difference between two weights of a block with at most 16 distinct values: the step of a block that
  * was quantised to 4 bits or fewer before. INFINITY for other blocks. */
 static float smallest_step(const float *weights)
 {
@@ -150,7 +150,7 @@ static float smallest_step(const float *weights)
     }
     for (size_t j = 1; j < WEIGHTS; j++) {
         const float distance = sorted[j] - sorted[j - 1];
-        if (distance <= 1e-3f * (sorted[WEIGHTS - 1] - sorted[0])) /* differences of rounding are not steps */
+        if (distance <= 1e-3f * (sorted[WEIGHTS - 1] - sorted[0])) /* differences due to rounding are not steps */
             continue;
         distinct++;
         step = distance < step ? distance : step;
@@ -158,8 +158,8 @@ static float smallest_step(const float *weights)
     return distinct <= 16 ? step : INFINITY;
 }
 
-/* The step is amax / 127, or an integer fraction of the block's own step if that gives a smaller error: 4-bit weights
- * with an offset have 16 equally spaced values, which fall between the codes of the first and on codes of the second. */
+/* The step is amax / 127, or an integer fraction of the block's own step if that gives a smaller error: 4-bit
+ * weights with an offset have 16 equally spaced values, which amax / 127 would miss and such a fraction hits. */
 static uint16_t q8_scale(const float *weights, float largest)
 {
     enum { MAX_DIVISOR = 24 };

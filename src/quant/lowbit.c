@@ -6,7 +6,8 @@
 
 #include <math.h>
 
-/* The bits of a byte as the bytes of a word, 0 or 1: bit k is kept in byte k alone, then carried into its highest bit. */
+/* Spreads the bits of a byte to the bytes of a word, as 0 or 1: byte k keeps only bit k, which a carry moves to its
+ * highest bit. */
 static inline uint64_t spread_bits(uint8_t byte)
 {
     const uint64_t single = byte * 0x0101010101010101u & 0x8040201008040201u;
@@ -26,8 +27,8 @@ void qn_unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
     }
 }
 
-/* Mean magnitudes of n blocks. Each sum has the order of its weights; those of several blocks hide the latency of additions.
- * Called with constants. */
+/* Mean magnitudes of n blocks. Each sum is in the order of its weights; interleaving several blocks hides the
+ * latency of additions. n is a constant in every call. */
 static inline void mean_magnitudes(const float *weights, size_t n, float *means)
 {
     enum { MAX = 4 };
@@ -39,7 +40,7 @@ static inline void mean_magnitudes(const float *weights, size_t n, float *means)
         means[b] = (float)(sums[b] / QN_Q1_0_WEIGHTS);
 }
 
-/* The opposite of spread_bits: the multiplication moves bit 8k to bit 56 + k. */
+/* The inverse of spread_bits: the multiplication moves bit 8k to bit 56 + k. */
 static inline uint8_t gather_bits(uint64_t spread)
 {
     return (uint8_t)(spread * 0x0102040810204080u >> 56);
@@ -58,7 +59,7 @@ static void store_q1_0(const float *weights, float scale, uint8_t *block)
     qn_store_f16(block + QN_Q1_0_SCALE, qn_f32_to_f16_satfinite(scale));
 }
 
-/* The magnitude that all weights of a block have; negative if there are several. It is their mean: sums of up to 128 times a
+/* The magnitude of all weights of a block; negative if they differ. It equals their mean: sums of up to 128 times a
  * float are exact in a double. */
 static inline float only_magnitude(const float *weights)
 {
@@ -103,7 +104,7 @@ void qn_quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
     }
 }
 
-/* Called with constants: each type gets a specialised loop. */
+/* The sizes are constants in every call, so that each type gets a specialised loop. */
 static inline void unpack_2bit(const uint8_t *blocks, size_t n_blocks, size_t weights, size_t block_bytes, size_t scale_at,
                                size_t codes_at, uint8_t *codes, float *scale)
 {

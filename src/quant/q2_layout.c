@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* At least 2000 blocks are required. Read with the wrong layout, every third block has a negative scale: the wrong
- * layout is rejected within the first hundred. */
+/* At least 2000 blocks are required. Read with the wrong layout, every third block has a negative scale, so the
+ * wrong layout is rejected within the first hundred. */
 enum { SAMPLE_BLOCKS = 4096 };
 
 struct layout {
@@ -38,7 +38,7 @@ static bool fills(const struct layout *r, const qn_q2_tensor *t, size_t alignmen
     return fits(r, t) && t->available_bytes - t->n_weights / r->block_weights * r->block_bytes < alignment;
 }
 
-/* Bytes of the name to print: in a malicious file it can be as long as the file. */
+/* Number of bytes of the name to print: in a malicious file it can be as long as the file. */
 static int shown(const qn_q2_tensor *t)
 {
     return t->name_length < 80 ? (int)t->name_length : 80;
@@ -57,9 +57,9 @@ static bool plausible_block(const struct layout *r, const uint8_t *block)
     return threes == 0;
 }
 
-/* Index of the first tensor that rules the layout out, or n. The same number of blocks is tested per tensor, so that
- * one odd tensor at the start of a file does not decide alone. The number is doubled until the sample reaches
- * SAMPLE_BLOCKS although small tensors have fewer, or covers all blocks. */
+/* The index of the first tensor that rules the layout out, or n. The same number of blocks is tested for each
+ * tensor, so that one odd tensor at the start of a file does not decide alone. The number is doubled until the
+ * sample reaches SAMPLE_BLOCKS even though small tensors have fewer, or covers all blocks. */
 static size_t first_mismatch(const struct layout *r, const qn_q2_tensor *tensors, size_t n)
 {
     uint64_t blocks_per_tensor = SAMPLE_BLOCKS / n + 1, sample, all = 0;
@@ -84,7 +84,7 @@ static size_t first_mismatch(const struct layout *r, const qn_q2_tensor *tensors
 qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignment, const char *file, qn_type *type,
                             const char **note)
 {
-    const qn_q2_tensor *not_64 = NULL, *not_128 = NULL; /* first tensors that blocks of 64, or of 128, do not fit */
+    const qn_q2_tensor *not_64 = NULL, *not_128 = NULL; /* the first tensors that blocks of 64, or of 128, do not fit */
     bool only_64_fills = false;
     for (size_t i = 0; i < n; i++) {
         const qn_q2_tensor *t = &tensors[i];
@@ -95,12 +95,12 @@ qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignm
         only_64_fills |= fills(&layouts[MAINLINE], t, alignment) && !fills(&layouts[PRISM], t, alignment);
     }
     if (not_64 && not_128)
-        return qn_fail(
-            QN_ERR_FORMAT,
-            "%s: tensor '%.*s' of type 42: rows of %llu weights, %llu weights in %zu bytes, fit neither groups of 64 in 18 "
-            "bytes nor (tensor '%.*s') groups of 128 in 34",
-            file, shown(not_64), not_64->name, (unsigned long long)not_64->width, (unsigned long long)not_64->n_weights,
-            not_64->available_bytes, shown(not_128), not_128->name);
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: tensor '%.*s' of type 42: rows of %llu weights, %llu weights in %zu bytes, fit neither "
+                       "groups of 64 in 18 "
+                       "bytes nor (tensor '%.*s') groups of 128 in 34",
+                       file, shown(not_64), not_64->name, (unsigned long long)not_64->width,
+                       (unsigned long long)not_64->n_weights, not_64->available_bytes, shown(not_128), not_128->name);
     int found = MAINLINE;
     if (not_64 || (!not_128 && !only_64_fills && first_mismatch(&layouts[MAINLINE], tensors, n) < n)) {
         const size_t prism_mismatch = first_mismatch(&layouts[PRISM], tensors, n);
@@ -109,12 +109,12 @@ qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignm
         const bool both = prism_mismatch == n && oxibonsai_mismatch == n;
         const qn_q2_tensor *t = &tensors[both ? 0 : prism_mismatch > oxibonsai_mismatch ? prism_mismatch : oxibonsai_mismatch];
         if (both || (neither && not_64))
-            return qn_fail(
-                QN_ERR_FORMAT,
-                "%s: tensor '%.*s' of type 42, groups of 128 in 34 bytes: %s has finite scales that are not negative and no "
-                "code 3, expected of exactly one",
-                file, shown(t), t->name,
-                both ? "each layout, scale first and scale last," : "neither layout, scale first nor scale last,");
+            return qn_fail(QN_ERR_FORMAT,
+                           "%s: tensor '%.*s' of type 42, groups of 128 in 34 bytes: %s has finite scales that are not "
+                           "negative and no "
+                           "code 3, expected of exactly one",
+                           file, shown(t), t->name,
+                           both ? "each layout, scale first and scale last," : "neither layout, scale first nor scale last,");
         /* neither matches but mainline's fits: a bad scale in a mainline file, which the scan of the weights reports */
         found = neither ? MAINLINE : prism_mismatch == n ? PRISM : OXIBONSAI;
     }

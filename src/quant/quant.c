@@ -1,5 +1,5 @@
-/* The table of weight formats, and the functions that follow from it alone: dequantisation through the integer form,
- * the scan for non-finite scales, look-up and row sizes. Sizes and offsets come from layout.h. */
+/* The table of weight formats, and the functions that follow from it: dequantisation through the integer form, the
+ * scan for non-finite scales, look-up and row sizes. Sizes and offsets come from layout.h. */
 #include "quant/families.h"
 
 #include "base/append.h"
@@ -12,8 +12,8 @@
 enum { MAX_BLOCK = 256 };
 
 /* weight = scale * factor * (code - zero) + offset, in that order. The products are exact in f32 (11 + 8 + 5
- * significant bits at most), so that only the addition rounds, as in ggml. Called with constant arguments: each type
- * gets a specialised loop. */
+ * significant bits at most), so that only the addition rounds, as in ggml. The arguments are constants in every
+ * call, so that each type gets a specialised loop. */
 static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero, bool has_offset,
                                      bool has_factor, const uint8_t *blocks, size_t n_blocks, float *weights)
 {

@@ -1,12 +1,12 @@
-/* Weight formats: how each type is stored in a GGUF file, and conversion to and from f32. Reading
- * and writing files is gguf/'s task.
+/* Weight formats: how each type is stored in a GGUF file, and conversion to and from f32. Reading and writing files is
+ * gguf/'s task.
  *
  * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q4_K Q5_K Q6_K),
  * ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c holds the table of all of them. The matmul
  * kernels read the stored layouts themselves; this module is the reference they are compared with.
  *
- * Stored blocks. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise. Sizes, offsets and
- * the order of the codes are in layout.h, which the CUDA kernels read too.
+ * Stored blocks. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise. Sizes, offsets
+ * and the order of the codes are in layout.h, which the CUDA kernels read too.
  *
  *   type         id    parts of a block                                weight
  *   F32 F16 BF16 0 1 30  the value                                     value
@@ -25,14 +25,14 @@
  *   PTQ1_0       143   as TQ1_0, in smaller blocks                     d (code - 1)
  *   OX2_0        42 *  2-bit codes, d                                  d (code - 1)
  *
- * (*) Found in files under id 42; q2_layout.h tells it from Q2_0 and PQ2_0.
+ * (*) Files store it under id 42; q2_layout.h distinguishes it from Q2_0 and PQ2_0.
  *
- * A new format needs: an entry in qn_type; a line in layout.h, and there the code of a weight if C and CUDA both read it;
- * an unpack function (and a quantiser, if files of it are to be written) in a family file, declared in families.h; a line
- * in the table of quant.c; its formula in tests/unit/quant/test_quant.c. Dequantisation, the scan for non-finite scales, the
- * golden tests and `quern quantize` follow from the table, and so do a CPU GEMM (unpacked to qn_super_block,
- * kernels/matmul/matmul.h) and a GPU matmul (dequantised to fp16 at load, kernels/matmul/matmul_cuda.h). Both headers list
- * what a kernel of its own needs. */
+ * A new format needs: an entry in qn_type; a line in layout.h, and there the code of a weight if C and CUDA both
+ * read it; an unpack function (and a quantiser, if files of it are to be written) in a family file, declared in
+ * families.h; a line in the table of quant.c; its formula in tests/unit/quant/test_quant.c. Dequantisation, the scan
+ * for non-finite scales, the golden tests and `quern quantize` follow from the table, and so do a CPU GEMM (unpacked
+ * to qn_super_block, kernels/matmul/matmul.h) and a GPU matmul (dequantised to fp16 at load,
+ * cuda/kernels/matmul/matmul.h). Both headers list what a dedicated kernel needs. */
 #ifndef QN_QUANT_QUANT_H
 #define QN_QUANT_QUANT_H
 
@@ -64,13 +64,13 @@ typedef enum qn_type {
     QN_TYPE_OX2_0 = 1042
 } qn_type;
 
-/* The integer form, which the matmul kernels compute with: groups of QN_QUANT_GROUP weights with one scale each.
+/* The integer form, with which the matmul kernels compute: groups of QN_QUANT_GROUP weights with one scale each.
  *
  *     weight[i] = scale[r] * factor[r][i % 32 / 16] * (codes[i] - zero_point) + offset[r],   r = i / 32
  *
- * factor is 1 except for Q6_K. offset is 0 except for the types with a minimum. Scale and offset are exactly what the
- * format stores (for k-quants the f32 product of the two stored factors), so that to_float() returns the same weights
- * up to one rounding. */
+ * factor is 1 except for Q6_K. offset is 0 except for types with a minimum. Scale and offset are exactly the stored
+ * ones (for k-quants, the f32 product of the two stored factors), so that to_float() returns the same weights up to
+ * one rounding. */
 enum { QN_QUANT_GROUP = 32 };
 
 typedef struct qn_type_info {
@@ -87,40 +87,45 @@ typedef struct qn_type_info {
      * is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of QN_QUANT_GROUP. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
     size_t scale_at, codes_at; /* byte offsets in a block (layout.h); 0 for F32, F16 and BF16 */
-    uint8_t zero_point;        /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (signed, unpacked as + 128) */
+    uint8_t zero_point;        /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (signed, unpacked
+                                  as + 128) */
     uint8_t max_code;          /* largest code that can occur: 3, 15, 255 */
     bool has_offset, has_factor;
-    int file_type; /* llama.cpp's general.file_type of a file of this type; -1: none, or quern writes no such file */
+    int file_type; /* llama.cpp's general.file_type for a file of this type; -1: none, or quern writes no such files */
     /* Index of the first block with an infinite or NaN scale (or value); n_blocks if all are finite. */
     size_t (*find_nonfinite)(const uint8_t *blocks, size_t n_blocks);
 } qn_type_info;
 
-/* qn_type_find, qn_type_find_name - the table entry of a type by id, or by name (case-insensitive); NULL if unknown. */
+/* qn_type_find - the table entry of a type by id; NULL if unknown. */
 const qn_type_info *qn_type_find(uint32_t type);
+
+/* qn_type_find_name - the table entry of a type by name, case-insensitive; NULL if unknown. */
 const qn_type_info *qn_type_find_name(const char *name);
 
-/* qn_type_find_writable - the table entry of a type that quern can write, by name. QN_ERR_INVALID, with the names of all such
- * types, for another name. f32 counts only with `with_f32`. */
+/* qn_type_find_writable - finds a type that quern can write, by name; f32 only with `with_f32`. QN_ERR_INVALID, with
+ * the names of all such types, for any other name. */
 qn_status qn_type_find_writable(const char *name, bool with_f32, const qn_type_info **out);
 
-/* qn_type_for_width - the type itself if rows of `width` weights are multiples of its block; else the next type with smaller
- * blocks, and more bits than the types of that block size that quern writes. Those are types that all current GGUF readers
- * support. */
+/* qn_type_for_width - the type itself if rows of `width` weights are multiples of its block; otherwise the next type
+ * with smaller blocks that quern writes, which has more bits. All current GGUF readers support these types. */
 const qn_type_info *qn_type_for_width(const qn_type_info *info, uint64_t width);
 
-/* qn_type_is_low_bit - a type of 1 or 2 bits, for models that are trained with such weights: others are not usable in it. */
+/* qn_type_is_low_bit - whether it is a type of 1 or 2 bits. Only models that were trained with such weights can be
+ * stored in it. */
 static inline bool qn_type_is_low_bit(const qn_type_info *info)
 {
     return info->block_bytes * 8 < info->block_weights * 3;
 }
 
-/* qn_type_reaches - whether a type has values as large as the weights; F16 saturates. The other types reach what models have. */
+/* qn_type_reaches - whether a type can represent magnitudes as large as the weights'; F16 saturates, and the other
+ * types are large enough for any model. */
 bool qn_type_reaches(const qn_type_info *info, const float *weights, size_t n);
 
 /* qn_types - the whole table, for listings and tests. */
 const qn_type_info *qn_types(size_t *count);
 
-/* qn_row_bytes - bytes of a row of `width` weights. False if width is not a multiple of the block size, or on overflow. */
+/* qn_row_bytes - the number of bytes of a row of `width` weights. False if width is not a multiple of the block
+ * size, or on overflow. */
 bool qn_row_bytes(const qn_type_info *info, uint64_t width, size_t *bytes);
 
 #endif

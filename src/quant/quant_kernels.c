@@ -1,13 +1,14 @@
-/* The table of variants: its reference, selection by the CPU, and formats with variants in place. */
+/* The table of variants: the reference, selection by the CPU, and formats that use variants. */
 #include "quant/quant_kernels.h"
 
 #include "base/cpu.h"
 #include "quant/layout.h"
 
-enum { PACKED_WEIGHTS = QN_Q1_0_WEIGHTS }; /* of a block of Q1_0 and of PTQ1_0, whose zero points are 1, too */
+enum { PACKED_WEIGHTS = QN_Q1_0_WEIGHTS }; /* weights of a block of Q1_0 and of PTQ1_0; both have zero point 1 */
 _Static_assert(QN_PTQ1_0_WEIGHTS == QN_Q1_0_WEIGHTS && QN_Q1_0_ZERO == 1 && QN_PTQ1_0_ZERO == 1, "blocks of packed types");
 
-/* Magnitudes of floats compare as their bits do; several maxima hide the latency, and loops over integers are vectorised. */
+/* The order of floats' magnitudes is that of their bits. Several maxima hide the latency, and integer loops are
+ * vectorised. */
 static uint32_t largest_difference_ref(const float *weights, const uint8_t *codes, const float *scales, int zero_point,
                                        size_t n)
 {
@@ -24,7 +25,7 @@ static uint32_t largest_difference_ref(const float *weights, const uint8_t *code
     return (uint32_t)largest[0];
 }
 
-/* Called with constants. */
+/* The functions and sizes are constants in every call. */
 static inline size_t pack(qn_quantize_fn *quantize, qn_unpack_fn *unpack, size_t block_bytes, qn_type source,
                           const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
 {

@@ -79,7 +79,7 @@ static inline __m256i ternary_codes(const float *weights, float bound)
 
 static void quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works in lanes of 128 bits */
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works in 128-bit lanes */
     for (size_t b = 0; b < n_blocks; b++, weights += QN_PTQ1_0_WEIGHTS, blocks += QN_PTQ1_0_BYTES) {
         uint8_t codes[QN_PTQ1_0_WEIGHTS];
         __m256i largest = _mm256_setzero_si256();
@@ -129,7 +129,7 @@ static inline __m256i load_16(const uint8_t *weights, size_t i)
     return _mm256_loadu_si256((const __m256i *)(const void *)(weights + 2 * i));
 }
 
-/* Two vectors of 16-bit values as bytes, in order: packing works in lanes of 128 bits. */
+/* Packs two vectors of 16-bit values to bytes, in order: packing works in 128-bit lanes. */
 static inline __m256i join_bytes(__m256i low, __m256i high)
 {
     return _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8);
@@ -158,7 +158,8 @@ static size_t pack_q1_0(qn_type source, const uint8_t *weights, size_t n_blocks,
     return n_blocks;
 }
 
-/* 1 plus the signs of 32 weights of the magnitude `all`, 1 for others, which leave their bits in *other unless they are 0. */
+/* The codes, 1 plus the sign, of 32 weights of magnitude `all`. Others give 1, and set bits in *other unless they
+ * are 0. */
 static inline __m256i sign_codes(const uint8_t *weights, __m256i all, __m256i *other)
 {
     const __m256i magnitude_bits = _mm256_set1_epi16(0x7fff);

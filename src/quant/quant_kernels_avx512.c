@@ -73,8 +73,8 @@ static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, 
     }
 }
 
-/* Adds `place` times the code of 16 (8) weights: the code is 1, 2 from the bound on and 0 up to its negative. The caller has
- * added the ones. */
+/* Adds `place` times the code of 16 (8) weights, minus 1: +1 from the bound on, -1 down from its negative. The
+ * caller has added the ones. */
 static inline __m512i add_digits(__m512i values, const float *weights, float bound, int32_t place)
 {
     const __m512 x = _mm512_loadu_ps(weights);
@@ -90,14 +90,15 @@ static inline __m256i add_8_digits(__m256i values, const float *weights, float b
     return _mm256_mask_sub_epi32(values, _mm256_cmp_ps_mask(x, _mm256_set1_ps(-bound), _CMP_LE_OQ), values, place);
 }
 
-/* ceil(256 v / 243) of v up to 242, by a multiplication and shift that divide 256 v + 242 exactly; 16 bytes. */
+/* ceil(256 v / 243) for v up to 242, by a multiplication and shift that divide 256 v + 242 exactly; 16 bytes. */
 static inline __m128i fractions(__m512i values)
 {
     const __m512i dividend = _mm512_add_epi32(_mm512_slli_epi32(values, 8), _mm512_set1_epi32(242));
     return _mm512_cvtepi32_epi8(_mm512_srli_epi32(_mm512_mullo_epi32(dividend, _mm512_set1_epi32(69043)), 24));
 }
 
-/* The ranges of qn_trit_place, each vector a digit of all bytes of a range; of the last one a vector has all digits. */
+/* Stores the ranges of qn_trit_place. Each vector holds one digit of all bytes of a range; for the last range it
+ * holds all digits. */
 static inline void store_ptq1_0(const float *weights, float bound, uint8_t *block)
 {
     static const int32_t places[] = { 81, 27, 9, 3, 1 };
@@ -187,7 +188,7 @@ static size_t pack_ptq1_0(qn_type source, const uint8_t *weights, size_t n_block
             largest = _mm512_max_epu16(largest, _mm512_and_si512(x[i], magnitude_bits));
         }
         const uint16_t magnitude = largest_of_32(largest);
-        /* In a block of zeros a zero is both, which gives its code 1 again. */
+        /* In a block of zeros `plus` and `minus` are both 0, so a zero matches both and keeps code 1. */
         const __m512i plus = _mm512_set1_epi16((int16_t)magnitude);
         const __m512i minus = _mm512_set1_epi16((int16_t)(magnitude ? magnitude | 0x8000 : 0));
         __mmask64 known = ~(__mmask64)0;

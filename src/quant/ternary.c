@@ -1,4 +1,4 @@
-/* TQ1_0, TQ2_0 and PTQ1_0, and the rule by which all ternary formats are quantised.
+/* TQ1_0, TQ2_0 and PTQ1_0, and the quantisation rule of all ternary formats.
  *
  * The layouts of TQ1_0 and TQ2_0 are ggml's (ggml-common.h), that of PTQ1_0 is PrismML's. */
 #include "quant/families.h"
@@ -7,8 +7,8 @@
 
 #include <math.h>
 
-/* The largest magnitude; n is a multiple of 16. Magnitudes of finite floats are ordered as their bits: loops over integers are
- * vectorised, and several of them hide the latency. */
+/* The largest magnitude; n is a multiple of 16. The order of finite floats' magnitudes is that of their bits;
+ * integer loops are vectorised, and several of them hide the latency. */
 static float largest_magnitude(const float *weights, size_t n)
 {
     enum { LANES = 16 };
@@ -27,7 +27,7 @@ static float largest_magnitude(const float *weights, size_t n)
     return out;
 }
 
-/* Whether the weights are d, 0, -d and 2d, and not all 0 or 2d. */
+/* Whether the weights are among d, 0, -d and 2d, and not all are 0 or 2d. */
 static bool is_four_valued(const float *weights, size_t n, float d)
 {
     uint32_t n_known = 0, n_ones = 0;
@@ -59,7 +59,7 @@ uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint
     return scale_f16;
 }
 
-/* The functions on trits are called with constants: each type gets specialised loops. */
+/* The sizes are constants in every call, so that each type gets specialised loops. */
 static inline void unpack_trits(const uint8_t *blocks, size_t n_blocks, uint32_t weights, size_t block_bytes, size_t scale_at,
                                 uint32_t n_trit_bytes, uint8_t *codes, float *scale)
 {
@@ -90,7 +90,7 @@ static inline void quantize_trits(const float *weights, size_t n_blocks, uint32_
                 values[place.byte + j] = (uint8_t)(values[place.byte + j] + codes[i + j] * place_value);
         }
         for (size_t j = 0; j < scale_at; j++)
-            blocks[j] = (uint8_t)((values[j] * 256 + 242) / 243); /* rounded up: no digit comes out one too small */
+            blocks[j] = (uint8_t)((values[j] * 256 + 242) / 243); /* rounded up, so that no digit comes out too small */
     }
 }
 

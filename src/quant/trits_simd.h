@@ -1,5 +1,5 @@
-/* Codes of PTQ1_0, shared by the AVX2 and AVX-512 variants. Digit n of all bytes of a range of qn_trit_place is contiguous
- * among the codes, so that a vector with all bytes of a block has one digit of each. */
+/* Codes of PTQ1_0 for the AVX2 and AVX-512 variants. In each range of qn_trit_place, the codes of digit n of all
+ * bytes are contiguous, so a vector with all bytes of a block yields one digit of each. */
 #ifndef QN_QUANT_TRITS_SIMD_H
 #define QN_QUANT_TRITS_SIMD_H
 
@@ -8,7 +8,7 @@
 
 #include <immintrin.h>
 
-/* Where the codes of the second and third range begin: 16 bytes of five digits, 8 bytes of five, 2 bytes of four. */
+/* Offsets of the codes of the second and third range: 16 bytes of five digits, 8 bytes of five, 2 bytes of four. */
 enum { PTQ1_0_RANGE2 = 80, PTQ1_0_RANGE3 = 120 };
 
 /* The largest of eight 16-bit magnitudes. */
@@ -69,7 +69,8 @@ static inline __m128i join_digits(const uint8_t *codes, size_t width, size_t n_d
     return value;
 }
 
-/* ceil(256 v / 243) = v + ceil(13 v / 243). The multiplication and shift divide by 243 exactly up to 3388 = 13 * 242 + 242. */
+/* ceil(256 v / 243) = v + ceil(13 v / 243). The multiplication and shift divide by 243 exactly up to 3388 = 13 * 242
+ * + 242. */
 static inline __m128i byte_fractions(__m128i values)
 {
     const __m256i v = _mm256_cvtepu8_epi16(values);

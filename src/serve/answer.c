@@ -1,4 +1,4 @@
-/* Answers: their life, the requests of an exchange submitted, callbacks that fill the queue. */
+/* Answers: their lifetime, the scheduler requests of an exchange, and the callbacks that fill the queue. */
 #include "serve/answer.h"
 
 #include "base/append.h"
@@ -16,53 +16,53 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* One of the requests. */
+/* One of the answer's scheduler requests. */
 typedef struct slot {
     qn_answer *answer;
     size_t index;
-    double last_token; /* qn_now; 0: there is none */
+    double last_token; /* qn_now; 0: no token yet */
     qn_recall_answer recalled;
 } slot;
 
 struct qn_answer {
     qn_outbox *outbox;
-    qn_answer_request request;
+    qn_answer_params params;
     char scope[QN_KEY_SCOPE_BYTES], client[QN_ANSWER_CLIENT_BYTES];
-    qn_bytes body; /* where models may be freed for others it is kept until a request has begun */
+    qn_bytes body; /* kept until a request has begun, if the model may be freed for others: then it is parsed again */
     char secret[49];
     int64_t created;
     uint64_t seed;
-    void *user; /* of the I/O thread */
+    void *user; /* the I/O thread's */
     atomic_uint references;
-    qn_answer *next_job; /* of the worker pool's lock */
-    /* Of the outbox's lock. */
+    qn_answer *next_job; /* protected by the worker pool's lock */
+    /* Protected by the outbox's lock. */
     qn_answer *next;
     bool is_listed;
-    /* Of the thread that is at work on it: a worker, what wakes it, then callbacks. */
-    const qn_registered *model; /* a reference; NULL before it is there, and after the end */
+    /* Belongs to the thread that works on the answer: a worker, the waker, then the callbacks. */
+    const qn_registered *model; /* a reference; NULL before it is acquired and after the end */
     qn_exchange *exchange;
     qn_waiter waiter;
     slot *slots;          /* [exchange->n_requests] */
-    uint64_t *ids;        /* [n_submitted], which is of the lock */
-    pthread_mutex_t lock; /* protects what follows, and the exchange from begin on */
+    uint64_t *ids;        /* [n_submitted]; n_submitted is protected by `lock` */
+    pthread_mutex_t lock; /* protects the members below, and the exchange from begin() on */
     size_t n_submitted;
-    size_t n_left;      /* requests that have not ended, and the worker, as long as it submits */
-    size_t n_withdrawn; /* requests that ended because their model is to be freed for others */
-    bool is_ending;     /* none is left: a worker writes the end */
-    bool is_back;       /* none is left, as all were withdrawn: a worker has them wait again */
-    bool has_begun;     /* a stream, whose beginning was written */
+    size_t n_left;      /* requests that have not ended, plus 1 while the worker submits */
+    size_t n_withdrawn; /* requests that ended because their model is drained */
+    bool is_ending;     /* n_left is 0: a worker writes the end */
+    bool is_back;       /* all requests were withdrawn: a worker waits for the model again */
+    bool has_begun;     /* the beginning of a stream was written */
     bool may_open;      /* a stream that waits for its model */
     qn_bytes out;
-    size_t n_taken; /* of out */
-    size_t n_begun; /* bytes that a stream began with, which may be many at once */
+    size_t n_taken; /* bytes of `out` */
+    size_t n_begun; /* length of the beginning of a stream, which may be long */
     qn_answer_view view;
-    bool is_abandoned;  /* nothing is added any more */
+    bool is_abandoned;  /* nothing is appended any more */
     bool is_stopped;    /* with `refusal` */
-    bool was_cancelled; /* a request has ended early because of that */
+    bool was_cancelled; /* is_abandoned, is_stopped or a withdrawal ended a request early */
     qn_refusal refusal;
-    /* Of the worker that submits, then of the end. */
-    size_t n_kept; /* bytes promised to what the scheduler keeps */
-    bool is_over;  /* there were none left */
+    /* Belongs to the worker that submits, then to the thread that ends the answer. */
+    size_t n_kept; /* bytes reserved for memory of the scheduler */
+    bool is_over;  /* the account had no bytes left */
 };
 
 /* ---- The outbox ---- */
@@ -91,7 +91,7 @@ static void signal_outbox(const qn_outbox *outbox)
     (void)written; /* a counter at its limit is readable as well */
 }
 
-/* Something about the answer is new. */
+/* Puts the answer into the outbox, unless it is there. */
 static void notify(qn_answer *a)
 {
     qn_outbox *outbox = a->outbox;
@@ -142,7 +142,7 @@ void qn_outbox_end(qn_outbox *outbox)
 
 /* ---- Life ---- */
 
-qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *user)
+qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_params *params, qn_bytes *body, void *user)
 {
     qn_answer *a = calloc(1, sizeof *a);
     if (!a || pthread_mutex_init(&a->lock, NULL)) {
@@ -151,13 +151,13 @@ qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request,
         return NULL;
     }
     a->outbox = outbox;
-    a->request = *request;
-    snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
-    qn_account_hold(request->account);
-    snprintf(a->client, sizeof a->client, "%s", request->client);
+    a->params = *params;
+    snprintf(a->scope, sizeof a->scope, "%s", params->scope ? params->scope : "");
+    qn_account_hold(params->account);
+    snprintf(a->client, sizeof a->client, "%s", params->client);
     a->body = *body;
     *body = (qn_bytes){ 0 };
-    a->out.account = request->account;
+    a->out.account = params->account;
     a->user = user;
     atomic_init(&a->references, 1);
     return a;
@@ -168,7 +168,7 @@ void qn_answer_hold(qn_answer *a)
     atomic_fetch_add(&a->references, 1);
 }
 
-/* Its requests have ended, or there are none: the model may be freed, and what uses it goes before. */
+/* Gives the model back; all that uses it is freed first. All requests have ended, or there were none. */
 static void leave_model(qn_answer *a)
 {
     for (size_t i = 0; a->slots && i < a->exchange->n_requests; i++)
@@ -176,8 +176,8 @@ static void leave_model(qn_answer *a)
     qn_free(a->slots);
     qn_exchange_free(a->exchange);
     if (a->model)
-        qn_registry_release(a->request.registry, a->model);
-    qn_account_give(a->request.account, a->n_kept);
+        qn_registry_release(a->params.registry, a->model);
+    qn_account_give(a->params.account, a->n_kept);
     a->n_kept = 0;
     a->slots = NULL;
     a->exchange = NULL;
@@ -192,7 +192,7 @@ void qn_answer_release(qn_answer *a)
     qn_free(a->ids);
     qn_bytes_free(&a->body);
     qn_bytes_free(&a->out);
-    qn_account_release(a->request.account);
+    qn_account_release(a->params.account);
     pthread_mutex_destroy(&a->lock);
     free(a);
 }
@@ -214,21 +214,21 @@ qn_answer *qn_answer_linked(const qn_answer *a)
 
 /* ---- The end ---- */
 
-/* The answer is a refusal: what was written is dropped, unless it has been sent. A stream that cannot say it, as there is no
- * memory to parse its body again, is cut. The caller holds the lock. */
+/* Makes the answer a refusal. Bytes that were written but not sent are dropped. A stream that cannot report the
+ * refusal, as there is no memory to parse its body again, is cut. The caller holds the lock. */
 static void refuse(qn_answer *a, const qn_refusal *refusal)
 {
     const bool has_begun = a->view.is_stream && a->view.is_accepted;
     qn_refusal named = *refusal;
-    named.id = a->request.id;
+    named.id = a->params.id;
     if (has_begun && !a->exchange) {
         a->is_abandoned = true;
     } else if (has_begun) {
-        a->request.protocol->fail(a->exchange, &named, &a->out);
+        a->params.protocol->fail(a->exchange, &named, &a->out);
     } else {
         qn_bytes_free(&a->out);
         a->n_taken = 0;
-        a->request.protocol->refuse(&named, &a->out);
+        a->params.protocol->refuse(&named, &a->out);
         a->view.status = refusal->status;
         a->view.retry_after = refusal->retry_after;
         a->view.is_stream = false;
@@ -236,7 +236,7 @@ static void refuse(qn_answer *a, const qn_refusal *refusal)
     a->view.is_accepted = a->view.is_done = true;
 }
 
-/* All requests have ended. The caller holds the lock. */
+/* Completes the answer after all requests have ended. The caller holds the lock. */
 static void finish(qn_answer *a)
 {
     if (a->is_abandoned || a->view.is_done)
@@ -247,7 +247,7 @@ static void finish(qn_answer *a)
     }
     const int status = a->exchange->protocol->end(a->exchange, &a->out);
     if (a->out.has_failed && !a->view.is_stream) {
-        qn_refuse_over(a->request.account, &a->refusal);
+        qn_refuse_over(a->params.account, &a->refusal);
         refuse(a, &a->refusal);
         return;
     }
@@ -255,11 +255,11 @@ static void finish(qn_answer *a)
         a->view.status = status;
     a->is_abandoned = a->out.has_failed;
     a->view.is_accepted = a->view.is_done = true;
-    if (a->exchange->n_requests) /* others, as counts of tokens, take no time of the model */
-        qn_metrics_latency(a->model->metrics, qn_now() - a->request.arrived);
+    if (a->exchange->n_requests) /* others, such as token counts, do not use the model */
+        qn_metrics_latency(a->model->metrics, qn_now() - a->params.arrived);
 }
 
-/* None is left. The answer may be gone afterwards. */
+/* Ends an answer without requests left. It may be freed afterwards. */
 static void end(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -271,7 +271,8 @@ static void end(qn_answer *a)
     qn_answer_release(a);
 }
 
-/* If none of its requests has begun, they wait for the model again, which is to be freed for others. False: that is of no use. */
+/* If no request has begun and the model is drained, has a worker wait for the model again. False: the answer ends
+ * instead. */
 static bool go_back(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -281,12 +282,12 @@ static bool go_back(qn_answer *a)
     pthread_mutex_unlock(&a->lock);
     if (!goes)
         return false;
-    a->request.restart(a->request.restart_user, a);
-    qn_answer_release(a); /* of the requests */
+    a->params.restart(a->params.restart_user, a);
+    qn_answer_release(a); /* the requests' reference */
     return true;
 }
 
-/* n requests have ended, or were not submitted, or the worker has done its work. Whether they were the last. */
+/* Removes n from n_left: requests that ended or were not submitted, or the worker. Returns whether none is left. */
 static bool leave(qn_answer *a, size_t n)
 {
     pthread_mutex_lock(&a->lock);
@@ -296,8 +297,8 @@ static bool leave(qn_answer *a, size_t n)
     return is_last;
 }
 
-/* Many choices, or log probabilities, are written at the end, which takes long: a worker does it, so that the callbacks of others do
- * not wait. */
+/* Writing many choices, or log probabilities, takes long: a worker does it, so that callbacks of other requests do not
+ * wait. */
 static void end_by_callback(qn_answer *a)
 {
     const qn_exchange *x = a->exchange;
@@ -310,7 +311,7 @@ static void end_by_callback(qn_answer *a)
     pthread_mutex_lock(&a->lock);
     a->is_ending = true;
     pthread_mutex_unlock(&a->lock);
-    a->request.restart(a->request.restart_user, a);
+    a->params.restart(a->params.restart_user, a);
 }
 
 bool qn_answer_is_ending(qn_answer *a)
@@ -321,7 +322,7 @@ bool qn_answer_is_ending(qn_answer *a)
     return is_ending;
 }
 
-/* What is large goes first: a text that stays would keep the heap that it was in. */
+/* Large memory is freed first: a text that stays would keep its heap from shrinking. */
 void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
 {
     pthread_mutex_lock(&a->lock);
@@ -341,13 +342,13 @@ void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
 
 /* ---- Callbacks ---- */
 
-/* Whether there is something that the connection can use. The caller holds the lock. */
+/* Whether the connection can use something new. The caller holds the lock. */
 static bool has_news(const qn_answer *a)
 {
     return a->view.is_done || (a->view.is_stream && a->view.is_accepted && a->out.length > a->n_taken);
 }
 
-/* A client that does not read. */
+/* Abandons the answer of a client that does not read. */
 static void check_waiting(qn_answer *a)
 {
     const size_t most = QN_ANSWER_MAX_WAITING + a->n_begun;
@@ -355,14 +356,14 @@ static void check_waiting(qn_answer *a)
         a->is_abandoned = a->view.is_done = true;
 }
 
-/* False: the request is of no use any more. */
+/* Hands an event to the protocol. False: the request is not needed any more. */
 static bool pass(slot *s, const qn_exchange_event *event)
 {
     qn_answer *a = s->answer;
     pthread_mutex_lock(&a->lock);
     const bool is_wanted = !a->is_abandoned && !a->view.is_done;
     const bool is_cut = a->is_stopped && event->kind == QN_EXCHANGE_END && qn_is_cancelled(event->result);
-    if (is_wanted && !is_cut) { /* the end of an answer that is cut is an error */
+    if (is_wanted && !is_cut) { /* an answer that is cut ends with an error */
         a->exchange->protocol->event(a->exchange, s->index, event, &a->out);
         check_waiting(a);
     }
@@ -381,7 +382,7 @@ static bool on_text(void *user, const char *text, size_t length)
 static bool on_event(void *user, const qn_output_event *event)
 {
     slot *s = user;
-    s->recalled.reasoning.account = s->recalled.content.account = s->answer->request.account;
+    s->recalled.reasoning.account = s->recalled.content.account = s->answer->params.account;
     qn_recall_take(&s->recalled, event);
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = event });
 }
@@ -394,30 +395,30 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     if (s->last_token > 0) {
         qn_metrics_next_token(a->model->metrics, now - s->last_token);
     } else {
-        qn_metrics_first_token(a->model->metrics, now - a->request.arrived);
+        qn_metrics_first_token(a->model->metrics, now - a->params.arrived);
         qn_bytes_free(&s->answer->body); /* it is not parsed again */
     }
     s->last_token = now;
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
 }
 
-/* The worker's thread, while it submits. */
+/* Called by the worker's thread while it submits. */
 static bool on_memory(void *user, size_t bytes)
 {
     const slot *s = user;
     qn_answer *a = s->answer;
-    a->is_over = !qn_account_take(a->request.account, bytes);
+    a->is_over = !qn_account_take(a->params.account, bytes);
     a->n_kept += a->is_over ? 0 : bytes;
     return !a->is_over;
 }
 
-/* Choices of a prompt have its tokens; a conversation is one prompt. */
+/* Choices of one prompt share its tokens; a conversation is one prompt. */
 static bool is_first_choice(const qn_exchange *exchange, size_t i)
 {
     return !i || exchange->requests[i].tokens != exchange->requests[i - 1].tokens;
 }
 
-/* It did not begin. */
+/* Counts a request that was withdrawn before it began. */
 static void withdraw(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -454,7 +455,7 @@ static void on_end(void *user, const qn_request_result *result)
 
 /* ---- Requests ---- */
 
-/* As long as requests are left, the model stays. */
+/* As long as requests are left, the model reference is valid. */
 static void cancel(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -464,7 +465,7 @@ static void cancel(qn_answer *a)
     pthread_mutex_unlock(&a->lock);
 }
 
-/* What makes its exchange different from others with the same body. False without random numbers. */
+/* Sets the seed and the secret that tell this exchange from others with the same body. False: no random numbers. */
 static bool find_origin(qn_answer *a)
 {
     unsigned char random[24] = { 0 };
@@ -475,28 +476,28 @@ static bool find_origin(qn_answer *a)
     qn_text_buffer text = QN_APPEND_TO(a->secret);
     qn_append_hex(&text, random, sizeof random);
     a->created = (int64_t)qn_time();
-    a->seed = a->request.seed;
-    if (!a->request.has_seed)
+    a->seed = a->params.seed;
+    if (!a->params.has_seed)
         memcpy(&a->seed, random, sizeof a->seed);
     return true;
 }
 
-/* The exchange of the body. False: refused. */
+/* Parses the body into an exchange. False: refused. */
 static bool parse(qn_answer *a, qn_refusal *refusal)
 {
     if (!find_origin(a))
         return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
-    const qn_origin origin = { .id = a->request.id, .secret = a->secret, .created = a->created, .seed = a->seed };
-    qn_reading reading = { .limits = a->request.limits, .account = a->request.account };
+    const qn_exchange_origin origin = { .id = a->params.id, .secret = a->secret, .created = a->created, .seed = a->seed };
+    qn_reading reading = { .limits = a->params.limits, .account = a->params.account };
     json_t *json = qn_body_read(a->body.data ? a->body.data : "", a->body.length, &reading, refusal);
-    if (!qn_registry_frees(a->request.registry))
+    if (!qn_registry_frees(a->params.registry))
         qn_bytes_free(&a->body);
-    a->exchange = json ? qn_exchange_create(a->request.protocol, json, &reading, &origin, refusal) : NULL;
+    a->exchange = json ? qn_exchange_create(a->params.protocol, json, &reading, &origin, refusal) : NULL;
     json_decref(json);
     return a->exchange != NULL;
 }
 
-/* Of an answer that is back: what was made for the model goes, before the model may. */
+/* Parses the body of an answer that waits again. The old exchange is freed before the model may be. */
 static bool parse_again(qn_answer *a, qn_refusal *refusal)
 {
     leave_model(a);
@@ -514,7 +515,7 @@ static const qn_served *served_of(const qn_answer *a)
     return a->exchange->model ? &a->model->echoed : &a->model->served;
 }
 
-/* A body that would not be queued is not worth its tokens. */
+/* Refuses a body that would not be queued, before its tokens are counted. */
 static bool check_queue(const qn_answer *a, qn_refusal *refusal)
 {
     const qn_status status = qn_scheduler_check_room(a->model->scheduler, a->client, 1);
@@ -523,17 +524,17 @@ static bool check_queue(const qn_answer *a, qn_refusal *refusal)
     return !status;
 }
 
-/* Of what is kept for further requests. */
+/* The scope of prefixes kept for later requests. */
 static const char *scope_of(const qn_answer *a)
 {
-    return a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
+    return a->params.shares_prefixes || !*a->scope ? NULL : a->scope;
 }
 
 static bool bind(qn_answer *a, qn_refusal *refusal)
 {
     if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
         return false;
-    a->exchange->n_values += qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation, a->request.account).n_bytes;
+    a->exchange->n_values += qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation, a->params.account).n_bytes;
     a->exchange->scope = scope_of(a);
     if (!qn_exchange_bind(a->exchange, served_of(a), refusal))
         return false;
@@ -557,7 +558,7 @@ static void prepare(qn_answer *a, size_t i)
     params->client = a->client;
 }
 
-/* False: refused. The stream begins in the queue, where nobody takes it before. */
+/* Submits all requests. A stream begins in the queue, from which nobody reads before it is accepted. False: refused. */
 static bool submit(qn_answer *a, qn_refusal *refusal)
 {
     const size_t n = a->exchange->n_requests;
@@ -566,7 +567,7 @@ static bool submit(qn_answer *a, qn_refusal *refusal)
         prepare(a, i);
     const qn_status status = qn_scheduler_submit_all(a->model->scheduler, a->exchange->requests, n, a->ids, &refused);
     if (status && a->is_over)
-        return qn_refuse_over(a->request.account, refusal);
+        return qn_refuse_over(a->params.account, refusal);
     if (status) {
         qn_exchange_refuse_status(served_of(a), status, refused.n_prompt, refusal);
         return false;
@@ -577,7 +578,7 @@ static bool submit(qn_answer *a, qn_refusal *refusal)
     return true;
 }
 
-/* The worker counts as a request until it has submitted all. */
+/* Submits the requests. The worker counts as a request until all are submitted. */
 static void run(qn_answer *a)
 {
     const size_t n = a->exchange->n_requests;
@@ -613,28 +614,28 @@ static void run(qn_answer *a)
 
 /* ---- The model ---- */
 
-/* By any thread, with the reference that the waiter has. */
+/* The waiter's wake(), called by any thread; the waiter holds a reference. */
 static void wake(qn_waiter *waiter)
 {
     qn_answer *a = (qn_answer *)((char *)waiter - offsetof(qn_answer, waiter));
     a->model = waiter->model;
-    a->request.restart(a->request.restart_user, a);
+    a->params.restart(a->params.restart_user, a);
     qn_answer_release(a);
 }
 
-/* It is of no use that it waits for its model; from then on the answer is the caller's. */
+/* Ends a useless wait for the model. If the wait was over, another thread owns the answer. */
 static void leave_queue(qn_answer *a)
 {
-    if (!qn_registry_cancel(a->request.registry, &a->waiter))
+    if (!qn_registry_cancel(a->params.registry, &a->waiter))
         return;
     pthread_mutex_lock(&a->lock);
     const qn_refusal refusal = a->refusal;
     pthread_mutex_unlock(&a->lock);
     qn_answer_refuse(a, &refusal);
-    qn_answer_release(a); /* of the waiter */
+    qn_answer_release(a); /* the waiter's reference */
 }
 
-/* After `wake` that is its result. From QN_ACQUIRE_WAITS on the answer is another thread's. */
+/* After wake() it returns its result. Once it has returned QN_ACQUIRE_WAITS, the answer belongs to another thread. */
 static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
 {
     if (a->waiter.wake) {
@@ -643,11 +644,11 @@ static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
     }
     a->waiter.wake = wake;
     a->waiter.client = a->client;
-    qn_answer_hold(a); /* of the waiter */
+    qn_answer_hold(a); /* the waiter's reference */
     pthread_mutex_lock(&a->lock);
     a->may_open = a->exchange->is_stream;
     pthread_mutex_unlock(&a->lock);
-    const qn_acquired result = qn_registry_acquire(a->request.registry, a->exchange->model, &a->waiter, &a->model, refusal);
+    const qn_acquired result = qn_registry_acquire(a->params.registry, a->exchange->model, &a->waiter, &a->model, refusal);
     if (result != QN_ACQUIRE_WAITS)
         qn_answer_release(a);
     return result;
@@ -680,7 +681,7 @@ void qn_answer_start(qn_answer *a)
     if (!is_stopped && (is_back ? parse_again(a, &refusal) : a->exchange || parse(a, &refusal)))
         result = acquire(a, &refusal);
     if (result == QN_ACQUIRE_WAITS) {
-        if (is_useless(a)) /* since it was looked at above */
+        if (is_useless(a)) /* it may have become useless since the check above */
             leave_queue(a);
         return;
     }
@@ -688,7 +689,7 @@ void qn_answer_start(qn_answer *a)
         qn_answer_refuse(a, &refusal);
         return;
     }
-    qn_answer_hold(a); /* of the requests */
+    qn_answer_hold(a); /* the requests' reference */
     run(a);
 }
 

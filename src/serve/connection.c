@@ -1,9 +1,9 @@
-/* Connections: how many there may be, how long they may take, and what happens when a client goes away.
+/* Connections: their states, their deadlines, and clients that disconnect.
  *
- * libmicrohttpd neither times out nor watches a suspended connection. So each is in the I/O thread's own epoll set as well,
- * edge-triggered, for the end of its client and for the first byte of a request, which libmicrohttpd tells of only when a line is
- * complete; and deadlines are the server's own. They are absolute: bytes that come do not move them. A connection is closed by
- * shutting its socket down, which libmicrohttpd sees. */
+ * libmicrohttpd neither times out nor watches a suspended connection. So each connection is also in the I/O thread's
+ * own epoll set, edge-triggered, which reports that the client closed its end and that the first byte of a request
+ * arrived; libmicrohttpd reports a request only when a line is complete. Deadlines are the server's own, and absolute:
+ * bytes that arrive do not move them. A connection is closed by shutting its socket down, which libmicrohttpd sees. */
 #include "serve/http.h"
 
 #include "http/clock.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-enum { SEND_SECONDS = 120 /* for what is left of an answer that is complete */, SILENT_SECONDS = 10 };
+enum { SEND_SECONDS = 120 /* for the rest of a complete answer */, SILENT_SECONDS = 10 };
 
 /* ---- Lists ---- */
 
@@ -136,7 +136,7 @@ qn_connection *qn_connection_of(struct MHD_Connection *mhd)
 
 /* ---- States ---- */
 
-/* Of a request that came before the end of the one before it. */
+/* Whether bytes of the next request arrived before the end of the last one. */
 static bool has_bytes(const qn_connection *c)
 {
     char byte;
@@ -163,7 +163,7 @@ void qn_connection_enter(qn_connection *c, qn_connection_state state)
         qn_connection_begin(c);
 }
 
-/* Of the first request of a connection the time runs from the beginning of the connection. */
+/* The time limit of a connection's first request starts with the connection. */
 void qn_connection_begin(qn_connection *c)
 {
     const double deadline = c->deadline;
@@ -226,7 +226,7 @@ static void tick_stream(qn_connection *c, double now)
     qn_connection_resume(c);
 }
 
-/* Its stream begins before the model is there: from then on errors are events of it. */
+/* Begins a stream before its model is loaded; later errors are stream events. */
 static void tick_answer(qn_connection *c, double now)
 {
     qn_http_request *r = c->request;

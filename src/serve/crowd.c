@@ -1,10 +1,10 @@
-/* Who has the places of connections, and which connection is closed where there are too many.
+/* Which client has how many connections, and which connection is closed when there are too many.
  *
- * Two classes of connections wait for their clients: the known, whose last request was to be answered (with a valid key, where
- * there are keys), and all others. Others go first, as long as the known have no more than half of the places, so that neither
- * class can take those of the other. Of a class the client goes first that has most of it, and of a client's connections the
- * one that has waited longest. An answer to one that is not known waits for its client, too: without a key nobody keeps a
- * place by not reading. The cost of one is a walk over the clients. */
+ * Connections that wait for their clients are of two classes: known ones, whose last request was accepted (with a valid
+ * key, if there are keys), and all others. Others are closed first, as long as the known have no more than half of the
+ * limit, so that neither class can drive the other out. Within the class, the client with the most connections loses
+ * the one that has waited longest. A connection that is not known also waits for its client while it is answered:
+ * without a key nobody keeps a connection by not reading. An eviction walks over all clients. */
 #include "serve/http.h"
 
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 struct qn_peer {
     qn_peer *next;
-    size_t n, n_open;          /* connections; those that are not shut, and about to be closed */
-    qn_connections waiting[2]; /* [is_known] that wait for the client */
+    size_t n, n_open;          /* all connections; those that are not shut */
+    qn_connections waiting[2]; /* [is_known] connections that wait for the client */
     char name[QN_HTTP_ADDRESS_BYTES];
 };
 

@@ -1,10 +1,10 @@
-/* Header blocks, read before libmicrohttpd reads them. It leaves a connection alone between requests, until the next header
- * block is complete in the socket, where it is only looked at; a block that is invalid never comes to libmicrohttpd, which
- * would read it leniently. Not with TLS, which ends inside libmicrohttpd.
+/* Reads header blocks before libmicrohttpd does. Between requests a connection is suspended until the next header block
+ * is complete in the socket, where it is only peeked at. An invalid block never reaches libmicrohttpd, which would read
+ * it leniently. Not with TLS, which libmicrohttpd decrypts.
  *
- * libmicrohttpd's manual calls two of its callbacks the only safe places to suspend a connection, since its threads are at
- * work on it elsewhere. This daemon has none: between two calls of MHD_run nothing is at work on it, and what it accepted
- * in one it reads in the next. */
+ * libmicrohttpd's manual names two callbacks as the only safe places to suspend a connection, because its threads may
+ * work on it elsewhere. This daemon has no threads: between two calls of MHD_run nothing works on a connection, and one
+ * that is accepted in one call is read in the next. */
 #include "serve/http.h"
 
 #include "http/clock.h"
@@ -15,18 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Seconds of a look that are too many. The kernel takes a time that grows with the square of the packets that are looked at: a block
- * that comes byte by byte is left to libmicrohttpd. */
+/* Seconds of CPU time after which a look was too long. The kernel's time for a peek grows with the square of the number
+ * of packets, so a block that arrives byte by byte is left to libmicrohttpd. */
 #define LONG_LOOK 0.0005
 
 _Static_assert(QN_HTTP_GATE_BYTES % 512 == 0 && !(QN_HTTP_GATE_BYTES & (QN_HTTP_GATE_BYTES - 1)), "looks double up to it");
 
 enum {
-    MOST_LOOKS = 16,  /* at one header block: each costs as much as all that has come, in whatever small pieces */
-    FIRST_LOOK = 512, /* bytes; more of a longer block, where that took no long look */
-    DISCARDED_AT_ONCE =
-        16 /* times QN_HTTP_GATE_BYTES, of what a refused client has sent: closing a socket with unread bytes would
-                              reset the connection before the client has read why */
+    MOST_LOOKS = 16,  /* at one header block: each look costs as much as all bytes so far */
+    FIRST_LOOK = 512, /* bytes; doubled for a longer block while looks are short */
+    /* Times QN_HTTP_GATE_BYTES, read of a refused client's bytes: closing a socket with unread bytes would reset the
+     * connection before the client has read the refusal. */
+    DISCARDED_AT_ONCE = 16
 };
 
 void qn_gate_expect(qn_connection *c)
@@ -66,7 +66,7 @@ static void send_refusal(qn_connection *c, const qn_refusal *refusal)
     if (!body.has_failed && !answer.has_failed && c->http->tls)
         qn_tls_send(c->mhd, answer.data, answer.length);
     else if (!body.has_failed && !answer.has_failed)
-        (void)!send(c->fd, answer.data, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT); /* all of it, or nothing that counts */
+        (void)!send(c->fd, answer.data, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT); /* cut: no answer */
     qn_bytes_free(&body);
     qn_bytes_free(&answer);
     for (int i = 0; i < DISCARDED_AT_ONCE && recv(c->fd, c->http->gate, QN_HTTP_GATE_BYTES, MSG_DONTWAIT) > 0; i++)
@@ -99,7 +99,7 @@ static void refuse(qn_connection *c, int status, const char *why)
 void qn_gate_refuse_head(qn_http *http, int status, const char *why)
 {
     for (qn_connection *c = http->all.first; c; c = c->next) {
-        /* One at a time has all of its headers and was not given to qn_request_handle. */
+        /* At most one request has all its headers and has not reached qn_request_handle. */
         if (!c->request || c->state > QN_CONNECTION_HEADERS || c->is_shut || c->is_suspended ||
             !MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE))
             continue;
@@ -113,9 +113,9 @@ void qn_gate_refuse_head(qn_http *http, int status, const char *why)
     }
 }
 
-/* Whether more is needed than the n bytes at the front of the socket; else they are refused or let through. What may be the
- * rest of a request whose beginning libmicrohttpd has, as it read on after the one before, is its own: request_head.c has
- * the last word. */
+/* Whether more is needed than the n bytes at the front of the socket; if not, the block is refused or let through. The
+ * bytes may be the rest of a request whose beginning libmicrohttpd has read after the last request; request_head.c then
+ * makes the final check. */
 static bool needs_more(qn_connection *c, size_t n)
 {
     const char *why;
@@ -132,7 +132,8 @@ static bool needs_more(qn_connection *c, size_t n)
     return head == QN_HEAD_PART && n <= most && n < QN_HTTP_GATE_BYTES && ++c->n_looks < MOST_LOOKS;
 }
 
-/* The bytes at the front of the socket, as many as there is time for: after a long look no other follows. */
+/* Peeks at the bytes at the front of the socket, doubling the size. After a long look it stops, and no other look
+ * follows. */
 static ssize_t look(qn_connection *c)
 {
     for (size_t size = FIRST_LOOK;; size *= 2) {

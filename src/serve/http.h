@@ -1,4 +1,5 @@
-/* Inside the server: its state, connections and requests. All of it belongs to the I/O thread, but for what a comment says. */
+/* Inside the server: its state, connections and HTTP requests. All of it belongs to the I/O thread, unless a comment
+ * names another. Here a request is an HTTP request; an answer submits scheduler requests. */
 #ifndef QN_SERVE_HTTP_H
 #define QN_SERVE_HTTP_H
 
@@ -17,8 +18,8 @@ enum {
     QN_HTTP_ID_BYTES = 40,
     QN_HTTP_PATH_BYTES = 512,
     QN_HTTP_ADDRESS_BYTES = INET6_ADDRSTRLEN,
-    QN_HTTP_GATE_BYTES = 32 << 10,   /* of a header block, which a socket holds for sure */
-    QN_HTTP_MAX_DISCARDED = 64 << 20 /* bytes of a body that is refused, which are read so that the client reads the refusal */
+    QN_HTTP_GATE_BYTES = 32 << 10,   /* of a header block: a socket's receive buffer always holds as much */
+    QN_HTTP_MAX_DISCARDED = 64 << 20 /* bytes read of a refused body, so that the client reads the refusal */
 };
 
 typedef struct qn_http qn_http;
@@ -28,51 +29,51 @@ typedef struct qn_connections qn_connections;
 
 typedef struct qn_http_request qn_http_request;
 
-/* A request, from its first line to the line of the access log: to the end of its answer, or, where its client went away before,
- * until what it has in a scheduler has ended. */
+/* A request, from its first line to its line in the access log, which is written at the end of its answer. If the
+ * client disconnects before, the line is written when all its scheduler requests have ended. */
 struct qn_http_request {
     qn_http *http;
-    qn_connection *connection; /* NULL: the client went away */
+    qn_connection *connection; /* NULL: the client disconnected */
     char id[QN_HTTP_ID_BYTES];
     char address[QN_HTTP_ADDRESS_BYTES];
     double started, time; /* qn_now, qn_time */
-    double seconds;       /* that it took; once it is complete */
+    double seconds;       /* duration, once it is complete */
     char method[16];
-    char path[QN_HTTP_PATH_BYTES]; /* decoded; "" where it is invalid */
-    const char *target;            /* [n_target] the path with its query, in libmicrohttpd's memory. For its place alone */
+    char path[QN_HTTP_PATH_BYTES]; /* decoded; "": it is invalid */
+    const char *target;            /* [n_target] the path with its query, in libmicrohttpd's memory; only its address is used */
     size_t n_target;
-    const char *why_invalid;     /* it is no target; NULL: it is one */
+    const char *why_invalid;     /* what is wrong with the target; NULL: it is valid */
     const qn_route *route;       /* NULL: none */
-    const qn_protocol *protocol; /* whose form errors have; from the headers on */
+    const qn_protocol *protocol; /* sets the form of errors; known once the headers are read */
     bool has_headers;
-    bool keeps_body; /* its key, path and headers were checked, and a protocol reads its body; others are thrown away */
-    bool closes;     /* the connection, after the answer: what libmicrohttpd read may be something else than what was sent */
+    bool keeps_body; /* key, path and headers were checked and a protocol reads the body; other bodies are discarded */
+    bool closes;     /* the connection, after the answer: libmicrohttpd may have read other headers than were sent */
     bool has_key;
     qn_key key;
-    char origin[256]; /* a listed one, else "" */
+    char origin[256]; /* a listed origin, else "" */
     bool is_refused;  /* the answer is `refusal` */
     qn_refusal refusal;
-    qn_account *account; /* from the first byte of a body on */
+    qn_account *account; /* set with the first byte of the body */
     qn_bytes body;
-    size_t n_discarded; /* of a body that is not wanted */
+    size_t n_discarded; /* bytes of an unwanted body */
     qn_answer *answer;
     bool is_streaming;
-    bool needs_comment; /* the stream was silent */
-    double last_sent;   /* of a stream */
-    int status;         /* 0: nothing was answered */
+    bool needs_comment; /* the stream was silent for a while */
+    double last_sent;   /* qn_now, of the stream */
+    int status;         /* 0: not answered */
     uint64_t n_sent;
     bool is_answered;                 /* by qn_gate_refuse_head */
     bool is_dropped;                  /* the server closes the connection without an answer */
-    bool is_lost;                     /* the client went away */
-    qn_http_request *previous, *next; /* of qn_http.ending */
+    bool is_lost;                     /* the client disconnected */
+    qn_http_request *previous, *next; /* in qn_http.ending */
 };
 
 /* What a connection is doing. */
 typedef enum qn_connection_state {
-    QN_CONNECTION_NEW,       /* nothing came yet */
+    QN_CONNECTION_NEW,       /* no bytes arrived yet */
     QN_CONNECTION_IDLE,      /* between requests */
-    QN_CONNECTION_HEADERS,   /* the beginning of a request came */
-    QN_CONNECTION_BODY,      /* all headers came */
+    QN_CONNECTION_HEADERS,   /* a request has begun to arrive */
+    QN_CONNECTION_BODY,      /* all headers have arrived */
     QN_CONNECTION_ANSWERING, /* the request is complete */
 } qn_connection_state;
 
@@ -82,28 +83,28 @@ struct qn_connection {
     int fd;
     struct sockaddr_storage address;
     char address_text[QN_HTTP_ADDRESS_BYTES];
-    char client_text[QN_HTTP_ADDRESS_BYTES]; /* of all of this machine, or of a network of 64 bits for IPv6 */
+    char client_text[QN_HTTP_ADDRESS_BYTES]; /* shared by all addresses of this machine, or of an IPv6 /64 */
     bool is_loopback;
     qn_connection_state state;
     double deadline;    /* 0: none */
-    bool is_suspended;  /* in libmicrohttpd, which then does not see that the client goes away */
+    bool is_suspended;  /* in libmicrohttpd, which then does not see that the client disconnects */
     bool is_gone;       /* the client has closed its end */
-    bool is_shut;       /* by the server: it closes soon */
+    bool is_shut;       /* the server has shut the socket down; it closes soon */
     bool is_gated;      /* suspended until a header block is complete */
-    bool may_have_rest; /* of what came after a request, in libmicrohttpd */
+    bool may_have_rest; /* libmicrohttpd may hold bytes that arrived after the last request */
     bool is_expected;   /* in qn_http.expected */
     qn_connection *next_expected;
-    qn_framing head; /* what was read of it, in so many looks */
-    unsigned n_looks;
-    qn_http_request *request;       /* NULL between requests */
-    qn_connection *previous, *next; /* of all */
-    qn_peer *peer;                  /* whose it is, with all of the same client_text */
-    bool is_known;                  /* its last request was to be answered, with a valid key if there are keys */
-    qn_connections *waiting_in;     /* it waits for its client, in a list of the peer's; NULL: it does not */
-    qn_connection *waiting_previous, *waiting_next; /* there */
+    qn_framing head;                                /* what was read of the next header block */
+    unsigned n_looks;                               /* how often its bytes were looked at */
+    qn_http_request *request;                       /* NULL between requests */
+    qn_connection *previous, *next;                 /* in qn_http.all */
+    qn_peer *peer;                                  /* of all connections with the same client_text */
+    bool is_known;                                  /* its last request was accepted, with a valid key if there are keys */
+    qn_connections *waiting_in;                     /* the peer's list of connections that wait for the client, or NULL */
+    qn_connection *waiting_previous, *waiting_next; /* in waiting_in */
 };
 
-/* A list of connections, in the order in which they were added. */
+/* A list of connections, in the order of insertion. */
 struct qn_connections {
     qn_connection *first, *last;
     size_t count;
@@ -116,116 +117,146 @@ struct qn_http {
     int listen_fd, epoll_fd, timer_fd, control_fd;
     struct MHD_Daemon *daemon;
     qn_outbox outbox;
-    qn_registry registry; /* of its own lock */
+    qn_registry registry; /* has its own lock */
     qn_protocol_limits limits;
     qn_budget *budget; /* of all requests */
     qn_workers *workers;
     qn_metrics *metrics;
     qn_tls *tls;
     qn_connections all;
-    qn_peer *peers;                /* those that have connections */
+    qn_peer *peers;                /* clients that have connections */
     size_t n_open;                 /* connections that are not shut */
-    size_t n_waiting[2];           /* [is_known] connections */
-    qn_connection *expected;       /* those of which the next is a request, until libmicrohttpd has done its work */
-    char gate[QN_HTTP_GATE_BYTES]; /* bytes of a request that are looked at */
+    size_t n_waiting[2];           /* [is_known] connections that wait for their clients */
+    qn_connection *expected;       /* their next bytes begin a request; until libmicrohttpd has done its work */
+    char gate[QN_HTTP_GATE_BYTES]; /* a copy of the header block that is looked at */
     size_t n_busy;                 /* connections with a request: from its first byte to the end of its answer */
-    qn_http_request *ending;       /* without connections */
+    qn_http_request *ending;       /* requests that lost their connection and have scheduler requests left */
     bool is_draining, is_cut, is_closing;
     double drain_until;
-    atomic_int stops, reloads; /* requests of signal handlers */
+    atomic_int stops, reloads; /* counted by signal handlers */
 };
 
 /* ---- Connections, connection.c ---- */
 
-/* qn_connection_notify - libmicrohttpd's: one was opened or closed. */
+/* qn_connection_notify - libmicrohttpd's callback: a connection was opened or closed. */
 void qn_connection_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code);
 
-/* qn_connection_of - that of a request. NULL where there was no memory for it. */
+/* qn_connection_of - returns the server's connection of libmicrohttpd's. NULL: there was no memory for it. */
 qn_connection *qn_connection_of(struct MHD_Connection *mhd);
 
-/* qn_connection_enter - a new state, with its deadline. */
+/* qn_connection_enter - enter a state and set its deadline. */
 void qn_connection_enter(qn_connection *connection, qn_connection_state state);
 
-/* qn_connection_begin - bytes of a request came, or its first line: the time for its headers begins, unless it has. */
+/* qn_connection_begin - the first bytes of a request arrived: start the time limit for its headers, unless it has
+ * started. */
 void qn_connection_begin(qn_connection *connection);
 
-/* qn_connection_suspend, qn_connection_resume - libmicrohttpd leaves it alone, or looks at it again. */
+/* qn_connection_suspend - have libmicrohttpd leave the connection alone. */
 void qn_connection_suspend(qn_connection *connection);
+
+/* qn_connection_resume - let libmicrohttpd serve the connection again. */
 void qn_connection_resume(qn_connection *connection);
 
-/* qn_connection_shut - close it soon. */
+/* qn_connection_shut - shut the socket down, so that libmicrohttpd closes the connection. */
 void qn_connection_shut(qn_connection *connection);
 
-/* qn_connection_take - what epoll says of its socket: bytes came, or the client has closed its end. */
+/* qn_connection_take - handle an epoll event of the socket: bytes arrived, or the client has closed its end. */
 void qn_connection_take(qn_connection *connection, uint32_t events);
 
-/* qn_connections_tick - now and then: deadlines, comments of silent streams. */
+/* qn_connections_tick - called by a timer: enforce deadlines, send comments on silent streams. */
 void qn_connections_tick(qn_http *http);
 
-/* ---- Places, crowd.c ---- */
+/* ---- Limits of connections, crowd.c ---- */
 
-/* qn_crowd_join - a connection that was opened, with its client_text, is one of its peer. False without memory.
- * qn_crowd_shut - it is about to be closed, and has no place any more. qn_crowd_leave - it was closed. */
+/* qn_crowd_join - add a new connection, whose client_text is set, to its peer. False: no memory. */
 bool qn_crowd_join(qn_connection *connection);
+
+/* qn_crowd_shut - a connection is about to be closed and counts no longer. */
 void qn_crowd_shut(qn_connection *connection);
+
+/* qn_crowd_leave - a connection was closed: remove it from its peer. */
 void qn_crowd_leave(qn_connection *connection);
 
-/* qn_crowd_wait - it waits for its client, still or, anew, from now on. qn_crowd_serve - it does not. */
+/* qn_crowd_wait - the connection waits for its client. `anew`: since now, else since it began to wait. */
 void qn_crowd_wait(qn_connection *connection, bool anew);
+
+/* qn_crowd_serve - the connection does not wait for its client. */
 void qn_crowd_serve(qn_connection *connection);
 
-/* qn_crowd_know - whether its request is to be answered. */
+/* qn_crowd_know - set is_known: whether its request is accepted. */
 void qn_crowd_know(qn_connection *connection, bool is_known);
 
-/* qn_crowd_evict - one was opened: if there are too many of its peer, or of all, one that waits for its client is closed. */
+/* qn_crowd_evict - a connection was opened: if its peer or the server has too many, shut one that waits for its
+ * client. */
 void qn_crowd_evict(qn_connection *fresh);
 
 /* ---- Header blocks, gate.c ---- */
 
-/* qn_gate_expect - a request comes next on a connection. qn_gate_forget - no more. */
+/* qn_gate_expect - the next bytes of a connection begin a request. */
 void qn_gate_expect(qn_connection *connection);
+
+/* qn_gate_forget - undo qn_gate_expect. */
 void qn_gate_forget(qn_connection *connection);
 
-/* qn_gate_run - after libmicrohttpd's work: suspend connections on which a request is expected. qn_gate_look - bytes came on such a
- * one, or its end. Whether libmicrohttpd has work now. */
+/* qn_gate_run - after libmicrohttpd's work: suspend the connections on which a request is expected. Returns whether
+ * libmicrohttpd has work now. */
 bool qn_gate_run(qn_http *http);
+
+/* qn_gate_look - look at the bytes that arrived on a suspended connection, or at its end; resume it once the header
+ * block is complete or refused. Returns whether libmicrohttpd has work now. */
 bool qn_gate_look(qn_connection *connection);
 
-/* qn_gate_refuse_head - during libmicrohttpd's work, when it says what it refuses a header block for: answer the request that has it,
- * and shut its connection. libmicrohttpd would send two heads; what it answers has nowhere to go then. */
+/* qn_gate_refuse_head - called during libmicrohttpd's work, when it logs why it refuses a header block: answer the
+ * request and shut its connection, so that libmicrohttpd's own answer, which would have two heads, is not sent. */
 void qn_gate_refuse_head(qn_http *http, int status, const char *why);
 
-/* ---- Requests, request.c: libmicrohttpd's callbacks ---- */
+/* ---- Requests, request.c ---- */
 
+/* qn_request_begin - libmicrohttpd's callback: the first line of a request was read. Returns the qn_http_request. */
 void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd);
+
+/* qn_request_handle - libmicrohttpd's callback: headers or a piece of the body were read, or the request is
+ * complete. */
 enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
                                   const char *version, const char *data, size_t *length, void **context);
+
+/* qn_request_completed - libmicrohttpd's callback: the request has ended. */
 void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
 
-/* qn_request_lose - ends a connection's request, if it has one, which libmicrohttpd has forgotten: for those that it refuses by itself it
- * does not always say that they are completed. */
+/* qn_request_lose - end the connection's request, if it has one. libmicrohttpd does not always report the completion of
+ * requests that it refuses by itself. */
 void qn_request_lose(qn_connection *connection);
 
-/* qn_request_make_id - a random id. qn_request_refuse - the answer is a refusal. Returns false. */
+/* qn_request_make_id - make a random id. */
 void qn_request_make_id(char id[QN_HTTP_ID_BYTES]);
+
+/* qn_request_refuse - set the answer to a refusal. Returns false. */
 bool qn_request_refuse(qn_http_request *request, int status, const char *code, const char *message);
 
-/* qn_request_check_head - whether headers say where the request ends; sets `closes`. False: refused, and nothing on the connection can
- * be believed any more. request_head.c. */
+/* qn_request_check_head - check that the headers say where the request ends; set `closes`. False: refused, and later
+ * bytes on the connection must not be read as requests. In request_head.c. */
 bool qn_request_check_head(qn_http_request *request, struct MHD_Connection *mhd, const char *method, const char *version);
 
-/* qn_request_news - its answer has something new. May free it. */
+/* qn_request_news - the request's answer has news: send it. May free the request. */
 void qn_request_news(qn_http_request *request);
 
-/* qn_requests_end - log what is left of requests without connections; nothing is in a scheduler any more. */
+/* qn_requests_end - log all requests without connections; no scheduler has requests any more. */
 void qn_requests_end(qn_http *http);
 
 /* ---- Answers, respond.c ---- */
 
-/* qn_respond_refusal, qn_respond_page, qn_respond_answer - queue what the client gets. The answer is accepted. */
+/* The four functions below queue a response. MHD_NO: no memory; libmicrohttpd closes the connection. */
+
+/* qn_respond_refusal - send the request's refusal. */
 enum MHD_Result qn_respond_refusal(qn_http_request *request, bool closes);
-enum MHD_Result qn_respond_page(qn_http_request *request);
+
+/* qn_respond_resource - send the resource of a GET request, or a refusal. */
+enum MHD_Result qn_respond_resource(qn_http_request *request);
+
+/* qn_respond_options - answer OPTIONS. */
 enum MHD_Result qn_respond_options(qn_http_request *request);
+
+/* qn_respond_answer - send an answer, which is accepted. */
 enum MHD_Result qn_respond_answer(qn_http_request *request);
 
 #endif

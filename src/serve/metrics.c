@@ -1,4 +1,4 @@
-/* Counters and histograms, and their text. */
+/* Counters and histograms, and their text for Prometheus. */
 #include "serve/metrics.h"
 
 #include "base/memory.h"
@@ -47,7 +47,7 @@ static uint64_t get(const counter *c)
 static void observe(histogram *h, double seconds)
 {
     size_t i = 0;
-    seconds = seconds > 0.0 ? fmin(seconds, 1e9) : 0.0; /* NaN: 0 */
+    seconds = seconds > 0.0 ? fmin(seconds, 1e9) : 0.0; /* NaN becomes 0 */
     while (i < N_BUCKETS && seconds > buckets[i])
         i++;
     add(&h->counts[i], 1);
@@ -137,7 +137,7 @@ void qn_metrics_ended(qn_model_metrics *metrics, const qn_request_result *result
 
 /* ---- Text ---- */
 
-/* Names of metrics have no fixed length in what follows; values of labels may be anything. */
+/* Names of metrics may be longer than qn_bytes_print takes; values of labels may be anything. */
 static void text(qn_bytes *out, const char *t)
 {
     qn_bytes_add(out, t, strlen(t));
@@ -178,7 +178,7 @@ static void head(qn_bytes *out, const char *name, const char *type, const char *
     text(out, "\n");
 }
 
-/* Up to the labels, whose first is the model's. */
+/* Writes a sample up to its labels; the first one is the model's. */
 static void open_sample(qn_bytes *out, const char *name, const char *suffix, const char *model_label, const char *model)
 {
     text(out, name);
@@ -309,7 +309,7 @@ static double of_bytes(const qn_metrics_model *m)
 static const char gauge[] = "gauge", total[] = "counter";
 
 static const struct model_number {
-    const char *name, *vllm; /* vllm: NULL where it has none */
+    const char *name, *vllm; /* vllm: vLLM's name, or NULL */
     const char *type, *help;
     double (*of)(const qn_metrics_model *);
 } model_numbers[] = {
@@ -318,7 +318,7 @@ static const struct model_number {
     { "quern_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc", gauge,
       "Memory of sequences and kept prefixes that is in use, 0 to 1.", of_usage },
     { "quern_memory_bytes", NULL, gauge, "Memory of sequences and kept prefixes.", of_memory },
-    { "quern_memory_limit_bytes", NULL, gauge, "What that memory may be.", of_memory_limit },
+    { "quern_memory_limit_bytes", NULL, gauge, "Limit of that memory.", of_memory_limit },
     { "quern_prefix_tokens", NULL, gauge, "Tokens of kept prefixes.", of_kept_tokens },
     { "quern_prefix_host_bytes", NULL, gauge, "Kept prefixes in host memory.", of_host_bytes },
     { "quern_prefix_queried_tokens_total", "vllm:prefix_cache_queries_total", total, "Tokens of prompts that were looked up.",
@@ -341,7 +341,8 @@ static const struct model_number {
     { "quern_answers_failed_total", NULL, total, "Answers that ended with an error.", of_failed },
     { "quern_model_loaded", NULL, gauge, "1 for a model that is loaded, else 0.", of_loaded },
     { "quern_model_loads_total", NULL, total, "Times that the model was loaded.", of_loads },
-    { "quern_model_memory_bytes", NULL, gauge, "Memory of the model: its weights, and what its contexts may take.", of_bytes },
+    { "quern_model_memory_bytes", NULL, gauge, "Memory of the model: its weights, and the most that its contexts may use.",
+      of_bytes },
 };
 
 static const struct model_histogram {
@@ -367,7 +368,7 @@ static void write_number(const struct model_number *n, bool is_vllm, const qn_me
     }
 }
 
-/* A count that grows meanwhile is in a later bucket at most, so that buckets do not decrease. */
+/* A count that grows while it is written is in a later bucket, so that buckets never decrease. */
 static void write_histogram(const struct model_histogram *h, bool is_vllm, const qn_metrics_model *models, size_t n_models,
                             qn_bytes *out)
 {
@@ -398,7 +399,7 @@ static void write_cache(const qn_metrics_model *models, size_t n_models, qn_byte
     static const char *const names[] = { "quern_cache_config_info", "vllm:cache_config_info" };
     static const char *const keys[] = { "model", "model_name" };
     for (size_t k = 0; k < 2; k++) {
-        head(out, names[k], gauge, "The KV cache: tokens of a page, and pages that its memory has.");
+        head(out, names[k], gauge, "The KV cache: tokens per page, and pages in its memory.");
         for (size_t i = 0; i < n_models; i++) {
             char size[24], count[24];
             if (models[i].is_unused)
@@ -415,7 +416,7 @@ static void write_cache(const qn_metrics_model *models, size_t n_models, qn_byte
 
 /* ---- Numbers of the server ---- */
 
-/* Of adapters, which quern does not have; gateways for vLLM choose servers by it. */
+/* Writes vLLM's metric of adapters, which quern does not have; gateways for vLLM choose servers by it. */
 static void write_adapters(qn_bytes *out)
 {
     static const char name[] = "vllm:lora_requests_info";
@@ -461,7 +462,8 @@ void qn_metrics_write(const qn_metrics *metrics, const qn_metrics_model *models,
     write_requests(metrics, out);
     write_plain(out, "quern_connections", gauge, "Connections that are open.", opened > closed ? opened - closed : 0);
     write_plain(out, "quern_connections_total", total, "Connections that were opened.", opened);
-    write_plain(out, "quern_connections_refused_total", total, "Connections that were not taken.", get(&metrics->refused));
+    write_plain(out, "quern_connections_refused_total", total, "Connections closed because there were too many.",
+                get(&metrics->refused));
     for (size_t i = 0; i < sizeof model_numbers / sizeof *model_numbers; i++)
         for (int is_vllm = 0; is_vllm < 1 + (model_numbers[i].vllm != NULL); is_vllm++)
             write_number(&model_numbers[i], is_vllm, models, n_models, out);

@@ -1,4 +1,4 @@
-/* Models by name: entries, references, waiting requests, and what is told about them. registry_thread.c loads and frees. */
+/* Models by name: entries, references, waiting requests and views. registry_thread.c loads and frees models. */
 #include "serve/registry_entry.h"
 
 #include "base/memory.h"
@@ -61,7 +61,7 @@ static qn_registry_entry *find(const qn_registry *registry, const char *name)
     return NULL;
 }
 
-/* Names are in metrics, logs and pages. */
+/* Names appear in metrics, logs and web pages. */
 static bool is_printable(const char *name)
 {
     const size_t length = strlen(name);
@@ -79,7 +79,7 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
         return qn_fail(QN_ERR_INVALID, "the name of a model has %zu bytes, at most %d are allowed", strlen(name),
                        QN_REGISTRY_NAME_BYTES - 1);
     if (!is_printable(name))
-        return qn_fail(QN_ERR_INVALID, "the name of a model, '%s', is not text that can be shown; see --alias", name);
+        return qn_fail(QN_ERR_INVALID, "the name of a model, '%s', is not printable; see --alias", name);
     QN_TRY(qn_alloc(&entry, 1, sizeof *entry, "a model's entry"));
     snprintf(entry->name, sizeof entry->name, "%s", name);
     entry->path = path ? strdup(path) : NULL;
@@ -98,12 +98,12 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
     return QN_OK;
 }
 
-/* Takes the entry. The caller holds the lock. */
+/* Takes the entry over, also after an error. The caller holds the lock. */
 static qn_status append(qn_registry *registry, qn_registry_entry *entry)
 {
     qn_status status = QN_OK;
     if (registry->n_entries == QN_REGISTRY_MODELS)
-        status = qn_fail(QN_ERR_INVALID, "there are %d models, at most as many are allowed", QN_REGISTRY_MODELS);
+        status = qn_fail(QN_ERR_INVALID, "there are more than %d models", QN_REGISTRY_MODELS);
     else if (find(registry, entry->name))
         status = qn_fail(QN_ERR_INVALID, "two models have the name '%s'", entry->name);
     if (status)
@@ -182,7 +182,7 @@ void qn_registry_scan_soon(qn_registry *registry)
     pthread_mutex_unlock(&registry->lock);
 }
 
-/* Folders are not read for each of many requests. The caller holds the lock. */
+/* Whether a scan is due: folders are not read again for each of many requests. The caller holds the lock. */
 static bool is_scan_due(const qn_registry *registry)
 {
     return registry->has_loader && qn_now() - registry->scanned_at >= registry->loader.scan_seconds;
@@ -260,7 +260,7 @@ const qn_waiter *qn_registry_first_turn(const qn_registry_entry *entry)
     return first;
 }
 
-/* In place of the oldest, unless the client has one. */
+/* Replaces the client's own turn, or else the oldest. */
 static void keep_turn(qn_registry *registry, const char *client, uint64_t tick)
 {
     qn_registry_turn *turn = registry->turns;
@@ -299,7 +299,7 @@ static size_t count_of(const qn_registry_entry *entry, const char *client)
     return n;
 }
 
-/* The queue of a model, as a client has it that wants to wait. */
+/* The share of a model's queue that a client which wants to wait has. */
 static qn_share share_of(const qn_registry *registry, const qn_registry_entry *entry, const char *client)
 {
     const size_t own = count_of(entry, client);
@@ -355,7 +355,7 @@ qn_waiter *qn_registry_take_waiters(qn_registry *registry, qn_registry_entry *en
 void qn_registry_wake(qn_waiter *first)
 {
     for (qn_waiter *waiter = first, *next; waiter; waiter = next) {
-        next = waiter->next; /* it may be gone after its call */
+        next = waiter->next; /* it may be freed by its call */
         waiter->wake(waiter);
     }
 }
@@ -366,7 +366,7 @@ bool qn_registry_cancel(qn_registry *registry, qn_waiter *waiter)
     const bool waits = waiter->entry != NULL;
     if (waits)
         remove_waiter(waiter);
-    pthread_cond_signal(&registry->changed); /* what was to be freed for it may stay */
+    pthread_cond_signal(&registry->changed); /* a model that was drained for it may stay */
     pthread_mutex_unlock(&registry->lock);
     return waits;
 }
@@ -378,13 +378,13 @@ static bool is_hidden(const qn_registry_entry *entry)
     return entry->is_missing && entry->state != QN_MODEL_LOADED;
 }
 
-/* Of a request that names none: a loaded model before one that can be loaded, before one that cannot. */
+/* For a request without a name: a loaded model comes before one that can be loaded, and that before a failed one. */
 static int rank_of(const qn_registry_entry *entry)
 {
     return entry->state == QN_MODEL_LOADED ? 3 : entry->state == QN_MODEL_FAILED ? 1 : 2;
 }
 
-/* NULL: there is none. */
+/* The entry for a name or for none; NULL: there is none. */
 static qn_registry_entry *choose(const qn_registry *registry, const char *name)
 {
     if (registry->n_entries == 1 && !registry->has_loader)
@@ -410,7 +410,7 @@ void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal)
     qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name ? name : "");
 }
 
-/* The caller holds the lock. */
+/* A reference to a loaded model, or the waiter is queued, or refused. The caller holds the lock. */
 static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter, const qn_registered **model,
                            qn_refusal *refusal)
 {
@@ -436,14 +436,14 @@ static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_w
     return QN_ACQUIRE_REFUSED;
 }
 
-/* The entry of a name, with the lock held; NULL: there is none, also not in files that are new. */
+/* Takes the lock and returns the entry of a name. An unknown name causes a scan. NULL: there is none. */
 static qn_registry_entry *lock_entry(qn_registry *registry, const char *name)
 {
     pthread_mutex_lock(&registry->lock);
     qn_registry_entry *entry = choose(registry, name);
     if (entry || !is_scan_due(registry))
         return entry;
-    registry->scanned_at = qn_now(); /* of many requests one looks */
+    registry->scanned_at = qn_now(); /* only one of many requests scans */
     pthread_mutex_unlock(&registry->lock);
     qn_registry_scan(registry);
     pthread_mutex_lock(&registry->lock);
@@ -488,7 +488,7 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model)
     if (entry->path && registry->loader.is_lost)
         entry->is_lost = entry->is_lost || registry->loader.is_lost(registry->loader.user, model);
     if (!--entry->n_users)
-        pthread_cond_signal(&registry->changed); /* it can be freed, in place of one that is being drained, too */
+        pthread_cond_signal(&registry->changed); /* the model can be freed, also in place of one that is drained */
     pthread_mutex_unlock(&registry->lock);
 }
 
@@ -557,7 +557,7 @@ void qn_registry_remember(qn_registry_entry *entry)
     view->n_pages = model->n_pages;
 }
 
-/* The caller holds the lock. */
+/* False: the entry is hidden. The caller holds the lock. */
 static bool look(const qn_registry_entry *entry, qn_registry_view *view)
 {
     if (is_hidden(entry))

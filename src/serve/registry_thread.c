@@ -1,10 +1,11 @@
-/* The registry's thread: loads the model that requests have waited for longest, clients taking turns, and frees others before where
- * the limits ask for it, those without requests first, then those that were used longest ago, and none that was just loaded: clients
- * that ask for one model after the other do not have the server do nothing but load.
+/* The registry's thread. It loads the model that requests have waited for longest, with clients taking turns. If the
+ * limits require it, it frees other models before: first those without requests, then those that were used longest ago,
+ * but none that was loaded less than stay_seconds ago. So clients that ask for one model after another do not keep the
+ * server busy with loading.
  *
- * Memory is planned by the sizes of files: as many of the largest models as fit at the same time, each with an eighth of its
- * weights for contexts, share what their weights leave evenly. So two models of any pair fit if the two largest do. A model whose
- * contexts need more than that gets all that its weights leave. */
+ * Memory is planned by file sizes. Take as many of the largest models as fit together, each with an eighth of its
+ * weights for contexts; the memory that their weights leave is shared evenly between their contexts. So any two models
+ * fit if the two largest do. A model whose contexts need more gets all memory that its weights leave. */
 #include "serve/registry_entry.h"
 
 #include "base/status.h"
@@ -30,7 +31,7 @@ static uint64_t at_least(uint64_t weights, size_t n_models)
     return weights + (share > least ? share : least);
 }
 
-/* What contexts of a model may take; 0: the weights alone are too large. */
+/* The limit of memory for a model's contexts; 0: the weights alone are too large. */
 static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry *entry)
 {
     uint64_t sizes[QN_REGISTRY_MODELS], weights = 0, share = 0;
@@ -60,7 +61,7 @@ static bool exceeds(const qn_registry *registry, size_t n_loaded, uint64_t bytes
            (registry->loader.memory && bytes > registry->loader.memory);
 }
 
-/* Whether a model must not be freed yet, which it may be at registry->stays_until. */
+/* Whether a model must not be freed yet; if so, registry->stays_until is when it may. */
 static bool stays(qn_registry *registry, const qn_registry_entry *entry)
 {
     const double until = entry->loaded_at + registry->loader.stay_seconds;
@@ -70,7 +71,7 @@ static bool stays(qn_registry *registry, const qn_registry_entry *entry)
     return true;
 }
 
-/* The next to be freed: without requests before with, then by last use. NULL: there is none. */
+/* The next model to free: without requests before with requests, then by last use. NULL: there is none. */
 static qn_registry_entry *next_victim(qn_registry *registry, const bool *is_victim, size_t *index)
 {
     qn_registry_entry *best = NULL;
@@ -86,7 +87,8 @@ static qn_registry_entry *next_victim(qn_registry *registry, const bool *is_vict
     return best;
 }
 
-/* Who has to go for a model of so many bytes. False: there would be memory without those that stay; nobody goes before. */
+/* Chooses the models to free so that `bytes` fit. False: they do not fit while recently loaded models stay; then none
+ * is freed. */
 static bool choose_victims(qn_registry *registry, uint64_t bytes, bool *is_victim)
 {
     size_t n_loaded = 1, index;
@@ -114,7 +116,7 @@ static bool choose_victims(qn_registry *registry, uint64_t bytes, bool *is_victi
     return true;
 }
 
-/* The lock is given up while it is freed. */
+/* Frees a model. The lock is released meanwhile. */
 static void unload(qn_registry *registry, qn_registry_entry *entry)
 {
     const qn_registered model = entry->model;
@@ -129,7 +131,8 @@ static void unload(qn_registry *registry, qn_registry_entry *entry)
     entry->model.served.model = entry->model.echoed.model = NULL;
 }
 
-/* What it has queued comes back, to wait with new requests: only those that have begun keep others waiting. */
+/* Draining withdraws the queued requests, which wait again with new ones: only requests that have begun delay other
+ * models. */
 static void set_draining(qn_registry_entry *entry, bool is_draining)
 {
     if (entry->is_draining != is_draining && entry->model.scheduler)
@@ -137,7 +140,7 @@ static void set_draining(qn_registry_entry *entry, bool is_draining)
     entry->is_draining = is_draining;
 }
 
-/* One that is to stay after all. */
+/* Ends the draining of a model that stays after all. */
 static void undrain(qn_registry *registry, qn_registry_entry *entry)
 {
     set_draining(entry, false);
@@ -147,11 +150,11 @@ static void undrain(qn_registry *registry, qn_registry_entry *entry)
     pthread_mutex_lock(&registry->lock);
 }
 
-/* FITS: its memory is free. AGAIN: the lock was given up, and all may be different now. LATER: nothing can be done before something
- * changes. */
+/* FITS: memory is free. AGAIN: the lock was released meanwhile, so that all may have changed. LATER: nothing can be
+ * done until something changes. */
 typedef enum fit { FITS, AGAIN, LATER } fit;
 
-/* Frees models until one of so many bytes fits. */
+/* Frees models until `bytes` fit. */
 static fit free_memory_for(qn_registry *registry, uint64_t bytes)
 {
     bool is_victim[QN_REGISTRY_MODELS];
@@ -172,7 +175,7 @@ static fit free_memory_for(qn_registry *registry, uint64_t bytes)
     return result;
 }
 
-/* No model waits for memory any more. */
+/* Ends all draining: no model waits for memory any more. */
 static fit keep_all(qn_registry *registry)
 {
     for (size_t i = 0; i < registry->n_entries; i++)
@@ -204,7 +207,7 @@ static bool is_before(const qn_registry_entry *a, const qn_registry_entry *b)
     return one != other ? one < other : a->wanted < b->wanted;
 }
 
-/* Of the client whose turn it is, the model that was asked for first. */
+/* Of the client whose turn it is, the model that it asked for first. */
 static qn_registry_entry *next_wanted(const qn_registry *registry)
 {
     qn_registry_entry *best = NULL;
@@ -217,21 +220,21 @@ static qn_registry_entry *next_wanted(const qn_registry *registry)
     return best;
 }
 
-/* What clients learn. The text of the error has paths, and bytes of a file that a link may lead to: it is in the notes alone, which
- * the loader prints. */
+/* The reason in words for clients. The error text has paths, and may have bytes of any file that a link leads to, so it
+ * goes only to the notes that the loader prints. */
 static const char *reason_of(qn_status status)
 {
     switch (status) {
     case QN_ERR_MEMORY: return "it does not fit in memory";
     case QN_ERR_IO: return "its file cannot be read";
     case QN_ERR_DEVICE: return "the driver of the GPU reports an error";
-    case QN_ERR_UNSUPPORTED: return "its file has what this server does not support";
+    case QN_ERR_UNSUPPORTED: return "its file needs a feature that this server does not support";
     case QN_ERR_CANCELLED: return "the server is stopping";
-    default: return "its file is not that of a model";
+    default: return "its file is not a model";
     }
 }
 
-/* Refuses what waits for it, or lets it have the model. */
+/* Gives the model to all waiters, or refuses them. The lock is released meanwhile. */
 static void wake_waiters(qn_registry *registry, qn_registry_entry *entry, const qn_refusal *refusal)
 {
     qn_waiter *const first = qn_registry_take_waiters(registry, entry, refusal);
@@ -240,7 +243,7 @@ static void wake_waiters(qn_registry *registry, qn_registry_entry *entry, const 
     pthread_mutex_lock(&registry->lock);
 }
 
-/* It cannot be loaded; perhaps its file has gone. */
+/* Refuses the waiters of a model that cannot be loaded. A scan finds out whether its file has gone. */
 static void fail(qn_registry *registry, qn_registry_entry *entry, qn_status status)
 {
     qn_refusal refusal;
@@ -258,7 +261,7 @@ static void fail(qn_registry *registry, qn_registry_entry *entry, qn_status stat
     wake_waiters(registry, entry, &refusal);
 }
 
-/* Whether it was looked at before; else that is done now, and all may be different. */
+/* Whether the file was checked before. If not, checks it now, with the lock released, so that all may have changed. */
 static bool was_checked(qn_registry *registry, qn_registry_entry *entry)
 {
     if (entry->is_checked || !registry->loader.check)
@@ -287,7 +290,7 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
         status = registry->loader.load(registry->loader.user, registry, entry->path, memory, &fresh);
     pthread_mutex_lock(&registry->lock);
     if (status == QN_ERR_MEMORY && memory && !entry->needs_all) {
-        entry->state = QN_MODEL_UNLOADED; /* what waits for it stays */
+        entry->state = QN_MODEL_UNLOADED; /* its waiters stay */
         entry->needs_all = true;
         return;
     }
@@ -301,7 +304,7 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
     wake_waiters(registry, entry, NULL);
 }
 
-/* What the loop of the thread does next; false: it waits. */
+/* One step of the thread's loop. False: there is nothing to do but wait. */
 static bool go_on(qn_registry *registry)
 {
     if (registry->wants_scan) {
@@ -327,7 +330,7 @@ static bool go_on(qn_registry *registry)
     return found != LATER;
 }
 
-/* Until something changes, or a model may be freed. */
+/* Waits until something changes or a model may be freed. */
 static void wait_for_change(qn_registry *registry)
 {
     struct timespec until;
@@ -360,7 +363,7 @@ qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loa
     pthread_mutex_unlock(&registry->lock);
     qn_registry_scan(registry);
     if (pthread_create(&registry->thread, NULL, serve, registry))
-        return qn_fail(QN_ERR_MEMORY, "no thread that loads models");
+        return qn_fail(QN_ERR_MEMORY, "cannot start the thread that loads models");
     registry->has_thread = true;
     return QN_OK;
 }

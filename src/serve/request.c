@@ -1,5 +1,5 @@
-/* Requests: which are looked at, their bodies, and what answers them. A refusal waits until the body was read, so that a client
- * that is still sending it reads the refusal. */
+/* Requests: which are accepted, their bodies and their answers. A refusal waits until the body was read, so that a
+ * client that is still sending reads the refusal. */
 #include "serve/http.h"
 
 #include "base/append.h"
@@ -19,7 +19,7 @@ void qn_request_make_id(char id[QN_HTTP_ID_BYTES])
 {
     unsigned char random[16] = { 0 };
     const ssize_t n = getrandom(random, sizeof random, 0);
-    (void)n; /* so few bytes always come; ids name requests, and guard nothing */
+    (void)n; /* 24 bytes or fewer never fail; ids are names, not secrets */
     qn_text_buffer text = qn_append_to(id, QN_HTTP_ID_BYTES);
     qn_append_hex(&text, random, sizeof random);
 }
@@ -83,7 +83,7 @@ static void end_request(qn_http_request *r)
     free(r);
 }
 
-/* Tokens of the requests that a scheduler still has are known when they have ended. */
+/* Logs the request later: the tokens of its scheduler requests are known only when they have ended. */
 static void end_later(qn_http_request *r)
 {
     qn_http *http = r->http;
@@ -114,8 +114,9 @@ void qn_requests_end(qn_http *http)
     http->ending = NULL;
 }
 
-/* libmicrohttpd answers what it refuses by itself, and then ends the request with an error or without one. A request whose client
- * went away or which the server dropped ends with an error, too. */
+/* Finds the status of a request that the server did not answer. libmicrohttpd answers requests that it refuses by
+ * itself, and ends them with or without an error. A request ends with an error, too, if its client disconnected or the
+ * server dropped it. */
 static void judge(qn_http_request *r, enum MHD_RequestTerminationCode code)
 {
     if (r->is_answered)
@@ -169,7 +170,8 @@ bool qn_request_refuse(qn_http_request *r, int status, const char *code, const c
     return qn_refuse(&r->refusal, status, code, NULL, "%s", message);
 }
 
-/* On a path of no protocol, errors have the form of the protocol whose header is there, else that of the first. */
+/* On a path of no protocol, errors have the form of the protocol whose request header is present, else of the first
+ * protocol. */
 static void choose_protocol(qn_http_request *r, struct MHD_Connection *mhd)
 {
     for (size_t i = 0; !r->protocol && qn_protocols[i]; i++)
@@ -179,7 +181,7 @@ static void choose_protocol(qn_http_request *r, struct MHD_Connection *mhd)
         r->protocol = qn_protocols[0];
 }
 
-/* A name that had to be listed may be that of a proxy, which speaks TLS before a server without it. */
+/* A name that had to be listed may be a proxy's, which may speak TLS before a server without TLS. */
 static unsigned schemes_of(const qn_http *http, const char *host)
 {
     if (qn_guard_listed_host(host, http->params.hosts, http->params.n_hosts))
@@ -187,7 +189,7 @@ static unsigned schemes_of(const qn_http *http, const char *host)
     return http->tls ? QN_GUARD_HTTPS : QN_GUARD_HTTP;
 }
 
-/* Who asks, from where. */
+/* Checks path, Host and Origin. */
 static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
 {
     const qn_server_params *params = &r->http->params;
@@ -214,7 +216,7 @@ static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
     if (!r->has_key)
         return qn_request_refuse(r, 401, "invalid_api_key", "a valid API key is needed");
     return !r->route || r->route->whose != QN_ROUTE_OPERATORS || r->key.is_operators ||
-           qn_request_refuse(r, 403, "permission_denied", "this is for the API key with the name '" QN_KEY_OPERATORS "'");
+           qn_request_refuse(r, 403, "permission_denied", "this path needs the API key named '" QN_KEY_OPERATORS "'");
 }
 
 static bool check_route(qn_http_request *r)
@@ -225,7 +227,7 @@ static bool check_route(qn_http_request *r)
     if (r->route->missing)
         return qn_request_refuse(r, 501, "not_supported", r->route->missing);
     if (!(r->route->protocol ? is_post : is_get))
-        return qn_request_refuse(r, 405, "method_not_allowed", "the path has other methods");
+        return qn_request_refuse(r, 405, "method_not_allowed", "the path does not allow this method");
     return true;
 }
 
@@ -245,7 +247,8 @@ static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
     return true;
 }
 
-/* Answers before the body only where that is asked for, or the body is in doubt or too long to be thrown away. */
+/* Answers before the body only if the client expects it, or if the body's length is in doubt or too large to
+ * discard. */
 static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *mhd, const char *method, const char *version)
 {
     const qn_http *http = r->http;
@@ -269,7 +272,7 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
 
 /* ---- The body ---- */
 
-/* The account of a request's client. False without memory. */
+/* Opens the account of the request's client. False: no memory. */
 static bool open_account(qn_http_request *r)
 {
     r->account = r->body.account = qn_account_open(r->http->budget, r->has_key ? r->key.scope : r->connection->client_text);
@@ -311,20 +314,20 @@ static void restart(void *workers, qn_answer *answer)
 static enum MHD_Result start_answer(qn_http_request *r)
 {
     qn_http *http = r->http;
-    qn_answer_request request = { .protocol = r->route->protocol,
-                                  .limits = &http->limits,
-                                  .registry = &http->registry,
-                                  .account = r->account,
-                                  .scope = r->has_key ? r->key.scope : NULL,
-                                  .client = r->has_key ? r->key.scope : r->connection->client_text,
-                                  .shares_prefixes = http->params.shares_prefixes,
-                                  .has_seed = http->params.has_seed,
-                                  .seed = http->params.seed,
-                                  .arrived = r->started,
-                                  .restart = restart,
-                                  .restart_user = http->workers };
-    memcpy(request.id, r->id, sizeof request.id);
-    r->answer = qn_answer_create(&http->outbox, &request, &r->body, r);
+    qn_answer_params params = { .protocol = r->route->protocol,
+                                .limits = &http->limits,
+                                .registry = &http->registry,
+                                .account = r->account,
+                                .scope = r->has_key ? r->key.scope : NULL,
+                                .client = r->has_key ? r->key.scope : r->connection->client_text,
+                                .shares_prefixes = http->params.shares_prefixes,
+                                .has_seed = http->params.has_seed,
+                                .seed = http->params.seed,
+                                .arrived = r->started,
+                                .restart = restart,
+                                .restart_user = http->workers };
+    memcpy(params.id, r->id, sizeof params.id);
+    r->answer = qn_answer_create(&http->outbox, &params, &r->body, r);
     if (!r->answer) {
         (void)qn_request_refuse(r, 500, "out_of_memory", "no memory for the request");
         return qn_respond_refusal(r, false);
@@ -334,7 +337,7 @@ static enum MHD_Result start_answer(qn_http_request *r)
     return MHD_YES;
 }
 
-/* Headers and body are complete. */
+/* Answers a request whose headers and body are complete. */
 static enum MHD_Result answer(qn_http_request *r)
 {
     qn_connection_enter(r->connection, QN_CONNECTION_ANSWERING);
@@ -343,11 +346,11 @@ static enum MHD_Result answer(qn_http_request *r)
     if (!strcmp(r->method, "OPTIONS"))
         return qn_respond_options(r);
     if (!r->route->protocol)
-        return qn_respond_page(r);
+        return qn_respond_resource(r);
     return r->connection->is_gone || r->http->is_closing ? MHD_NO : start_answer(r);
 }
 
-/* The connection was resumed. */
+/* Continues after the connection was resumed. */
 static enum MHD_Result resume_answer(qn_http_request *r)
 {
     const qn_answer_view view = qn_answer_look(r->answer);

@@ -1,11 +1,12 @@
-/* Headers as libmicrohttpd has read them: that they say where the request ends, and that nothing lies between them.
+/* Checks headers as libmicrohttpd has parsed them: that they say where the request ends, and that no bytes are hidden
+ * between them.
  *
- * What comes over plain TCP was read before (gate.c). What comes by TLS, before the end of the request before it, or in a
- * block that is too long for that, only libmicrohttpd sees; and it drops zeros with what follows them in a line, joins
- * folded lines wrongly, and takes a bare LF for the end of a line. But it leaves the block where it is, with zeros at the
- * ends of what it cuts out. So names and values that do not lie in the block one after the other, two bytes apart, show
- * that it read something else than a proxy may have read. Then the connection is closed after the answer: nothing that
- * follows on it is read as a request. */
+ * Requests over plain TCP were read before (gate.c). Only libmicrohttpd sees requests by TLS, requests that arrived
+ * before the end of the last one, and header blocks too long for the gate. It drops a zero byte and the rest of its
+ * line, joins folded lines wrongly, and takes a bare LF for the end of a line. But it leaves the block in place and
+ * only writes zeros at the ends of the texts that it cuts out. So names and values that are not in the block one after
+ * the other, two bytes apart, show that a proxy may have read other headers. Then the connection is closed after the
+ * answer: no later bytes on it are read as a request. */
 #include "serve/http.h"
 
 #include "http/framing.h"
@@ -14,14 +15,14 @@
 #include <string.h>
 #include <strings.h>
 
-/* Addresses, for their distances are those within one block only if libmicrohttpd keeps it so. */
+/* Positions are integers: pointer differences would be defined only if all texts are in one block. */
 typedef struct block {
     qn_framing framing;
     const char *why; /* what is wrong with a header */
     uintptr_t begin, end;
-    uintptr_t at; /* the end of what was found last, in the block */
+    uintptr_t at; /* the end of the last text found in the block */
     bool is_exact;
-    bool has_hidden; /* bytes that belong to nothing: more zeros than libmicrohttpd puts there, or what is no space */
+    bool has_hidden; /* bytes between texts: more zeros than libmicrohttpd writes, or no spaces */
 } block;
 
 static uintptr_t address_of(const char *text)
@@ -29,14 +30,14 @@ static uintptr_t address_of(const char *text)
     return (uintptr_t)text;
 }
 
-/* What comes next begins at `to`, so many bytes after the end of what came before. */
+/* The next text begins at `to`, `distance` bytes after the end of the last one. */
 static void expect(block *b, uintptr_t to, size_t distance)
 {
     b->is_exact = b->is_exact && b->at >= b->begin && to >= b->at && to <= b->end;
     if (!b->is_exact || to - b->at == distance)
         return;
     b->is_exact = false;
-    const char *const gap = (const char *)b->at; /* within the block, which is libmicrohttpd's until the request has ended */
+    const char *const gap = (const char *)b->at; /* within the block, which lives until the request has ended */
     size_t n_zeros = 0;
     for (size_t i = 0; i < to - b->at; i++) {
         n_zeros += !gap[i];
@@ -56,7 +57,7 @@ static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const cha
     return b->why ? MHD_NO : MHD_YES;
 }
 
-/* The method, the target and the version. */
+/* Places the method, the target and the version. */
 static void add_first_line(block *b, const qn_http_request *r, const char *method, const char *version)
 {
     b->at = b->begin + strlen(method);
@@ -82,7 +83,7 @@ bool qn_request_check_head(qn_http_request *r, struct MHD_Connection *mhd, const
     if (!b.why)
         expect(&b, b.end, 4);
     if (!b.why && b.has_hidden)
-        b.why = "a line has a zero";
-    r->closes = !b.is_exact || b.framing.n_encodings; /* chunks are read as leniently */
+        b.why = "a line has a zero byte";
+    r->closes = !b.is_exact || b.framing.n_encodings; /* libmicrohttpd reads chunks as leniently */
     return !b.why || qn_request_refuse(r, 400, "bad_request", b.why);
 }

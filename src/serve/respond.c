@@ -1,4 +1,4 @@
-/* What clients get: status, headers and body of refusals, pages and answers. */
+/* Responses: status, headers and body of refusals, resources and answers. */
 #include "serve/http.h"
 
 #include "http/clock.h"
@@ -47,7 +47,7 @@ static void set_of_status(const qn_http_request *r, int status, struct MHD_Respo
     }
 }
 
-/* Takes the response. */
+/* Queues a response and takes it over. */
 static enum MHD_Result queue(qn_http_request *r, int status, struct MHD_Response *response, bool closes)
 {
     if (!response)
@@ -63,7 +63,7 @@ static enum MHD_Result queue(qn_http_request *r, int status, struct MHD_Response
     return result;
 }
 
-/* Takes the body. */
+/* A response with a body, which it takes over. NULL: no memory. */
 static struct MHD_Response *of_bytes(qn_http_request *r, qn_bytes *body, const char *type)
 {
     if (body->has_failed) {
@@ -81,7 +81,7 @@ static struct MHD_Response *of_bytes(qn_http_request *r, qn_bytes *body, const c
     return response;
 }
 
-/* ---- Refusals and pages ---- */
+/* ---- Refusals and resources ---- */
 
 enum MHD_Result qn_respond_refusal(qn_http_request *r, bool closes)
 {
@@ -91,47 +91,47 @@ enum MHD_Result qn_respond_refusal(qn_http_request *r, bool closes)
     return queue(r, r->refusal.status, of_bytes(r, &body, "application/json"), closes);
 }
 
-/* Whether If-None-Match has the tag: alone, in a list, or as a proxy that compressed an answer marks it, W/"...". */
+/* Whether If-None-Match has the tag: alone, in a list, or marked by a proxy that compressed an answer, W/"...". */
 static bool is_known(const char *known, const char *etag)
 {
     return known && etag && (!strcmp(known, "*") || strstr(known, etag));
 }
 
-enum MHD_Result qn_respond_page(qn_http_request *r)
+enum MHD_Result qn_respond_resource(qn_http_request *r)
 {
-    qn_page page = { .model = MHD_lookup_connection_value(r->connection->mhd, MHD_GET_ARGUMENT_KIND, "model"),
-                     .status = 200,
-                     .type = "application/json" };
+    qn_resource resource = { .model = MHD_lookup_connection_value(r->connection->mhd, MHD_GET_ARGUMENT_KIND, "model"),
+                             .status = 200,
+                             .type = "application/json" };
     const size_t length = strlen(r->route->path);
     const char *rest = r->route->path[length - 1] == '*' ? r->path + length - 1 : "";
-    if (!r->route->page(r->connection->http, rest, &page, &r->refusal)) {
-        qn_bytes_free(&page.body);
+    if (!r->route->get(r->connection->http, rest, &resource, &r->refusal)) {
+        qn_bytes_free(&resource.body);
         return qn_respond_refusal(r, false);
     }
     const bool is_unchanged =
-        is_known(MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "If-None-Match"), page.etag);
+        is_known(MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "If-None-Match"), resource.etag);
     struct MHD_Response *response;
-    if (page.bytes) {
-        /* libmicrohttpd leaves the body of a 304 out, and keeps its length. */
-        response = MHD_create_response_from_buffer(page.length, (void *)(uintptr_t)page.bytes, MHD_RESPMEM_PERSISTENT);
-        r->n_sent = is_unchanged ? 0 : page.length;
+    if (resource.bytes) {
+        /* libmicrohttpd omits the body of a 304 and keeps its length. */
+        response = MHD_create_response_from_buffer(resource.length, (void *)(uintptr_t)resource.bytes, MHD_RESPMEM_PERSISTENT);
+        r->n_sent = is_unchanged ? 0 : resource.length;
         if (response)
-            set(response, "Content-Type", page.type);
+            set(response, "Content-Type", resource.type);
     } else {
-        response = of_bytes(r, &page.body, page.type);
+        response = of_bytes(r, &resource.body, resource.type);
     }
-    if (response && page.policy) {
-        set(response, "Content-Security-Policy", page.policy);
+    if (response && resource.policy) {
+        set(response, "Content-Security-Policy", resource.policy);
         set(response, "Referrer-Policy", "no-referrer");
     }
-    if (response && page.etag)
-        set(response, "ETag", page.etag);
+    if (response && resource.etag)
+        set(response, "ETag", resource.etag);
     if (response)
-        set(response, "Cache-Control", page.etag ? "no-cache" : "no-store");
-    return queue(r, is_unchanged ? 304 : page.status, response, false);
+        set(response, "Cache-Control", resource.etag ? "no-cache" : "no-store");
+    return queue(r, is_unchanged ? 304 : resource.status, response, false);
 }
 
-/* A list of names of headers, which a preflight asks for. */
+/* Whether a text is a list of header names, as a preflight sends it. */
 static bool is_header_list(const char *text)
 {
     for (const char *c = text; *c; c++)

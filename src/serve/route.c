@@ -1,4 +1,4 @@
-/* Paths, and pages that tell about the server and its models. */
+/* The routes, and the resources that tell about the server and its models. */
 #include "serve/route.h"
 
 #include "serve/http.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Pages ---- */
+/* ---- Resources ---- */
 
 static bool check_ready(qn_http *http, qn_refusal *refusal)
 {
@@ -22,18 +22,18 @@ static bool check_ready(qn_http *http, qn_refusal *refusal)
                      qn_registry_count(&http->registry) ? "no model can be loaded" : "the model is being loaded");
 }
 
-static bool page_health(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+static bool get_health(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     (void)rest;
     if (!check_ready(http, refusal))
         return false;
-    qn_json_open(&page->body, '{');
-    qn_json_member_string(&page->body, "status", "ok");
-    qn_json_close(&page->body, '}');
+    qn_json_open(&resource->body, '{');
+    qn_json_member_string(&resource->body, "status", "ok");
+    qn_json_close(&resource->body, '}');
     return true;
 }
 
-static bool page_metrics(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+static bool get_metrics(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     const size_t n = qn_registry_count(&http->registry);
     qn_metrics_model *models;
@@ -54,13 +54,13 @@ static bool page_metrics(qn_http *http, const char *rest, qn_page *page, qn_refu
                                                      .n_loads = view.n_loads,
                                                      .bytes = view.bytes };
     }
-    page->type = QN_METRICS_TYPE;
-    qn_metrics_write(http->metrics, models, n_models, &page->body);
+    resource->type = QN_METRICS_TYPE;
+    qn_metrics_write(http->metrics, models, n_models, &resource->body);
     qn_free(models);
     return true;
 }
 
-/* llama-server's names, where it has them. */
+/* The state in llama-server's words, where it has one. */
 static const char *state_of(const qn_registry_view *view)
 {
     static const char *const names[] = { [QN_MODEL_UNLOADED] = "unloaded",
@@ -83,7 +83,8 @@ static void write_state(const qn_registry_view *view, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-/* OpenAI's and Anthropic's fields beside each other, and llama-server's. Of a model that was never loaded little is known. */
+/* Writes OpenAI's, Anthropic's and llama-server's fields side by side. Of a model that was never loaded little is
+ * known. */
 static void write_model(const qn_registry_view *view, qn_bytes *out)
 {
     char created[32];
@@ -118,40 +119,40 @@ static void write_model(const qn_registry_view *view, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-static bool page_models(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+static bool get_models(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     const size_t n = qn_registry_count(&http->registry);
     const char *first = NULL, *last = NULL;
     (void)rest;
     (void)refusal;
-    qn_registry_refresh(&http->registry); /* for those who look again */
-    qn_json_open(&page->body, '{');
-    qn_json_member_string(&page->body, "object", "list");
-    qn_json_key(&page->body, "data");
-    qn_json_open(&page->body, '[');
+    qn_registry_refresh(&http->registry); /* for the next look */
+    qn_json_open(&resource->body, '{');
+    qn_json_member_string(&resource->body, "object", "list");
+    qn_json_key(&resource->body, "data");
+    qn_json_open(&resource->body, '[');
     for (size_t i = 0; i < n; i++) {
         qn_registry_view view;
         if (!qn_registry_look(&http->registry, i, &view))
             continue;
-        write_model(&view, &page->body);
+        write_model(&view, &resource->body);
         first = first ? first : view.name;
         last = view.name;
     }
-    qn_json_close(&page->body, ']');
-    qn_json_member_string(&page->body, "first_id", first);
-    qn_json_member_string(&page->body, "last_id", last);
-    qn_json_key(&page->body, "has_more");
-    qn_json_bool(&page->body, false);
-    qn_json_close(&page->body, '}');
+    qn_json_close(&resource->body, ']');
+    qn_json_member_string(&resource->body, "first_id", first);
+    qn_json_member_string(&resource->body, "last_id", last);
+    qn_json_key(&resource->body, "has_more");
+    qn_json_bool(&resource->body, false);
+    qn_json_close(&resource->body, '}');
     return true;
 }
 
-/* Any name is answered by a single model, but only its own is that of a model. */
-static bool page_model(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+/* A single model answers requests of any name, but only its own name is a path. */
+static bool get_model(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     qn_registry_view view;
     if (qn_registry_look_for(&http->registry, rest, &view)) {
-        write_model(&view, &page->body);
+        write_model(&view, &resource->body);
         return true;
     }
     if (!qn_registry_count(&http->registry))
@@ -189,7 +190,7 @@ static void write_sampling(const qn_http *http, const qn_sampling *sampling, qn_
     write_number("mirostat_eta", sampling->mirostat_eta, out);
 }
 
-/* Of the model that is named, else of the first that is loaded. */
+/* Finds the named model, else the first that is loaded. */
 static bool find_props(qn_http *http, const char *name, qn_registry_view *view, qn_refusal *refusal)
 {
     const size_t n = qn_registry_count(&http->registry);
@@ -204,13 +205,13 @@ static bool find_props(qn_http *http, const char *name, qn_registry_view *view, 
     return qn_refuse(refusal, 503, "not_loaded", NULL, "no model is loaded yet");
 }
 
-/* llama-server's. */
-static bool page_props(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+/* llama-server's /props. */
+static bool get_props(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
-    qn_bytes *out = &page->body;
+    qn_bytes *out = &resource->body;
     qn_registry_view view;
     (void)rest;
-    if (!check_ready(http, refusal) || !find_props(http, page->model, &view, refusal))
+    if (!check_ready(http, refusal) || !find_props(http, resource->model, &view, refusal))
         return false;
     qn_json_open(out, '{');
     qn_json_key(out, "default_generation_settings");
@@ -224,7 +225,7 @@ static bool page_props(qn_http *http, const char *rest, qn_page *page, qn_refusa
     qn_json_close(out, '}');
     qn_json_member_integer(out, "total_slots", view.n_parallel);
     qn_json_member_string(out, "model_alias", view.name);
-    qn_json_member_string(out, "model_path", view.name); /* names are all that clients learn of files */
+    qn_json_member_string(out, "model_path", view.name); /* clients learn only the names of files */
     qn_json_key(out, "modalities");
     qn_json_open(out, '{');
     qn_json_key(out, "vision");
@@ -240,30 +241,30 @@ static bool page_props(qn_http *http, const char *rest, qn_page *page, qn_refusa
 
 /* ---- The chat page ---- */
 
-static bool page_chat(const qn_http *http, const char *path, qn_page *page, qn_refusal *refusal)
+static bool get_chat(const qn_http *http, const char *path, qn_resource *resource, qn_refusal *refusal)
 {
     const qn_page_file *file = http->params.no_page ? NULL : qn_page_find(path);
     if (!file)
         return qn_refuse(refusal, 404, "not_found", NULL, "there is nothing at this path");
-    page->type = file->type;
-    page->bytes = file->bytes;
-    page->length = file->size;
-    page->policy = QN_PAGE_CONTENT_SECURITY_POLICY;
-    page->etag = file->etag;
+    resource->type = file->type;
+    resource->bytes = file->bytes;
+    resource->length = file->size;
+    resource->policy = QN_PAGE_CONTENT_SECURITY_POLICY;
+    resource->etag = file->etag;
     return true;
 }
 
-static bool page_root(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+static bool get_root(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     (void)rest;
-    return page_chat(http, "/", page, refusal);
+    return get_chat(http, "/", resource, refusal);
 }
 
-static bool page_file(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+static bool get_file(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     char path[QN_HTTP_PATH_BYTES];
     snprintf(path, sizeof path, "/page/%s", rest);
-    return page_chat(http, path, page, refusal);
+    return get_chat(http, path, resource, refusal);
 }
 
 /* ---- The table ---- */
@@ -271,22 +272,22 @@ static bool page_file(qn_http *http, const char *rest, qn_page *page, qn_refusal
 #define READ "GET, HEAD, OPTIONS"
 #define WRITE "POST, OPTIONS"
 
-static const qn_route pages[] = {
-    { "/", READ, QN_ROUTE_OPEN, page_root, NULL, NULL },
-    { "/page/*", READ, QN_ROUTE_OPEN, page_file, NULL, NULL },
-    { "/health", READ, QN_ROUTE_OPEN, page_health, NULL, NULL },
-    { "/v1/health", READ, QN_ROUTE_OPEN, page_health, NULL, NULL },
-    { "/metrics", READ, QN_ROUTE_OPERATORS, page_metrics, NULL, NULL },
-    { "/props", READ, QN_ROUTE_KEYS, page_props, NULL, NULL },
-    { "/v1/models", READ, QN_ROUTE_KEYS, page_models, NULL, NULL },
-    { "/models", READ, QN_ROUTE_KEYS, page_models, NULL, NULL },
-    { "/v1/models/*", READ, QN_ROUTE_KEYS, page_model, NULL, NULL },
-    { "/models/*", READ, QN_ROUTE_KEYS, page_model, NULL, NULL },
+static const qn_route own_routes[] = {
+    { "/", READ, QN_ROUTE_OPEN, get_root, NULL, NULL },
+    { "/page/*", READ, QN_ROUTE_OPEN, get_file, NULL, NULL },
+    { "/health", READ, QN_ROUTE_OPEN, get_health, NULL, NULL },
+    { "/v1/health", READ, QN_ROUTE_OPEN, get_health, NULL, NULL },
+    { "/metrics", READ, QN_ROUTE_OPERATORS, get_metrics, NULL, NULL },
+    { "/props", READ, QN_ROUTE_KEYS, get_props, NULL, NULL },
+    { "/v1/models", READ, QN_ROUTE_KEYS, get_models, NULL, NULL },
+    { "/models", READ, QN_ROUTE_KEYS, get_models, NULL, NULL },
+    { "/v1/models/*", READ, QN_ROUTE_KEYS, get_model, NULL, NULL },
+    { "/models/*", READ, QN_ROUTE_KEYS, get_model, NULL, NULL },
     { "/v1/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
     { "/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
 };
 
-enum { N_PAGES = sizeof pages / sizeof *pages, MAX_ROUTES = 128 };
+enum { N_OWN_ROUTES = sizeof own_routes / sizeof *own_routes, MAX_ROUTES = 128 };
 
 static qn_route routes[MAX_ROUTES];
 static const char *names[MAX_ROUTES];
@@ -305,8 +306,8 @@ qn_status qn_routes_init(void)
 {
     bool fits = true;
     n_routes = 0;
-    for (size_t i = 0; i < N_PAGES; i++)
-        fits = fits && add(&pages[i]);
+    for (size_t i = 0; i < N_OWN_ROUTES; i++)
+        fits = fits && add(&own_routes[i]);
     for (size_t i = 0; qn_protocols[i]; i++)
         for (const char *const *path = qn_protocols[i]->paths; *path; path++)
             fits = fits && add(&(qn_route){ .path = *path, .allow = WRITE, .protocol = qn_protocols[i] });

@@ -1,4 +1,4 @@
-/* What paths lead to. A table, in which a path is a whole one, or ends with a star: all below it. */
+/* The table of routes. A path is exact, or ends with a star that stands for everything below it. */
 #ifndef QN_SERVE_ROUTE_H
 #define QN_SERVE_ROUTE_H
 
@@ -6,37 +6,41 @@
 
 typedef struct qn_http qn_http;
 
-/* What a GET request gets. */
-typedef struct qn_page {
-    const char *model; /* of the query, "?model=NAME"; NULL: none */
+/* The resource that a GET request receives. */
+typedef struct qn_resource {
+    const char *model; /* from the query "?model=NAME"; NULL: none */
     int status;
     const char *type;  /* a static string */
-    qn_bytes body;     /* or: */
-    const void *bytes; /* [length] static, in place of `body` */
+    qn_bytes body;     /* or `bytes` */
+    const void *bytes; /* [length] static, used instead of `body` */
     size_t length;
     const char *policy; /* Content-Security-Policy, static; NULL: none */
     const char *etag;   /* static; NULL: none */
-} qn_page;
+} qn_resource;
 
 typedef struct qn_route {
     const char *path;
-    const char *allow;                                               /* methods of Allow: "GET, HEAD, OPTIONS" */
-    enum { QN_ROUTE_KEYS, QN_ROUTE_OPEN, QN_ROUTE_OPERATORS } whose; /* OPEN: without a key; OPERATORS: qn_key.is_operators */
-    /* One of these. Pages are made by the I/O thread: they do not wait. `rest` is what the star of
-     * the path stands for. False: refused. */
-    bool (*page)(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal);
-    const qn_protocol *protocol; /* of POST requests */
-    const char *missing;         /* what is not there: 501, with this text */
+    const char *allow; /* for the Allow header: "GET, HEAD, OPTIONS" */
+    /* QN_ROUTE_OPEN: without a key; QN_ROUTE_OPERATORS: qn_key.is_operators */
+    enum { QN_ROUTE_KEYS, QN_ROUTE_OPEN, QN_ROUTE_OPERATORS } whose;
+    /* One of the following three. `get` answers GET on the I/O thread, so it must not wait; `rest` is the text that
+     * the star stands for. False: refused. */
+    bool (*get)(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
+    const qn_protocol *protocol; /* answers POST */
+    const char *missing;         /* not implemented: 501, with this text */
 } qn_route;
 
-/* qn_route_find - the route of a path; NULL: none. qn_route_index - its index of qn_route_names. */
+/* qn_route_find - the route of a path. NULL: there is none. */
 const qn_route *qn_route_find(const char *path);
+
+/* qn_route_index - the index of a route in qn_route_names. */
 size_t qn_route_index(const qn_route *route);
 
-/* qn_routes_init - before all others: the table of all protocols and pages. Threads: once. */
+/* qn_routes_init - fill the table with the routes of all protocols and of the server; call it once, before the
+ * others. */
 qn_status qn_routes_init(void);
 
-/* qn_route_names - the names of routes, for metrics; the number of them. */
+/* qn_route_names - the names of the routes, for metrics. Returns their number. */
 size_t qn_route_names(const char *const **names);
 
 #endif

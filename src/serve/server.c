@@ -1,4 +1,4 @@
-/* The server put together: its socket, its daemon, and the I/O thread's loop. */
+/* The server as a whole: its socket, its daemon, and the loop of the I/O thread. */
 #include "serve/http.h"
 
 #include "base/status.h"
@@ -24,10 +24,10 @@ enum {
     TICK_NANOSECONDS = 250000000,
     EVENTS = 256,
     RESUMED_AT_ONCE = 1024,
-    SPARE_CONNECTIONS = 64, /* that libmicrohttpd takes while older ones are being closed */
-    LEAST_MEMORY = 64 << 10 /* of a connection */,
-    OTHER_MEMORY = 32 << 10 /* of one, beside headers: those of the answer, a piece of it */,
-    FLUSH_SECONDS = 2 /* for what streams have as their last event */
+    SPARE_CONNECTIONS = 64,  /* accepted while older ones are closed */
+    LEAST_MEMORY = 64 << 10, /* of a connection */
+    OTHER_MEMORY = 32 << 10, /* of a connection, besides request headers: response headers, a piece of the body */
+    FLUSH_SECONDS = 2        /* to send the last events of streams */
 };
 
 struct qn_server {
@@ -43,7 +43,7 @@ static void wake(const qn_http *http)
     static const uint64_t one = 1;
     const int saved_errno = errno;
     const ssize_t n = write(http->control_fd, &one, sizeof one);
-    (void)n; /* a counter at its limit wakes as well */
+    (void)n; /* a counter at its limit wakes the thread as well */
     errno = saved_errno;
 }
 
@@ -96,7 +96,8 @@ static void begin_drain(qn_http *http)
     http->listen_fd = -1;
 }
 
-/* What has not ended by now ends with an error, and has some time to be sent. What has not come by now is not waited for. */
+/* Ends all answers with an error, which has some time to be sent. Requests that have not arrived completely are not
+ * waited for. */
 static void cut_answers(qn_http *http)
 {
     qn_refusal refusal;
@@ -164,7 +165,7 @@ static void take_tick(qn_http *http)
     qn_connections_tick(http);
 }
 
-/* Data of an event: NULL is libmicrohttpd's, the addresses of descriptors are their own, others are connections. */
+/* `data` of an event: NULL for libmicrohttpd, the address of the server's own descriptor, or a connection. */
 static void take_event(qn_http *http, void *data, uint32_t events)
 {
     if (data == &http->outbox)
@@ -185,7 +186,7 @@ static int timeout_of(struct MHD_Daemon *daemon)
     return milliseconds < 1000 ? (int)milliseconds : 1000;
 }
 
-/* libmicrohttpd cannot be stopped with connections that are suspended. */
+/* Resumes all connections: libmicrohttpd cannot stop while some are suspended. */
 static void end_connections(qn_http *http)
 {
     http->is_closing = true;
@@ -214,7 +215,7 @@ static void *run(void *argument)
 
 /* ---- Creation ---- */
 
-/* Descriptors for all connections, or as many connections as there are descriptors. */
+/* Raises the limit of descriptors to that of connections, or lowers that of connections. */
 static void fit_descriptors(qn_http *http)
 {
     enum { OTHERS = 256 };
@@ -236,7 +237,7 @@ static size_t keep_path(void *unused, struct MHD_Connection *mhd, char *text)
     return strlen(text);
 }
 
-/* Its own messages, about sockets that fail, are of no use to anybody, but for those that come before a wrong answer. */
+/* Ignores libmicrohttpd's log, except for the messages that precede a wrong answer. */
 static void hear(void *http, const char *format, va_list arguments)
 {
     (void)arguments;
@@ -246,7 +247,7 @@ static void hear(void *http, const char *format, va_list arguments)
         qn_gate_refuse_head(http, 431, "the headers are too long; see --max-header");
 }
 
-/* libmicrohttpd has a table of the headers beside their text. It clears all of it after the first request. */
+/* libmicrohttpd keeps a table of headers next to their text, and clears all memory after the first request. */
 static size_t connection_memory(const qn_http *http)
 {
     const size_t wanted = 2 * http->params.max_header + OTHER_MEMORY;
@@ -268,7 +269,7 @@ static qn_status start_daemon(qn_http *http)
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_LISTEN_SOCKET, http->listen_fd, NULL };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL };
     if (http->tls) {
-        /* Forward secrecy and authenticated ciphers alone. */
+        /* Only forward secrecy and authenticated ciphers. */
         static char priorities[] = "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA:"
                                    "-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM:-MAC-ALL:+AEAD";
         qn_tls_use(http->tls);
@@ -294,7 +295,7 @@ static qn_status create_events(qn_http *http)
     http->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     http->control_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (http->epoll_fd < 0 || http->timer_fd < 0 || http->control_fd < 0 || timerfd_settime(http->timer_fd, 0, &ticks, NULL))
-        return qn_fail(QN_ERR_IO, "events of the server: %s", strerror(errno));
+        return qn_fail(QN_ERR_IO, "cannot watch the server's events: %s", strerror(errno));
     return QN_OK;
 }
 
@@ -304,7 +305,7 @@ static qn_status watch_all(qn_http *http)
     if (info && watch(http, info->epoll_fd, NULL) && watch(http, http->outbox.event_fd, &http->outbox) &&
         watch(http, http->timer_fd, &http->timer_fd) && watch(http, http->control_fd, &http->control_fd))
         return QN_OK;
-    return qn_fail(QN_ERR_IO, "events of the server: %s", strerror(errno));
+    return qn_fail(QN_ERR_IO, "cannot watch the server's events: %s", strerror(errno));
 }
 
 static qn_status open_socket(qn_http *http)
@@ -323,8 +324,8 @@ static qn_status open_socket(qn_http *http)
                    params->host);
 }
 
-/* Large blocks are mapped, and go back to the system when they are freed; glibc would raise the threshold with the first of them,
- * up to 32 MiB, and keep what is free at the end of its heaps. */
+/* Has glibc map blocks above 256 KiB, which go back to the system when freed. By default glibc raises this threshold
+ * with the first of them, up to 32 MiB, and keeps free memory at the ends of its heaps. */
 static void keep_little_memory(void)
 {
 #ifdef __GLIBC__
@@ -351,10 +352,10 @@ static qn_status create(qn_server *server)
     fit_descriptors(http);
     QN_TRY(qn_workers_create(http->params.n_workers, &http->workers));
     QN_TRY(start_daemon(http));
-    http->listen_fd = -1; /* libmicrohttpd's */
+    http->listen_fd = -1; /* libmicrohttpd owns it now */
     QN_TRY(watch_all(http));
     if (pthread_create(&server->thread, NULL, run, http))
-        return qn_fail(QN_ERR_MEMORY, "no thread for the server");
+        return qn_fail(QN_ERR_MEMORY, "cannot start the server's thread");
     server->has_thread = true;
     return QN_OK;
 }
@@ -409,7 +410,7 @@ void qn_server_wait(qn_server *server)
         return;
     pthread_join(server->thread, NULL);
     server->is_joined = true;
-    qn_registry_stop(&http->registry); /* it hands answers to the workers */
+    qn_registry_stop(&http->registry); /* before the workers, which get answers from it */
     qn_workers_stop(http->workers);
 }
 
@@ -419,7 +420,7 @@ static void close_fd(int fd)
         close(fd);
 }
 
-/* Answers of requests that the schedulers had are in the outbox. */
+/* The outbox has the answers whose scheduler requests have ended. */
 static void empty_outbox(qn_http *http)
 {
     for (qn_answer *answer; (answer = qn_outbox_take(&http->outbox));)
@@ -440,7 +441,7 @@ void qn_server_free(qn_server *server)
         MHD_stop_daemon(http->daemon);
     qn_registry_stop(&http->registry);
     qn_workers_stop(http->workers);
-    qn_registry_unload(&http->registry); /* the ends of answers are handed to the workers */
+    qn_registry_unload(&http->registry); /* workers get the ends of answers */
     qn_workers_free(http->workers);
     empty_outbox(http);
     close_fd(http->listen_fd);

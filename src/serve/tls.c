@@ -1,4 +1,4 @@
-/* Certificates, in generations: a handshake that has begun still reads the one before. */
+/* Certificates, in generations: a handshake in progress may still read an older one. */
 #include "serve/tls.h"
 
 #include "base/status.h"
@@ -31,7 +31,7 @@ static void free_generation(generation *g)
     free(g);
 }
 
-/* Whether certificate and key are a pair. */
+/* Whether certificate and key match. */
 static int check_pair(const qn_tls *tls)
 {
     gnutls_certificate_credentials_t pair;
@@ -79,7 +79,7 @@ static int load_generation(const qn_tls *tls, generation **out)
     return error;
 }
 
-/* Generations that no handshake can be reading. */
+/* Frees generations that no handshake can still read. */
 static void free_retired(generation *current, double now)
 {
     generation **link = &current->older;

@@ -1,4 +1,4 @@
-/* Certificates of the server, which can be read anew. Of the I/O thread. */
+/* The server's TLS certificate, which can be reloaded. Threads: only the I/O thread. */
 #ifndef QN_SERVE_TLS_H
 #define QN_SERVE_TLS_H
 
@@ -10,20 +10,22 @@
 
 typedef struct qn_tls qn_tls;
 
-/* qn_tls_create - read a certificate, with its chain, and its key, files in PEM, whose names outlive the result. QN_ERR_INVALID:
- * they are none, or do not fit. */
+/* qn_tls_create - read a certificate with its chain, and its key, from PEM files; the paths outlive the result. Free it
+ * with qn_tls_free. QN_ERR_INVALID: a file is not valid, or certificate and key do not match. */
 qn_status qn_tls_create(const char *certificate, const char *key, qn_tls **out);
 void qn_tls_free(qn_tls *tls); /* NULL is allowed */
 
-/* qn_tls_reload - read them again, for connections to come. After an error they stay as they were. */
+/* qn_tls_reload - read the files again, for new connections. After an error the old certificate stays. */
 qn_status qn_tls_reload(qn_tls *tls);
 
-/* qn_tls_send - the last bytes on a connection of libmicrohttpd, as far as they can be sent at once. */
+/* qn_tls_send - send the last bytes of a connection of libmicrohttpd, as far as the socket takes them, and end the
+ * session. */
 void qn_tls_send(struct MHD_Connection *mhd, const char *bytes, size_t n);
 
-/* qn_tls_use - the one whose certificate qn_tls_retrieve gives. qn_tls_retrieve - GnuTLS's gnutls_certificate_retrieve_function2,
- * which has no other argument to find it by. */
+/* qn_tls_use - set the certificate that qn_tls_retrieve returns: GnuTLS passes it no argument to find one by. */
 void qn_tls_use(const qn_tls *tls);
+
+/* qn_tls_retrieve - a gnutls_certificate_retrieve_function2. */
 int qn_tls_retrieve(gnutls_session_t session, const gnutls_datum_t *authorities, int n_authorities,
                     const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **certificates,
                     unsigned int *n_certificates, gnutls_privkey_t *key);

@@ -1,4 +1,5 @@
-/* A pool of threads with a queue for each client, which take turns. The queues are as long as there are connections at most. */
+/* A pool of threads with a queue per client; clients take turns. There are at most as many queued answers as
+ * connections. */
 #include "serve/worker.h"
 
 #include "base/status.h"
@@ -8,7 +9,7 @@
 
 enum { MAX_WORKERS = 16 };
 
-/* A client that has answers in its queue, or at threads. */
+/* A client with queued answers or with answers that threads work on. */
 typedef struct lane {
     struct lane *next;
     qn_answer *first, *last;
@@ -19,7 +20,7 @@ typedef struct lane {
 struct qn_workers {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    lane *lanes; /* the one whose turn it is first */
+    lane *lanes; /* the next turn first */
     bool is_stopping;
     pthread_t threads[MAX_WORKERS];
     size_t n_threads, n_idle;
@@ -27,7 +28,7 @@ struct qn_workers {
 
 /* ---- Lanes. The caller holds the lock ---- */
 
-/* NULL: no memory. */
+/* The client's lane, created if it has none. NULL: no memory. */
 static lane *find_lane(qn_workers *w, const char *client)
 {
     lane **link = &w->lanes;
@@ -66,8 +67,8 @@ static qn_answer *pop(lane *l)
     return answer;
 }
 
-/* The lane whose answer is started next; NULL: there is none. A client has the last idle thread only if it has no other, so that
- * its bodies, which may take long, leave one to others. */
+/* The lane whose answer is started next; NULL: none. A client gets the last idle thread only if it has no other thread,
+ * so that its bodies, which may take long, leave a thread to other clients. */
 static lane *next_lane(qn_workers *w)
 {
     for (lane *l = w->lanes; l; l = l->next)
@@ -102,7 +103,7 @@ static void *work(void *workers)
             remove_lane(w, l);
             free(l);
         }
-        pthread_cond_signal(&w->changed); /* a client may have one more thread now */
+        pthread_cond_signal(&w->changed); /* a lane may get one more thread now */
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -125,7 +126,7 @@ qn_status qn_workers_create(size_t n_threads, qn_workers **out)
     for (const size_t n = w->n_idle; w->n_threads < n; w->n_threads++)
         if (pthread_create(&w->threads[w->n_threads], NULL, work, w)) {
             qn_workers_free(w);
-            return qn_fail(QN_ERR_MEMORY, "no thread for a worker");
+            return qn_fail(QN_ERR_MEMORY, "cannot start a worker thread");
         }
     *out = w;
     return QN_OK;
@@ -139,7 +140,7 @@ static void refuse(qn_answer *answer, int status, const char *code, const char *
     qn_answer_release(answer);
 }
 
-/* Without a thread. */
+/* Ends an answer without a worker. */
 static void settle(qn_answer *answer)
 {
     if (!qn_answer_is_ending(answer)) {
@@ -161,7 +162,7 @@ void qn_workers_stop(qn_workers *w)
     for (size_t i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
     w->n_threads = 0;
-    for (lane *l = w->lanes, *next; l; l = next) { /* nothing is added any more */
+    for (lane *l = w->lanes, *next; l; l = next) { /* qn_workers_add adds none any more */
         next = l->next;
         while (l->first)
             settle(pop(l));

@@ -1,5 +1,5 @@
-/* Threads that read bodies: they parse, render, tokenise and compile grammars, which may take long, and submit requests. Clients
- * take turns, and none has all threads, but where there is one. */
+/* Threads that read bodies: they parse, render, tokenise and compile grammars, which may take long, and submit
+ * scheduler requests. Clients take turns; one client gets all threads only if there is just one thread. */
 #ifndef QN_SERVE_WORKER_H
 #define QN_SERVE_WORKER_H
 
@@ -7,13 +7,17 @@
 
 typedef struct qn_workers qn_workers;
 
-/* qn_workers_create - so many threads. qn_workers_stop - end them, after the answers that they are at; those that wait, and those
- * that are added later, are refused with 503, or end. qn_workers_free - then. NULL is allowed. */
+/* qn_workers_create - start n_threads threads, up to a fixed maximum. QN_ERR_MEMORY: no memory, or no thread. */
 qn_status qn_workers_create(size_t n_threads, qn_workers **out);
+
+/* qn_workers_stop - end the threads after their current answers. Answers that wait or are added later are refused with
+ * 503; an answer that is ending gets its end from the caller's thread. NULL is allowed. */
 void qn_workers_stop(qn_workers *workers);
+
+/* qn_workers_free - stop the workers and free them. NULL is allowed. */
 void qn_workers_free(qn_workers *workers);
 
-/* qn_workers_add - an answer to start, of which a reference is held until then. */
+/* qn_workers_add - start an answer. A reference is held until it was started. */
 void qn_workers_add(qn_workers *workers, qn_answer *answer);
 
 #endif

@@ -114,14 +114,14 @@ static void sift_down(struct qn_bpe_pair *heap, size_t n, size_t at)
     heap[at] = moving;
 }
 
-/* What is merged, the same for all pairs. */
+/* The inputs of one merge. */
 struct merging {
     const qn_merges *merges;
     const bool *without;
     const int32_t *tokens;
 };
 
-/* Appends the pair at positions (at, next) to the heap's array if there is a merge for it; returns whether there is. */
+/* Appends the pair at positions (at, next) to the heap's array if a merge exists for it; returns whether one does. */
 static bool append_pair(const struct merging *m, qn_bpe_scratch *scratch, int32_t at, int32_t next)
 {
     const uint32_t left = (uint32_t)m->tokens[at], right = (uint32_t)m->tokens[next];

@@ -1,11 +1,11 @@
-/* References of JSON schemas, equal values, and what keywords say of types. */
+/* References of JSON schemas, equality of values, and the types that keywords imply. */
 #include "text/json_schema.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of a text that are compared in one step. */
+/* Bytes of a text whose comparison counts as one step. */
 enum { BYTES_A_STEP = 32 };
 
 static int hex_digit(char c)
@@ -13,7 +13,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
 }
 
-/* The fragment of a URI without its percent signs, or false if it is too long. */
+/* Decodes the percent-encoding of a URI's fragment. False if it is too long. */
 static bool decode(const char *fragment, char *out, size_t size)
 {
     size_t n = 0;
@@ -28,7 +28,7 @@ static bool decode(const char *fragment, char *out, size_t size)
     return true;
 }
 
-/* The schema with an $anchor of the name, below `value`. NULL after too many steps, too. */
+/* The schema with $anchor `name` in `value`. NULL if there is none, or after too many steps. */
 static json_t *find_anchor(json_t *value, const char *name, uint64_t *steps)
 {
     json_t *item, *found = NULL;
@@ -52,7 +52,7 @@ static json_t *find_anchor(json_t *value, const char *name, uint64_t *steps)
     return found;
 }
 
-/* What a JSON pointer leads to, or NULL. */
+/* The value that a JSON pointer points to, or NULL. */
 static json_t *follow(json_t *at, char *pointer)
 {
     bool is_step = *pointer == '/';
@@ -85,7 +85,7 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps
         return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%s' is outside the schema", reference);
     p += *p == '#';
     if (!decode(p, fragment, sizeof fragment))
-        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%.80s...' is of %zu bytes", reference, strlen(reference));
+        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%.80s...' is too long: %zu bytes", reference, strlen(reference));
     if (*fragment && *fragment != '/') {
         *out = find_anchor(root, fragment, steps);
         if (*steps > QN_SCHEMA_STEPS)
@@ -93,10 +93,10 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps
     } else {
         *out = follow(root, fragment);
     }
-    return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s' names nothing", reference);
+    return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s': there is no such schema", reference);
 }
 
-/* A type of its own for every set of keywords that speak of it. */
+/* Each set of keywords that apply to one type implies it. */
 unsigned qn_schema_implied_types(const json_t *schema)
 {
     static const struct {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Of more characters than that codes are not kept beside the text that they have become. */
+/* Above this number of characters the code points are freed as soon as the text has been made of them. */
 enum { MOST_KEPT = 1 << 20 };
 
 static void free_codes(qn_nfc_scratch *scratch)
@@ -41,7 +41,8 @@ static int combining_class(int32_t code)
     return utf8proc_get_property(code)->combining_class;
 }
 
-/* A stable counting sort of a run of combining marks by class. utf8proc's own sort is quadratic in the length of the run. */
+/* A stable counting sort of a run of combining marks by class. utf8proc's own sort is quadratic in the length of the
+ * run. */
 static qn_status sort_marks(qn_nfc_scratch *scratch, int32_t *marks, size_t n)
 {
     bool in_order = true;

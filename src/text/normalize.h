@@ -19,14 +19,14 @@ typedef struct qn_nfc_scratch {
 
 void qn_nfc_scratch_free(qn_nfc_scratch *scratch);
 
-/* qn_nfc - normalise a text to form C.
+/* qn_nfc - normalises a text to form C.
  *
  *   text         [length] valid UTF-8
- *   out          [*out_length] `text` itself if it has no character above U+02FF; else in the scratch memory, until its next
- *                use
+ *   out          [*out_length] `text` itself if it has no character above U+02FF; else scratch memory, valid until its
+ *                next use
  *   out_length   in bytes
  *
- * Time is linear, also with many combining marks on one letter. */
+ * Time is linear, even with many combining marks on one letter. */
 qn_status qn_nfc(qn_nfc_scratch *scratch, const char *text, size_t length, const char **out, size_t *out_length);
 
 #endif

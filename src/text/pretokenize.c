@@ -1,8 +1,8 @@
 /* The patterns of the pre-tokenisers, matched with PCRE2.
  *
- * A pre-tokeniser has one or more patterns. Each is applied to the pieces of the previous pattern and splits them into its
- * matches and the text between matches. A piece is matched separately, without context. The patterns are those of the models'
- * tokenizer.json files; that of "default" is from llama.cpp (src/llama-vocab.cpp). */
+ * A pre-tokeniser has one or more patterns. Each is applied to the pieces of the previous pattern and splits them
+ * into its matches and the text between matches. A piece is matched separately, without context. The patterns are
+ * those of the models' tokenizer.json files; that of "default" is from llama.cpp (src/llama-vocab.cpp). */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pretokenize.h"
 
@@ -144,7 +144,8 @@ qn_status qn_matcher_create(qn_matcher **out)
         qn_matcher_free(matcher);
         return qn_fail(QN_ERR_MEMORY, "matcher: no memory");
     }
-    /* On failure PCRE2 uses 32 KiB of the thread's stack, and match() falls back to the interpreter if they are exceeded. */
+    /* On failure PCRE2 uses 32 KiB of the thread's stack, and match() falls back to the interpreter if they are
+     * exceeded. */
     matcher->stack = pcre2_jit_stack_create(JIT_STACK_INITIAL, JIT_STACK_MAX, NULL);
     if (matcher->stack)
         pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);

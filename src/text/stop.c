@@ -9,7 +9,7 @@
 
 /* A node is a prefix of a stop string. Node 0 is the empty prefix; as a link, 0 means none. */
 typedef struct node {
-    uint32_t child, sibling; /* a list of children, which is short except at the root */
+    uint32_t child, sibling; /* a list of children, short except at the root */
     uint32_t fail;           /* the longest proper suffix that is a node */
     uint32_t depth;          /* length of the prefix */
     uint32_t match;          /* length of the longest stop string that ends here; 0 for none */
@@ -28,7 +28,8 @@ struct qn_stop {
     uint32_t at; /* the node of the longest suffix of the text so far */
     bool hit, holds;
     size_t found; /* index of the stop string that was found last */
-    char *held;   /* the bytes returned by the last call, then the last nodes[at].depth bytes of the text */
+    char *held;   /* the bytes returned by the last call, then the held ones: the last nodes[at].depth bytes of the
+                     text */
     size_t capacity;
     size_t n_out; /* bytes returned by the last call */
 };
@@ -81,7 +82,7 @@ static uint32_t advance(const node *nodes, uint32_t at, unsigned char byte)
     }
 }
 
-/* Breadth first, so that the links of shorter suffixes are set before. */
+/* Breadth first, so that the links of shorter suffixes are set first. */
 static void link_suffixes(node *nodes, uint32_t *queue)
 {
     size_t n = 0;
@@ -100,7 +101,7 @@ static void link_suffixes(node *nodes, uint32_t *queue)
     }
 }
 
-/* The most nodes that the strings need. */
+/* An upper bound of the number of nodes. */
 static qn_status count_nodes(const char *const *strings, size_t n, size_t *n_nodes)
 {
     *n_nodes = 1;

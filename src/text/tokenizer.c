@@ -15,7 +15,7 @@
 
 enum { MAX_LISTED = 64, MAX_EOG = MAX_LISTED + 64 };
 
-/* A token takes the white space before or after it with it. */
+/* Flags of a token: it absorbs the white space before it, after it. */
 enum { LSTRIP = 1, RSTRIP = 2 };
 
 struct qn_tokenizer {
@@ -87,7 +87,7 @@ static void add_eog(qn_tokenizer *tok, int32_t token)
         tok->eog_tokens[tok->n_eog++] = token;
 }
 
-/* Calls `add` with each token of an array of ids, if the file has the key. */
+/* Calls `add` for each token of an array of ids, if the file has the key. */
 static qn_status read_tokens(qn_tokenizer *tok, const qn_gguf *file, const char *key, size_t most,
                              qn_status (*add)(qn_tokenizer *tok, int32_t token, uint8_t flag), uint8_t flag)
 {
@@ -122,8 +122,8 @@ static qn_status add_strip(qn_tokenizer *tok, int32_t token, uint8_t flag)
     return QN_OK;
 }
 
-/* Files have one eos id; a model may end its turn, its call or its text with other tokens, and one made for code ends a file or a
- * repository. The names are those of llama.cpp (llama-vocab.cpp). */
+/* Adds end tokens by name. A file has one eos id, but a model may end its turn, its call or its text with other
+ * tokens, and a code model ends a file or a repository. The names are those of llama.cpp (llama-vocab.cpp). */
 static void add_named(qn_tokenizer *tok)
 {
     static const char *const names[] = {
@@ -161,7 +161,7 @@ static void add_named(qn_tokenizer *tok)
         "<reponame>",
         "<|file_sep|>",
     };
-    /* A name that means something else where the vocabulary has these, too: the end of a channel, a tag. */
+    /* In a vocabulary that has both tokens of `with`, the name means something else: the end of a channel, a tag. */
     static const struct {
         const char *name, *with[2];
     } exceptions[] = { { "<|end|>", { "<|return|>", "<|call|>" } },
@@ -261,7 +261,7 @@ void qn_tokenizer_free(qn_tokenizer *tok)
 
 /* ---- Encoding ---- */
 
-/* Merging takes 50 times the memory of a piece. Longer ones, which no words are, become tokens in parts. */
+/* Merging takes 50 times the memory of a piece. Longer pieces, which no word is, are tokenised in parts. */
 enum { MAX_PART = 256 << 10 };
 
 typedef struct encoder {
@@ -271,11 +271,11 @@ typedef struct encoder {
     qn_bpe_scratch bpe;
     int32_t *tokens;
     size_t n_tokens, capacity;
-    size_t most, n_more;    /* tokens that are kept; that came after them */
+    size_t most, n_more;    /* limit of stored tokens; number of tokens beyond it */
     const bool *structural; /* or NULL */
 } encoder;
 
-/* n tokens have come behind those that are there. */
+/* Counts n tokens written after the stored ones. */
 static void keep(encoder *e, size_t n)
 {
     const size_t room = e->most - e->n_tokens;
@@ -319,7 +319,7 @@ static qn_status encode_part(encoder *e, const char *piece, size_t length)
     return QN_OK;
 }
 
-/* Where a piece may end: before a character, if there is one. */
+/* The length of a part: it ends before a character, if there is one. */
 static size_t part_of(const char *piece, size_t length)
 {
     enum { CONTINUATION = 3 };
@@ -345,7 +345,7 @@ static qn_status encode_utf8(encoder *e, const char *text, size_t length)
     return qn_pretokenize(e->tok->pre, e->matcher, text, length, encode_piece, e);
 }
 
-/* Text without special tokens: runs of valid UTF-8 alternate with runs of other bytes. */
+/* Encodes text without special tokens: runs of valid UTF-8 alternate with runs of other bytes. */
 static qn_status encode_plain(encoder *e, const char *text, size_t length)
 {
     for (size_t begin = 0, end = 0; begin < length; begin = end) {
@@ -360,7 +360,7 @@ static qn_status encode_plain(encoder *e, const char *text, size_t length)
     return QN_OK;
 }
 
-/* The special token that begins at byte `at`, in a span. Control and structural tokens must end within it. */
+/* The special token at byte `at` of a span, or -1. Control and structural tokens must end within the span. */
 static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at, const qn_text_span *span, size_t *match)
 {
     const qn_vocab *vocab = &e->tok->vocab;
@@ -369,14 +369,14 @@ static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at,
     return special >= 0 ? special : qn_vocab_special_at(vocab, text, t->length - at, false, t->structural, match);
 }
 
-/* Unicode's White_Space, as tokenizers strips it. */
+/* Unicode's White_Space, which Hugging Face's tokenizers strip. */
 static bool is_white(uint32_t c)
 {
     return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* Bytes of white space at the beginning of a text. */
+/* The number of bytes of white space at the beginning of a text. */
 static size_t white_prefix(const char *text, size_t length)
 {
     size_t n = 0, bytes;
@@ -386,7 +386,7 @@ static size_t white_prefix(const char *text, size_t length)
     return n;
 }
 
-/* Bytes of white space at its end. */
+/* The number of bytes of white space at the end of a text. */
 static size_t white_suffix(const char *text, size_t length)
 {
     size_t end = length, bytes;
@@ -408,8 +408,8 @@ static qn_status encode(encoder *e, const qn_spanned_text *t, bool add_bos)
     const size_t length = t->length;
     const qn_text_span *span = t->spans;
     QN_TRY(qn_matcher_create(&e->matcher));
-    /* The result is not NULL even without tokens. A long text mostly has one for each byte at most: what is not written takes no
-     * memory, while an array that grows is there twice now and then. */
+    /* The result is not NULL even without tokens. It is allocated for one token a byte, which is rarely exceeded:
+     * memory that is not written costs nothing, whereas growing an array keeps it twice for a moment. */
     QN_TRY(reserve(e, (length < e->most ? length : e->most) + 1));
     if (add_bos && e->tok->add_bos && e->tok->bos >= 0)
         QN_TRY(append_token(e, e->tok->bos));
@@ -485,12 +485,12 @@ static bool is_space(const char *text, size_t length)
 
 void qn_tokenizer_mark_structural(const qn_tokenizer *tok, const char *text, size_t length, bool *structural)
 {
-    /* At each byte the longest token that is not marked, then the shorter ones: a token is found once. */
+    /* At each byte finds the longest unmarked token, then shorter ones. So each token is found once. */
     for (size_t at = 0; at < length; at++)
         for (size_t left = length - at; left > 1;) {
             size_t match = 0;
             const int32_t token = qn_vocab_special_at(&tok->vocab, text + at, left, false, structural, &match);
-            if (token < 0 || match == 1 || is_space(text + at, match)) /* as the shorter ones are */
+            if (token < 0 || match == 1 || is_space(text + at, match)) /* then so are the shorter ones */
                 break;
             structural[token] = true;
             left = match - 1;

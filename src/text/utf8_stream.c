@@ -1,4 +1,4 @@
-/* Assembling complete UTF-8 characters. */
+/* Assembles complete UTF-8 characters. */
 #include "text/utf8_stream.h"
 
 #include "base/memory.h"
@@ -17,7 +17,8 @@ void qn_utf8_stream_free(qn_utf8_stream *stream)
 
 qn_status qn_utf8_stream_feed(qn_utf8_stream *stream, const char *bytes, size_t n, const char **text, size_t *length)
 {
-    /* The buffer has n_in * 3 bytes for the output, as an invalid byte becomes 3 bytes, then the input: tail and new bytes. */
+    /* The buffer has n_in * 3 bytes for the output, since an invalid byte becomes 3 bytes, followed by the input:
+     * the tail and the new bytes. */
     size_t n_in, max_bytes;
     if (!qn_add_size(stream->n_tail, n, &n_in) || !qn_mul_size(n_in, 1 + sizeof replacement, &max_bytes))
         return qn_fail(QN_ERR_MEMORY, "text: a piece of %zu bytes does not fit in memory", n);

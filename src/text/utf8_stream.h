@@ -16,17 +16,18 @@ typedef struct qn_utf8_stream {
 
 void qn_utf8_stream_free(qn_utf8_stream *stream);
 
-/* qn_utf8_stream_feed - add bytes and return the characters that are now complete.
+/* qn_utf8_stream_feed - adds bytes and returns the characters that are now complete.
  *
  *   bytes    [n]
- *   text     [*length] not terminated, valid until the next call. Each maximal subpart of invalid bytes is replaced by U+FFFD,
- *            as the Unicode standard recommends
+ *   text     [*length] not terminated, valid until the next call. Each maximal subpart of invalid bytes is replaced by
+ *            U+FFFD, as the Unicode standard recommends
  *   length   in bytes
  *
  * An incomplete character at the end is held back. On QN_ERR_MEMORY the stream is unchanged. */
 qn_status qn_utf8_stream_feed(qn_utf8_stream *stream, const char *bytes, size_t n, const char **text, size_t *length);
 
-/* qn_utf8_stream_flush - end of the text: returns one U+FFFD for an incomplete character held back, and resets the stream. */
+/* qn_utf8_stream_flush - ends the text: returns one U+FFFD if an incomplete character was held back, and resets the
+ * stream. */
 qn_status qn_utf8_stream_flush(qn_utf8_stream *stream, const char **text, size_t *length);
 
 #endif

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The alphabet of byte-level BPE (GPT-2's bytes_to_unicode): a byte that is printable in Latin-1 is encoded as itself, the
- * others as U+0100 and following, in order. */
+/* The alphabet of byte-level BPE (GPT-2's bytes_to_unicode): bytes that are printable in Latin-1 are encoded as
+ * themselves, the others as U+0100 and following, in order. */
 static bool is_printable(unsigned byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -98,7 +98,7 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
     return QN_OK;
 }
 
-/* The slot of this text, or the empty slot for its insertion. */
+/* The slot of a text, or the empty slot where it would be inserted. */
 static size_t find_slot(const qn_vocab *vocab, const char *text, size_t length)
 {
     size_t slot = (size_t)qn_keyed_hash(text, length) & vocab->slot_mask;
@@ -120,7 +120,7 @@ static qn_status index_texts(qn_vocab *vocab)
     for (uint32_t i = 0; i < vocab->n_tokens; i++) {
         const qn_string text = qn_vocab_text(vocab, i);
         if (!text.length)
-            continue; /* an unused id: there may be several, and look-up does not return them */
+            continue; /* an unused id: several may have the same text, and look-up does not return them */
         const size_t slot = find_slot(vocab, text.data, text.length);
         if (!vocab->slots[slot]) {
             vocab->slots[slot] = i + 1;
@@ -155,7 +155,7 @@ static int compare_specials(const void *left, const void *right, void *user)
     return order ? order : (a > b) - (a < b);
 }
 
-/* Keeps the first of special tokens with the same text: qn_vocab_special_at requires distinct texts. */
+/* Keeps the first of special tokens with the same text: qn_vocab_special_at needs distinct texts. */
 static void drop_repeated_specials(qn_vocab *vocab)
 {
     size_t n = 0;
@@ -165,7 +165,7 @@ static void drop_repeated_specials(qn_vocab *vocab)
     vocab->n_special_tokens = n;
 }
 
-/* Whether texts are searched for the token. The limit bounds the time of a byte of text. */
+/* Whether texts are searched for a token. The length limit bounds the time for each byte of text. */
 static bool is_found(const qn_vocab *vocab, uint32_t token)
 {
     const size_t length = qn_vocab_text(vocab, token).length;
@@ -247,8 +247,9 @@ static unsigned char byte_at(const qn_vocab *vocab, size_t special, size_t depth
     return (unsigned char)vocab->texts[vocab->text_offsets[vocab->special_tokens[special]] + depth];
 }
 
-/* The first special token of [from, to) whose byte at `depth` is not below `byte`, and the first whose byte is above it. The search begins
- * at the end where it mostly stays, with growing steps: a walk over a text that drops few tokens at each byte takes few steps. */
+/* The first special token of [from, to) whose byte at `depth` is at least `byte` (find_from), or above it (find_to).
+ * The search starts where the bound mostly stays, with growing steps, so that it takes few steps where
+ * a byte of the text excludes few tokens. */
 static size_t find_from(const qn_vocab *vocab, size_t from, size_t to, size_t depth, unsigned char byte)
 {
     for (size_t step = 1; from < to; step *= 2) {
@@ -295,7 +296,8 @@ int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t leng
     int32_t best = -1;
     if (!length || !vocab->special_first_bytes[(unsigned char)text[0]])
         return best;
-    /* Tokens low to high - 1 share the first `depth` bytes with the text; a token of this length is the first of them. */
+    /* Tokens low to high - 1 share their first `depth` bytes with the text. If one has exactly this length, it is
+     * the first of them. */
     size_t low = 0, high = vocab->n_special_tokens;
     for (size_t depth = 0; low < high; depth++) {
         const uint32_t token = vocab->special_tokens[low];

@@ -159,14 +159,14 @@ timeout -s INT 4 "$QN_BIN/quern" bench-serve "$url" --requests 1000 --parallel 2
 : >>"$work/log"
 is 'r["answered"] > 0 and r["cancelled"] == 2 and r["sent"] == r["answered"] + 2 and r["failed"] == 0'
 
-refuses 2 "expected the address of a server" bench-serve localhost:8080
-refuses 2 'without --parallel' bench-serve "$url" --rate 2 --parallel 2
+refuses 2 "expected the URL of a server" bench-serve localhost:8080
+refuses 2 'cannot be used with --parallel' bench-serve "$url" --rate 2 --parallel 2
 refuses 1 'HTTP 404: no such path; --model' bench-serve "$url/none"
 refuses 1 'no connection' bench-serve http://127.0.0.1:1 --model x
-refuses 1 'null: it has no lengths' bench-serve "$url" --lengths /dev/null
+refuses 1 'null: the file has no lengths' bench-serve "$url" --lengths /dev/null
 printf '[1]' >"$work/array.json"
 printf '{"a": 1,\n]' >"$work/bad.json"
-refuses 1 'array.json: a JSON schema is expected to be an object' bench-serve "$url" --json-schema "$work/array.json"
+refuses 1 'array.json: expected a JSON schema, which is an object' bench-serve "$url" --json-schema "$work/array.json"
 refuses 1 'bad.json:2:1: ' bench-serve "$url" --json-schema "$work/bad.json"
 refuses 1 'No such file' bench-serve "$url" --json-schema "$work/none.json"
 refuses 2 '--min-p: 1 is out of range' bench-serve "$url" --min-p 1

@@ -168,7 +168,7 @@ refuses 1 'exists and is not empty' batch -m "$demo" "$work/in.jsonl" "$work/out
 refuses 1 'overwritten' batch -m "$demo" "$work/in.jsonl" "$work/in.jsonl"
 refuses 1 "No such file" batch -m "$demo" "$work/missing" "$work/new"
 [ ! -e "$work/new" ] || fail "batch: made an output without an input"
-refuses 1 'not a line that quern batch has written' batch -m "$demo" "$work/out.jsonl" "$work/bad.jsonl" --resume
+refuses 1 'not a line written by quern batch' batch -m "$demo" "$work/out.jsonl" "$work/bad.jsonl" --resume
 refuses 2 'parallel: 0 is out of range' batch -m "$demo" "$work/in.jsonl" "$work/new" --parallel 0
 
 # ---- Ctrl-C keeps what is finished ----

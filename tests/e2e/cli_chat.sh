@@ -34,7 +34,7 @@ heard two
 chat 'last line without an end'
 [ "$(cat "$work/out")" = 'Hé 世🙂!' ] || fail "chat: a last line without a newline"
 chat 'one\ntw\000o\nthree\n'
-{ [ $status -eq 1 ] && grep -q '^quern: the message holds a zero byte' "$work/err"; } || fail "chat: a zero byte is not refused"
+{ [ $status -eq 1 ] && grep -q '^quern: the message has a zero byte' "$work/err"; } || fail "chat: a zero byte is not refused"
 [ "$(cat "$work/out")" = 'Hé 世🙂!' ] || fail "chat: goes on after a zero byte"
 chat '//slash\n///two\n'
 heard /slash
@@ -78,11 +78,11 @@ grep -q 'There is no system turn' "$work/err" || fail "/system after a text that
 # ---- A message that is too long by itself is distinguished from a full context ----
 long=$(printf 'x%.0s' $(seq 200))
 chat "$long\nshort\n" -c 100
-grep -qE 'the message takes 2[0-9][0-9] tokens, the context holds 100: a larger -c holds more' "$work/err" || fail "chat: a first message that is too long"
+grep -qE 'the message has 2[0-9][0-9] tokens, but the context has 100; use a larger -c' "$work/err" || fail "chat: a first message that is too long"
 ! grep -q '/reset' "$work/err" || fail "chat: /reset is said to help a message that is too long"
 [ "$(cat "$work/out")" = 'Hé 世🙂!' ] || fail "chat: does not go on after a message that is too long"
 chat "a\n$long\nb\n" -c 150
-grep -qE 'the message takes 2[0-9][0-9] tokens, the context holds 150' "$work/err" || fail "chat: a later message that is too long"
+grep -qE 'the message has 2[0-9][0-9] tokens, but the context has 150' "$work/err" || fail "chat: a later message that is too long"
 
 # ---- A full context: the oldest turns are dropped until the prompt and a quarter of the context fit, the system's turn stays ----
 lines='a\nb\nc\nd\ne\nf\n'

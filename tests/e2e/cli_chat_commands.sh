@@ -79,7 +79,7 @@ holds "$work/c.json" "user 'two words'
 $answer"
 { grep -q 'no message to answer' "$work/err" && grep -q 'no message to edit' "$work/err" && grep -q 'no line editor' "$work/err"; } || fail "/regen and /edit without a message"
 chat $'one\ntwo\n'"/edit $(printf 'x%.0s' $(seq 200))"$'\n/save '"$work/d.json" -c 120
-grep -q 'the message takes' "$work/err" || fail "/edit: a message that is too long"
+grep -q 'the message has' "$work/err" || fail "/edit: a message that is too long"
 holds "$work/d.json" "user 'one'
 $answer
 user 'two'

@@ -65,9 +65,9 @@ arguments = eval(f"dict({sys.argv[2]})")
 assert text in [json.dumps(value, ensure_ascii=ascii, **arguments) for ascii in (False, True)]
 EOF
 done
-refuses 2 '--json-whitespace is for --json-schema' run -m "$demo" --json-whitespace any x
-refuses 2 '--json-property-order is for --json-schema' run -m "$demo" --grammar x --json-property-order any x
-refuses 2 '--jump-forward is for grammars and schemas' run -m "$demo" --jump-forward on x
+refuses 2 '--json-whitespace: needs --json-schema' run -m "$demo" --json-whitespace any x
+refuses 2 '--json-property-order: needs --json-schema' run -m "$demo" --grammar x --json-property-order any x
+refuses 2 '--jump-forward: needs a grammar or schema' run -m "$demo" --jump-forward on x
 
 # Forced text takes fewer steps, and is the same.
 for how in off auto on; do

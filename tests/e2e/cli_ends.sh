@@ -28,9 +28,9 @@ printf 'root ::= [ab]{2,}\n' >"$work/long.gbnf"
 run --grammar "$work/long.gbnf" --min-tokens 25 -n 30
 grep -qE '^[ab]{25,}$' "$work/out" || fail "--min-tokens with --grammar"
 
-refuses 2 "--stop-token: 'x' is no token id" run -m "$demo" --stop-token x y
-refuses 2 "--stop-token: '-1' is no token id" run -m "$demo" --stop-token -1 y
-refuses 2 "--stop-token: '2147483648' is no token id" run -m "$demo" --stop-token 2147483648 y
+refuses 2 "--stop-token: 'x' is not a token id" run -m "$demo" --stop-token x y
+refuses 2 "--stop-token: '-1' is not a token id" run -m "$demo" --stop-token -1 y
+refuses 2 "--stop-token: '2147483648' is not a token id" run -m "$demo" --stop-token 2147483648 y
 refuses 1 'stop token 1: id 4096 is outside the vocabulary, expected 0 to 4095' run -m "$demo" --stop-token 5 --stop-token 4096 y
 refuses 2 '--min-tokens: 6 is more than the 5 of -n' run -m "$demo" -n 5 --min-tokens 6 y
 refuses 2 '--min-tokens: -1 is out of range' run -m "$demo" --min-tokens -1 y

@@ -37,7 +37,7 @@ refuses 2 '--dry-allowed-length: -1 is out of range' run -m "$model" -p x --dry-
 refuses 2 '--dry-penalty-last-n: -2 is out of range' run -m "$model" -p x --dry-penalty-last-n -2
 for command in "run -p x" chat bench serve; do
     refuses 2 '--dry-sequence-breaker: the text is empty, expected 1 to 64 bytes, or none' $command -m "$model" --dry-sequence-breaker a --dry-sequence-breaker ''
-    refuses 2 '--dry-sequence-breaker: a text of more than 64 bytes' $command -m "$model" --dry-sequence-breaker "$(printf 'x%.0s' {1..65})"
+    refuses 2 '--dry-sequence-breaker: the text is longer than 64 bytes' $command -m "$model" --dry-sequence-breaker "$(printf 'x%.0s' {1..65})"
 done
 refuses 2 "--seed: '-1' is not" run -m "$model" -p x --seed -1
 refuses 2 '--seed: 18446744073709551616 is out of range' run -m "$model" -p x --seed 18446744073709551616
@@ -57,21 +57,21 @@ for list in '' 0 1, ,1 1,x 4097 1,-2; do
     refuses 2 "--parallel: '$list' is not a list" bench -m "$model" --parallel "$list"
 done
 refuses 2 '-d: --parallel measures' bench -m "$model" --parallel 1 -d 4
-refuses 2 '-p: with --parallel' bench -m "$model" --parallel 1 -p 0
-refuses 2 '--temp and the like: --reuse measures' bench -m "$model" --reuse 100,10 --temp 1
+refuses 2 '-p: --parallel needs' bench -m "$model" --parallel 1 -p 0
+refuses 2 '--temp and other sampling options: --reuse measures' bench -m "$model" --reuse 100,10 --temp 1
 refuses 2 '--json-schema: at -n 0' bench -m "$model" -n 0 --json-schema x
-refuses 2 '--json-whitespace is for' bench -m "$model" --json-whitespace any
+refuses 2 '--json-whitespace: needs' bench -m "$model" --json-whitespace any
 refuses 2 '--top-p: 0 is out of range' bench -m "$model" --top-p 0
 refuses 1 'No such file' bench -m "$parrot" -p 8 -n 4 --json-schema "$work/none"
 printf '{"type":"object","unknown":1,"minLength":{}}' >"$work/bad.json"
 refuses 1 'bad.json: ' bench -m "$parrot" -p 8 -n 4 --json-schema "$work/bad.json"
 printf '{"type":"object"}' >"$work/object.json"
 refuses 1 'tokeni[sz]er' bench -m "$model" -p 8 -n 4 --json-schema "$work/object.json"
-refuses 2 '--rate: it is that' bench -m "$model" --rate 1
-refuses 2 '--soak: give' bench -m "$model" --soak "$model"
+refuses 2 '--rate: needs --soak' bench -m "$model" --rate 1
+refuses 2 '--soak: needs' bench -m "$model" --soak "$model"
 refuses 2 "--reuse: '100' is not" bench -m "$model" --reuse 100
-refuses 2 "--reuse: its requests come" bench -m "$model" --reuse 100,10 --parallel 2
-refuses 2 "-n: with --reuse" bench -m "$model" --reuse 100,10 -n 0 -p 8
+refuses 2 "--reuse: sends one request" bench -m "$model" --reuse 100,10 --parallel 2
+refuses 2 "-n: --reuse needs" bench -m "$model" --reuse 100,10 -n 0 -p 8
 refuses 2 "--parallel: '1,2' is not a number" bench -m "$model" --soak "$model" --parallel 1,2
 printf '12 4\n5\n' >"$work/lengths"
 refuses 1 'lengths:2: expected' bench -m "$model" --soak "$work/lengths" --parallel 1
@@ -140,7 +140,7 @@ refuses 1 '' run -m "$parrot" -p 'more tokens than fit' -c 4
 refuses 1 'prompt is empty' run -m "$parrot" -p ''
 refuses 1 'nowhere' run -m "$parrot" -f "$work/nowhere"
 refuses 1 '' run -m "$parrot" -f "$work"
-refuses 1 'less than one piece' perplexity -m "$parrot" -f "$work/garbage" -c 512
+refuses 1 'fewer than one piece' perplexity -m "$parrot" -f "$work/garbage" -c 512
 
 # ---- Sessions that are not one, or not this model's ----
 quern run -m "$parrot" -p xyz -n 3 --save "$work/session"

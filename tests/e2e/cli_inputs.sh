@@ -125,7 +125,7 @@ for name in response_format tools chat_template_kwargs; do grep -q "$name" "$wor
 for options in "" -q --ordered; do
     rm -f "$work/all_wrong.out"
     quern batch -m "$demo" "$work/all_wrong.jsonl" "$work/all_wrong.out" $options
-    [ $status -eq 1 ] && grep -q '^quern: .*all_wrong.jsonl: none of its 2 requests was answered; .*all_wrong.out says why' "$work/err" ||
+    [ $status -eq 1 ] && grep -q '^quern: .*all_wrong.jsonl: none of its 2 requests was answered; .*see .*all_wrong.out for the errors' "$work/err" ||
         fail "batch $options: all lines are wrong: status $status"
     [ "$(wc -l <"$work/all_wrong.out")" -eq 2 ] || fail "batch $options: lines of errors"
 done
@@ -209,7 +209,7 @@ started "$work/out.1"
 kill -TERM $server
 wait $server || fail "serve --models-dir: status $?"
 grep -q '^listening' "$work/out.1" || fail "serve --models-dir: an empty folder is refused"
-grep -q 'empty: it has no GGUF files yet' "$work/err.1" || fail "serve --models-dir: an empty folder without a word"
+grep -q 'empty: has no GGUF files yet' "$work/err.1" || fail "serve --models-dir: an empty folder without a word"
 printf '%sfirst: sk-marked\n' "$mark" >"$work/keys"
 chmod 600 "$work/keys"
 "$QN_BIN/quern" "${serve[@]}" -m "$demo" --api-key-file "$work/keys" >"$work/out.2" 2>"$work/err.2" &

@@ -71,7 +71,7 @@ refuses 2 "unknown option '-prompt'; did you mean --prompt?" run -m "$parrot" -p
 refuses 2 "unknown option '-temp'; did you mean --temp?" run -m "$parrot" -temp 0
 refuses 2 "unknown option '--top_p'; did you mean --top-p?" run -m "$parrot" --top_p 1
 refuses 2 "unknown option '--sytem'; did you mean --system?" chat -m "$parrot" --sytem x
-refuses 2 "unknown option '--stop': it is one of quern run and chat" bench -m "$parrot" --stop x
+refuses 2 "unknown option '--stop': it is an option of quern run and chat" bench -m "$parrot" --stop x
 
 # ---- Notes ----
 quern run -m "$parrot" -p x -c 5000

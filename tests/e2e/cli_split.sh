@@ -60,7 +60,7 @@ refuses 1 'missing in its directory: m-00002-of-00003.gguf' quantize "$work/m-00
 for i in 1 3; do # one file's own tensors are shown, with a note
     quern info "$work/m-0000$i-of-00003.gguf"
     [ $status -eq 0 ] || fail "info: one file of a model without the others"
-    grep -qE '^quern: note: .*missing in its directory: m-00002-of-00003.gguf; this file alone is shown$' "$work/err" ||
+    grep -qE '^quern: note: .*missing in its directory: m-00002-of-00003.gguf; only this file is shown$' "$work/err" ||
         fail "info: does not say what is missing"
     grep -qF "file        $work/m-0000$i-of-00003.gguf" "$work/out" && grep -q '^tensors (' "$work/out" || fail "info: one file"
 done

@@ -35,7 +35,7 @@ talk --chat-template "$work/own.jinja"
 printf 'a\n{{ x.y.z }}' >"$work/own.jinja"
 talk --chat-template "$work/own.jinja"
 grep -q "line 2, 'x.y.z'" "$work/err" || fail "tokenize --chat: line and expression: $(cat "$work/err")"
-refuses 2 'goes with --chat' tokenize -m "$parrot" --text x
+refuses 2 'needs --chat' tokenize -m "$parrot" --text x
 echo '[' >"$work/talk.json"
 refuses 1 'is not JSON' tokenize -m "$parrot" --chat "$work/talk.json"
 

@@ -31,9 +31,14 @@ reference() {
     status=$?
 }
 
+# The beginning of the pinned texts; with QN_SOAK all of them.
+n=10
+[ -z "${QN_SOAK:-}" ] || n=24
 for kv in f16 aura4; do
-    reference run -m "$model" --kv $kv --temp 0 -n 24 -q -p 'One day, a little fox found a lantern'
-    [ "$(cat "$work/out")" = "$(cat "$demo.greedy.$kv")" ] || fail "greedy text with --kv $kv is not the pinned one"
+    reference run -m "$model" --kv $kv --temp 0 -n $n -q -p 'One day, a little fox found a lantern'
+    head -c "$(wc -c <"$work/out")" "$demo.greedy.$kv" >"$work/pinned"
+    [ "$(wc -w <"$work/out")" -ge $((n / 2)) ] && [ "$(cat "$work/out")" = "$(cat "$work/pinned")" ] ||
+        fail "greedy text with --kv $kv is not the pinned one"
 done
 reference logits -m "$model" --ids "$ids" -o "$work/ref.f32"
 [ $status -eq 0 ] || fail "logits"

@@ -69,7 +69,7 @@ quern rm t/good-gguf:Q4_K_M
 [ "$(cat "$work/out")" = '3 files removed, 234.4 KiB' ] || fail "rm of a split model: $(cat "$work/out")"
 [ ! -e "$(folder good-gguf)/snapshots/$commit/parts" ] || fail "rm: the folder of a split model stays"
 refuses 1 'no model of type Q4_K_M' rm t/good-gguf:Q4_K_M
-refuses 1 'no models in' rm t/never
+refuses 1 'no models of it in' rm t/never
 refuses 2 'OWNER/REPO' rm nothing
 quern pull -q t/good-gguf:Q8_0
 (
@@ -100,7 +100,7 @@ touch "$work/moved"
 quern pull -q t/moves:Q1_0
 HF_HUB_OFFLINE=1 quern pull t/moves:F16
 [ "$(cat "$work/out")" = "$(folder moves)/snapshots/$commit/m-F16.gguf" ] || fail "offline, a file that branch main lacks: $(cat "$work/err")"
-grep -q "of commit $commit" "$work/err" || fail "offline, a file that branch main lacks: not said"
+grep -q "using commit $commit" "$work/err" || fail "offline, a file that branch main lacks: not said"
 HF_HUB_OFFLINE=1 quern pull -q t/moves:Q1_0
 grep -q fedcba9876543210fedcba9876543210fedcba98 "$work/out" || fail "offline: not of branch main"
 quern rm t/moves:m-F16.gguf

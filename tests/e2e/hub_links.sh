@@ -51,7 +51,7 @@ mkdir "$work/victim/snapshots"
 mv "$work/victim/$commit" "$work/victim/snapshots/"
 (cd "$work/victim" && find . | sort && find . -type f -exec sha256sum {} +) >"$work/before"
 ln -s "$work/victim" "$repository"
-refuses 1 'no models in' rm t/good-gguf
+refuses 1 'no models of it in' rm t/good-gguf
 is_untouched "rm of a repository that is a link"
 rm "$repository"
 
@@ -90,7 +90,7 @@ rm "$HF_HOME/hub/CACHEDIR.TAG"
 new_repository
 rm "$(blob good-gguf)"
 ln "$work/victim/thesis.txt" "$(blob good-gguf).incomplete"
-refuses 1 'of one name' pull -q t/good-gguf:Q1_0
+refuses 1 'with a single name' pull -q t/good-gguf:Q1_0
 is_untouched "pull to a file with two names"
 rm "$(blob good-gguf).incomplete"
 

@@ -110,7 +110,7 @@ def gone(page, server):
     page.send("Are you there?")
     page.wait("the failure", lambda: "does not answer" in (page.text(page.last(".note.failed")) or ""))
     with Server(model, "--api-key", KEY, "--port", str(server.port)):
-        page.wait("the server again", lambda: page.count("#state.ok") and "there again" in page.text("#notice"))
+        page.wait("the server again", lambda: page.count("#state.ok") and "is back" in page.text("#notice"))
         page.js(f"document.querySelector({json.dumps(page.last('.note button'))}).click()")
         page.wait("words", lambda: words(page) > 4)
         page.js("document.getElementById('stop').click()")

@@ -296,7 +296,7 @@ def imports(page):
     n = page.count("#conversations li")
     good = {"role": "user", "content": "x"}
     wrong = {
-        "no JSON": "{", "has no conversations": {"a": 1}, "version is 2": {"format": "quern-conversations", "version": 2, "conversations": []},
+        "not valid JSON": "{", "has no conversations": {"a": 1}, "version is 2": {"format": "quern-conversations", "version": 2, "conversations": []},
         "conversations is": {"format": "quern-conversations", "version": 1, "conversations": {}},
         "messages[1].role": [good, {"role": "<b>", "content": "x"}], "messages[0].content": [{"role": "user", "content": {"a": 1}}],
         "tool_calls[0]": [{"role": "assistant", "content": "x", "tool_calls": [None]}], "files": [dict(good, files="x")],
@@ -344,8 +344,8 @@ def any_imports(page):
         page.find("#import-file").send_keys(write(f"kept{i}.json", text))
         page.wait("the import", lambda: page.count("#conversations li") > n or page.count("#toasts .toast"))
         is_harmless(page, f"a mutated import: {text[:300]}")
-    for name, text, expected in (("deep", "[" * 2_000_000, "no JSON"), ("deep_whole", '{"messages":' * 200_000 + "0" + "}" * 200_000, "no conversations"),
-                                 ("keys", '{"a":1,' * 50_000, "no JSON"), ("long_text", json.dumps([{"role": "user", "content": "x" * (4 << 20) + "y"}]), "expected a text"),
+    for name, text, expected in (("deep", "[" * 2_000_000, "not valid JSON"), ("deep_whole", '{"messages":' * 200_000 + "0" + "}" * 200_000, "no conversations"),
+                                 ("keys", '{"a":1,' * 50_000, "not valid JSON"), ("long_text", json.dumps([{"role": "user", "content": "x" * (4 << 20) + "y"}]), "expected a text"),
                                  ("many", json.dumps([{"role": "user", "content": ""}] * 100_001), "no conversations")):
         page.find("#import-file").send_keys(write(f"{name}.json", text))
         page.wait(f"{name}: {expected}", lambda: expected in page.text("#toasts"))
@@ -490,7 +490,7 @@ def gone(page):
     server.start()
     page.wait("loading", lambda: "loading" in page.text("#notice"))
     server.is_loading = False
-    page.wait("the server again", lambda: page.count("#state.ok") and "there again" in page.text("#notice"))
+    page.wait("the server again", lambda: page.count("#state.ok") and "is back" in page.text("#notice"))
     page.js(f"document.querySelector({json.dumps(page.last('.note button'))}).click()")
     page.wait("the answer", lambda: page.is_idle() and page.text(page.last(".markdown")) == "You said: hello")
 

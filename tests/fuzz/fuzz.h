@@ -1,4 +1,4 @@
-/* What fuzz targets share: a check, the bytes of an input, files of the repository and files in memory. */
+/* Shared by fuzz targets: a check, the bytes of an input, files of the repository and files in memory. */
 #ifndef QN_TESTS_FUZZ_H
 #define QN_TESTS_FUZZ_H
 
@@ -15,7 +15,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A copy of standard error, which libFuzzer closes for what the program prints. */
+/* A copy of standard error, which libFuzzer closes to silence the program. */
 static int report_fd;
 
 __attribute__((constructor)) static void keep_report_fd(void)
@@ -33,7 +33,7 @@ static inline void require(bool condition, const char *what)
 
 /* ---- Bytes of an input ---- */
 
-/* The unread part of an input. After its end it is zeros. */
+/* The unread part of an input. Past its end it reads as zeros. */
 struct input {
     const uint8_t *at;
     size_t left;
@@ -47,7 +47,7 @@ static inline uint8_t take_byte(struct input *in)
     return *in->at++;
 }
 
-/* Little-endian, of n bytes. */
+/* Takes a little-endian number of n bytes. */
 static inline uint64_t take_number(struct input *in, size_t n)
 {
     uint64_t value = 0;
@@ -56,7 +56,7 @@ static inline uint64_t take_number(struct input *in, size_t n)
     return value;
 }
 
-/* At most n bytes; returns how many there are. */
+/* Takes at most n bytes. Returns their number. */
 static inline size_t take_bytes(struct input *in, size_t n, const uint8_t **bytes)
 {
     n = n < in->left ? n : in->left;
@@ -68,7 +68,7 @@ static inline size_t take_bytes(struct input *in, size_t n, const uint8_t **byte
 
 /* ---- Files ---- */
 
-/* A file of the repository, which is elsewhere where $QN_SOURCE_DIR says so. */
+/* The path of a file of the repository, which is in $QN_SOURCE_DIR if that is set. */
 static inline const char *source_path(const char *name, char path[4096])
 {
     const char *root = getenv("QN_SOURCE_DIR");
@@ -93,7 +93,7 @@ static inline uint8_t *read_source(const char *name, size_t *size)
     return data;
 }
 
-/* A file in memory: its descriptor, and a path by which it can be opened. */
+/* A file in memory: returns its descriptor, and a path that opens it. */
 static inline int memory_file(const void *data, size_t size, char path[64])
 {
     const int fd = memfd_create("fuzz", MFD_CLOEXEC);
@@ -107,7 +107,7 @@ static inline int memory_file(const void *data, size_t size, char path[64])
     return fd;
 }
 
-/* A folder in memory where there is one; its name stays. */
+/* A folder, in memory if possible; its name is constant. */
 static inline char *memory_folder(const char *name)
 {
     char *folder;

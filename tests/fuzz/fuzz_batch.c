@@ -1,5 +1,6 @@
-/* Files of quern batch: an output that an earlier run left, read by --resume, and a line of the input. Of the output whole lines stay,
- * and their custom_ids are known; a line of the input becomes requests, or an error line that the next run knows.
+/* Files of quern batch: an earlier run's output, read by --resume, and a line of the input. Whole lines of the output
+ * are kept, and their custom_ids are known. A line of the input becomes requests, or an error line that the next run
+ * knows.
  *
  * An input is: the line, a zero byte, the output. */
 #include "body_words.h"
@@ -23,7 +24,7 @@ static char *read_fd(int fd, size_t *n)
     return text;
 }
 
-/* Each line of an output that was accepted is of quern batch, and known. */
+/* Checks that each line of an accepted output is one of quern batch, and known. */
 static void check_lines(const char *text, size_t n, const qn_batch_set *ids, const qn_batch_set *lines)
 {
     for (size_t at = 0, end; at < n; at = end + 1) {
@@ -55,7 +56,7 @@ static bool open_output(const char *path, qn_batch_set *ids, qn_batch_set *lines
     return true;
 }
 
-/* A line of the input, as the first of its file; the line of the output where it is refused. */
+/* Reads a line as the first of its input file. Returns the output line if it is refused. */
 static char *take_line(const char *text, size_t length)
 {
     qn_batch_job job = { .line = 1 };
@@ -79,7 +80,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     const size_t middle = zero ? (size_t)(zero - data) : size;
     if (!zero || seed % 4)
         return mutate_json(data, size, max_size, 0, middle, seed);
-    /* One line of the output. */
+    /* Mutates one line of the output. */
     size_t begin = middle + 1;
     for (unsigned skip = seed / 4 % 4; skip; skip--) {
         const uint8_t *newline = begin < size ? memchr(data + begin, '\n', size - begin) : NULL;

@@ -1,9 +1,10 @@
-/* quern bench-serve against a hostile server: answers, lists of models and streams of events of any bytes. Whatever comes, the run ends
- * with a status.
+/* quern bench-serve against a hostile server: answers, lists of models and event streams of any bytes. In every case
+ * the run ends with a status.
  *
- * An input is: a byte of options, then answers with a byte 0x1e between them. The first byte of an answer says what it is: 'M' a list of
- * models, 'J' JSON, 'E' three digits of a status and a body, 'S' events, 'C' events in chunks, of which the next byte is the size; else
- * all of it is the answer, status line and headers included. An empty one is events that are sound. */
+ * An input is: a byte of options, then answers separated by a byte 0x1e. The first byte of an answer is its kind:
+ * 'M' a list of models, 'J' JSON, 'E' three digits of a status and a body, 'S' events, 'C' events in chunks whose
+ * size is the next byte; otherwise all of it is the answer, including status line and headers. An empty one is a
+ * sound event stream. */
 #include "hostile_server.h"
 
 #include "cli/args.h"

@@ -1,7 +1,7 @@
-/* Bodies of requests to every protocol, and events that answer them: a refusal is an error object, a whole answer is JSON,
- * a stream is events of JSON, whatever the body and the order of texts, reasoning, calls and errors.
+/* Bodies of requests to every protocol, and events that answer them: a refusal is an error object, a whole answer is
+ * JSON, a stream is events of JSON, whatever the body and the order of texts, reasoning, calls and errors.
  *
- * An input is: a digit that chooses the protocol, the body, a zero byte, bytes that choose events. */
+ * An input is: a digit that selects the protocol, the body, a zero byte, bytes that select events. */
 #include "body_words.h"
 #include "mutate_json.h"
 #include "vocab_model.h"
@@ -12,7 +12,7 @@ enum { MAX_EVENTS = 64, MAX_REQUESTS = 4 };
 
 static qn_model *model;
 
-/* ---- What is appended ---- */
+/* ---- Checks of appended bytes ---- */
 
 static void require_json(const char *text, size_t length, bool is_object)
 {
@@ -136,8 +136,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *body = data + 1, *zero = memchr(body, 0, size - 1);
     const size_t length = zero ? (size_t)(zero - body) : size - 1;
     const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols];
-    const qn_origin origin = { .id = "1", .secret = "s" };
-    const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = QN_SAMPLING_INIT };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s" };
+    const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT };
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
     qn_refusal refusal;
     qn_exchange *exchange = qn_exchange_parse(protocol, (const char *)body, length, &limits, &origin, &refusal);

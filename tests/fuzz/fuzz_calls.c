@@ -1,9 +1,9 @@
-/* Grammars of tool calls under arbitrary tools, in each form: compiling, masking and stepping end soon, every token of a mask
- * may follow, and what fits as a whole fits byte by byte.
+/* Grammars of tool calls with arbitrary tools, in each form: compiling, masking and stepping take bounded time, every
+ * token of a mask may follow, and a text that fits as a whole fits byte by byte.
  *
- * An input is: a byte for the form and its delimiters, a byte for how calls are asked for, the tools and perhaps a format as
- * JSON ({"tools": [...], "format": {...}}), a zero byte, bytes that choose tokens of masks. Inputs are mutated as trees of JSON:
- * keywords of schemas come with numbers of any size, dead alternatives and references. */
+ * An input is: a byte for the form and its delimiters, a byte for the request of calls, the tools and perhaps a
+ * format as JSON ({"tools": [...], "format": {...}}), a zero byte, bytes that select tokens of masks. Inputs are
+ * mutated as JSON trees: keywords of schemas get numbers of any size, dead alternatives and references. */
 #include "grammar/grammar.h"
 
 #include "../unit/helper_schemas.h"
@@ -23,7 +23,7 @@ static const char *const merges[] = { "Ġ Ġ",   "\" ,", "\" :", "{ \"", "} }", 
 static const struct added_token added[] = { { "<|end|>", 3 }, { "<tool_call>", 4 }, { "</tool_call>", 4 }, { NULL, 0 } };
 static const qn_output_form forms[] = { QN_OUTPUT_XML, QN_OUTPUT_JSON, QN_OUTPUT_LLAMA3 };
 static qn_tokenizer *tokenizer;
-static qn_grammar_vocab *vocabs[2 * SCHEMAS_COUNT(forms)]; /* with delimiters as texts, and as tokens */
+static qn_grammar_vocab *vocabs[2 * SCHEMAS_COUNT(forms)]; /* with delimiters as text, and as tokens */
 static qn_output_params outputs[2 * SCHEMAS_COUNT(forms)];
 
 static void require(bool condition, const char *what)
@@ -94,7 +94,7 @@ static void check_mask(qn_grammar_vocab *vocab, qn_grammar_state *state, const u
     }
 }
 
-/* The `choice`-th token of a mask that has bytes, or -1. */
+/* Token number `choice` of those in a mask that have bytes, or -1. */
 static qn_token choose(const qn_grammar_vocab *vocab, const uint32_t *mask, size_t choice)
 {
     qn_token allowed[MAX_VOCAB];
@@ -105,7 +105,7 @@ static qn_token choose(const qn_grammar_vocab *vocab, const uint32_t *mask, size
     return n ? allowed[choice % n] : -1;
 }
 
-/* Writes an answer, token by token. */
+/* Writes an answer token by token. */
 static void write_answer(qn_grammar_vocab *vocab, const qn_grammar *grammar, const uint8_t *choices, size_t n)
 {
     qn_grammar_state *state, *whole;
@@ -172,7 +172,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 /* ---- Mutation ---- */
 
-/* Tools in the form of a chat, with a schema of random form. */
+/* Tools in the form of a chat, with a random schema. */
 static json_t *draw_tools(void)
 {
     return json_pack("{s:[{s:s,s:{s:s,s:o}}]}", "tools", "type", "function", "function", "name", "f", "parameters",

@@ -1,5 +1,5 @@
-/* Files of conversations, as chat's /load and --load of it read them: any JSON is opened; what is accepted is rendered, saved and
- * opened again, and is the same then. Texts that are typed after it do not break it.
+/* Files of conversations, as chat's /load and --load read them: any JSON is opened; if it is accepted, it is rendered,
+ * saved and opened again, and must be the same. Text typed afterwards must not break it.
  *
  * An input is: the file, a zero byte, a text. */
 static const char *const json_words[] = { "messages",
@@ -37,7 +37,7 @@ static qn_model *model;
 
 static void render(qn_conversation *c, size_t capacity)
 {
-    qn_prompt prompt;
+    qn_cli_prompt prompt;
     if (qn_conversation_prompt(c, capacity, capacity / 4, &prompt) != QN_OK) {
         require(*qn_error_text(), "a refusal has a text");
         return;
@@ -46,7 +46,7 @@ static void render(qn_conversation *c, size_t capacity)
     for (size_t i = 0; i < prompt.count; i++)
         require(prompt.tokens[i] >= 0 && (uint32_t)prompt.tokens[i] < qn_model_get_info(model)->n_vocab,
                 "tokens are in the vocabulary");
-    qn_prompt_free(&prompt);
+    qn_cli_prompt_free(&prompt);
 }
 
 static void require_equal(const qn_conversation *a, const qn_conversation *b)
@@ -56,7 +56,7 @@ static void require_equal(const qn_conversation *a, const qn_conversation *b)
     require(json_equal(a->messages, b->messages) && json_equal(a->thinking, b->thinking), "messages and settings stay");
 }
 
-/* Saves it, and opens that. */
+/* Saves the conversation and opens the result. */
 static void round_trip(qn_conversation *c)
 {
     char path[96];

@@ -1,6 +1,6 @@
-/* Fuzzing the conversion of checkpoints: any bytes stand for one of the files of a small checkpoint whose other files are
- * sound. The first byte says which. A conversion that succeeds gives a file that the GGUF reader accepts. The seeds are made
- * by tools/fuzz_corpus_convert.py. */
+/* Conversion of checkpoints: any bytes replace one of the files of a small checkpoint whose other files are sound;
+ * the first byte selects it. A successful conversion gives a file that the GGUF reader accepts.
+ * tools/fuzz_corpus_convert.py makes the seeds. */
 #include "gguf/gguf.h"
 #include "quern/quern.h"
 
@@ -47,7 +47,7 @@ static void remove_folder(void)
 static void make_base(void)
 {
     struct stat info;
-    const char *source = getenv("QN_SOURCE_DIR");                     /* where the target runs elsewhere */
+    const char *source = getenv("QN_SOURCE_DIR");                     /* if the target runs elsewhere */
     const char *root = stat("/dev/shm", &info) ? "/tmp" : "/dev/shm"; /* conversions end with fsync */
     snprintf(folder, sizeof folder, "%s/quern-fuzz-convert-XXXXXX", root);
     if (!mkdtemp(folder))

@@ -1,11 +1,12 @@
-/* Files of the cache of compiled kernels: any bytes are read as one, of which an input says what is made right (magic, sizes, key,
- * checksum), so that each check is reached. What was written comes back, and with one byte changed, added or cut it does not.
+/* Files of the cache of compiled kernels: any bytes are read as one, after the input has selected the parts to repair
+ * (magic, sizes, key, checksum), so that each check is reached. A written file reads back, and does not with one byte
+ * changed, added or removed.
  *
- * An input is: a byte of what is made right, one that chooses the change, four of the place, a compiler's name up to a zero byte, the
- * file. */
+ * An input is: a byte of the repaired parts, one that selects the change, four of its place, a compiler's name up to
+ * a zero byte, the file. */
 #include "fuzz.h"
 
-#include "device/cuda/cubin_file.h"
+#include "cuda/runtime/cubin_file.h"
 
 #include <fcntl.h>
 #include <xxhash.h>
@@ -39,7 +40,7 @@ static void write_file(const uint8_t *data, size_t size)
     close(fd);
 }
 
-/* Whether the file is accepted; then it is the payload and the compiler that are expected, where there are any. */
+/* Whether the file is accepted; if so, checks its payload and compiler if they are given. */
 static bool read_back(const uint8_t *payload, size_t size, const char *expected)
 {
     void *data;
@@ -57,7 +58,7 @@ static bool read_back(const uint8_t *payload, size_t size, const char *expected)
     return true;
 }
 
-/* Any bytes, of which some are made right. */
+/* Reads any bytes, some of which are repaired. */
 static void read_any(uint8_t right, const uint8_t *data, size_t size)
 {
     const uint64_t header_bytes = HEADER_BYTES, payload_bytes = size > HEADER_BYTES ? size - HEADER_BYTES : 0;

@@ -1,6 +1,6 @@
-/* Fuzzing the GGUF reader: any bytes are opened as a file; when they are one, everything in it is looked at in every way that
- * the interface offers, the first and last blocks of every tensor are decoded, and the keys of rotated weights are read. Those
- * that call themselves a part of a split model are opened as one, too, after a first file that is sound. */
+/* The GGUF reader: any bytes are opened as a file. If that succeeds, everything in it is read by every function of
+ * the interface, the first and last blocks of every tensor are decoded, and the keys of rotated weights are read.
+ * Files that claim to be part of a split model are also opened as one, after a sound first file. */
 #include "gguf/gguf.h"
 #include "model/hadamard.h"
 #include "quant/quant.h"
@@ -40,7 +40,7 @@ static void look_up(const qn_gguf *file, const qn_gguf_kv *kv)
         for (uint64_t n = 0; n < kv->count; n++)
             for (size_t c = 0; c < strings[n].length; c++)
                 sum += (unsigned char)strings[n].data[c];
-        if (sum == UINT32_MAX) /* keeps the reads */
+        if (sum == UINT32_MAX) /* so that the reads are not optimised away */
             abort();
         free(strings);
     }
@@ -64,7 +64,7 @@ static void decode_some(const qn_gguf_tensor *t)
         }
 }
 
-/* An accepted file holds what the plan relies on: full blocks, signs of +-1, names that exist. */
+/* Checks that an accepted file satisfies the plan's assumptions: full blocks, signs of +-1, existing names. */
 static void read_rotation(const qn_gguf *file)
 {
     qn_rotation r;
@@ -107,7 +107,7 @@ static void remove_folder(void)
     rmdir(folder);
 }
 
-/* The first of two files, with one of two tensors: of type 42, so that the decision is one for both files. */
+/* Makes the first of two files, with one of two tensors: of type 42, so that its layout is decided for both files. */
 static void make_first(void)
 {
     static const uint8_t zeros[34];

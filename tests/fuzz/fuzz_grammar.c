@@ -1,7 +1,7 @@
-/* src/grammar/ under arbitrary sources and texts: compiling and masking end soon, a text that fits does so byte by byte
- * and as a whole, every token of a mask fits, and what may go on does.
+/* src/grammar/ with arbitrary sources and texts: compiling and masking take bounded time, a text fits byte by byte
+ * exactly if it fits as a whole, every token of a mask fits, and a state that can continue does.
  *
- * An input is: a byte that chooses the kind of source, the source, a zero byte, a text that is tried. */
+ * An input is: a byte that selects the kind of source, the source, a zero byte, a text to try. */
 #include "grammar/grammar.h"
 
 #include "../unit/helper_vocab.h"

@@ -1,6 +1,6 @@
-/* Headers and paths of requests: whatever they are, what is let through has the form that the server relies on.
+/* Headers and paths of requests: any that are accepted have the form on which the server relies.
  *
- * An input is texts with a zero byte between them: the path, Host, Origin, Content-Type. */
+ * An input is texts separated by zero bytes: the path, Host, Origin, Content-Type. */
 #include "fuzz.h"
 
 #include "http/bytes.h"

@@ -1,7 +1,7 @@
-/* Headers of the hub's answers: lines of any bytes, and their values as sizes and ranges. A value is what its line says, up to its
- * size; numbers are read as a reader that knows nothing of overflow reads them.
+/* Headers of the hub's answers: lines of any bytes, and their values as sizes and ranges. A value is that of its line,
+ * cut to its size; numbers equal those of a second parser that cannot overflow.
  *
- * An input is lines; each is also read as a size and a range. */
+ * An input is lines; each is also parsed as a size and a range. */
 #include "fuzz.h"
 
 #include "hub/files.h"
@@ -11,7 +11,7 @@
 
 enum { MAX_LINES = 50 };
 
-/* The number of digits of a text that are one of at most QN_HUB_SIZE_MAX, told by length and comparison; 0: there is none. */
+/* The number of digits of a number up to QN_HUB_SIZE_MAX, by length and comparison; 0 if the text is not one. */
 static size_t number_of(const char *text, uint64_t *number)
 {
     const size_t n = strspn(text, "0123456789");
@@ -65,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t at = 0, i = 0; at < size && i < MAX_LINES; i++) {
         const uint8_t *end = memchr(data + at, '\n', size - at);
         const size_t n = end ? (size_t)(end - data) - at + 1 : size - at;
-        char *line = malloc(n), *text = malloc(n + 1); /* of its size, so that a read behind it is found */
+        char *line = malloc(n), *text = malloc(n + 1); /* of exact size, so that a read past the end is found */
         require(line && text, "memory");
         memcpy(line, data + at, n);
         memcpy(text, line, n);

@@ -1,7 +1,7 @@
-/* The file of edited messages: any bytes are read as one, then a message is added. Entries are as many as lines, at most
- * QN_HISTORY_ENTRIES; what was added comes back as the last, and a long file is cut to its end.
+/* The file of edited messages: any bytes are read as one, then a message is added. There are as many entries as lines,
+ * at most QN_HISTORY_ENTRIES; the added message comes back as the last, and a long file is cut to its end.
  *
- * An input is: how often the file is repeated, the length of the message in two bytes, the message, the file. */
+ * An input is: the number of repetitions of the file, the length of the message in two bytes, the message, the file. */
 #include "fuzz.h"
 
 #include "cli/history.h"
@@ -67,7 +67,7 @@ static size_t write_file(const uint8_t *data, size_t size, size_t times)
     return size ? n_lines * (n / size) : 0;
 }
 
-/* What a message is when it comes back. */
+/* A message as it should come back. */
 static char *expected(const uint8_t *message, size_t n)
 {
     char *text = strndup((const char *)message, n);
@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t times = 1 + take_byte(&in), length = take_number(&in, 2) % MAX_MESSAGE;
     const size_t n = take_bytes(&in, length, &bytes);
     const size_t n_lines = write_file(in.at, in.left, times);
-    const bool is_cut = in.left && in.at[in.left - 1] != '\n'; /* then the message goes on with the last line */
+    const bool is_cut = in.left && in.at[in.left - 1] != '\n'; /* then the message continues the last line */
     struct remembered r = load();
     require(r.n >= (n_lines < QN_HISTORY_ENTRIES ? n_lines : QN_HISTORY_ENTRIES), "each line is an entry");
     free(r.last);

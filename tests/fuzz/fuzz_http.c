@@ -1,8 +1,9 @@
-/* HTTP of a whole server, on loopback: an input is what a client sends, in pieces. Requests are counted by a parser of RFC 9112.
- * There is an answer to each of them, in their order, and at most one more, which refuses what follows and ends the connection: nothing
- * in a request is taken for another one. Answers are well formed, and the server goes on.
+/* HTTP of a whole server on loopback: an input is what a client sends, in pieces. Requests are counted by a parser of
+ * RFC 9112. Each gets an answer, in order, and there is at most one more, which refuses the rest and ends the
+ * connection: no part of a request is taken for another request. Answers are well-formed, and the server survives.
  *
- * An input is: what the client sends; a byte 0xff is not sent, the bytes behind it come a moment later. */
+ * An input is the bytes that the client sends; a byte 0xff is not sent, and the bytes after it are sent a moment
+ * later. */
 #include "fuzz.h"
 
 #include "cli/serve_model.h"
@@ -50,7 +51,8 @@ static void set_up(void)
                                       .max_header = 16 << 10,
                                       .max_body = 64 << 10,
                                       .max_connections =
-                                          1000, /* a server without processor time does not see at once that they end */
+                                          1000, /* a server without processor time does not notice at once that they
+                                                   have ended */
                                       .max_per_address = 1000,
                                       .header_seconds = 60,
                                       .body_seconds = 60,
@@ -71,19 +73,19 @@ static void set_up(void)
 
 /* ---- Requests, by parsers of RFC 9112 ---- */
 
-/* One parser accepts what all readers agree on; the other one also what a server may let pass, because it is framed in one way
- * only: line feeds alone, odd bytes in what has no meaning for the framing. */
+/* The strict parser accepts only what all readers agree on. The lenient one also accepts what a server may, because
+ * its framing is unambiguous: bare line feeds, odd bytes where the framing does not depend on them. */
 
 struct request {
-    bool is_head, ends; /* ends: the connection, after its answer */
+    bool is_head, ends; /* ends: the connection ends after its answer */
 };
 
 struct requests {
     struct request at[MAX_ANSWERS];
-    size_t n, n_strict; /* the first n_strict are beyond doubt */
-    bool has_rest;      /* behind all of them */
-    /* with a zero, which libmicrohttpd takes for the end of a line, or not, in a block that came with the request before it: servers
-     * in front of this one refuse it (RFC 9110, 5.5). What it reads there, it answers */
+    size_t n, n_strict; /* the first n_strict are unambiguous */
+    bool has_rest;      /* there are bytes after all of them */
+    /* A block that came with the request before it and contains a zero, which libmicrohttpd takes for the end of a
+     * line, or not. Proxies refuse it (RFC 9110, 5.5). The server may answer the requests that it reads there. */
     bool is_open;
 };
 
@@ -101,7 +103,7 @@ static bool is_token(const char *text, size_t n)
     return n > 0 && !memchr(text, 0, n);
 }
 
-/* The line without its end, and *next behind it; SIZE_MAX: there is none that one may read. */
+/* The length of the line without its end; *next follows it. SIZE_MAX: there is no line that may be read. */
 static size_t line_length(const char *at, const char *end, struct framing *f, const char **next)
 {
     const char *newline = at < end ? memchr(at, '\n', (size_t)(end - at)) : NULL;
@@ -114,8 +116,8 @@ static size_t line_length(const char *at, const char *end, struct framing *f, co
     for (size_t i = 0; i < n; i++)
         if (((unsigned char)at[i] < ' ' && at[i] != '\t') || (unsigned char)at[i] >= 0x7f)
             f->is_strict = false;
-    /* Of a block that came with the request before it libmicrohttpd does not tell whether zeros were at the end of its last lines, and
-     * takes a line of zeros or a colon for the empty one. */
+    /* For a block that came with the request before it, libmicrohttpd does not report zeros at the end of its last
+     * lines, and takes a line of zeros or a colon for the empty line. */
     size_t n_text = n;
     while (n_text && !at[n_text - 1])
         n_text--;
@@ -142,7 +144,7 @@ static bool is_name(const char *name, size_t n, const char *expected)
     return n == strlen(expected) && !strncasecmp(name, expected, n);
 }
 
-/* A value of which the framing depends; false: readers may differ about it. */
+/* Parses a value on which the framing depends. False: readers may disagree about it. */
 static bool parse_framing(const char *name, size_t n_name, const char *value, size_t n, struct framing *f)
 {
     if (is_name(name, n_name, "content-length")) {
@@ -175,7 +177,7 @@ static bool parse_header(const char *line, size_t n, struct framing *f)
     while (line[n_name - 1] == ' ' || line[n_name - 1] == '\t')
         if (!--n_name)
             return false;
-    if (line + n_name < colon) /* of some readers it is this header */
+    if (line + n_name < colon) /* some readers take it for this header */
         return !is_name(line, n_name, "content-length") && !is_name(line, n_name, "transfer-encoding");
     while (value < end && (*value == ' ' || *value == '\t'))
         value++;
@@ -184,7 +186,7 @@ static bool parse_header(const char *line, size_t n, struct framing *f)
     return parse_framing(line, n_name, value, (size_t)(end - value), f);
 }
 
-/* Where a chunked body ends, or NULL. */
+/* The end of a chunked body, or NULL. */
 static const char *skip_chunks(const char *at, const char *end, struct framing *f)
 {
     for (const char *next;; at = next) {
@@ -213,13 +215,13 @@ static const char *skip_chunks(const char *at, const char *end, struct framing *
     }
 }
 
-/* The end of a request, or NULL: there is none. */
+/* The end of a request, or NULL if there is none. */
 static const char *parse_request(const char *at, const char *end, struct request *request, bool *is_strict)
 {
     struct framing f = { .is_strict = true };
     const char *next;
     size_t n;
-    for (; (n = line_length(at, end, &f, &next)) == 0; at = next) /* empty lines before it */
+    for (; (n = line_length(at, end, &f, &next)) == 0; at = next) /* empty lines before the request */
         f.is_strict = false;
     if (n == SIZE_MAX || !parse_first_line(at, n, request, &f))
         return NULL;
@@ -261,12 +263,12 @@ static struct requests parse_requests(const char *text, size_t n)
 struct answers {
     char *text;
     size_t n, capacity;
-    size_t parsed, count; /* bytes of whole answers, and how many they are */
-    bool closes;          /* the last one says that it ends the connection */
+    size_t parsed, count; /* bytes of whole answers, and their number */
+    bool closes;          /* the last one announces the end of the connection */
     bool has_ended;
 };
 
-/* The bytes of an answer that the text begins with; 0: it is not whole. */
+/* The length of the answer at the beginning of the text; 0 if it is not complete. */
 static size_t answer_length(const char *text, size_t n, bool is_head, bool has_ended, bool *closes)
 {
     const char *head_end = memmem(text, n, "\r\n\r\n", 4);
@@ -296,7 +298,7 @@ static size_t answer_length(const char *text, size_t n, bool is_head, bool has_e
         need = has_ended ? n : SIZE_MAX;
     }
     free(headers);
-    if (status == 100 && need <= n) { /* then comes the answer itself */
+    if (status == 100 && need <= n) { /* the answer itself follows */
         const size_t rest = answer_length(text + need, n - need, is_head, has_ended, closes);
         return rest ? need + rest : 0;
     }
@@ -318,11 +320,11 @@ static void parse_answers(struct answers *a, const struct requests *r)
     }
 }
 
-/* Reads for a time, or until there is nothing more; then how many answers there are is known. */
+/* Reads for a time, or until the connection ends; then the number of answers is known. */
 static void read_some(int fd, struct answers *a, const struct requests *r, int ms)
 {
     struct pollfd wait = { .fd = fd, .events = POLLIN };
-    if (a->has_ended || TEMP_FAILURE_RETRY(poll(&wait, 1, ms)) <= 0) /* libFuzzer has an alarm */
+    if (a->has_ended || TEMP_FAILURE_RETRY(poll(&wait, 1, ms)) <= 0) /* libFuzzer's alarm interrupts it */
         return;
     if (a->n + 65536 > a->capacity) {
         a->capacity = 2 * a->capacity + 65536;
@@ -340,20 +342,21 @@ static void read_some(int fd, struct answers *a, const struct requests *r, int m
 static int open_connection(void)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    const struct linger none = { .l_onoff = 1 }; /* a port is free again when the connection is closed */
+    const struct linger none = { .l_onoff = 1 }; /* frees the port when the connection is closed */
     int failed = TEMP_FAILURE_RETRY(connect(fd, (struct sockaddr *)&address, sizeof address));
-    for (int i = 0; failed && errno == EADDRNOTAVAIL && i < 70; i++) { /* where it is not: other connections of this machine */
+    /* no free port: other connections of this machine use them */
+    for (int i = 0; failed && errno == EADDRNOTAVAIL && i < 70; i++) {
         sleep(1);
         failed = TEMP_FAILURE_RETRY(connect(fd, (struct sockaddr *)&address, sizeof address));
     }
-    failed = failed && errno != EISCONN; /* an attempt that was interrupted has gone on */
+    failed = failed && errno != EISCONN; /* an interrupted attempt has continued */
     require(fd >= 0 && !failed, strerror(errno));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     return fd;
 }
 
-/* False: the server has closed the connection. */
+/* False if the server has closed the connection. */
 static bool send_all(int fd, const char *text, size_t n, struct answers *a, const struct requests *r)
 {
     while (n) {
@@ -431,8 +434,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t before = SIZE_MAX; !a.has_ended && before != a.n;) {
         before = a.n;
         read_some(fd, &a, &r,
-                  r.has_rest || r.n > r.n_strict ? REST_MS
-                                                 : ANSWER_MS); /* of half a request the server waits for the other half */
+                  r.has_rest || r.n > r.n_strict ? REST_MS : ANSWER_MS); /* the server waits for the other half of a request */
     }
     report(&r, &a);
     close(fd);

@@ -1,5 +1,5 @@
-/* Fuzzing what the hub and the command line say: any bytes are read as the hub's list of files, from which files are selected
- * by names made of the same bytes, and as a name. What is accepted must stay inside the cache. */
+/* The hub's answers and the command line: any bytes are read as the hub's list of files, from which files are
+ * selected by names made of the same bytes, and as a name. Everything accepted must stay inside the cache. */
 #include "hub/files.h"
 
 #include "base/append.h"
@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What a path in a snapshot must not have, told in another way than qn_hub_path_is_safe does. */
+/* Checks a path in a snapshot, in another way than qn_hub_path_is_safe. */
 static void check_path(const char *path)
 {
     char wrapped[QN_HUB_PATH_SIZE + 4];

@@ -1,7 +1,7 @@
-/* Files of API keys: any bytes are read as one, twice, with an argument before it. What is accepted can be found by its keys alone,
- * and a file that is refused leaves the keys as they were.
+/* Files of API keys: any bytes are read as one, twice, with a key from an argument before it. An accepted file's keys
+ * can be found, and nothing else; a refused file leaves the keys unchanged.
  *
- * An input is: a header's value, a zero byte, a file, a zero byte, the file that it is replaced by. */
+ * An input is: a header's value, a zero byte, a file, a zero byte, the file that replaces it. */
 #include "fuzz.h"
 
 #include "http/keys.h"
@@ -24,7 +24,7 @@ static bool is_visible(const char *text)
     return true;
 }
 
-/* A header's value finds a key, or not; what is found has a name and a scope. */
+/* Whether a header's value finds a key; a found key has a name and a scope. */
 static bool finds(qn_keys *keys, const char *authorization, const char *api_key)
 {
     qn_key key;
@@ -35,7 +35,7 @@ static bool finds(qn_keys *keys, const char *authorization, const char *api_key)
     return true;
 }
 
-/* Whether a line of the file is this key, told in another way than keys.c does. */
+/* Whether a line of the file is this key, determined in another way than in keys.c. */
 static bool has_line(const char *file, size_t size, const char *key)
 {
     for (size_t at = 0, end; at < size; at = end + 1) {

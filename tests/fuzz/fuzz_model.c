@@ -1,7 +1,7 @@
-/* Whole models of hostile files: a golden model is edited (gguf_edits.h), loaded, and evaluated. Whatever is in the file, it is refused
- * with a text or gives logits, in memory that its size bounds.
+/* Whole models from hostile files: a golden model is edited (gguf_edits.h), loaded, and evaluated. Any file is refused
+ * with a text or gives logits, in memory bounded by its size.
  *
- * An input is: a byte that chooses the model, one for the session, edits. */
+ * An input is: a byte that selects the model, one for the session, edits. */
 #include "gguf_edits.h"
 
 #include "quern/quern.h"
@@ -29,7 +29,7 @@ static void set_up(void)
     require(edited, "memory");
 }
 
-/* Two tokens in a batch, one more, then the second again. */
+/* Evaluates two tokens in a batch, one more, then the second again. */
 static void evaluate(qn_model *model, uint8_t choice)
 {
     static const char *const formats[] = { "f16", "aura4", "aura3", "aura8" };

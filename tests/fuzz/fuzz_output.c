@@ -1,6 +1,6 @@
-/* Fuzzing the output parser: any bytes are parsed as output of a model, whole, in single bytes and in pieces. The events must
- * not depend on the pieces, account for every byte, and give arguments that are JSON exactly when a call is complete. The
- * first bytes of the input are parameters. */
+/* The output parser: any bytes are parsed as output of a model, whole, in single bytes and in pieces. The events
+ * must not depend on the pieces, must account for every byte, and must give arguments that are JSON exactly when a
+ * call is complete. The first bytes of the input are parameters. */
 #include "../unit/helper_output.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -30,7 +30,7 @@ static qn_output_params params_of(unsigned options, struct transcript *transcrip
     return params;
 }
 
-/* In pieces of `step` bytes; if it is 0, of sizes that the seed determines. */
+/* Parses in pieces of `step` bytes; if it is 0, in sizes that the seed determines. */
 static struct transcript parse(unsigned options, uint32_t seed, const char *output, size_t n, size_t step)
 {
     struct transcript transcript = { .last_kind = -1 };
@@ -57,7 +57,7 @@ static struct transcript parse(unsigned options, uint32_t seed, const char *outp
     return transcript;
 }
 
-/* Output that is cut is the beginning of the whole one: of its log all but what closes the last entry. */
+/* Checks that cut output is the beginning of the whole one: of its log everything but the end of the last entry. */
 static void check_cut(unsigned options, const char *output, size_t n, size_t cut, const struct transcript *whole)
 {
     struct transcript transcript = { .last_kind = -1 };

@@ -1,9 +1,9 @@
-/* quern pull from a hostile hub: lists, redirects, headers, ranges and bodies of any bytes, with a part of a file from an earlier download
- * or none. What is pulled is in the cache and has the hash of its name; a refusal has a text.
+/* quern pull from a hostile hub: lists, redirects, headers, ranges and bodies of any bytes, with or without a part of a
+ * file from an earlier download. A pulled file is in the cache and has the hash of its name; a refusal has a text.
  *
- * An input is: a byte of options, then answers with a byte 0x1e between them. The first byte of an answer says what it is: 'L' a list of
- * files, 'H' header lines that are added to a sound answer, 'B' a body with sound headers, 'E' three digits of a status and headers; else
- * all of it is the answer, status line included. An empty one is sound. */
+ * An input is: a byte of options, then answers separated by a byte 0x1e. The first byte of an answer is its kind:
+ * 'L' a list of files, 'H' header lines added to a sound answer, 'B' a body with sound headers, 'E' three digits of
+ * a status and headers; otherwise all of it is the answer, including the status line. An empty one is sound. */
 #include "hostile_server.h"
 
 #include "hub/files.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-/* Waiting takes no time. Defined here, it stands in for the C library's. */
+/* Replaces the C library's function: waiting takes no time. */
 int nanosleep(const struct timespec *wanted, struct timespec *left)
 {
     (void)wanted;
@@ -35,7 +35,7 @@ static bool cancels;
 
 /* ---- Answers ---- */
 
-/* Headers of the file's answer; `more` are added, and replace nothing. */
+/* Headers of the file's answer; `more` is added and replaces none. */
 static void answer_file(struct answer *answer, const char *request, const uint8_t *more, size_t n, const uint8_t *body,
                         size_t n_body)
 {
@@ -112,7 +112,7 @@ static void set_up(void)
             "the environment is set");
 }
 
-/* What an earlier download left. */
+/* Leaves the part of an earlier download. */
 static void leave_part(const char *bytes, size_t n)
 {
     char path[400];

@@ -1,7 +1,8 @@
-/* Conversion of hostile files to other types: one with a tensor of each type is edited (gguf_edits.h) and converted to each type that can be written. A
- * file that comes of it is sound, has the source's tensors, and converts again; a refusal leaves no file.
+/* Conversion of hostile files to other types: a file with a tensor of each type is edited (gguf_edits.h) and converted
+ * to each writable type. A resulting file is sound, has the source's tensors, and converts again; a refusal leaves no
+ * file.
  *
- * An input is: a byte that chooses the type, edits. */
+ * An input is: a byte that selects the type, edits. */
 #include "gguf_edits.h"
 
 #include "quern/quern.h"
@@ -47,7 +48,7 @@ static void add_data(qn_gguf_writer *w, const qn_type_info *type)
     require(qn_row_bytes(type, N_WEIGHTS, &bytes) && qn_gguf_writer_data(w, blocks, bytes) == QN_OK, "its data are written");
 }
 
-/* Keys of several types, and a tensor of each type. */
+/* Makes a file with keys of several types and a tensor of each type. */
 static void make_base(const char *path)
 {
     size_t n;
@@ -88,7 +89,7 @@ static void make_base(const char *path)
 static void set_up(void)
 {
     edited = calloc(1, sizeof *edited);
-    folder = memory_folder("quantize"); /* a conversion ends with fsync */
+    folder = memory_folder("quantize"); /* in memory: a conversion ends with fsync */
     require(edited && asprintf(&out, "%s/out.gguf", folder) > 0 && asprintf(&again, "%s/again.gguf", folder) > 0, "memory");
     require(!atexit(remove_all), "memory");
     make_base(out);
@@ -99,7 +100,7 @@ static void set_up(void)
     fclose(file);
 }
 
-/* The name of a type that can be written, or f32, which cannot. */
+/* The name of a writable type, or f32, which is not. */
 static const char *take_target(uint8_t choice)
 {
     size_t n, at = choice;

@@ -1,7 +1,8 @@
-/* Kept reasoning that bodies name: whatever a body is, messages that name a kept answer of the same scope get its reasoning and content
- * as they were, others stay, and nobody else's reasoning comes back. What results is bound to a model as bodies are.
+/* Kept reasoning that bodies name: for any body, messages that name a kept answer of the same scope get its original
+ * reasoning and content, others stay, and nobody else's reasoning comes back. The result is bound to a model as bodies
+ * are.
  *
- * An input is: a digit that chooses the protocol, the body. */
+ * An input is: a digit that selects the protocol, the body. */
 #include "body_words.h"
 #include "mutate_json.h"
 #include "vocab_model.h"
@@ -36,7 +37,7 @@ static void set_up(void)
     require(qn_recall_create(N_KEPT + 4, 0, &recall) == QN_OK, "a recall is made");
 }
 
-/* The kept answer that a text is the end of, or N_KEPT. */
+/* The kept answer whose id the text has after its last underscore, or N_KEPT. */
 static size_t kept_of(const json_t *id)
 {
     const char *text = json_string_value(id), *end = text ? strrchr(text, '_') : NULL;
@@ -55,7 +56,7 @@ static bool names(const json_t *message, size_t kept)
     return does;
 }
 
-/* Whether a changed message is an assistant's that names a kept answer, and has it now. */
+/* Whether a changed message is an assistant's that names a kept answer, and now has it. */
 static bool is_restored(const json_t *before, const json_t *after)
 {
     const char *role = json_string_value(json_object_get(before, "role"));
@@ -111,8 +112,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         put("other", ids[i], secret, secret);
     }
     const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols];
-    const qn_origin origin = { .id = "1", .secret = "s" };
-    const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = QN_SAMPLING_INIT };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s" };
+    const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT };
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
     qn_refusal refusal;
     qn_exchange *exchange = qn_exchange_parse(protocol, (const char *)data + 1, size - 1, &limits, &origin, &refusal);

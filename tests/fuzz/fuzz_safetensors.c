@@ -1,6 +1,6 @@
-/* Fuzzing headers of safetensors files: the bytes are the JSON text, but for the first two, which give the size of the data
- * after it. Whatever the header says, what is accepted fills the data without gaps, and its last byte can be read. The seeds are
- * made by tools/fuzz_corpus_convert.py. */
+/* Headers of safetensors files: the bytes are the JSON text, after two bytes that give the size of the data. An
+ * accepted header fills the data without gaps, and its last byte can be read. tools/fuzz_corpus_convert.py makes the
+ * seeds. */
 #include "gguf/safetensors.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
-/* Fuzzing saved sessions: a header, any bytes over and over as what is behind it, and a choice of what is made right of magic,
- * version, model, sizes and checksums, so that every check is reached and passed. What is restored is evaluated and
- * taken back.
- */
+/* Saved sessions: a header, any bytes repeated as the data after it, and a choice of the fields to repair among
+ * magic, version, model, sizes and checksums, so that every check is reached and passed. A restored session is
+ * evaluated and rewound. */
 #include "fuzz.h"
 
 #include "engine/internal.h"
@@ -12,7 +11,7 @@
 
 enum { N_CTX = 200, N_FORMATS = 4, HEADER = sizeof(struct qn_state_header), CHECKSUM = sizeof(uint64_t) };
 
-/* Bits of the input's first two bytes: what is left as the input has it. */
+/* Bits of the input's first two bytes: parts that keep the input's value. */
 enum {
     KEEP_MAGIC = 1,
     KEEP_VERSION = 2,
@@ -24,7 +23,7 @@ enum {
     KEEP_CHECKSUM = 128,
     KEEP_SIZE = 256,
     KEEP_TOKENS = 512,
-    FORMAT_AT = 10, /* and the next bit: which format, where that is made right */
+    FORMAT_AT = 10, /* and the next bit: the format, if that is repaired */
     KEEP_EXTENT = 4096
 };
 
@@ -69,7 +68,7 @@ static size_t right_size(const qn_session *session, qn_extent extent)
            (size_t)session->memory->vtable->serialized_bytes(session->memory, &extent) + CHECKSUM;
 }
 
-/* Makes the extent possible: the open chunk is full or empty where the length is a multiple of 64. */
+/* Makes the extent valid: the open chunk is full or empty if the length is a multiple of 64. */
 static void make_extent(struct qn_state_header *header, bool codes)
 {
     const uint32_t length = header->length % (N_CTX + 1);
@@ -163,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status == QN_OK)
         use(session);
     else if (size >= 2 && data[0] == 0 && data[1] % (1 << (FORMAT_AT - 8)) == 0 && !(data[1] & KEEP_EXTENT >> 8))
-        abort(); /* everything was made right */
+        abort(); /* everything was repaired */
     qn_session_free(session);
     close(fd);
     free(file);

@@ -1,5 +1,5 @@
-/* Fuzzing chat templates: the input's last line is JSON of variables, what is before it the template. Rendering must end
- * within small limits, give valid UTF-8 in contiguous spans, and give it again. */
+/* Chat templates: the input's last line is JSON of variables, the text before it the template. Rendering must end
+ * within small limits, give valid UTF-8 in contiguous spans, and give the same again. */
 #include "base/status.h"
 #include "jinja/jinja.h"
 #include "base/utf8.h"

@@ -1,9 +1,9 @@
-/* src/text/ under arbitrary bytes: for any input, tokens decode to it again (in form C where the tokeniser has that),
- * no text becomes a control token or a structural one unasked, output is whole characters, and stop strings are found as a plain search
- * finds them.
+/* src/text/ with arbitrary bytes: for any input, tokens decode to it again (in form C if the tokeniser normalises), no
+ * text becomes a control or structural token without being asked, output is whole characters, and stop strings are
+ * found where a plain search finds them.
  *
- * An input is: a byte that chooses the check and the pre-tokeniser, a byte from which the cuts of streamed text come, the
- * text. */
+ * An input is: a byte that selects the check and the pre-tokeniser, a byte that determines the cuts of streamed
+ * text, the text. */
 #include "fuzz.h"
 
 #include "chat/chat.h"
@@ -52,11 +52,11 @@ static void set_up(void)
     }
 }
 
-/* Encode and decode; free(). */
+/* Encodes and decodes. free() the result. */
 static char *round_trip(const qn_tokenizer *tok, const char *text, size_t n, bool special, size_t *n_decoded)
 {
     int32_t *tokens;
-    size_t count, capacity = 4 * n + 16; /* form C is at most three times as long in UTF-8 */
+    size_t count, capacity = 4 * n + 16; /* form C has at most three times as many bytes of UTF-8 */
     require(qn_tokenizer_encode(tok, text, n, special, false, &tokens, &count) == QN_OK && tokens, "a text encodes");
     char *decoded = malloc(capacity);
     require(decoded, "memory");
@@ -144,7 +144,7 @@ static void check_vocabulary(size_t which, const char *text, size_t n)
     free(words);
 }
 
-/* Where the next piece of a stream ends. */
+/* The end of the next piece of a stream. */
 static size_t cut(size_t at, size_t n, uint8_t cuts)
 {
     const size_t step = 1 + (cuts + at * 7) % (1 + cuts % 11u);

@@ -1,7 +1,7 @@
-/* Vocabularies of hostile files: a small one is edited (gguf_edits.h), loaded, and used. Tokens of any text are in the vocabulary and
- * decode to no more than the text; a template that loads renders a conversation or says why not.
+/* Vocabularies of hostile files: a small one is edited (gguf_edits.h), loaded, and used. Tokens of any text are in the
+ * vocabulary and decode to no more than the text; a template that loads renders a conversation or reports why not.
  *
- * An input is: a byte that chooses the vocabulary, edits up to a byte 0xff and two zeros, text. */
+ * An input is: a byte that selects the vocabulary, edits up to a byte 0xff and two zeros, text. */
 #include "gguf_edits.h"
 
 #include "chat/chat.h"
@@ -60,7 +60,8 @@ static void use_text(const qn_tokenizer *tok, const char *text, size_t n, bool s
         (void)qn_tokenizer_is_eog(tok, tokens[i]);
     }
     require(read <= 0xff, "pieces can be read");
-    require(count <= 3 * n + 1, "there is a token for each byte at most"); /* form C: at most three times as long */
+    /* form C: at most three times as many bytes */
+    require(count <= 3 * n + 1, "there is a token for each byte at most");
     free(tokens);
 }
 

@@ -1,8 +1,8 @@
-/* GGUF files for fuzzing: a sound one, and edits that an input describes. So inputs are small, get past the reader, and reach what
- * uses the values.
+/* GGUF files for fuzzing: a sound one, and edits that an input describes. So inputs are small, pass the reader, and
+ * reach the code that uses the values.
  *
- * An edit is a byte that says what it does and to which key, tensor or byte, and operands. Whatever the input, the result is written
- * as a file; it is sound unless an edit makes it otherwise. */
+ * An edit is a byte for its kind and the key, tensor or byte to change, and operands. Whatever the input, the result
+ * is written as a file; it is sound unless an edit says otherwise. */
 #ifndef QN_TESTS_GGUF_EDITS_H
 #define QN_TESTS_GGUF_EDITS_H
 
@@ -37,16 +37,16 @@ static inline void blob_set(struct blob *b, const void *data, size_t n)
 enum { EDIT_MAX_KEYS = 96, EDIT_MAX_TENSORS = 96, EDIT_MAX_EDITS = 40, EDIT_MAX_DATA = 1 << 20, EDIT_MAX_ELEMENTS = 4096 };
 
 struct edited_key {
-    struct blob name, value; /* the value as it is in the file, behind its type */
+    struct blob name, value; /* the value as in the file, after its type */
     uint32_t type, element_type;
-    uint64_t count; /* of an array, as behind it are that many elements unless an edit says otherwise */
+    uint64_t count; /* of an array; the actual number of elements unless an edit changes it */
 };
 
 struct edited_tensor {
     struct blob name, data;
     uint32_t type, n_dims;
     uint64_t dims[QN_GGUF_MAX_DIMS];
-    uint64_t offset; /* unless they are laid out anew */
+    uint64_t offset; /* unless the data is laid out again */
 };
 
 struct edited_file {
@@ -54,7 +54,7 @@ struct edited_file {
     struct edited_tensor tensors[EDIT_MAX_TENSORS];
     size_t n_keys, n_tensors;
     struct blob data; /* of all tensors, at their offsets */
-    struct blob file; /* what was written */
+    struct blob file; /* the result */
 };
 
 /* ---- Reading a sound file ---- */
@@ -114,7 +114,7 @@ static inline void edited_free(struct edited_file *e)
 
 /* ---- Values ---- */
 
-/* The bytes of a scalar, 0 for those that have no size. */
+/* The size of a scalar; 0 for types without a fixed size. */
 static inline size_t scalar_bytes(uint32_t type)
 {
     static const uint8_t bytes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
@@ -164,7 +164,7 @@ static inline void add_scalar(struct input *in, uint32_t type, struct blob *out)
     blob_add(out, &bits, scalar_bytes(type));
 }
 
-/* Names and values that the code looks for. Those that begin with a point belong to an architecture. */
+/* Names and values that the code looks for. Those that begin with a point are appended to an architecture. */
 static const char *const edit_words[] = { "llama",
                                           "qwen2",
                                           "qwen3",
@@ -293,7 +293,7 @@ static inline void add_string(struct blob *to, const struct blob *text)
     blob_add(to, text->data, text->n);
 }
 
-/* Where element i of an array begins, or its end. */
+/* The offset of element i of an array, or its end. */
 static inline size_t element_at(const struct edited_key *k, uint64_t i)
 {
     size_t at = 0;
@@ -329,7 +329,7 @@ static inline void edit_element(const struct edited_file *e, struct edited_key *
     k->value = value;
 }
 
-/* The first n elements, over and over until there are so many. */
+/* Changes the number of elements, repeating the first n. */
 static inline void edit_count(struct edited_key *k, struct input *in)
 {
     const uint64_t n = take_number(in, 2) % (k->count + 1), count = take_number(in, 2) % EDIT_MAX_ELEMENTS;
@@ -361,7 +361,7 @@ static inline void swap_elements(struct edited_key *k, struct input *in)
     k->value = value;
 }
 
-/* A new value of the key's type. */
+/* Gives a key a new value of its type. */
 static inline void edit_value(const struct edited_file *e, struct edited_key *k, struct input *in)
 {
     struct blob text = { 0 };
@@ -403,7 +403,7 @@ static inline void remove_key(struct edited_file *e, size_t i)
 {
     const struct edited_key removed = e->keys[i];
     memmove(&e->keys[i], &e->keys[i + 1], (e->n_keys - i - 1) * sizeof *e->keys);
-    e->keys[--e->n_keys] = removed; /* its memory serves the next one */
+    e->keys[--e->n_keys] = removed; /* its memory is reused for the next one */
 }
 
 /* ---- Edits of tensors ---- */
@@ -419,7 +419,7 @@ static inline uint32_t take_type(struct input *in)
     return which < 128 ? (uint32_t)known[which % n].type : which < 250 ? which % 64u : (uint32_t)take_number(in, 4);
 }
 
-/* A dimension of a tensor becomes another one, everywhere, and where integers have the same value. */
+/* Changes a dimension of a tensor everywhere, and integers with the same value. */
 static inline void replace_dim(struct edited_file *e, const struct edited_tensor *t, struct input *in)
 {
     const uint64_t from = t->dims[take_byte(in) % QN_GGUF_MAX_DIMS], to = take_integer(in);
@@ -456,7 +456,7 @@ static inline void edit_tensor(struct edited_file *e, struct edited_tensor *t, s
     }
 }
 
-/* Another tensor, as the one before it, under a name. */
+/* Adds a tensor like an existing one, under another name. */
 static inline void new_tensor(struct edited_file *e, size_t i, struct input *in)
 {
     if (e->n_tensors == EDIT_MAX_TENSORS)
@@ -472,7 +472,7 @@ static inline void new_tensor(struct edited_file *e, size_t i, struct input *in)
 
 /* ---- Writing ---- */
 
-/* Bytes of a tensor where type and dimensions are such as a sound file has, else 0. */
+/* The size of a tensor if its type and dimensions are possible in a sound file, else 0. */
 static inline size_t tensor_bytes(const struct edited_tensor *t)
 {
     size_t n_types, bytes;
@@ -487,7 +487,7 @@ static inline size_t tensor_bytes(const struct edited_tensor *t)
     return type && weights % type->block_weights == 0 && qn_row_bytes(type, weights, &bytes) ? bytes : 0;
 }
 
-/* Puts tensors one behind another, with as many bytes as they need: their own over and over, or zeros. */
+/* Lays the tensors out one after another, each with the bytes that it needs: its own repeated, or zeros. */
 static inline void lay_out(struct edited_file *e, bool zeros)
 {
     static const uint8_t nothing[4096];
@@ -538,7 +538,7 @@ static inline void edited_write(struct edited_file *e)
     blob_add(f, e->data.data, e->data.n);
 }
 
-/* ---- All of it ---- */
+/* ---- Applying edits ---- */
 
 static inline void edit_once(struct edited_file *e, struct input *in)
 {
@@ -569,8 +569,8 @@ static inline void edit_once(struct edited_file *e, struct input *in)
         remove_key(e, which % e->n_keys);
 }
 
-/* edited_apply - the edits of an input, then the file in e->file. The first byte says whether tensors are laid out anew, what of,
- * and whether bytes of the file are changed behind the edits or it is cut. */
+/* edited_apply - applies the edits of an input and writes the file to e->file. The first byte says whether and with
+ * what data tensors are laid out again, and whether the file is changed or cut after the edits. */
 static inline void edited_apply(struct edited_file *e, struct input *in)
 {
     const uint8_t how = take_byte(in);

@@ -1,5 +1,5 @@
-/* A server on loopback whose answers an input writes: for clients that read them. A thread answers one connection after another, each
- * with one answer, and closes it. */
+/* A server on loopback whose answers come from an input, for clients that read them. A thread accepts one connection
+ * after another, sends each one answer, and closes it. */
 #ifndef QN_TESTS_HOSTILE_SERVER_H
 #define QN_TESTS_HOSTILE_SERVER_H
 
@@ -20,14 +20,14 @@ struct answer {
 };
 
 struct hostile_server {
-    /* Makes the answer to a request of an item of the script, which may be empty. */
+    /* Makes the answer to a request from an item of the script, which may be empty. */
     void (*make)(const char *request, const uint8_t *item, size_t n, struct answer *answer);
     int fd;
     char url[64];
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     const uint8_t *script;
     size_t size, at;
-    char request[HOSTILE_MAX_REQUEST + 1]; /* the thread's, as the next */
+    char request[HOSTILE_MAX_REQUEST + 1]; /* used by the thread only, as the next field */
     char text[HOSTILE_MAX_ANSWER];
 };
 
@@ -44,7 +44,7 @@ static inline void answer_text(struct answer *answer, const char *text)
     answer_add(answer, text, strlen(text));
 }
 
-/* Status, headers and a body whose length is said. */
+/* Answers with a status, headers and a body of known length. */
 static inline void answer_body(struct answer *answer, const char *status, const char *type, const void *body, size_t n)
 {
     char head[300];
@@ -53,7 +53,7 @@ static inline void answer_body(struct answer *answer, const char *status, const 
     answer_add(answer, body, n);
 }
 
-/* The same in chunks of `step` bytes. */
+/* The same, in chunks of `step` bytes. */
 static inline void answer_chunked(struct answer *answer, const char *status, const char *type, const uint8_t *body, size_t n,
                                   size_t step)
 {
@@ -70,7 +70,7 @@ static inline void answer_chunked(struct answer *answer, const char *status, con
     answer_text(answer, "0\r\n\r\n");
 }
 
-/* The whole request; it is terminated. False: the client went away. */
+/* Reads the whole request, terminated. False: the client has closed the connection. */
 static inline bool hostile_read(struct hostile_server *s, int fd)
 {
     size_t n = 0, need = SIZE_MAX;
@@ -135,14 +135,14 @@ static inline struct hostile_server *hostile_start(void (*make)(const char *, co
                 !getsockname(s->fd, (struct sockaddr *)&address, &length),
             "it listens");
     snprintf(s->url, sizeof s->url, "http://127.0.0.1:%u", (unsigned)ntohs(address.sin_port));
-    sigfillset(&all); /* libFuzzer has an alarm */
+    sigfillset(&all); /* libFuzzer uses SIGALRM */
     require(!pthread_sigmask(SIG_SETMASK, &all, &before) && !pthread_create(&thread, NULL, hostile_run, s) &&
                 !pthread_detach(thread) && !pthread_sigmask(SIG_SETMASK, &before, NULL),
             "it runs");
     return s;
 }
 
-/* The items of a script answer one request after another, over and over. */
+/* The items of a script answer the requests in turn, repeatedly. */
 static inline void hostile_script(struct hostile_server *s, const uint8_t *data, size_t size)
 {
     pthread_mutex_lock(&s->lock);

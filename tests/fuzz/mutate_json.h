@@ -1,8 +1,9 @@
-/* Mutations of JSON as a tree, by Jansson: values and keys are replaced, copied, moved, nested and repeated, so that inputs stay JSON and
- * reach what reads their fields. One mutation in eight, and all of what is no JSON, is of bytes.
+/* Mutations of JSON as a tree, by Jansson: values and keys are replaced, copied, moved, nested and repeated, so that
+ * inputs stay JSON and reach the code that reads their fields. One mutation in eight, and any input that is not JSON,
+ * is mutated as bytes.
  *
- * A target defines json_words, keys and texts that the code looks for with NULL at the end, before it includes this, and calls
- * mutate_json from its LLVMFuzzerCustomMutator. */
+ * Before it includes this, a target defines json_words: keys and texts that the code looks for, with NULL at the
+ * end. It calls mutate_json from its LLVMFuzzerCustomMutator. */
 #ifndef QN_TESTS_MUTATE_JSON_H
 #define QN_TESTS_MUTATE_JSON_H
 
@@ -58,7 +59,7 @@ static inline struct json_node *any_node(struct json_mutation *m)
     return &m->nodes[draw(m, m->n_nodes)];
 }
 
-/* Takes `value`. */
+/* Replaces a node's value; owns `value`. */
 static inline void put_node(struct json_mutation *m, const struct json_node *node, json_t *value)
 {
     if (!value)
@@ -116,7 +117,7 @@ static inline json_t *new_string(struct json_mutation *m)
     };
     if (draw(m, 3) == 0)
         return json_string(any_word(m));
-    if (draw(m, 4) == 0) { /* one that is long */
+    if (draw(m, 4) == 0) { /* a long one */
         char *text = malloc(20000);
         const size_t n = draw(m, draw(m, 2) ? 300 : 20000);
         require(text, "memory");
@@ -141,7 +142,7 @@ static inline json_t *new_value(struct json_mutation *m)
     }
 }
 
-/* The bytes of a string, mutated. NULL: they are no text. */
+/* A string with its bytes mutated; NULL if they are not text. */
 static inline json_t *mutated_string(const json_t *value)
 {
     char text[JSON_MAX_STRING + 1];
@@ -163,7 +164,7 @@ static inline json_t *changed_value(struct json_mutation *m, const json_t *value
     }
     if (json_is_real(value) && draw(m, 2)) {
         const double n = json_real_value(value), changes[] = { -n, n / 2, n * 1000, n * 1e150, 1 / (n != 0 ? n : 1), n + 0.5 };
-        return json_real(changes[draw(m, 6)]); /* NULL, if it is no number */
+        return json_real(changes[draw(m, 6)]); /* NULL if it is not a number */
     }
     return draw(m, 4) ? new_number(m) : new_value(m);
 }
@@ -178,7 +179,7 @@ static inline void remove_node(const struct json_node *node)
         json_array_remove(node->parent, node->index);
 }
 
-/* In an array: copies of an element; in an object: keys of one value. */
+/* In an array: copies an element; in an object: adds keys with one value. */
 static inline void repeat_node(struct json_mutation *m, const struct json_node *node)
 {
     const size_t n = draw(m, 16) ? 1 + draw(m, 3) : 1 + draw(m, 600);
@@ -246,8 +247,8 @@ static inline void mutate_tree(struct json_mutation *m)
     }
 }
 
-/* mutate_json - mutate the bytes from `begin` to `end` of an input of [size] as JSON; what is behind them follows the result. Returns
- * the new size. */
+/* mutate_json - mutates the bytes from `begin` to `end` of an input of [size] as JSON; the bytes after them follow
+ * the result. Returns the new size. */
 static inline size_t mutate_json(uint8_t *data, size_t size, size_t max_size, size_t begin, size_t end, unsigned int seed)
 {
     struct json_mutation *m = calloc(1, sizeof *m);

@@ -1,4 +1,5 @@
-/* A model that is a vocabulary and a chat template with reasoning and tool calls: enough to read bodies and conversations. */
+/* A model with a vocabulary and a chat template with reasoning and tool calls: enough to read bodies and
+ * conversations. */
 #ifndef QN_TESTS_VOCAB_MODEL_H
 #define QN_TESTS_VOCAB_MODEL_H
 
@@ -11,7 +12,8 @@
 #define VOCAB_TEMPLATE                                                                                                         \
     "{% if tools %}{{ tools|tojson }}\n{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in "            \
     "m.tool_calls %}\n<tool_call>\n{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + "                            \
-    "c.function.arguments|tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% "      \
+    "c.function.arguments|tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: "         \
+    "{% "                                                                                                                      \
     "if enable_thinking %}<think>\n{% endif %}{% endif %}"
 
 static inline qn_model *load_vocab_model(void)

@@ -138,8 +138,9 @@ struct timed {
 static void timed_run(void *context)
 {
     const struct timed *t = context;
-    qn_matmul_rows(t->kernels, &t->p->weights, &t->p->acts, t->p->n_tokens, 0, t->p->weights.n_rows, false, t->out,
-                   t->p->weights.n_rows, t->scratch);
+    const qn_packed_matrix weights = { .stored = t->p->weights };
+    qn_matmul_rows(t->kernels, &weights, &t->p->acts, t->p->n_tokens, 0, weights.stored.n_rows, false, t->out,
+                   weights.stored.n_rows, t->scratch);
 }
 
 static void bench_type(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels, size_t n_rows, size_t n_tokens)

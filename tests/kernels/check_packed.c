@@ -17,14 +17,14 @@ static const qn_packed_kernel *kernel_of(const qn_cpu_level *level, const qn_typ
 
 /* A packed copy of the problem's matrix. */
 struct packed {
-    qn_matrix weights;
+    qn_packed_matrix weights;
     qn_guarded memory;
 };
 
 static struct packed pack(const qn_problem *p, qn_packing packing)
 {
     const size_t n_panels = p->weights.n_rows / QN_PANEL_ROWS, middle = qn_random_below(n_panels + 1);
-    struct packed packed = { .weights = p->weights,
+    struct packed packed = { .weights = { .stored = p->weights },
                              .memory = qn_guarded_new(n_panels * QN_PANEL_ROWS * p->weights.row_bytes, 0) };
     packed.weights.packed = packed.memory.data;
     qn_matmul_pack(&p->weights, packing, middle, n_panels, packed.memory.data); /* two ranges, as for two threads */
@@ -35,19 +35,19 @@ static struct packed pack(const qn_problem *p, qn_packing packing)
 
 static void expect_round_trip(const struct packed *packed, qn_packing packing)
 {
-    const size_t panel_bytes = QN_PANEL_ROWS * packed->weights.row_bytes;
-    for (size_t panel = 0; panel < packed->weights.n_rows / QN_PANEL_ROWS; panel++) {
+    const size_t panel_bytes = QN_PANEL_ROWS * packed->weights.stored.row_bytes;
+    for (size_t panel = 0; panel < packed->weights.stored.n_rows / QN_PANEL_ROWS; panel++) {
         qn_guarded rows = qn_guarded_new(panel_bytes, 0);
         qn_matmul_unpack(&packed->weights, packing, panel, rows.data);
         qn_expect(qn_guarded_ok(&rows), "bytes outside the unpacked rows were written");
-        qn_expect(!memcmp(rows.data, packed->weights.data + panel * panel_bytes, panel_bytes),
+        qn_expect(!memcmp(rows.data, packed->weights.stored.data + panel * panel_bytes, panel_bytes),
                   "panel %zu is not unpacked as it was", panel);
         qn_guarded_free(&rows);
     }
 }
 
 /* Activations quantised by the tested kernels, in the layouts that they require and no others, over poisoned buffers. */
-static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weights, const qn_matmul_kernels *kernels)
+static void acts_new(qn_acts *acts, const qn_problem *p, const qn_packed_matrix *weights, const qn_matmul_kernels *kernels)
 {
     const size_t n_cols = p->weights.n_cols;
     qn_assert_ok(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights), p->acts.hilo));
@@ -69,15 +69,15 @@ static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weight
 }
 
 /* The matmul of a packed matrix into out [n_tokens][stride], split into up to three ranges of rows. */
-static void run_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+static void run_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts, size_t n_tokens,
                        bool accumulate, float *out, size_t stride)
 {
-    const size_t n_panels = weights->n_rows / QN_PANEL_ROWS;
-    qn_guarded scratch = qn_guarded_new(qn_matmul_scratch(kernels, weights->n_cols), 0);
-    for (size_t begin = 0, end; begin < weights->n_rows; begin = end) {
+    const size_t n_panels = weights->stored.n_rows / QN_PANEL_ROWS;
+    qn_guarded scratch = qn_guarded_new(qn_matmul_scratch(kernels, weights->stored.n_cols), 0);
+    for (size_t begin = 0, end; begin < weights->stored.n_rows; begin = end) {
         const size_t n_panels_in_call = 1 + qn_random_below(n_panels + 1); /* beyond the last: all remaining rows */
-        end = begin + n_panels_in_call * QN_PANEL_ROWS < weights->n_rows ? begin + n_panels_in_call * QN_PANEL_ROWS
-                                                                         : weights->n_rows;
+        end = begin + n_panels_in_call * QN_PANEL_ROWS < weights->stored.n_rows ? begin + n_panels_in_call * QN_PANEL_ROWS
+                                                                                : weights->stored.n_rows;
         qn_matmul_rows(kernels, weights, acts, n_tokens, begin, end, accumulate, out, stride, scratch.data);
     }
     qn_expect(qn_guarded_ok(&scratch), "bytes outside the scratch were written");
@@ -218,7 +218,7 @@ static void check_not_finite(const qn_type_info *type, const qn_cpu_level *level
 
 struct timed {
     const qn_matmul_kernels *kernels;
-    const qn_matrix *weights;
+    const qn_packed_matrix *weights;
     const qn_acts *acts;
     size_t n_tokens;
     float *out;
@@ -228,12 +228,12 @@ struct timed {
 static void timed_rows(void *context)
 {
     const struct timed *t = context;
-    qn_matmul_rows(t->kernels, t->weights, t->acts, t->n_tokens, 0, t->weights->n_rows, false, t->out, t->weights->n_rows,
-                   t->scratch);
+    qn_matmul_rows(t->kernels, t->weights, t->acts, t->n_tokens, 0, t->weights->stored.n_rows, false, t->out,
+                   t->weights->stored.n_rows, t->scratch);
 }
 
 struct timed_pack {
-    const qn_matrix *weights;
+    const qn_packed_matrix *weights;
     qn_packing packing;
     uint8_t *packed, *rows;
 };
@@ -241,13 +241,13 @@ struct timed_pack {
 static void timed_pack(void *context)
 {
     const struct timed_pack *t = context;
-    qn_matmul_pack(t->weights, t->packing, 0, t->weights->n_rows / QN_PANEL_ROWS, t->packed);
+    qn_matmul_pack(&t->weights->stored, t->packing, 0, t->weights->stored.n_rows / QN_PANEL_ROWS, t->packed);
 }
 
 static void timed_unpack(void *context)
 {
     const struct timed_pack *t = context;
-    for (size_t panel = 0; panel < t->weights->n_rows / QN_PANEL_ROWS; panel++)
+    for (size_t panel = 0; panel < t->weights->stored.n_rows / QN_PANEL_ROWS; panel++)
         qn_matmul_unpack(t->weights, t->packing, panel, t->rows);
 }
 
@@ -260,8 +260,9 @@ static void bench_matmul(const qn_type_info *type, const qn_cpu_level *level, si
     const qn_packed_kernel *kernel = kernel_of(level, type, &kernels);
     qn_problem_new(&p, type, n_rows, COLS, n_tokens, false);
     struct packed packed = pack(&p, kernel->packing);
+    const qn_packed_matrix stored = { .stored = p.weights };
     for (int i = 0; i < 2; i++) {
-        const qn_matrix *weights = i ? &packed.weights : &p.weights;
+        const qn_packed_matrix *weights = i ? &packed.weights : &stored;
         struct timed timed = { .kernels = &kernels, .weights = weights, .n_tokens = n_tokens };
         qn_acts acts;
         char shape[64];

@@ -1,7 +1,7 @@
 /* The device under test: guarded memory, launches that end the program on failure, timing. */
 #include "cuda.h"
 
-#include "device/cuda/read_rate.h"
+#include "cuda/executor/read_rate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

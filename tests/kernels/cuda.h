@@ -7,7 +7,7 @@
 #define QN_CHECK_CUDA_H
 
 #include "check.h"
-#include "device/cuda/cuda.h"
+#include "cuda/runtime/runtime.h"
 
 /* qn_check_cuda_open - open the device for this run. False, with one line on standard error, if it is not available. */
 bool qn_check_cuda_open(int ordinal);

@@ -4,7 +4,7 @@
 
 #include "cuda.h"
 #include "kernels/aura/aura.h"
-#include "kernels/aura/aura_cuda.h"
+#include "cuda/kernels/aura/aura.h"
 
 typedef struct qn_gpu_arrays {
     qn_gpu_guarded at[40];

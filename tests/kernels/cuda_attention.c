@@ -4,9 +4,9 @@
 #include "cuda_attention_rows.h"
 
 #include "base/f16.h"
-#include "kernels/attention/attention_cuda.h"
+#include "cuda/kernels/attention/attention.h"
 #include "kernels/kernels.h"
-#include "kernels/rope/rope_cuda.h"
+#include "cuda/kernels/rope/rope.h"
 
 #include <math.h>
 #include <stdio.h>

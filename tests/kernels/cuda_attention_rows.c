@@ -5,8 +5,8 @@
 #include "cuda_arrays.h"
 
 #include "base/f16.h"
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/rope/rope_cuda.h"
+#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/rope/rope.h"
 
 #include <math.h>
 #include <stdio.h>

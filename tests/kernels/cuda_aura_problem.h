@@ -4,7 +4,7 @@
 #define QN_CHECK_CUDA_AURA_PROBLEM_H
 
 #include "cuda_arrays.h"
-#include "kernels/aura/aura_attention_cuda.h"
+#include "cuda/kernels/aura/aura_attention.h"
 #include "quern/kernels.h"
 
 typedef struct qn_aura_ops_shape {

@@ -7,7 +7,7 @@
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "cuda/kernels/deltanet/deltanet.h"
 #include "quern/kernels.h"
 
 #include <math.h>

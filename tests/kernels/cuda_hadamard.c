@@ -3,7 +3,7 @@
 #include "cuda.h"
 
 #include "kernels/hadamard/hadamard.h"
-#include "kernels/hadamard/hadamard_cuda.h"
+#include "cuda/kernels/hadamard/hadamard.h"
 
 #include <stdio.h>
 #include <stdlib.h>

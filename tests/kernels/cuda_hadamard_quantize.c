@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "problem.h"
 #include "kernels/hadamard/hadamard.h"
-#include "kernels/matmul/hadamard_quantize_cuda.h"
+#include "cuda/kernels/matmul/hadamard_quantize.h"
 
 #include <math.h>
 #include <stdio.h>

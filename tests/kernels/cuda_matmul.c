@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "problem.h"
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/matmul/matmul_cuda.h"
+#include "cuda/kernels/matmul/matmul.h"
 #include "kernels/norm/norm.h"
 
 #include <math.h>

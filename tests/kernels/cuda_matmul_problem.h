@@ -3,7 +3,7 @@
 #define QN_CHECK_CUDA_MATMUL_PROBLEM_H
 
 #include "cuda.h"
-#include "kernels/matmul/matmul_cuda.h"
+#include "cuda/kernels/matmul/matmul.h"
 
 /* Buffers for tokens in one layout. */
 struct gpu_acts {

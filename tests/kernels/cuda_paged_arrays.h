@@ -3,7 +3,7 @@
 #define QN_CHECK_CUDA_PAGED_ARRAYS_H
 
 #include "cuda.h"
-#include "kernels/kv_cuda.h"
+#include "cuda/kernels/kv.h"
 #include "quern/cuda.h"
 
 enum { QN_PAGED_ARRAYS = 4 };

@@ -5,7 +5,7 @@
 #include "cuda_pages.h"
 
 #include "base/f16.h"
-#include "kernels/rope/rope_cuda.h"
+#include "cuda/kernels/rope/rope.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The device's measured limits, of which other benchmarks print their rate as a percentage. No results are checked. */
 #include "cuda.h"
 
-#include "kernels/peak/peak_cuda.h"
+#include "cuda/kernels/peak/peak.h"
 
 #include <pthread.h>
 #include <stdlib.h>

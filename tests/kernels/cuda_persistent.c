@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 #include "problem.h"
-#include "kernels/persistent/persistent_cuda.h"
+#include "cuda/kernels/persistent/persistent.h"
 
 #include <math.h>
 #include <stdio.h>

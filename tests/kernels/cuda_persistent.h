@@ -4,7 +4,7 @@
 #define QN_CHECK_CUDA_PERSISTENT_H
 
 #include "cuda.h"
-#include "kernels/persistent/persistent_cuda.h"
+#include "cuda/kernels/persistent/persistent.h"
 
 /* qn_persistent_device - properties of the device under test. */
 qn_persistent_gpu qn_persistent_device(void);

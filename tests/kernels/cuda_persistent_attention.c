@@ -7,7 +7,7 @@
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "kernels/persistent/persistent_cuda.h"
+#include "cuda/kernels/persistent/persistent.h"
 #include "kernels/rope/rope.h"
 
 #include <math.h>

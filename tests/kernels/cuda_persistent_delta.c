@@ -6,9 +6,9 @@
 
 #include "base/f16.h"
 #include "problem.h"
-#include "kernels/persistent/persistent_cuda.h"
+#include "cuda/kernels/persistent/persistent.h"
 #include "kernels/deltanet/deltanet.h"
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "cuda/kernels/deltanet/deltanet.h"
 #include "kernels/hadamard/hadamard.h"
 #include "quern/kernels.h"
 

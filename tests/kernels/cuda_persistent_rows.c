@@ -8,7 +8,7 @@
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "cuda/kernels/deltanet/deltanet.h"
 #include "kernels/rope/rope.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "base/f16.h"
 #include "kernels/kernels.h"
 #include "kernels/rope/rope.h"
-#include "kernels/rope/rope_cuda.h"
+#include "cuda/kernels/rope/rope.h"
 
 #include <math.h>
 #include <stdlib.h>

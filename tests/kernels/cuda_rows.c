@@ -4,8 +4,8 @@
 
 #include "base/memory.h"
 #include "problem.h"
-#include "kernels/elementwise/elementwise_cuda.h"
-#include "kernels/norm/norm_cuda.h"
+#include "cuda/kernels/elementwise/elementwise.h"
+#include "cuda/kernels/norm/norm.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
 #include "base/f16.h"
 #include "problem.h"
 #include "kernels/hadamard/hadamard.h"
-#include "kernels/matmul/embed_cuda.h"
-#include "kernels/sample/sample_cuda.h"
+#include "cuda/kernels/matmul/embed.h"
+#include "cuda/kernels/sample/sample.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* Recurrent states between f32 and the two planes of the engine (kernels/deltanet/state_planes_cuda.h), in place: both take
+/* Recurrent states between f32 and the two planes of the engine (cuda/kernels/deltanet/state_planes.h), in place: both take
  * the same bytes. */
 #ifndef QN_CHECK_CUDA_STATES_H
 #define QN_CHECK_CUDA_STATES_H
 
 #include "check.h"
 
-#include "kernels/deltanet/state_planes_cuda.h"
+#include "cuda/kernels/deltanet/state_planes.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -66,8 +66,9 @@ void qn_problem_free(qn_problem *p)
 void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_t begin, size_t end, bool accumulate,
                     float *out)
 {
+    const qn_packed_matrix weights = { .stored = p->weights };
     void *scratch;
     qn_assert_ok(qn_alloc(&scratch, qn_matmul_scratch(kernels, p->weights.n_cols), 1, "scratch"));
-    qn_matmul_rows(kernels, &p->weights, &p->acts, p->n_tokens, begin, end, accumulate, out, p->weights.n_rows, scratch);
+    qn_matmul_rows(kernels, &weights, &p->acts, p->n_tokens, begin, end, accumulate, out, p->weights.n_rows, scratch);
     qn_free(scratch);
 }

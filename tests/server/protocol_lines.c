@@ -114,7 +114,7 @@ static json_t *answer(const json_t *line, const qn_served *served_by_default, qn
     const qn_served *served = &own;
     const json_t *body = json_object_get(line, "body");
     const qn_protocol *protocol = qn_protocol_find(json_string_value(json_object_get(line, "path")));
-    const qn_origin origin = { .id = "0123", .secret = "secret", .created = 1700000000, .seed = 1 };
+    const qn_exchange_origin origin = { .id = "0123", .secret = "secret", .created = 1700000000, .seed = 1 };
     const qn_protocol_limits limits = { .depth = limit(line, "depth"),
                                         .messages = limit(line, "messages"),
                                         .tools = limit(line, "tools"),

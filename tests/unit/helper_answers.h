@@ -1,4 +1,5 @@
-/* Answers of unit tests: events that the test makes up, given to one exchange, and what it appends. */
+/* Answers of unit tests: passes events that the test makes up to an exchange, and collects the bytes that it
+ * appends. */
 #ifndef QN_TESTS_HELPER_ANSWERS_H
 #define QN_TESTS_HELPER_ANSWERS_H
 

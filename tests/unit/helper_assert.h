@@ -1,5 +1,5 @@
-/* Assertions of the unit tests: cmocka's, which also print the case of a loop that failed, and those of statuses and error
- * texts. Every unit test includes this header in place of cmocka.h. */
+/* Assertions of the unit tests: those of cmocka, which also print the failed case of a loop, and assertions on
+ * statuses and error texts. Every unit test includes this header instead of cmocka.h. */
 #ifndef QN_TESTS_HELPER_ASSERT_H
 #define QN_TESTS_HELPER_ASSERT_H
 
@@ -20,9 +20,9 @@
 /* assert_text - fails unless the error text contains `part`. */
 #define assert_text(part) labelled_text(part, __FILE__, __LINE__)
 
-/* label - name the case under test, printf arguments, until the end of the enclosing block: label("%zu threads", n). Labels
- * of nested blocks add up to one line, which a failed assertion of this thread prints first. No label is current around
- * skip(). */
+/* label - names the case under test, with printf arguments, until the end of the enclosing block: label("%zu
+ * threads", n). Labels of nested blocks form one line, which a failed assertion of this thread prints first. No
+ * label may be current around skip(). */
 #define label(...) LABEL_OF_LINE(__LINE__, __VA_ARGS__)
 #define LABEL_OF_LINE(line, ...) LABEL_VARIABLE(line, __VA_ARGS__)
 #define LABEL_VARIABLE(line, ...)                                                                                              \
@@ -31,7 +31,7 @@
 size_t label_begin(const char *format, ...) QN_PRINTF(1, 2);
 void label_end(const size_t *length);
 
-/* label_failed - print the current label, and clear it: a failed assertion leaves the test without the ends of blocks. */
+/* label_failed - prints and clears the current label: after a failed assertion the ends of blocks are not reached. */
 void label_failed(void);
 
 void labelled_ok(qn_status status, const char *expression, const char *file, int line);

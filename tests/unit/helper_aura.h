@@ -63,7 +63,7 @@ static inline qn_aura_codec *new_codec(size_t dim, unsigned bits)
     return codec;
 }
 
-/* A cache with random rows in its first n_keys positions, and these rows as decoded from it, [n_kv_heads, n_keys, dim].
+/* A cache with random rows in its first n_keys positions, and the rows decoded from it, [n_kv_heads, n_keys, dim].
  * All bits of later positions are 1: NaN as scales. */
 typedef struct aura_case {
     qn_aura_cache cache;
@@ -119,7 +119,7 @@ static inline void free_case(aura_case *c)
     free(c->values);
 }
 
-/* One query over keys [from, to) of decoded rows, in double. `sink` is NaN if there is none. */
+/* The attention of one query over keys [from, to) of decoded rows, in double. `sink` is NaN if there is none. */
 static inline void attend_float64(const float *query, const float *keys, const float *values, size_t from, size_t to,
                                   size_t dim, double scale, double sink, double *out)
 {

@@ -1,4 +1,4 @@
-/* Checkpoints that a test converts: the golden ones (tests/golden/README.md), and copies of them that it changes. */
+/* Checkpoints to convert: the golden ones (tests/golden/README.md), and copies that a test changes. */
 #ifndef QN_TESTS_HELPER_CHECKPOINT_H
 #define QN_TESTS_HELPER_CHECKPOINT_H
 
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static char work[] = "/tmp/quern-test-convert-XXXXXX";
-static char out[4096], copy[4096]; /* a GGUF file, and a checkpoint that a test changes */
+static char out[4096], copy[4096]; /* the GGUF file, and the changed checkpoint */
 static char log_text[4096];
 
 static inline void checkpoint_path(const char *name, char to[4096])
@@ -108,7 +108,7 @@ static inline void edit(const char *file, const char *before, const char *after)
     free(text);
 }
 
-/* Removes the white space between the tokens of a JSON file of the copy, as edits of it expect. */
+/* Removes white space between the tokens of a JSON file of the copy, which `edit` expects. */
 static inline void compact_json(const char *file)
 {
     char path[8192];

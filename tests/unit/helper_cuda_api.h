@@ -4,7 +4,7 @@
 
 #include "helper_cuda.h"
 
-#include "device/cuda/api.h"
+#include "cuda/api/api.h"
 
 /* The fake driver takes any data with an ELF header for a module. */
 static const uint8_t fake_image[128] = { 0x7f, 'E', 'L', 'F' };
@@ -17,13 +17,13 @@ static qn_gpu_code fake_code = { .compiler = "nvcc of the test" };
 static const qn_cuda_tools fake_tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &fake_code };
 static char fake_contexts[] = "aab"; /* two of the first device, one of the second */
 
-static qn_cu_context context(size_t i)
+static inline qn_cu_context context(size_t i)
 {
     return (qn_cu_context)(void *)&fake_contexts[i];
 }
 
 /* A handle with these cubins; the first context is current. */
-static qn_cuda_kernels *open_fake_kernels(const qn_gpu_cubin *cubins, size_t n)
+static inline qn_cuda_kernels *open_fake_kernels(const qn_gpu_cubin *cubins, size_t n)
 {
     qn_cuda_kernels *kernels;
     fake_code.cubins = cubins;
@@ -35,24 +35,24 @@ static qn_cuda_kernels *open_fake_kernels(const qn_gpu_cubin *cubins, size_t n)
     return kernels;
 }
 
-static void *address(size_t at)
+static inline void *address(size_t at)
 {
     return (void *)(uintptr_t)at;
 }
 
 /* Launch i of the last n; its arguments. */
-static const struct fake_launch *launched(int i, int n)
+static inline const struct fake_launch *launched(int i, int n)
 {
     assert_in_range(n, i + 1, fake.launches < FAKE_LAUNCHES ? fake.launches : FAKE_LAUNCHES);
     return &fake.log[(fake.launches - n + i) % FAKE_LAUNCHES];
 }
 
-static const void *arguments(int i, int n)
+static inline const void *arguments(int i, int n)
 {
     return launched(i, n)->args;
 }
 
-static void expect_launch(int i, int n, const char *function, unsigned x, unsigned y, bool pdl)
+static inline void expect_launch(int i, int n, const char *function, unsigned x, unsigned y, bool pdl)
 {
     const struct fake_launch *l = launched(i, n);
     assert_string_equal(l->function, function);
@@ -62,7 +62,7 @@ static void expect_launch(int i, int n, const char *function, unsigned x, unsign
 }
 
 /* A call whose status is `status` must have failed with this text, and queued nothing since `launches`. */
-static void expect_refusal(qn_status status, const char *text, int launches)
+static inline void expect_refusal(qn_status status, const char *text, int launches)
 {
     assert_int_not_equal(status, QN_OK);
     assert_text(text);

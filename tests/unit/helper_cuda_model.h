@@ -5,8 +5,9 @@
 #include "helper_cuda.h"
 
 #include "base/cpu.h"
-#include "device/cuda/code.h"
-#include "device/cuda/executor.h"
+#include "cuda/runtime/code.h"
+#include "cuda/executor/device.h"
+#include "device/memory.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 
@@ -16,10 +17,9 @@ struct cuda_fixture {
     qn_gguf *file; /* NULL: a plan that the test built */
     qn_hparams hparams;
     qn_plan plan;
-    qn_kernels kernels;
     qn_team *team;
-    qn_aura_codec *codec; /* of keys and values; NULL: fp16 */
-    const char *nvrtc;    /* library that compiles kernels; NULL: there are no kernels */
+    const qn_kv_format *format;
+    const char *nvrtc; /* library that compiles kernels; NULL: there are no kernels */
     qn_device *device;
 };
 
@@ -33,6 +33,14 @@ static inline void read_golden(struct cuda_fixture *x, const char *golden)
     assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
 }
 
+/* bits: of AURA codes, 0 for fp16. */
+static inline void set_format(struct cuda_fixture *x, unsigned bits)
+{
+    char name[16];
+    snprintf(name, sizeof name, bits ? "aura%u" : "f16", bits);
+    assert_ok(qn_kv_format_named(name, &x->format));
+}
+
 /* Adds the executor of x->plan; bits: of AURA codes, 0 for fp16. */
 static inline void create_device(struct cuda_fixture *x, unsigned bits)
 {
@@ -44,11 +52,9 @@ static inline void create_device(struct cuda_fixture *x, unsigned bits)
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
     assert_ok(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->kernels, cpu);
+    set_format(x, bits);
     assert_ok(qn_team_create(1, &x->team));
-    if (bits)
-        assert_ok(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
-    const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .kernels = &x->kernels },
+    const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .cpu = cpu },
                                              .driver = driver,
                                              .tools = &tools };
     assert_ok(qn_cuda_executor_create(&params, &x->device));
@@ -56,15 +62,20 @@ static inline void create_device(struct cuda_fixture *x, unsigned bits)
 
 static inline qn_memory_params memory_params(const struct cuda_fixture *x, size_t n_ctx, size_t n_batch)
 {
-    return (qn_memory_params){
-        .n_layers = x->hparams.n_layers, .n_ctx = n_ctx, .n_batch = n_batch, .key_codec = x->codec, .value_codec = x->codec
-    };
+    return (qn_memory_params){ .n_ctx = n_ctx, .n_batch = n_batch, .format = x->format };
+}
+
+/* The same for an fp16 cache. */
+static inline qn_memory_params f16_params(const struct cuda_fixture *x, size_t n_ctx, size_t n_batch)
+{
+    qn_memory_params params = memory_params(x, n_ctx, n_batch);
+    assert_ok(qn_kv_format_named("f16", &params.format));
+    return params;
 }
 
 static inline void free_device(struct cuda_fixture *x)
 {
     x->device->vtable->free(x->device);
-    qn_aura_codec_delete(x->codec);
     qn_team_free(x->team);
     qn_plan_free(&x->plan);
     qn_gguf_close(x->file);

@@ -4,10 +4,10 @@
 
 #include "helper_cuda_model.h"
 
-#include "device/cuda/operations.h"
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/elementwise/elementwise_cuda.h"
-#include "kernels/matmul/embed_cuda.h"
+#include "cuda/executor/operations.h"
+#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/elementwise/elementwise.h"
+#include "cuda/kernels/matmul/embed.h"
 
 enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 80, MAX_ROWS = 256 };
 

@@ -1,5 +1,5 @@
-/* Test problems of the public Gated DeltaNet kernels: edge-case inputs, outputs with guard bytes, and the token recurrence in
- * float64 as the reference. */
+/* Test problems of the public Gated DeltaNet kernels: edge-case inputs, outputs with guard bytes, and the token
+ * recurrence in float64 as the reference. */
 #ifndef QN_TESTS_HELPER_GDN_H
 #define QN_TESTS_HELPER_GDN_H
 
@@ -80,7 +80,7 @@ static inline void gdn_set(qn_view view, size_t i, double value)
         ((uint16_t *)view.data)[i] = view.dtype == QN_DTYPE_F16 ? qn_f32_to_f16((float)value) : qn_f32_to_bf16((float)value);
 }
 
-/* Round to the type, as the kernels do at their rounding points. */
+/* Rounds to the type, as the kernels do at their rounding points. */
 static inline double gdn_round(qn_dtype dtype, double value)
 {
     if (dtype == QN_DTYPE_F32)
@@ -89,8 +89,8 @@ static inline double gdn_round(qn_dtype dtype, double value)
                                           : qn_bf16_to_f32(qn_f32_to_bf16((float)value)));
 }
 
-/* |found - expected| / |expected| over all elements whose expected value is not NaN; elements with NaN must still hold the
- * poison. */
+/* found - expected| / |expected| over all elements whose expected value is not NaN; where it is NaN, the poison must
+ * be intact. */
 static inline double gdn_distance(qn_view found, const double *expected)
 {
     double difference = 0, size = 0;
@@ -155,7 +155,7 @@ static inline double gdn_draw_decay(gdn_decay decay)
     }
 }
 
-/* Rows of unit vectors, independent, or equal or similar to a common direction. */
+/* Rows of unit vectors: independent, or equal or similar to a common direction. */
 static inline void gdn_draw_vectors(qn_view view, size_t rows, size_t n, gdn_keys keys)
 {
     double x[256], shared[256];
@@ -190,7 +190,7 @@ static inline void gdn_step_true(const gdn_problem *p, double *state, size_t row
     }
 }
 
-/* q or k of a token, normalised if shape.normalize. */
+/* The q or k of a token, normalised if shape.normalize. */
 static inline void gdn_row_true(const gdn_problem *p, qn_view view, size_t row, size_t key_head, double *out)
 {
     const size_t n = p->shape.head_k;
@@ -203,7 +203,7 @@ static inline void gdn_row_true(const gdn_problem *p, qn_view view, size_t row, 
         out[i] /= sqrt(sum);
 }
 
-/* Compute o_true and final_true token by token. */
+/* Computes o_true and final_true token by token. */
 static inline void gdn_solve(gdn_problem *p)
 {
     const qn_gdn_shape *s = &p->shape;
@@ -225,7 +225,7 @@ static inline void gdn_solve(gdn_problem *p)
     }
 }
 
-/* Allocate arrays of the shape's sizes, filled with poison. */
+/* Allocates arrays of the shape's sizes, filled with poison. */
 static inline void gdn_allocate(gdn_problem *p, bool initial)
 {
     qn_gdn_shape *s = &p->shape;
@@ -248,7 +248,8 @@ static inline void gdn_allocate(gdn_problem *p, bool initial)
     assert_non_null(p->final_true);
 }
 
-/* Fill a problem of p->shape with random inputs, and compute the expected result. The caller sets shape, dtype and ends. */
+/* Fills a problem of p->shape with random inputs, and computes the expected result. The caller sets shape, dtype and
+ * ends. */
 static inline void gdn_make(gdn_problem *p, gdn_decay decay, gdn_keys keys, bool initial)
 {
     const qn_gdn_shape *s = &p->shape;

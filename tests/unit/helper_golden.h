@@ -20,7 +20,7 @@ static inline FILE *open_golden(const char *name, const char *extension)
     return file;
 }
 
-/* Up to `max` ids; returns their number. */
+/* Reads up to `max` ids. Returns their number. */
 static inline size_t read_golden_ids(const char *name, qn_token *to, size_t max)
 {
     FILE *file = open_golden(name, ".ids");
@@ -31,7 +31,7 @@ static inline size_t read_golden_ids(const char *name, qn_token *to, size_t max)
     return n;
 }
 
-/* Logits [*n_rows][n_vocab] of the last *n_rows ids, which the caller frees. */
+/* Reads logits [*n_rows][n_vocab] of the last *n_rows ids. The caller frees them. */
 static inline float *read_golden_logits(const char *name, size_t n_vocab, size_t *n_rows)
 {
     FILE *file = open_golden(name, ".logits.f32");
@@ -47,7 +47,7 @@ static inline float *read_golden_logits(const char *name, size_t n_vocab, size_t
     return logits;
 }
 
-/* |found - expected| / |expected| of the logits of a token, averaged over n tokens. */
+/* found - expected| / |expected| of the logits of a token, averaged over n tokens. */
 static inline double mean_relative_error(const float *found, const float *expected, size_t n, size_t n_vocab)
 {
     double sum = 0.0;

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* Unused functions are allowed: not every test calls all of them. */
+/* Not every test calls all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 struct image {
@@ -79,7 +79,7 @@ static void put_data(struct image *m, size_t alignment, size_t bytes)
         put(m, &zero, 1);
 }
 
-/* Opens a copy of exact size, so that the address sanitizer detects reads past the end. */
+/* Opens a copy of the exact size, so that the address sanitizer detects reads past the end. */
 static qn_status open_image(const struct image *m, qn_gguf **file, uint8_t **copy)
 {
     *copy = malloc(m->size ? m->size : 1);

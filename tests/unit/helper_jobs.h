@@ -1,5 +1,6 @@
-/* Random requests through a scheduler whose pool holds a tenth of what they need: shared prefixes, cancelled ones, sessions
- * beside them. Each request ends once, and no page is left; what they answer is checked by the test. */
+/* Random requests to a scheduler whose pool holds a tenth of the memory that they need: shared prefixes, cancelled
+ * requests, sessions at the same time. Each request must end once, and no page may be left; the test checks the
+ * answers. */
 #ifndef QN_TESTS_HELPER_JOBS_H
 #define QN_TESTS_HELPER_JOBS_H
 
@@ -34,7 +35,7 @@ static inline void make_tokens(uint64_t seed, qn_token *tokens, size_t n, uint32
 
 static uint32_t vocabulary;
 
-/* The answer is that without a mask, but each token is sampled beside the steps. */
+/* A mask that allows every token: the answer is the same, but each token is sampled by the host. */
 static inline void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
 {
     (void)user;
@@ -43,7 +44,7 @@ static inline void allow_all(void *user, const qn_token *answer, size_t n, uint3
     memset(allowed, 0xff, (vocabulary + 31) / 32 * sizeof *allowed);
 }
 
-/* Of half of the jobs: tokens of which a random model samples one now and then, and from which token on it may. */
+/* Gives half of the jobs stop tokens that a random model samples now and then, and a minimum length. */
 static inline void add_stops(struct job *job, uint64_t random, uint32_t n_vocab)
 {
     const size_t most = sizeof job->stops / sizeof *job->stops;
@@ -53,7 +54,7 @@ static inline void add_stops(struct job *job, uint64_t random, uint32_t n_vocab)
     job->params.min_tokens = random % 3 ? (int64_t)(random / 6 % (uint64_t)(job->params.max_tokens + 1)) : 0;
 }
 
-/* A prompt is its own, or begins as one of a few others do. */
+/* A prompt is random, or begins like one of a few others. */
 static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
 {
     const bool is_shared = random_below(random, 2);
@@ -84,7 +85,7 @@ static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     job->cancels = random_below(random, 20) == 0;
 }
 
-/* That a request ended once, with all that it was told of. */
+/* Checks that a request ended once, after everything that it reported. */
 static inline void check_end(const struct job *job)
 {
     assert_int_equal(job->found.n_ends, 1);
@@ -98,7 +99,7 @@ static inline void check_end(const struct job *job)
         assert_int_equal(job->found.cancel_at, job->found.n_tokens);
 }
 
-/* Of a cancelled request the tokens that it had are compared. */
+/* For a cancelled request, only the tokens that it received are compared. */
 static inline void cut_cancelled(struct job *job)
 {
     if (job->found.result.finish != QN_FINISH_CANCELLED && job->found.result.finish != QN_FINISH_CALLBACK)
@@ -110,7 +111,7 @@ static inline void cut_cancelled(struct job *job)
     job->params.on_text = NULL;
 }
 
-/* Most requests need no token on the host before the next one. */
+/* Makes most requests need no token on the host before the next one. */
 static inline void let_run_ahead(struct job *job)
 {
     if (job->params.sampling.seed % 16 == 0)
@@ -126,7 +127,7 @@ struct beside {
     size_t n;
 };
 
-/* Sessions that are used at the same time. */
+/* Uses sessions at the same time. */
 static inline void *run_sessions(void *context)
 {
     struct beside *b = context;
@@ -156,8 +157,9 @@ static inline void *run_sessions(void *context)
     return NULL;
 }
 
-/* BESIDE: sessions are used at the same time. OVERLAPPING: a device of the CPU computes beside the host. AHEAD: two steps at a
- * time, and it leaves some tokens to the host. SPILLING: kept prefixes are spilled, by slow copies of which one fails. */
+/* BESIDE: sessions are used at the same time. OVERLAPPING: a CPU device computes in parallel with the host. AHEAD:
+ * two steps are in flight, and some tokens are left to the host. SPILLING: kept prefixes are spilled by slow copies,
+ * one of which fails. */
 enum how { ALONE, BESIDE = 1, OVERLAPPING = 2, AHEAD = 4, SPILLING = 8 };
 enum { MOST_AHEAD = 64, COPY_DELAY = 3000, COPIES_TO_FAILURE = 100 };
 
@@ -168,8 +170,8 @@ struct run {
     qn_scheduler_params params;
     size_t n;
     enum how how;
-    void (*change)(struct job *job);                                 /* of the random requests; NULL: nothing */
-    void (*check)(qn_model *model, const char *kv, struct job *job); /* with all memory */
+    void (*change)(struct job *job);                                 /* changes the random requests; NULL: no changes */
+    void (*check)(qn_model *model, const char *kv, struct job *job); /* called with a model that has enough memory */
 };
 
 static inline void load_for(const struct run *r, uint64_t memory, qn_model **model)
@@ -186,7 +188,7 @@ static inline void load_for(const struct run *r, uint64_t memory, qn_model **mod
                             model));
 }
 
-/* A quarter of the requests is one client's, who has all places when others come. */
+/* A quarter of the requests belongs to one client, who has all places when others come. */
 static const char *const clients[] = { NULL, "b", NULL, "c" };
 
 static inline void wait_until_busy(qn_scheduler *scheduler)
@@ -279,7 +281,7 @@ static inline void run_jobs(const struct run *r)
                   (unsigned long long)counters.rows, (unsigned long long)counters.reused_tokens,
                   (unsigned long long)counters.prompt_tokens, (unsigned long long)counters.set_aside,
                   (unsigned long long)counters.yielded, sessions.n, r->how & SPILLING ? copies.n_out : (size_t)0);
-    if ((r->how & ~SPILLING) == AHEAD && model->device->ahead) /* while a session waits no step is launched behind another */
+    if ((r->how & ~SPILLING) == AHEAD && model->device->ahead) /* while a session waits, no step is launched ahead */
         assert_true(counters.ahead_steps > counters.steps / 16);
     qn_model_free(model);
     check_jobs(r, jobs);

@@ -4,7 +4,7 @@
 
 #include "helper_assert.h"
 
-#include "kernels/launch.h"
+#include "cuda/kernels/launch.h"
 
 static inline void assert_defines(const qn_launch *launch, const char *expected)
 {

@@ -4,8 +4,9 @@
 
 #include "helper_assert.h"
 
-#include "device/cpu/executor.h"
-#include "device/cpu/memory.h"
+#include "cpu/executor.h"
+#include "cpu/memory.h"
+#include "device/memory.h"
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ static inline void tear_down(struct fixture *x)
     free(x->data);
 }
 
-/* What one sequence keeps. */
+/* The memory of one sequence. */
 struct memory {
     qn_cpu_caches *caches;
     qn_cpu_memory *of;
@@ -48,8 +49,9 @@ struct memory {
 static inline struct memory new_memory(const struct fixture *x)
 {
     struct memory m = { 0 };
-    const qn_memory_params params = { .n_layers = x->plan.n_layers };
+    qn_memory_params params = { 0 };
     qn_memory *memory;
+    assert_ok(qn_kv_format_named("f16", &params.format));
     assert_ok(qn_cpu_caches_create(&x->plan, 0, &m.caches));
     assert_ok(qn_cpu_memory_new(m.caches, &params, &memory));
     m.of = (qn_cpu_memory *)memory;
@@ -62,21 +64,23 @@ static inline void free_memory(struct memory *m)
     qn_cpu_caches_free(m->caches);
 }
 
-/* Row `position` of a sequence whose memory is prepared for it. */
+/* Row `position` of a sequence whose memory has been prepared for it. */
 static inline qn_row row_of_memory(const struct memory *m, int32_t token, uint32_t position)
 {
-    return (qn_row){ .token = token, .position = position, .cache = m->of->base.cache, .recurrent = m->of->base.recurrent };
+    return (qn_row){ .token = token, .position = position, .memory = &m->of->base };
 }
 
-/* Before and after a step that appends n rows. */
+/* To be called before a step that appends n rows. */
 static inline void prepare_memory(struct memory *m, size_t n)
 {
     assert_ok(m->of->base.vtable->prepare(&m->of->base, n));
 }
 
+/* To be called after it. */
 static inline void append_memory(struct memory *m, size_t length)
 {
-    m->of->base.vtable->on_append(&m->of->base, length);
+    qn_memory_on_append(&m->of->base, length);
+    qn_cpu_view(m->of, 0);
 }
 
 #endif

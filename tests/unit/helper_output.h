@@ -1,4 +1,4 @@
-/* Runs the output parser and writes down its events, for its unit test and its fuzz target. */
+/* Runs the output parser and records its events, for its unit test and its fuzz target. */
 #ifndef QN_TESTS_HELPER_OUTPUT_H
 #define QN_TESTS_HELPER_OUTPUT_H
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The tools of a program's calls, from JSON, which stay loaded until it ends. */
+/* Loads the tools of a test's calls from JSON; they stay loaded until the program ends. */
 static inline json_t *load_tools(const char *json)
 {
     static json_t *tools;
@@ -22,7 +22,7 @@ static inline json_t *load_tools(const char *json)
     return tools;
 }
 
-/* What parsers of a form keep of them. */
+/* The prepared tools for parsers of a form. */
 static inline const qn_output_tools *keep_tools(const char *json, qn_output_form form)
 {
     static qn_output_tools *kept[QN_OUTPUT_N_FORMS];
@@ -49,13 +49,13 @@ static inline void text_add(struct text *text, const char *bytes, size_t n)
     text->data[text->n += n] = '\0';
 }
 
-/* `log` is the events: R{reasoning} C{content} [name|arguments] with '=' for a complete call, '~' for one that is cut, '!' for
- * a broken one behind it. `flow` is the bytes of the output that events account for. */
+/* `log` records the events: R{reasoning} C{content} [name|arguments], followed by '=' for a complete call, '~' for a
+ * cut one, '!' for a broken one. `flow` is the part of the output that the events account for. */
 struct transcript {
     struct text log, flow, arguments;
     int last_kind;
     size_t n_calls;
-    const char *problem; /* the first that an event had, or NULL */
+    const char *problem; /* of the first bad event, or NULL */
 };
 
 static inline void transcript_free(struct transcript *t)
@@ -133,8 +133,8 @@ static inline void transcript_event(const qn_output_event *event, void *user)
     t->last_kind = (int)event->kind;
 }
 
-/* Whether `flow` is `output` without some of its space, thinking delimiters and, in Llama 3's form, semicolons. reach[at][n]:
- * the first `at` bytes of the output can be accounted for with n of them left out. */
+/* Whether `flow` is `output` except for some of its space, its thinking delimiters and, in the form llama3,
+ * semicolons. reach[at][n]: the first `at` bytes of the output can be accounted for if n of them are skipped. */
 static inline bool is_output_without(const struct text *flow, const struct text *output, const qn_output_params *params)
 {
     const char *const delimiters[] = { params->think_open.text, params->think_close.text };
@@ -165,7 +165,7 @@ static inline bool is_output_without(const struct text *flow, const struct text 
     return is;
 }
 
-/* Whether the events account for all of the output, but for space and thinking delimiters around them. */
+/* Whether the events account for all of the output, except space and thinking delimiters around them. */
 static inline bool transcript_accounts(const struct transcript *t, const qn_output_params *params, const char *output, size_t n)
 {
     qn_utf8_stream stream = { 0 };
@@ -183,7 +183,7 @@ static inline bool transcript_accounts(const struct transcript *t, const qn_outp
     return all;
 }
 
-/* Where the next piece of a stream ends; the delimiters of `params` that have tokens are pieces of their own. */
+/* The end of the next piece of a stream. Delimiters of `params` that have tokens are pieces of their own. */
 static inline size_t next_piece(const qn_output_params *params, const char *output, size_t at, size_t n, size_t step,
                                 int32_t *token)
 {

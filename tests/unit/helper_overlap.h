@@ -1,5 +1,5 @@
-/* A device of the CPU that computes beside the host, with up to two steps in flight. A step is computed when it is launched,
- * in the order in which a GPU's stream has the work that is queued; the host gets its results when it is finished. */
+/* A CPU device that computes in parallel with the host, with up to two steps in flight. A step is computed when it
+ * is launched, in the order of a GPU's stream; the host gets its results when it is finished. */
 #ifndef QN_TESTS_HELPER_OVERLAP_H
 #define QN_TESTS_HELPER_OVERLAP_H
 
@@ -7,6 +7,7 @@
 
 #include "base/cpu.h"
 #include "engine/internal.h"
+#include "kernels/sample/sample.h"
 
 #include <stdlib.h>
 
@@ -41,7 +42,7 @@ static inline qn_status run_alone(qn_device *device, const qn_step *step)
     return vtable_without_launch->run(device, step);
 }
 
-/* The step before may have neither logits nor checks; its tokens are those of the sources. */
+/* The previous step may have neither logits nor checks; its tokens are those of the sources. */
 static inline void take_sources(qn_row *rows, size_t n)
 {
     const struct step_in_flight *before = n_steps_in_flight ? &steps_in_flight[0] : NULL;
@@ -104,7 +105,7 @@ static inline qn_status launch_step(qn_device *device, const qn_step *step)
     return QN_OK;
 }
 
-/* The requests are the caller's again: it has changed what `prepare` needs. */
+/* The requests belong to the caller again, who has changed the inputs of `prepare`. */
 static inline qn_status sample_step(qn_device *device)
 {
     struct step_in_flight *last = n_steps_in_flight ? &steps_in_flight[n_steps_in_flight - 1] : NULL;
@@ -164,7 +165,7 @@ static inline qn_status finish_step(qn_device *device)
     return QN_OK;
 }
 
-/* ahead: sequences of a step that may be launched behind another; 0: none. */
+/* ahead: number of sequences of a step that may be launched while another is in flight; 0: none. */
 static inline void let_overlap(qn_model *model, size_t ahead)
 {
     static qn_device_vtable vtable;

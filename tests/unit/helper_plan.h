@@ -1,4 +1,4 @@
-/* Plans of models that have shapes, but no weights. */
+/* Plans of models that have shapes but no weights. */
 #ifndef QN_TESTS_HELPER_PLAN_H
 #define QN_TESTS_HELPER_PLAN_H
 
@@ -13,7 +13,7 @@ struct shape {
     size_t embd, ff, heads, kv, head_dim;
     bool gated;
     size_t k_heads, v_heads, head;
-    qn_type type, gates; /* of alpha and beta, which are not rotated */
+    qn_type type, gates; /* type of alpha and beta, which are not rotated */
     size_t rotation;
     qn_type odd; /* type of one layer's down matrix; 0: `type` */
 };

@@ -1,4 +1,4 @@
-/* Exchanges of unit tests: bodies that are answered with events that the test makes up. */
+/* Exchanges of unit tests: bodies, answered with events that the test makes up. */
 #ifndef QN_TESTS_HELPER_PROTOCOL_H
 #define QN_TESTS_HELPER_PROTOCOL_H
 
@@ -44,11 +44,11 @@ static int free_vocab(void **unused)
     return 0;
 }
 
-/* An exchange up to its requests, or NULL with the refusal. */
+/* An exchange up to its requests; NULL, with the refusal, if the body is refused. */
 static inline qn_exchange *exchange_of(const char *path, const char *body, const qn_protocol_limits *limits,
                                        qn_refusal *refusal)
 {
-    const qn_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
     const qn_protocol *protocol = qn_protocol_find(path);
     assert_non_null(protocol);
     qn_exchange *exchange = qn_exchange_parse(protocol, body, strlen(body), limits, &origin, refusal);
@@ -67,7 +67,7 @@ static inline qn_exchange *must_take(const char *path, const char *body)
     return exchange;
 }
 
-/* The conversation of a body that is taken. */
+/* Asserts the conversation of an accepted body. */
 static inline void assert_conversation(const char *path, const char *body, const char *expected)
 {
     label("%s %s", path, body);
@@ -82,7 +82,7 @@ static inline void assert_conversation(const char *path, const char *body, const
     qn_exchange_free(x);
 }
 
-/* A body is refused, with a field and a part of the message. */
+/* Asserts that a body is refused, with this field and this part of the message. */
 static inline void assert_refused(const char *path, const char *body, const qn_protocol_limits *limits, const char *param,
                                   const char *part)
 {
@@ -95,7 +95,7 @@ static inline void assert_refused(const char *path, const char *body, const qn_p
         fail_msg("the message is '%s', expected '%s' in it", refusal.message, part);
 }
 
-/* JSON that was written with ' in place of ". One of four buffers, in turn. */
+/* Replaces ' by " in a text. Returns one of four buffers in turn. */
 static inline const char *quoted(const char *text)
 {
     static char buffers[4][8000];
@@ -107,7 +107,7 @@ static inline const char *quoted(const char *text)
     return to;
 }
 
-/* Compares what was appended, and forgets it. */
+/* Compares the appended bytes, and empties the buffer. */
 static inline void assert_bytes(qn_bytes *out, const char *expected)
 {
     assert_false(out->has_failed);

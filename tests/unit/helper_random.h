@@ -35,7 +35,7 @@ static inline float *random_floats(size_t n)
     return x;
 }
 
-/* A number from -1 to 1 that its index determines. */
+/* A number from -1 to 1 that depends only on its index. */
 static inline float number_at(uint32_t i)
 {
     i = (i + 1) * 2654435761u;

@@ -1,4 +1,4 @@
-/* QN_TEST_SANITIZED: 1 in a program with the address or the thread sanitizer, 0 otherwise. */
+/* QN_TEST_SANITIZED: 1 in a program with the address or the thread sanitizer, else 0. */
 #ifndef QN_TESTS_HELPER_SANITIZERS_H
 #define QN_TESTS_HELPER_SANITIZERS_H
 

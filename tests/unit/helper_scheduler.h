@@ -1,4 +1,4 @@
-/* Requests whose answers are collected, and the same answers from a session alone. */
+/* Requests whose answers are collected, and the same answers from a session. */
 #ifndef QN_TESTS_HELPER_SCHEDULER_H
 #define QN_TESTS_HELPER_SCHEDULER_H
 
@@ -19,10 +19,10 @@ enum { MAX_ANSWER = 256 };
 struct answer {
     qn_token tokens[MAX_ANSWER];
     size_t n_tokens;
-    qn_logprobs logprobs[MAX_ANSWER]; /* zero where a token came without */
+    qn_logprobs logprobs[MAX_ANSWER]; /* zero for a token without log probabilities */
     char text[16 * MAX_ANSWER];
     size_t n_text;
-    size_t cancel_at; /* on_token returns false after so many tokens; 0: never */
+    size_t cancel_at; /* on_token returns false after this number of tokens; 0: never */
     int n_ends;
     qn_request_result result;
     char error[QN_ERROR_TEXT_MAX];
@@ -61,7 +61,7 @@ static inline void collect_answer(qn_request_params *params, struct answer *a)
     params->user = a;
 }
 
-/* The answer of a session of its own to a prompt of tokens. */
+/* The answer of a separate session to a prompt of tokens. */
 static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx, const qn_request_params *request,
                                 struct answer *a)
 {
@@ -110,7 +110,7 @@ static inline void load_model(const char *file, uint64_t memory, int n_threads, 
                             model));
 }
 
-/* Items that sequences of a cache hold. */
+/* The number of items that the sequences of a cache hold. */
 static inline size_t items_held(const qn_cache *cache)
 {
     qn_pool_class *const classes[] = { cache->pages, cache->f16_pages, cache->states, cache->open_chunks };

@@ -1,5 +1,5 @@
-/* Tools' schemas of random form: well formed ones, and what a stranger makes of them. Numbers have any size, alternatives may
- * be dead, references lead anywhere. For tests and fuzzing; the same for the same state. */
+/* Random schemas of tools: well-formed ones, and mutations such as a stranger could send. Numbers have any size,
+ * alternatives may be dead, references point anywhere. For tests and fuzzing; the same state gives the same schemas. */
 #ifndef QN_TESTS_HELPER_SCHEMAS_H
 #define QN_TESTS_HELPER_SCHEMAS_H
 
@@ -59,7 +59,7 @@ static inline json_t *draw_string(void)
     return json_string(DRAW_FROM(texts));
 }
 
-/* Draws the key before the value: arguments have no order. */
+/* Draws the key before the value, since the evaluation order of arguments is undefined. */
 static inline void set_drawn(json_t *object, const char *key, json_t *(*draw_value)(int), int depth)
 {
     json_object_set_new(object, key, draw_value(depth));
@@ -166,7 +166,7 @@ static inline json_t *draw_schemas(int depth)
     return draw_list(draw_schema, depth, 4);
 }
 
-/* Adds a keyword with a value that it may have. */
+/* Adds a keyword with an admissible value. */
 static inline void draw_keyword(json_t *schema, int depth)
 {
     switch (draw(depth > 0 ? 16 : 9)) {
@@ -185,7 +185,7 @@ static inline void draw_keyword(json_t *schema, int depth)
     case 12: json_object_set_new(schema, "required", draw_list(draw_name, 0, 3)); break;
     case 13: set_drawn(schema, draw(2) ? "items" : "additionalProperties", draw_schema, depth - 1); break;
     case 14: set_drawn(schema, draw(2) ? "prefixItems" : "items", draw_schemas, depth - 1); break;
-    default: /* a branch that leaves no type */
+    default: /* a branch without any type */
         json_object_set_new(schema, DRAW_FROM(schemas_unions), json_pack("[{s:s}]", "type", "null"));
         json_object_set_new(schema, "type", json_string("string"));
         break;
@@ -202,7 +202,7 @@ static inline json_t *draw_schema(int depth)
     return out;
 }
 
-/* What tools have as their parameters. */
+/* Draws the parameters of a tool. */
 static inline json_t *draw_parameters(void)
 {
     json_t *out = json_pack("{s:s,s:o}", "type", "object", "properties", draw_named_schemas(3));
@@ -213,7 +213,7 @@ static inline json_t *draw_parameters(void)
 
 /* ---- Mutation ---- */
 
-/* A place in a tree of JSON: a member or an item. */
+/* A place in a JSON tree: a member or an item. */
 typedef struct json_place {
     json_t *in;
     const char *key;
@@ -255,7 +255,7 @@ static inline void set_place(const json_place *p, json_t *value)
         json_array_set_new(p->in, p->index, value);
 }
 
-/* Changes one place of a tree, which is an array or an object. False: there is none. */
+/* Changes one place of a tree, which is an array or object. False if it has none. */
 static inline bool mutate_json(json_t *tree)
 {
     static json_place places[MAX_PLACES];
@@ -268,7 +268,7 @@ static inline bool mutate_json(json_t *tree)
     case 0: set_place(&to, draw_number(0)); break;
     case 1: set_place(&to, draw_constant(2)); break;
     case 2: set_place(&to, draw_schema(2)); break;
-    case 3: set_place(&to, json_deep_copy(get_place(&places[draw(n)]))); break; /* from anywhere else */
+    case 3: set_place(&to, json_deep_copy(get_place(&places[draw(n)]))); break; /* copied from another place */
     case 4:
         if (to.key)
             json_object_del(to.in, to.key);
@@ -292,7 +292,7 @@ static inline bool mutate_json(json_t *tree)
             set_place(&to, draw_number(0));
         break;
     default:
-        if (to.key) { /* under another keyword */
+        if (to.key) { /* moved to another keyword */
             const char *key = draw(2) ? DRAW_FROM(schemas_counts) : DRAW_FROM(schemas_bounds);
             json_object_set(to.in, key, value);
         }

@@ -1,7 +1,7 @@
-/* Sequences on a device of plain memory, each with the history of its tokens. The device stores in a page the tokens of its
- * positions, in a state a hash of all tokens before state_position, and in an open chunk the tokens since; in place of the
- * convolution's inputs, the tokens of the TAPS - 1 positions before state_position in the state, and of the newest positions
- * in a ring of the open chunk. */
+/* Sequences on a device of plain memory, each with the history of its tokens. The device stores in a page the tokens
+ * of its positions, in a state a hash of all tokens before state_position, and in an open chunk the tokens since.
+ * Instead of the convolution's inputs, it stores tokens: those of the TAPS - 1 positions before state_position in
+ * the state, and those of the newest positions in a ring of the open chunk. */
 #ifndef QN_TESTS_HELPER_SEQUENCE_H
 #define QN_TESTS_HELPER_SEQUENCE_H
 
@@ -48,8 +48,8 @@ static inline void device_release(void *context, uint64_t address)
 }
 
 struct device {
-    size_t copies, refuse_after; /* copies until one is refused for want of memory; 0: never */
-    /* Copies from and to host memory, by two threads, until one fails; 0 and less: never. */
+    size_t copies, refuse_after; /* number of copies until one fails for lack of memory; 0: never */
+    /* Copies between device and host memory, by two threads, until one fails; 0 or less: never. */
     atomic_long fails_after;
 };
 
@@ -63,7 +63,7 @@ static inline qn_status device_copy(void *context, uint64_t to, uint64_t from, s
     return QN_OK;
 }
 
-/* To and from host memory. */
+/* Copies to host memory. */
 static inline qn_status device_copy_out(void *context, void *to, uint64_t from, size_t bytes)
 {
     struct device *d = context;
@@ -73,6 +73,7 @@ static inline qn_status device_copy_out(void *context, void *to, uint64_t from, 
     return QN_OK;
 }
 
+/* Copies from host memory. */
 static inline qn_status device_copy_in(void *context, uint64_t to, const void *from, size_t bytes)
 {
     struct device *d = context;
@@ -103,7 +104,7 @@ static inline fixture new_fixture(size_t granules, bool codes, bool recurrent)
     return f;
 }
 
-/* Lets items be spilled. */
+/* Allows items to be spilled. */
 static inline void spill(fixture *f)
 {
     f->cache.copy_out = device_copy_out;
@@ -111,7 +112,7 @@ static inline void spill(fixture *f)
     f->cache.context = &f->device;
 }
 
-/* Lets sequences fold as on a GPU. */
+/* Makes sequences fold as on a GPU. */
 static inline void fold_whole_chunks(fixture *f)
 {
     f->cache.folds_whole_chunks = true;
@@ -132,7 +133,7 @@ static inline uint32_t *item_at(qn_pool_class *class, uint32_t item)
     return (uint32_t *)(uintptr_t)qn_pool_address(class, item);
 }
 
-/* ---- What the device does with a step ---- */
+/* ---- The device's part of a step ---- */
 
 static inline uint32_t fold(uint32_t hash, const uint32_t *tokens, size_t n)
 {
@@ -150,7 +151,7 @@ static inline void write_row(const qn_sequence *s, uint32_t position, uint32_t t
     }
     uint32_t *rows = item_at(s->cache->f16_pages, s->f16_pages[page]);
     rows[position % QN_PAGE] = token;
-    if (page && position % QN_PAGE == QN_PAGE - 1) /* quantised */
+    if (page && position % QN_PAGE == QN_PAGE - 1) /* the page is quantised */
         memcpy(item_at(s->cache->pages, s->pages[page]), rows, QN_PAGE * sizeof *rows);
 }
 
@@ -193,7 +194,7 @@ typedef struct history {
     bool used;
 } history;
 
-/* The convolution's inputs for appending after each length that the sequence can be truncated to. */
+/* Checks the convolution's inputs for appending after each length to which the sequence can be truncated. */
 static inline void check_inputs(const history *h)
 {
     const qn_sequence *s = &h->sequence;
@@ -249,7 +250,7 @@ static inline bool append(history *h, size_t n)
     return true;
 }
 
-/* As a session truncates: rows that have no fp16 page any more are evaluated again. */
+/* Truncates as a session does: rows whose fp16 page is gone are evaluated again. */
 static inline void truncate_to(history *h, uint32_t length)
 {
     qn_sequence *s = &h->sequence;

@@ -1,4 +1,4 @@
-/* Helpers of the session tests: a temporary directory, a golden model with logits that are compared, and greedy generation. */
+/* Helpers of the session tests: a temporary directory, a golden model with logits to compare, and greedy generation. */
 #ifndef QN_TESTS_HELPER_SESSIONS_H
 #define QN_TESTS_HELPER_SESSIONS_H
 
@@ -50,8 +50,8 @@ enum { MAX_IDS = 400 };
 static qn_model *model;
 static qn_model_info info;
 static qn_token ids[MAX_IDS];
-static float *expected, *found; /* logits of the tokens that are compared */
-static size_t logits_bytes;     /* of each */
+static float *expected, *found; /* logits of the compared tokens */
+static size_t logits_bytes;     /* size of each */
 
 static inline qn_status load_golden(const char *name, qn_model_params params)
 {
@@ -60,7 +60,7 @@ static inline qn_status load_golden(const char *name, qn_model_params params)
     return qn_model_load(file, &params, &model);
 }
 
-/* Loads a model, with memory for the logits of n_compared tokens, and fills ids. */
+/* Loads a model, allocates the logits of n_compared tokens, and fills ids. */
 static inline void open_model(const char *name, qn_model_params params, size_t n_compared)
 {
     assert_ok(load_golden(name, params));
@@ -89,8 +89,9 @@ static inline void assert_same_logits(void)
 
 enum { DRAFTED = 5, AFTER = 8, DRAFT_ROWS = 1 + DRAFTED + AFTER + 2 };
 
-/* Evaluates a step of one token, `drafted` drafted ones of which `accepted` are right, and drops the others; then AFTER tokens
- * in one step and two alone. `wrong` tells the wrong tokens. logits: of the rows that stay. */
+/* Evaluates a step of one token and `drafted` drafted ones, the first `accepted` of which are right, and drops the
+ * others; then AFTER tokens in one step and two alone. `wrong` selects the wrong tokens. logits: of the rows that
+ * stay. */
 static inline void verify_drafts(const qn_session *base, size_t drafted, size_t accepted, qn_token wrong, float *logits)
 {
     const uint32_t length = qn_session_length(base), kept = length + 1 + (uint32_t)accepted;
@@ -113,9 +114,9 @@ static inline void verify_drafts(const qn_session *base, size_t drafted, size_t 
     free(all);
 }
 
-/* At all alignments to pages and chunks, for each number of accepted tokens: the drafted tokens that were dropped change no
- * bit. same: nor does it change one whether there were any (`compare` otherwise gets the logits and their number). Needs
- * DRAFT_ROWS compared rows. */
+/* At all alignments to pages and chunks, for each number of accepted tokens: dropped drafts change no bit. same: nor
+ * does it matter whether there were drafts; otherwise `compare` gets the logits and their number. Needs DRAFT_ROWS
+ * compared rows. */
 static inline void drafts_leave_nothing(const char *kv, bool same,
                                         void (*compare)(const float *x, const float *reference, size_t n))
 {
@@ -150,7 +151,7 @@ static inline void drafts_leave_nothing(const char *kv, bool same,
 
 /* ---- Files ---- */
 
-/* The contents of a session file; returns its size, which is less than the capacity. */
+/* Reads a session file. Returns its size, which is less than the capacity. */
 static inline size_t read_file(const char *from, uint8_t *bytes, size_t capacity)
 {
     FILE *file = fopen(from, "rb");
@@ -187,8 +188,8 @@ static inline void generate(qn_session *session, const qn_token *tokens, size_t 
     assert_ok(generate_from(session, tokens, n, &params, NULL));
 }
 
-/* Greedy tokens generated in three parts are those generated at once. The second part follows from a saved file, the third
- * from a fork. Both sessions are empty, and freed. */
+/* Checks that greedy tokens generated in three parts are those generated at once. The second part continues from a
+ * saved file, the third from a fork. Both sessions must be empty, and are freed. */
 static inline void generates_in_parts(qn_session *at_once, qn_session *session)
 {
     struct collected whole = { .count = 0 }, parts = { .count = 0 };

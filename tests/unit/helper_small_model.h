@@ -5,9 +5,9 @@
 #include "helper_scheduler.h"
 #include "helper_vocab.h"
 
-enum { END = 256 }; /* the token behind those of bytes */
+enum { END = 256 }; /* the token after those of bytes */
 
-/* A random model of 320 rows of logits, with a vocabulary of bytes and an end token. */
+/* Loads a random model with 320 logits, a vocabulary of bytes and an end token. */
 static inline void load_small(qn_model **small)
 {
     static const struct added_token added[] = { { "<|end|>", 3 }, { NULL, 0 } };

@@ -1,4 +1,4 @@
-/* A model of the CPU whose kept prefixes are spilled as a GPU's are, by copies that can be held, delayed and counted. */
+/* A CPU model that spills kept prefixes as a GPU does, by copies that can be held, delayed and counted. */
 #ifndef QN_TESTS_HELPER_SPILL_H
 #define QN_TESTS_HELPER_SPILL_H
 
@@ -7,16 +7,16 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* Of copies to host memory (out) and back (in). */
+/* State of copies to host memory (out) and back (in). */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool is_held;       /* copies out do not end */
-    unsigned delay;     /* microseconds that a copy out takes, at most */
-    size_t most_out;    /* the copy out after that many fails */
-    size_t n_begun;     /* copies out */
-    size_t n_out, n_in; /* that have ended */
-    size_t n_beside;    /* of n_in, while a step is computed */
+    bool is_held;       /* copies out do not finish */
+    unsigned delay;     /* maximum duration of a copy out, in microseconds */
+    size_t most_out;    /* number of copies out before one fails */
+    size_t n_begun;     /* copies out that have begun */
+    size_t n_out, n_in; /* copies that have finished */
+    size_t n_beside;    /* of n_in, those during a step */
 } copies = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static inline qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
@@ -65,7 +65,7 @@ static inline void await_copies(size_t n_begun)
     pthread_mutex_unlock(&copies.lock);
 }
 
-/* A thread that lets copies end a while later. */
+/* A thread that lets copies finish after a while. */
 static inline void *release_copies(void *unused)
 {
     usleep(100000);
@@ -73,7 +73,7 @@ static inline void *release_copies(void *unused)
     return unused;
 }
 
-/* The caches of sequences that are created from now on. */
+/* Makes sequences created from now on use caches that spill. */
 static inline void let_spill(qn_model *model, const char *kv)
 {
     qn_session *session;

@@ -13,12 +13,12 @@ enum { ABSENT = -1 };
 
 struct part {
     int64_t no, count, n_tensors;
-    bool has_keys;        /* the model's keys */
+    bool has_keys;        /* has the model's keys */
     size_t begin, end;    /* the tensors in the file: begin to end - 1 */
     const char *poisoned; /* the first bytes of this tensor become a NaN in bf16, f16 and f32 */
 };
 
-/* Value types as by gguf-split; a number out of their range is written as u32. */
+/* Writes a number with gguf-split's value type; a number out of its range is written as u32. */
 static void put_number(struct image *m, const char *key, int64_t value, uint32_t type)
 {
     if (value == ABSENT)
@@ -82,7 +82,7 @@ static void write_part(const qn_gguf *whole, const struct part *part, const char
     free(m.data);
 }
 
-/* The files as written by gguf-split; with bare_first the first has no tensors. */
+/* The files as gguf-split writes them. bare_first: the first has no tensors. */
 static void plan_parts(const qn_gguf *whole, size_t n, bool bare_first, struct part *parts)
 {
     const size_t n_tensors = qn_gguf_n_tensors(whole);

@@ -1,5 +1,5 @@
-/* A small vocabulary as a GGUF file in memory, for tests and fuzzing: a token for every byte (its id is the byte), then the
- * results of merges, then added tokens. Optionally with faults. */
+/* A small vocabulary as a GGUF file in memory, for tests and fuzzing: a token for every byte (its id is the byte),
+ * then the results of merges, then added tokens. Optionally with faults. */
 #ifndef QN_TESTS_HELPER_VOCAB_H
 #define QN_TESTS_HELPER_VOCAB_H
 
@@ -89,7 +89,7 @@ static inline void put_key_u32(struct file_bytes *file, uint64_t *n_keys, const 
     put_u32(file, value);
 }
 
-/* The encoding of a byte in byte-level BPE. src/text/vocab.c has the same rule; this follows its definition, a list. */
+/* Spells a byte in byte-level BPE. src/text/vocab.c has the same rule; this follows its definition, a list. */
 static inline size_t spell_byte(unsigned byte, char *out)
 {
     uint32_t code = 0x100;
@@ -114,7 +114,7 @@ static inline void add_token(struct token_list *list, const char *text, size_t n
     list->n++;
 }
 
-/* make_vocab - build the file; free data with free(). */
+/* make_vocab - builds the file; free its data with free(). */
 static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
 {
     struct file_bytes keys = { 0 }, file = { 0 };

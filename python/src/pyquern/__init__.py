@@ -7,7 +7,7 @@
 
 docs/python.md describes it.
 
-pyquern.kernels   the CPU kernels over numpy arrays
+pyquern.kernels   the CPU kernels for numpy arrays
 pyquern.gguf      tensors of GGUF files
 pyquern.torch     operators for PyTorch, on the CPU and on NVIDIA GPUs
 

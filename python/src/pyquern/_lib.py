@@ -1,7 +1,7 @@
-"""libquern through cffi: loading it, its errors as exceptions, and what all callers need to build arguments.
+"""libquern through cffi: loads it, raises its errors as exceptions, and builds arguments.
 
 The declarations are generated from the headers when the package is built (make_cdef.py). The environment variable
-QN_PYQUERN_LIBRARY names another libquern.so than that of the package.
+QN_PYQUERN_LIBRARY names a libquern.so to use instead of the package's.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -104,12 +104,12 @@ def check(status: int) -> None:
 
 
 def is_process(maker: int) -> bool:
-    """Whether this is the process `maker`, which an object keeps that has threads and locks."""
+    """Whether this is the process `maker`, the one that made an object with threads and locks."""
     return os.getpid() == maker
 
 
 def check_process(maker: int, what: str) -> None:
-    """The library's own error, for what waits before the library is called."""
+    """Raises the library's own error before a function waits for a thread or lock of another process."""
     if not is_process(maker):
         raise InvalidError(
             f"{what} was made by process {maker}, and this is process {os.getpid()}: threads, locks and GPU contexts do not "
@@ -117,7 +117,7 @@ def check_process(maker: int, what: str) -> None:
         )
 
 
-# Views of arrays that are not there: no bias, no initial state, no cumulative lengths.
+# Views of absent arrays: no bias, no initial state, no cumulative lengths.
 NO_VIEW: Any = ffi.new("qn_view *")[0]
 NO_CUDA_VIEW: Any = ffi.new("qn_cuda_view *")[0]
 

@@ -1,4 +1,4 @@
-"""What models answer: texts, chats, the pieces in which they are streamed.
+"""Answers of models: texts, chats, and the pieces in which they are streamed.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -14,7 +14,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "deadline"]
 
 
 class Logprob(NamedTuple):
-    """The log probability of a generated token, and the most likely tokens at its place.
+    """The log probability of a generated token, and the most likely tokens at its position.
 
     Natural logarithms of the model's probabilities, before bias, penalties, temperature and filters.
     """
@@ -27,11 +27,11 @@ class Logprob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an answer took: numbers of tokens, and seconds."""
+    """The numbers of tokens of an answer, and its seconds."""
 
     prompt_tokens: int
     cached_tokens: int
-    """Tokens of the prompt that were not evaluated, because an earlier prompt or answer had them."""
+    """Tokens of the prompt that were taken from an earlier prompt or answer instead of being evaluated."""
     completion_tokens: int
     """Tokens that were generated, an end token included."""
     queued_seconds: float = 0.0
@@ -50,10 +50,10 @@ class Completion:
     is_stop_string: bool
     """Whether a stop string ended the text. It is not in the text."""
     seed: int
-    """The seed of this answer: given again, it gives the same answer."""
+    """The seed of this answer: the same seed gives the same answer."""
     usage: Usage = field(compare=False)
     tokens: list[int] | None = None
-    """With return_tokens or logprobs: the ids that were generated, an end token included."""
+    """With return_tokens or logprobs: the generated ids, an end token included."""
     logprobs: list[Logprob] | None = None
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool that is complete."""
+    """A complete call of a tool."""
 
     name: str
     arguments: str
@@ -76,19 +76,19 @@ class ToolCall:
 
 
 class ChatEvent(NamedTuple):
-    """A piece of a chat's answer. Which fields it has follows from its type.
+    """A piece of a chat's answer. Its type determines its fields.
 
     "reasoning", "content"   text continues the reasoning or the content
     "tool_call"              a call begins; text is the function's name
     "arguments"              text continues the call's arguments, which are a JSON object
-    "tool_call_end"          call is the whole call. It is None if the call was cut off, or does not parse: then text, which is
-                             all that the model wrote of a call that does not parse, is content of the answer
+    "tool_call_end"          call is the whole call. It is None if the call was cut off or does not parse. If it does
+                             not parse, text is everything that the model wrote of it, and is content of the answer
     """
 
     type: Literal["reasoning", "content", "tool_call", "arguments", "tool_call_end"]
     text: str
     call_index: int = 0
-    """Of calls: which one, 0, 1, ..."""
+    """The index of a call: 0, 1, ..."""
     call: ToolCall | None = None
 
 
@@ -100,7 +100,7 @@ class ChatCompletion:
     reasoning: str
     tool_calls: list[ToolCall]
     finish_reason: FinishReason
-    """As that of a Completion; "tool_calls" if the answer ended with an end token and has calls."""
+    """As in a Completion; "tool_calls" if the answer ended with an end token and contains calls."""
     is_stop_string: bool
     seed: int
     usage: Usage = field(compare=False)
@@ -109,7 +109,7 @@ class ChatCompletion:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a message, to be appended to the messages of the conversation."""
+        """The answer as a message, to append to the messages of the conversation."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning

@@ -1,6 +1,7 @@
-"""Tensors of GGUF files, as they are stored, and how the weights among them are rotated.
+"""Stored tensors of GGUF files, and the rotation of their weights.
 
-Reads version 3, little-endian, memory-mapped. A file is untrusted: what runs past its end or is not as described is a FormatError.
+Reads version 3, little-endian, memory-mapped. A file is untrusted: data beyond its end, or a malformed header, is a
+FormatError.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -18,7 +19,7 @@ from pyquern._lib import FormatError, InvalidError, UnsupportedError, bytes_of, 
 _TYPE_NAMES = {
     getattr(lib, name): name.removeprefix("QN_DTYPE_").lower() for name in dir(lib) if name.startswith("QN_DTYPE_")
 }
-# The kinds of values, as struct writes them.
+# The kinds of values, in struct's notation.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMS = 4
@@ -41,7 +42,7 @@ class Rotation(NamedTuple):
 
 
 class File:
-    """A GGUF file: `tensors` by name, and of the metadata `keys` those that say how to read them."""
+    """A GGUF file: `tensors` by name, and the metadata `keys` that are needed to read them."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -70,7 +71,7 @@ class File:
             raise self._error("two tensors have the same name")
 
     def data(self, name: str) -> tuple[str, memoryview]:
-        """The name of a tensor's type, and its bytes in the mapped file, which lives as long as they do."""
+        """The name of a tensor's type, and its bytes in the mapped file, which stays mapped while they are in use."""
         tensor = self._tensor(name)
         if tensor.type not in _TYPE_NAMES:
             raise UnsupportedError(f"{self.path}: tensor '{name}' has type {tensor.type}, which quern does not read")
@@ -83,7 +84,7 @@ class File:
         return _TYPE_NAMES[tensor.type], memoryview(self._bytes)[tensor.offset : tensor.offset + size]
 
     def rotation(self, name: str) -> Rotation | None:
-        """How the input of a matrix is to be rotated; None: not at all."""
+        """The rotation to apply to the input of a matrix; None: none."""
         keys = {key.removeprefix(_ROTATION): value for key, value in self.keys.items() if key.startswith(_ROTATION)}
         if not keys:
             return None
@@ -146,7 +147,7 @@ class File:
         return value
 
     def _skip(self, size: int) -> int:
-        """Passes over bytes; returns where they began."""
+        """Skips bytes. Returns the offset of the first."""
         begin = self._at
         if size > len(self._bytes) - begin:
             raise self._error("the file ends in its header")

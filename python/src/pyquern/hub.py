@@ -1,6 +1,6 @@
 """Names of models: files, and OWNER/REPO[:FILE or TYPE] of the Hugging Face hub, by the package huggingface_hub.
 
-docs/hub.md describes the names. What is in the cache is used without a request to the hub. The program's `quern pull` and
+docs/hub.md describes the names. A model in the cache is used without a request to the hub. `quern pull` and
 huggingface_hub share that cache.
 
 SPDX-License-Identifier: Apache-2.0
@@ -24,7 +24,7 @@ _MEMORY_SHARE = 0.8
 
 
 def _has_type(file: str, name: str) -> bool:
-    """Whether a file's name has the weight type as one of its words; `q4_k` is Q4_K_M's, too."""
+    """Whether a file's name contains the weight type as a word; `q4_k` matches Q4_K_M, too."""
     return bool(re.search(rf"(?:^|[-._/]){re.escape(name)}(?:_[A-Za-z0-9]+)?(?=[-.])", file, re.IGNORECASE))
 
 
@@ -40,7 +40,7 @@ def _is_model(file: str) -> bool:
 
 
 def _rank(file: str) -> int:
-    """Low-bit files are as their models were trained, others were quantised; floats come last."""
+    """Low-bit files come first, since their models were trained so; quantised ones follow, floats come last."""
     if any(_is_exactly(file, name) for name in _LOW_BIT):
         return 0
     if any(_is_exactly(file, name) for name in _FLOAT16):
@@ -49,7 +49,7 @@ def _rank(file: str) -> int:
 
 
 def parts(file: str) -> list[str]:
-    """All files of the model that `file` is the first of."""
+    """All files of the model whose first file is `file`."""
     split = _SPLIT.search(file)
     if not split:
         return [file]
@@ -58,11 +58,11 @@ def parts(file: str) -> list[str]:
 
 
 def select(files: Mapping[str, int], wanted: str | None, memory: float) -> str:
-    """The file that a name means.
+    """The file that a name selects.
 
     files    by their paths in the repository, with their sizes
     wanted   FILE or TYPE of the name
-    memory   bytes that a model may take where the name says nothing
+    memory   bytes that a model may take if the name leaves the choice
     """
     models = {file: sum(files.get(part, 0) for part in parts(file)) for file in files if _is_model(file)}
     if not wanted:
@@ -81,7 +81,7 @@ def select(files: Mapping[str, int], wanted: str | None, memory: float) -> str:
 
 
 def _cached(hub: Any, repository: str) -> tuple[Path, dict[str, int]] | None:
-    """The snapshot of branch main in the cache, with the GGUF files that it has."""
+    """The snapshot of branch main in the cache, and its GGUF files."""
     try:
         folder = Path(hub.snapshot_download(repository, allow_patterns=["*.gguf"], local_files_only=True))
     except (OSError, ValueError):
@@ -91,7 +91,7 @@ def _cached(hub: Any, repository: str) -> tuple[Path, dict[str, int]] | None:
 
 
 def _available_memory() -> float:
-    """Bytes that the system can give without swapping."""
+    """The bytes available without swapping."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -102,7 +102,7 @@ def _available_memory() -> float:
 
 
 def find(name: str | os.PathLike[str]) -> Path:
-    """The file of a model, downloaded where it is neither a file nor in the hub's cache."""
+    """The file of a model. Downloads it if the name is neither a file nor in the hub's cache."""
     path = Path(name)
     match = _NAME.fullmatch(os.fspath(name))
     if path.exists() or not match or (not match[2] and str(name).lower().endswith(".gguf")):

@@ -1,9 +1,9 @@
-"""The CPU kernels over numpy arrays. quern/kernels.h has the mathematics and the limits of each function.
+"""The CPU kernels for numpy arrays. quern/kernels.h has the mathematics and the limits of each function.
 
-float32 and float16 arrays are what they are; uint16 arrays are bf16, uint8 arrays blocks of a quantised type. "D" below is one of
-float32, float16 and bf16, the same for all arrays of a call that are marked with it. Inputs are copied where they are not
-contiguous; arrays that are written in place must be contiguous. Errors are the exceptions of pyquern. The library runs
-without the interpreter's lock, so threads that call it run at the same time.
+uint16 arrays hold bf16, uint8 arrays blocks of a quantised type. "D" below is one of float32, float16 and bf16, the
+same for all arrays of a call that are marked with it. Inputs are copied if they are not contiguous; arrays that are
+written in place must be contiguous. Errors are the exceptions of pyquern. The library runs without the GIL, so threads
+can call it in parallel.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -59,7 +59,7 @@ def _in(name: str, array: npt.ArrayLike, shape: Shape | None = None) -> Array:
 
 
 def _in_place(name: str, array: Array, shape: Shape) -> Array:
-    """An array that the library writes: of the given shape, contiguous and writeable."""
+    """An array that the library writes: checks its shape, and that it is contiguous and writeable."""
     if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.writeable:
         raise InvalidError(f"{name}: expected a contiguous, writeable numpy array, since it is written in place")
     return _in(name, array, shape)
@@ -94,7 +94,7 @@ def _rows(name: str, array: Array) -> tuple[int, int]:
 def decode(data: Array, dtype: str, count: int) -> npt.NDArray[np.float32]:
     """Weights of a type ("q1_0", "f16", ...) as float32 [count].
 
-    data: the bytes of `count` elements, as they are in a GGUF file
+    data: the bytes of `count` elements, as stored in a GGUF file
     """
     blocks = np.ascontiguousarray(data)
     value = dtype_value(dtype)
@@ -120,7 +120,8 @@ def encode(x: npt.ArrayLike, dtype: str) -> npt.NDArray[np.uint8]:
 def matmul(weights: Array, dtype: str, acts: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """acts * weights^T: float32 [..., n_rows].
 
-    weights: [n_rows, bytes of n_cols elements] uint8 blocks of the type, or any array of those bytes; acts: [..., n_cols] float32
+    weights: [n_rows, bytes of n_cols elements] uint8 blocks of the type, or any array of those bytes; acts: [...,
+    n_cols] float32
     """
     x = _in("acts", acts)
     n_tokens, n_cols = _rows("acts", x)
@@ -201,7 +202,7 @@ def hadamard(
 
 
 def _sequences(shape: Any, batch: int, tokens: int, lengths: Array | None) -> int:
-    """Sets the fields that say where sequences begin; returns the number of sequences."""
+    """Sets the fields that define the sequences. Returns their number."""
     shape.batch, shape.tokens = batch, tokens
     if lengths is None:
         return batch
@@ -212,7 +213,7 @@ def _sequences(shape: Any, batch: int, tokens: int, lengths: Array | None) -> in
 
 
 class _Gdn:
-    """The arguments that gdn_chunk and gdn_step share, checked."""
+    """The common arguments of gdn_chunk and gdn_step, checked."""
 
     def __init__(
         self,
@@ -248,7 +249,7 @@ class _Gdn:
         self.shape.scale = head_k**-0.5 if scale is None else scale
         self.shape.normalize = normalize
         self.state_shape = (n, v_heads, head_v, head_k)
-        # Tokens outside of all sequences are not written.
+        # The library does not write tokens outside of all sequences.
         self.o = np.empty_like(self.v) if self.lengths is None else np.zeros_like(self.v)
 
     def views(self) -> tuple[Any, ...]:
@@ -365,7 +366,7 @@ def conv_step(x: npt.ArrayLike, weights: npt.ArrayLike, bias: npt.ArrayLike | No
 
 
 class AuraCodec:
-    """A codec of the AURA codes: `bits` for each element of rows of `dim` elements."""
+    """A codec for AURA: `bits` for each element of rows of `dim` elements."""
 
     def __init__(self, dim: int, bits: int, seed: int = 0) -> None:
         handle = ffi.new("qn_aura_codec **")
@@ -398,7 +399,8 @@ class AuraCodec:
         rotate_back: bool = True,
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
-        """Rows [..., dim] of a dtype (uint16: bf16), in their own basis or in the rotated one."""
+        """Rows [..., dim] of a dtype (uint16: bf16), in their original basis or, without rotate_back, in the rotated
+        one."""
         c = _in("codes", codes)
         self._check_width("codes", c, self.words)
         s = _in("scales", scales, c.shape[:-1])
@@ -416,7 +418,8 @@ class AuraCodec:
 class AuraCache:
     """A KV cache of AURA codes for one layer, and attention over it.
 
-    Arrays: key_codes, value_codes [n_kv_heads, capacity, words] uint32; key_scales, value_scales [n_kv_heads, capacity] float32.
+    Arrays: key_codes, value_codes [n_kv_heads, capacity, words] uint32; key_scales, value_scales [n_kv_heads, capacity]
+    float32.
     """
 
     def __init__(self, key_codec: AuraCodec, value_codec: AuraCodec, n_kv_heads: int, capacity: int) -> None:

@@ -1,7 +1,7 @@
-"""Loading models, and how long what belongs to them lives.
+"""Loads models, and manages the lifetime of their objects.
 
-A handle owns an object of the library. Those of sessions and schedulers keep that of their model, so that it is freed last,
-by the garbage collector and at the end of the interpreter too.
+A handle owns an object of the library. Handles of sessions and schedulers hold a reference to that of their model, so
+that the model is freed last, also by the garbage collector and at the end of the interpreter.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -27,7 +27,8 @@ OnProgress = Callable[[int, int], object]
 
 
 class Owner(Protocol):
-    """Of an object that has to be freed before its model. When `free` returns, it is, whichever thread began that."""
+    """An object that must be freed before its model. When `free` returns, it is freed, even if another thread began
+    that."""
 
     def free(self) -> None: ...
 
@@ -43,7 +44,7 @@ def size(value: int | str | None, name: str) -> int:
 
 
 class _Loading(Interruptible):
-    """What the callbacks of a model belong to. Notes come after loading too, from any thread."""
+    """The owner of a model's callbacks. Notes may also come after loading, from any thread."""
 
     def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
@@ -75,7 +76,7 @@ class ModelHandle:
         return self._pointer
 
     def check_process(self) -> None:
-        """Raises in a forked child, where what would wait for the model's threads and locks hangs."""
+        """Raises in a forked child, where waiting for the model's threads and locks would hang."""
         check_process(self._process, "the model")
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class ModelHandle:
 
 
 def _free_model(pointer: Any, user: Any) -> None:
-    """`user` is what the library's notes are passed, until the model is freed."""
+    """`user` is the library's argument for notes; it must live until the model is freed."""
     lib.qn_model_free(pointer)
 
 
@@ -102,7 +103,7 @@ def load(
     deterministic: bool,
     on_progress_: OnProgress | None,
 ) -> ModelHandle:
-    """Loads a model. Ctrl-C, and an exception of on_progress, end that."""
+    """Loads a model. Ctrl-C, or an exception of on_progress, ends it."""
     if on_progress_ is not None and not callable(on_progress_):
         raise TypeError(f"on_progress: {on_progress_!r}, expected a function")
     loading = _Loading(on_progress_)

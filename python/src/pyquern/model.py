@@ -1,4 +1,4 @@
-"""Models: loading, text from prompts, answers of chats.
+"""Models: loading, text from prompts, answers to chats.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Properties of a model. Empty and 0 where a model of vocab_only has none."""
+    """Properties of a model. With vocab_only, unknown ones are empty or 0."""
 
     name: str
     architecture: str
@@ -50,10 +50,10 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """What the model's chat template has (docs/tool-calls.md)."""
+    """Properties of the model's chat template (docs/tool-calls.md)."""
 
     source: str
-    """ "file", "given", "chatml"; "" if there is none to use, and `problem` says why."""
+    """ "file", "given", "chatml"; "" if none is usable, and `problem` says why."""
     problem: str
     tool_calls: str
     """ "json", "xml", "llama3"; "" if it has no tools; "unknown" if its calls cannot be parsed."""
@@ -66,7 +66,7 @@ class ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What fits in the memory of sessions and schedulers, in bytes and tokens."""
+    """The capacity of the memory for sessions and schedulers, in bytes and tokens."""
 
     memory_limit: int
     bytes_per_position: int
@@ -81,21 +81,22 @@ def _python(value: Any) -> Any:
 class Model:
     """A model, loaded once, for any number of threads.
 
-    name            a GGUF file, or OWNER/REPO[:FILE or :TYPE] of the Hugging Face hub (docs/hub.md), which needs the package
-                    huggingface_hub
-    device          "cpu", "cuda", "cuda:N", or "auto", the first GPU that can run the model, else the CPU; without it the
-                    environment variable QN_DEVICE, else "auto"
-    memory          what the caches of all sessions and schedulers may take, in bytes or as "4G"; half of what is free
+    name            a GGUF file, or OWNER/REPO[:FILE or :TYPE] of the Hugging Face hub (docs/hub.md), which needs the
+                    package huggingface_hub
+    device          "cpu", "cuda", "cuda:N", or "auto": the first GPU that can run the model, else the CPU. The default
+                    is the environment variable QN_DEVICE, else "auto"
+    memory          limit of the caches of all sessions and schedulers, in bytes or as "4G"; half of the free memory
     kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
-    n_ctx           most tokens of a prompt with its answer; 0: as in training, or what memory holds
-    n_threads       one for each physical core
+    n_ctx           limit of the tokens of a prompt with its answer; 0: the training context, or what memory holds
+    n_threads       number of threads; one for each physical core
     chat_template   the source of a template to use instead of the file's
-    vocab_only      the tokeniser alone
-    deterministic   on a GPU, the same bits whatever is evaluated beside an answer
-    on_progress     called with the bytes of weights that were checked, and all of them; False ends loading
+    vocab_only      load only the tokeniser
+    deterministic   on a GPU, the same bits whatever else is evaluated at the same time
+    on_progress     called with the number of bytes of weights checked so far and the total; False ends loading
 
-    Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern". A model belongs to the process
-    that loaded it: in a forked child only its tokenizer and its properties can be used, and all else is an InvalidError.
+    Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern". A model belongs
+    to the process that loaded it: in a forked child only its tokenizer and its properties can be used; everything else
+    is an InvalidError.
     """
 
     def __init__(
@@ -136,14 +137,14 @@ class Model:
 
     @property
     def chat_format(self) -> ChatFormat:
-        """What its chat template has."""
+        """Properties of its chat template."""
         found = lib.qn_model_get_chat_format(self._handle.pointer)
         efforts = tuple(_python(found.efforts[i]) for i in range(found.n_efforts))
         names = [name for name in ChatFormat.__slots__ if name != "efforts"]
         return ChatFormat(**{name: _python(getattr(found, name)) for name in names}, efforts=efforts)
 
     def capacity(self, n_sequences: int = 1, kv: str | None = None) -> Capacity:
-        """How many tokens of context the memory holds, for so many sequences of the same length."""
+        """How many tokens of context the memory holds, for `n_sequences` sequences of equal length."""
         capacity, text = sized("qn_capacity"), kv_text(self._kv if kv is None else kv)
         n_sequences = integer(n_sequences, "n_sequences", 1, 2**32 - 1)
         check(lib.qn_model_get_capacity(self._handle.pointer, text, n_sequences, capacity))
@@ -180,7 +181,7 @@ class Model:
         """Continues a prompt, a text or token ids.
 
         The options are those of TextOptions. With `stream` the text comes in pieces, as it is generated. Calls of other
-        threads are evaluated together with this one, and what prompts have in common is evaluated once. Ctrl-C ends the
+        threads are evaluated together with this one, and common beginnings of prompts only once. Ctrl-C ends the
         generation.
         """
         if not stream:
@@ -201,7 +202,8 @@ class Model:
     def agenerate(
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Unpack[TextOptions]
     ) -> Coroutine[Any, Any, Completion] | TextStream:
-        """`generate` for asyncio: to be awaited, or with `stream` for `async for`. Cancelling the task ends the generation."""
+        """`generate` for asyncio: to be awaited, or with `stream` for `async for`. Cancelling the task ends the
+        generation."""
         request = self.scheduler._submit_text("agenerate", prompt, options)
         return Stream(request) if stream else request._wait()
 
@@ -222,8 +224,8 @@ class Model:
     ) -> ChatCompletion | ChatStream:
         """Answers a conversation: messages in OpenAI's form.
 
-        The options are those of ChatOptions. With `stream` the answer comes as events, of reasoning, content and tool calls.
-        Of the next turn only what is new is evaluated.
+        The options are those of ChatOptions. With `stream` the answer comes as events: reasoning, content and tool
+        calls. For the next turn, only the new part is evaluated.
         """
         if not stream:
             check_no_callback("chat")
@@ -252,7 +254,7 @@ class Model:
     def close(self) -> None:
         """Closes its schedulers and sessions and frees the model.
 
-        Not from a callback, and not while another thread calls one of its methods.
+        Must not be called from a callback, nor while another thread is in one of its methods.
         """
         self._handle.close()
 

@@ -1,5 +1,5 @@
-"""What a generation can be asked for, by the names that OpenAI, vLLM and llama-cpp-python give it, and how that becomes the
-library's parameters.
+"""Options of a generation, with the names of OpenAI, vLLM and llama-cpp-python, and their conversion to the library's
+parameters.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -18,16 +18,16 @@ from pyquern._lib import InvalidError, UnsupportedError, check, lib, sized
 from pyquern.answers import ChatCompletion, ChatEvent
 
 MAX_CTX = 1 << 30
-"""Most tokens of a context, as the library has it."""
+"""The library's limit of the tokens of a context."""
 
 Message = Mapping[str, Any] | ChatCompletion
-"""A message in OpenAI's form, or an answer that is continued."""
+"""A message in OpenAI's form, or an answer to continue."""
 
 ToolChoice = Literal["auto", "required", "none"] | Mapping[str, Any]
 
 
 class SamplingOptions(TypedDict, total=False):
-    """How tokens are sampled. None is as good as missing."""
+    """How tokens are sampled. Each comment names the default; None means the default."""
 
     temperature: float | None
     """0.8; 0 is greedy."""
@@ -38,69 +38,71 @@ class SamplingOptions(TypedDict, total=False):
     min_p: float | None
     """Drop tokens less likely than this times the most likely: 0.05; 0 drops none."""
     typical_p: float | None
-    """Keep the tokens whose surprisals are nearest to the entropy, up to this probability: 1, which is off."""
+    """Keep the tokens whose surprisals are nearest to the entropy, up to this probability: 1, off."""
     top_n_sigma: float | None
-    """Keep the tokens with logits within so many standard deviations of the largest: 0, which is off."""
+    """Keep the tokens with logits within this number of standard deviations of the largest: 0, off."""
     xtc_probability: float | None
-    """With this probability the likely tokens but the least likely of them are dropped: 0."""
+    """XTC: with this probability drop all likely tokens except the least likely of them: 0."""
     xtc_threshold: float | None
-    """The probability from which a token is likely for that: 0.1."""
+    """The probability from which on XTC considers a token likely: 0.1."""
     dry_multiplier: float | None
-    """DRY: a token that continues n tokens as they were continued before loses this times dry_base to the power of
-    n - dry_allowed_length of its logit: 0, which is off."""
+    """DRY: if a token would extend a repetition of n tokens, this times dry_base to the power of n - dry_allowed_length
+    is subtracted from its logit: 0, off."""
     dry_base: float | None
     """1.75; at least 1."""
     dry_allowed_length: int | None
     """Shorter repetitions are not penalised: 2."""
     dry_penalty_last_n: int | None
-    """How many recent tokens DRY looks at: -1, all."""
+    """The number of recent tokens that DRY considers: -1, all."""
     dry_sequence_breakers: Sequence[str] | None
-    """Texts that no repetition goes across: a newline, a colon, a quotation mark and an asterisk; at most 64 of 64 bytes."""
+    """Texts that end a repetition: a newline, a colon, a quotation mark and an asterisk; at most 64, of 64 bytes
+    each."""
     mirostat: int | None
-    """2: Mirostat 2.0 in place of the filters, on the CPU: 0, which is off."""
+    """2: Mirostat 2.0 instead of the filters, on the CPU: 0, off."""
     mirostat_tau: float | None
-    """The mean surprise that it aims at, in bits: 5."""
+    """Mirostat's target of the mean surprise, in bits: 5."""
     mirostat_eta: float | None
-    """How fast it follows: 0.1."""
+    """Mirostat's learning rate: 0.1."""
     repetition_penalty: float | None
     """Above 1, recent tokens become less likely: 1."""
     repeat_last_n: int | None
-    """How many recent tokens that looks at: 64."""
+    """The number of recent tokens that repetition_penalty considers: 64."""
     presence_penalty: float | None
-    """Subtracted from the logits of tokens that were generated: 0."""
+    """Subtracted from the logits of tokens generated so far: 0."""
     frequency_penalty: float | None
-    """The same, times the number of their occurrences: 0."""
+    """The same, multiplied by the number of occurrences: 0."""
     seed: int | None
-    """Without one an answer has a seed of its own, which it tells."""
+    """By default an answer gets a new seed, which it reports."""
 
 
 class AnswerOptions(SamplingOptions, total=False):
-    """What ends an answer, what it is to be, and what of it is told."""
+    """When an answer ends, its format, and which parts of it are reported."""
 
     max_tokens: int | None
-    """Tokens to generate, 0 or more: no limit but the context without it, with None and, as for vLLM and llama.cpp, with -1."""
+    """Limit of generated tokens, 0 or more. By default, with None and, as in vLLM and llama.cpp, with -1: only the
+    context."""
     stop: str | Sequence[str] | None
-    """Strings that end the answer. They are not in its text; in chats they are looked for in the content."""
+    """Strings that end the answer. They are not part of its text; in chats they are matched in the content."""
     stop_token_ids: Sequence[int] | None
     """Tokens that end the answer, as end tokens do."""
     min_tokens: int | None
-    """The first tokens, at most max_tokens, which do not end the answer, unless its format allows nothing but the end: 0."""
+    """The least number of tokens, at most max_tokens, unless the answer's format allows nothing but the end: 0."""
     ignore_eos: bool | None
     """Continue after end tokens."""
     skip_special_tokens: bool | None
-    """Leave the names of special tokens out of the text: True."""
+    """Omit the names of special tokens from the text: True."""
     return_tokens: bool | None
-    """Answers have their token ids."""
+    """Include the token ids in answers."""
     json_schema: Mapping[str, Any] | bool | str | type | None
     """The text is JSON that fits a schema: a dict, its JSON text, or a class of pydantic."""
     strict: bool | None
-    """Keywords of the schema that are not supported are an error, else ignored: True."""
+    """Unsupported keywords of the schema are an error; with False they are ignored: True."""
     json_object: bool | None
     """The text is a JSON object."""
     json_whitespace: Literal["default", "indent", "compact", "any"] | None
-    """How JSON under json_schema, json_object and tools is written: "default" is what json.dumps writes."""
+    """White space of JSON under json_schema, json_object and tools: "default", that of json.dumps."""
     json_property_order: Literal["schema", "any"] | None
-    """Properties come in the order of the schema, or in any: "schema"."""
+    """Order of properties, that of the schema or any: "schema"."""
     regex: str | None
     """The whole text matches a regular expression, ECMAScript's with the u flag."""
     choices: Sequence[str] | None
@@ -110,54 +112,55 @@ class AnswerOptions(SamplingOptions, total=False):
 
 
 class ChatOnlyOptions(TypedDict, total=False):
-    """What chats have besides."""
+    """Additional options of chats."""
 
     tools: Sequence[Mapping[str, Any]] | None
     """Functions, in OpenAI's form."""
     tool_choice: ToolChoice | None
-    """ "auto": the model may call them; "required": it must; "none": it is not told of them; a function in OpenAI's form: it
-    must call that one."""
+    """ "auto": the model may call them; "required": it must; "none": they are omitted from the prompt; a function in
+    OpenAI's
+    form: it must call that one."""
     parallel_tool_calls: bool | None
-    """More than one call in an answer: True."""
+    """Allow more than one call in an answer: True."""
     enable_thinking: bool | None
-    """Whether the model reasons, where its chat template can switch that."""
+    """Whether the model reasons, if its chat template can switch that."""
     reasoning_effort: str | None
-    """ "none" to "max": the nearest level that the chat template knows."""
+    """ "none" to "max"; becomes the nearest level that the chat template knows."""
     reasoning_budget: int | None
-    """Tokens of reasoning, 0 or more, after which it is ended: no limit without it and with -1."""
+    """Limit of the tokens of reasoning, 0 or more, after which it is ended. By default and with -1: no limit."""
     chat_template_kwargs: Mapping[str, Any] | None
     """Other variables of the chat template."""
 
 
 class RequestOptions(AnswerOptions, total=False):
-    """What only requests of a scheduler have; Model.generate and Model.chat use one."""
+    """Additional options of requests of a scheduler, which Model.generate and Model.chat use."""
 
     logit_bias: Mapping[int, float] | Mapping[str, float] | None
     """Added to the logits of tokens, by their ids."""
     logprobs: int | None
-    """Answers have the log probability of each token, and so many of the most likely ones at its place: 0 to 20."""
+    """Report the log probability of each token, and this number of the most likely tokens at its position: 0 to 20."""
     priority: int | None
     """Requests of higher priority begin first: 0."""
     timeout: float | None
-    """Seconds, more than 0, after which the request ends, with the finish_reason "deadline": no limit."""
+    """Seconds, more than 0, after which the request ends with the finish_reason "deadline": no limit."""
     cache_scope: str | None
-    """What was evaluated for other requests is used again within a scope only."""
+    """Evaluated prefixes are shared only between requests of one scope."""
 
 
 class TextOptions(RequestOptions, total=False):
     """Options of Model.generate."""
 
     parse_special: bool | None
-    """Names of special tokens in the prompt become these tokens: True. False for a text that is not trusted."""
+    """Names of special tokens in the prompt become these tokens: True. Use False for untrusted text."""
     add_bos: bool | None
-    """The prompt begins with the token for the beginning of text, where the model has one: True."""
+    """Begin the prompt with the beginning-of-text token, if the model has one: True."""
 
 
 class SubmitTextOptions(TextOptions, total=False):
     """Options of Scheduler.submit."""
 
     on_text: Callable[[str], object] | None
-    """Called for each piece of text, from a thread of the scheduler. False, and an exception, end the request."""
+    """Called for each piece of text, from a thread of the scheduler. False or an exception ends the request."""
 
 
 class ChatOptions(RequestOptions, ChatOnlyOptions, total=False):
@@ -183,7 +186,7 @@ class SessionChatOptions(AnswerOptions, ChatOnlyOptions, total=False):
 
 
 class Options:
-    """Options that were given, of which each is taken once. Keeps what the library's parameters point to."""
+    """The options of a call; each is taken once. Keeps objects alive to which the library's parameters point."""
 
     def __init__(self, function: str, given: Mapping[str, Any]) -> None:
         self._function = function
@@ -204,7 +207,7 @@ class Options:
         return function
 
     def end(self) -> None:
-        """All options have been taken: what is left has no meaning here."""
+        """Call after all options have been taken: raises TypeError for the rest, which are unknown."""
         for name in self._given:
             raise TypeError(f"{self._function}() has no option {name!r}")
 
@@ -223,7 +226,7 @@ class Options:
 
 
 def terminated(text: str, name: str) -> bytes:
-    """UTF-8 for a text that the library wants with a terminator."""
+    """A text as UTF-8 for a C string."""
     if not isinstance(text, str):
         raise TypeError(f"{name}: {text!r}, expected a string")
     if "\0" in text:
@@ -232,7 +235,7 @@ def terminated(text: str, name: str) -> bytes:
 
 
 def integer(value: Any, name: str, least: int, most: int) -> int:
-    """An integer, numpy's too, of a range."""
+    """An integer, also numpy's, within a range."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: {value!r}, expected an integer")
     if not least <= operator.index(value) <= most:
@@ -241,7 +244,7 @@ def integer(value: Any, name: str, least: int, most: int) -> int:
 
 
 def assign(struct: Any, field: str, value: Any, name: str) -> None:
-    """Sets a field that is a number; an error names the option."""
+    """Sets a numeric field; an error names the option."""
     owner = ffi.typeof(struct)
     kind = dict((owner.item if owner.kind == "pointer" else owner).fields)[field].type
     if kind.cname not in ("float", "double"):
@@ -266,7 +269,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def token_list(ids: Any, name: str, expected: str = "token ids") -> list[int]:
-    """Token ids: integers that the library has a place for. Whether they are of the vocabulary is its question."""
+    """Token ids: integers in the range of the library's type. The library checks them against the vocabulary."""
     if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
         raise TypeError(f"{name}: {ids!r}, expected {expected}")
     return [integer(token, name, 0, 2**31 - 1) for token in ids]
@@ -310,7 +313,7 @@ _SAMPLING = {
 
 
 def _take_breakers(sampling: Any, model: Any, options: Options) -> None:
-    """DRY's breakers, where it is on: the tokens of texts, which a model has."""
+    """DRY's breakers, if DRY is on: the model's tokens of the texts."""
     texts = options.take("dry_sequence_breakers")
     if texts is not None:
         given, n = options.strings(texts, "dry_sequence_breakers"), len(texts)
@@ -346,7 +349,7 @@ def fill_sampling(sampling: Any, model: Any, options: Options) -> int:
 
 
 def _closed(schema: Any) -> Any:
-    """A schema of pydantic whose objects have no properties but their own: others would be ignored, and cost tokens."""
+    """A pydantic schema whose objects allow no undeclared properties: these would be ignored, and cost tokens."""
     if isinstance(schema, list):
         return [_closed(item) for item in schema]
     if not isinstance(schema, Mapping):
@@ -421,8 +424,8 @@ def _has_strict_tool(tools: Sequence[Mapping[str, Any]]) -> bool:
 def _take_calls(
     model: Any, tools: Sequence[Mapping[str, Any]], text: bytes, style: Any, options: Options
 ) -> tuple[Any, int]:
-    """The grammar of calls, and where it begins. A call that is not required has none where its tools are too much for one,
-    unless one of them is strict."""
+    """The grammar of calls, and where it begins. If calls are optional and the tools are too large for a grammar, there
+    is none, unless a tool is strict."""
     choice = options.take("tool_choice", "auto")
     params, out = sized("qn_call_params"), ffi.new("qn_grammar **")
     params.tools, params.length = options.keep(ffi.from_buffer(text)), len(text)
@@ -452,7 +455,7 @@ _FUNCTION = '{"type": "function", "function": {"name": ...}}'
 
 
 def _has_function(value: Any) -> bool:
-    """Whether it is a tool or a call in OpenAI's form, with a name."""
+    """Whether a value is a tool or a call in OpenAI's form, with a name."""
     function = value.get("function") if isinstance(value, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     return isinstance(name, str) and bool(name)
@@ -463,7 +466,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def _check_message(message: Mapping[str, Any], index: int) -> None:
-    """What a server refuses with a 400."""
+    """Refuses messages that the server refuses with a 400."""
     role = message.get("role")
     if role not in _ROLES:
         found = "missing" if role is None else repr(role)
@@ -484,7 +487,7 @@ def _check_message(message: Mapping[str, Any], index: int) -> None:
 
 
 def _message(message: Message, index: int) -> dict[str, Any]:
-    """A message as chat templates take it: arguments of calls are objects, content is there."""
+    """A message as chat templates expect it: arguments of calls are objects, and content is present."""
     if not isinstance(message, (ChatCompletion, Mapping)):
         raise TypeError(f"messages[{index}]: {message!r}, expected a message in OpenAI's form")
     result = dict(message.message if isinstance(message, ChatCompletion) else message)
@@ -509,7 +512,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def conversation(messages: Sequence[Message], variables: Mapping[str, Any]) -> bytes:
-    """A conversation as the library takes it, in JSON."""
+    """A conversation in the library's form, JSON."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise TypeError(f"messages: {messages!r}, expected a list of messages")
     taken = [_message(message, index) for index, message in enumerate(messages)]
@@ -530,7 +533,7 @@ def _take_tools(options: Options) -> list[Mapping[str, Any]]:
 
 
 def _take_variables(options: Options) -> dict[str, Any]:
-    """Those of the chat template that an answer has."""
+    """Takes the chat template's variables from the options."""
     given = options.take("chat_template_kwargs", {})
     if not isinstance(given, Mapping):
         raise TypeError(f"chat_template_kwargs: {given!r}, expected a dict")
@@ -568,7 +571,7 @@ def _take_limit(options: Options, name: str) -> int:
 
 
 def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | None) -> int:
-    """Fills what requests of sessions and of schedulers have in common. Returns the seed."""
+    """Fills the fields that requests of sessions and schedulers share. Returns the seed."""
     seed = fill_sampling(params.sampling, model, options)
     params.max_tokens = _take_limit(options, "max_tokens")
     params.ignore_end = options.take_flag("ignore_eos", False)
@@ -598,7 +601,7 @@ def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | 
 
 
 def _take_bias(options: Options) -> Any:
-    """A qn_logit_bias array. JSON has no keys but strings."""
+    """A qn_logit_bias array. Keys may be strings, as in JSON."""
     given = options.take("logit_bias", {})
     if not isinstance(given, Mapping):
         raise TypeError(f"logit_bias: {given!r}, expected a dict of token ids and numbers")
@@ -611,7 +614,7 @@ def _take_bias(options: Options) -> Any:
 
 
 def fill_request(params: Any, options: Options) -> None:
-    """Fills what only requests of schedulers have."""
+    """Fills the fields that only requests of schedulers have."""
     bias = _take_bias(options)
     params.bias, params.n_bias = options.keep(bias), len(bias)
     logprobs, timeout = options.take("logprobs"), options.take("timeout")

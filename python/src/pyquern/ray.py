@@ -1,4 +1,5 @@
-"""Many prompts through replicas of a model on a Ray cluster: Ray Data's actor pool, a scheduler in each actor.
+"""Answers many prompts with replicas of a model on a Ray cluster: Ray Data's actor pool, with a scheduler in each
+actor.
 
     prompts = ray.data.read_json("prompts.jsonl")
     answers = pyquern.ray.answer(prompts, "model.gguf", max_tokens=200)      # a dataset, computed as it is read
@@ -50,12 +51,12 @@ ANSWER = pyarrow.schema(
         ("error", pyarrow.string()),
     ]
 )
-"""The columns that `answer` adds. `tool_calls` is a JSON array in OpenAI's form. `error` is the library's text for a row that
-cannot be answered, whose other columns are null, and null for others."""
+"""The columns that `answer` adds. `tool_calls` is a JSON array in OpenAI's form. `error` is null, or, for a row that
+cannot be answered, the library's text; its other columns are null then."""
 
 
 def _without_none(value: Any) -> Any:
-    """Arrow gives every message of a column the keys of all: those that a message had not are None."""
+    """Drops None values: Arrow gives every message of a column the keys of all messages."""
     if isinstance(value, Mapping):
         return {name: _without_none(item) for name, item in value.items() if item is not None or name == "content"}
     return [_without_none(item) for item in value] if isinstance(value, list) else value
@@ -100,7 +101,7 @@ class _Replica:
         return self._scheduler.submit_chat(_without_none(prompt), **options)
 
     def _check(self, is_text: bool) -> None:
-        """Raises what is wrong with the options, which would be wrong in every row."""
+        """Raises errors in the options, which would be the same in every row."""
         if is_text not in self._checked:
             self._submit("a" if is_text else [{"role": "user", "content": "a"}]).cancel()
             self._checked.add(is_text)
@@ -132,7 +133,8 @@ class _Replica:
 
 
 def _places(cores: int | None, gpus: float) -> tuple[int, int]:
-    """Cores of a replica, and how many replicas the cluster has room for. One core of each node is left for Ray's tasks."""
+    """Cores of a replica, and the number of replicas that fit on the cluster. One core of each node is left for Ray's
+    tasks."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     nodes = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
     if not nodes:
@@ -158,20 +160,21 @@ def answer(
     scheduler_options: Mapping[str, Any] | None = None,
     **options: Unpack[ChatOptions],
 ) -> ray.data.Dataset:
-    """A dataset with the answers to the rows of another, in columns of ANSWER beside its own.
+    """A dataset with the answers to the rows of another, in the columns ANSWER next to its own.
 
-    model               a file that all nodes have at this place, or a name of the Hugging Face hub
-    column              texts, which are continued, or lists of messages, which are answered
-    replicas            how many copies of the model; as many as the cluster has room for
-    cores               cores of a replica; all of the smallest node but one, or 1 with gpus
+    model               a file that exists on all nodes, or a name of the Hugging Face hub
+    column              column of texts, which are continued, or of lists of messages, which are answered
+    replicas            number of copies of the model; by default those that fit on the cluster
+    cores               cores of a replica; by default all but one of the smallest node, or 1 with gpus
     gpus                GPUs of a replica, 0 or 1
-    batch_size          rows that a replica takes at a time, of which it evaluates as many together as its scheduler can
+    batch_size          number of rows that a replica takes at a time; its scheduler evaluates them together as far as
+                        it can
     model_options       arguments of Model, such as kv and memory
     scheduler_options   arguments of Scheduler
     options             options of Model.chat or, for texts, of Model.generate
 
-    It is computed as it is read, in no particular order. A row that cannot be answered has an error; what would be wrong in
-    every row, such as an option, ends the computation.
+    It is computed as it is read, in no particular order. A row that cannot be answered has an error; an error that
+    concerns every row, such as one in an option, ends the computation.
     """
     cores, count = _places(cores, gpus)
     given = {"device": "cuda" if gpus else "cpu", **({} if gpus else {"n_threads": cores}), **(model_options or {})}
@@ -196,7 +199,7 @@ def answer(
 
 
 def _finished(folder: Path, column: str) -> set[Any]:
-    """The ids of the rows that the files of a folder have."""
+    """The ids of the rows in the files of a folder."""
     ids: set[Any] = set()
     for path in folder.glob("*.parquet"):
         ids.update(pyarrow.parquet.read_table(path, columns=[column]).column(column).to_pylist())
@@ -204,7 +207,8 @@ def _finished(folder: Path, column: str) -> set[Any]:
 
 
 def _unfinished(table: pyarrow.Table, column: str, finished: list[ray.ObjectRef[pyarrow.Array]]) -> pyarrow.Table:
-    """`finished` has one element: within a list a reference is passed as it is, whatever this is fused with."""
+    """`finished` has one element: in a list, Ray passes a reference unresolved, whatever this function is fused
+    with."""
     is_finished = pyarrow.compute.is_in(table.column(column), ray.get(finished[0]))
     return table.filter(pyarrow.compute.invert(is_finished))
 
@@ -218,14 +222,14 @@ def write(
     on_progress: Callable[[int], object] | None = None,
     **given: Any,
 ) -> int:
-    """Writes the answers to the rows of a dataset into Parquet files of a folder. Returns how many it wrote.
+    """Writes the answers to the rows of a dataset into Parquet files of a folder. Returns the number of rows written.
 
-    id_column     a column that tells rows from each other. Rows whose id the folder has are not answered again, so that a
-                  call completes what an earlier one left, whatever ended that
-    on_progress   called with the number of rows that the folder has, after each file
+    id_column     a column that identifies rows. Rows whose id is in the folder already are not answered again, so that
+                  a call completes an earlier one, whatever ended it
+    on_progress   called with the number of rows in the folder, after each file
     given         arguments of `answer`
 
-    The files are written by the caller's process. Each appears whole.
+    The caller's process writes the files. Each appears only when it is complete.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -239,7 +243,7 @@ def write(
         )
     tables: Iterable[Any] = answer(dataset, model, **given).iter_batches(batch_size=None, batch_format="pyarrow")
     for table in tables:
-        fresh: dict[Any, int] = {}  # A block may come twice where a node was lost.
+        fresh: dict[Any, int] = {}  # A block may come twice if a node was lost.
         for i, identity in enumerate(table.column(id_column).to_pylist()):
             if identity not in finished:
                 fresh.setdefault(identity, i)

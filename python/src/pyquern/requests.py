@@ -1,8 +1,9 @@
-"""Answers while they are generated: requests, to be waited for, and streams of their pieces.
+"""Answers in generation: requests, which can be waited for, and streams of their pieces.
 
-The library calls back for each piece, from a thread of its own or from within the call that generates. The callbacks append
-to a list, which streams read, and wake those that wait: one call and one small object for a token. An exception in a
-callback ends the generation and is raised to whoever asks for the answer.
+The library calls back for each piece, from its own thread or within the call that generates. A callback appends to a
+list,
+which streams read, and wakes waiting threads and tasks: one call and one small object for each token. An exception in a
+callback ends the generation and is raised to the code that asks for the answer.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -31,7 +32,7 @@ OnPiece = Callable[[Piece], object]
 
 
 class _Calling(threading.local):
-    """Whether this thread runs code of the caller's in a callback of a scheduler."""
+    """Whether this thread is running the caller's code in a callback of a scheduler."""
 
     depth = 0
 
@@ -49,7 +50,7 @@ def callback_of(calls_back: bool) -> Iterator[None]:
 
 
 def check_no_callback(function: str) -> None:
-    """Raises in a callback of a scheduler, where `function` would wait for what comes after the callback."""
+    """Raises in a callback of a scheduler, where `function` would wait for the callback itself."""
     if _calling.depth:
         raise InvalidError(
             f"{function}(): it is called in a callback of a scheduler, for whose end it would wait: submit a request there, and take "
@@ -58,7 +59,7 @@ def check_no_callback(function: str) -> None:
 
 
 class Interruptible:
-    """Something that callbacks of the library belong to: it keeps the first exception that one of them raised."""
+    """The owner of callbacks of the library: it stores the first exception that one of them raised."""
 
     error: BaseException | None = None
 
@@ -71,14 +72,14 @@ class Interruptible:
 
 
 class _Future(Future[Answer]):
-    """A request's future, whose answer is waited for where the request's own may be."""
+    """A request's future. It may be waited for wherever the request itself may."""
 
     def __init__(self, check_wait: Callable[[str], None]) -> None:
         super().__init__()
         self._check_wait = weakref.WeakMethod(check_wait)
 
     def _check(self, function: str) -> None:
-        check = self._check_wait()  # None: nobody has the request any more, which has ended
+        check = self._check_wait()  # None: the request has ended and is no longer referenced
         if check:
             check(function)
 
@@ -92,11 +93,11 @@ class _Future(Future[Answer]):
 
 
 class Request(Interruptible, ABC, Generic[Piece, Answer]):
-    """An answer that is being generated.
+    """An answer in generation.
 
-    `result()` waits for it, `await` does so in asyncio, and `for` and `async for` give its pieces as they come. Leaving such
-    a loop early, and cancelling a task that awaits, cancel the request. `future` is for concurrent.futures.wait and
-    as_completed.
+    `result()` waits for it, as does `await` in asyncio; `for` and `async for` give its pieces as they come. Leaving
+    such a loop early, and cancelling a task that awaits, cancel the request. `future` is for concurrent.futures.wait
+    and as_completed.
     """
 
     def __init__(self, seed: int, on_piece: OnPiece[Piece] | None, has_tokens: bool, has_logprobs: bool) -> None:
@@ -116,8 +117,8 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
     def result(self, timeout: float | None = None) -> Answer:
         """The answer, as soon as it is complete.
 
-        A request that was cancelled has what had come until then, with the finish_reason "cancelled". Raises the exception
-        of a callback, and TimeoutError after `timeout` seconds, which does not end the request. Ctrl-C ends it.
+        A cancelled request has the answer up to that point, with the finish_reason "cancelled". Raises the exception of
+        a callback, and TimeoutError after `timeout` seconds, which does not end the request. Ctrl-C ends it.
         """
         self.check_wait("result")
         try:
@@ -127,7 +128,7 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
             raise
 
     def check_wait(self, function: str) -> None:
-        """Raises where the answer would not come: in a forked child, and in a callback of a scheduler."""
+        """Raises where the answer would never come: in a forked child, and in a callback of a scheduler."""
         check_process(self._process, "the request")
         if self._calls_back and not self.future.done():
             check_no_callback(function)
@@ -185,7 +186,7 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
     def _answer(self, reason: FinishReason, is_stop_string: bool, usage: Usage) -> Answer: ...
 
     def end(self, reason: FinishReason, is_stop_string: bool, usage: Usage) -> None:
-        """Makes the answer, and wakes those that wait."""
+        """Makes the answer, and wakes waiting threads and tasks."""
         try:
             if self.error is None:
                 answer = self._answer(reason, is_stop_string, usage)
@@ -271,7 +272,7 @@ class ChatRequest(Request[ChatEvent, ChatCompletion]):
 
 
 class _ThreadWaker:
-    """Wakes a thread. Pieces that come before it has looked wake it once."""
+    """Wakes a thread; once for all pieces that come before it looks."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -300,7 +301,7 @@ class _LoopWaker:
             self._is_set = True
             try:
                 self._loop.call_soon_threadsafe(self._event.set)
-            except RuntimeError:  # The loop is closed, and so nothing waits.
+            except RuntimeError:  # The loop is closed, so nothing waits.
                 pass
 
     async def wait(self) -> None:
@@ -312,8 +313,8 @@ class _LoopWaker:
 class Stream(Generic[Piece, Answer]):
     """The pieces of an answer as they come, for `for` or `async for`.
 
-    `close()`, the end of a `with`, and dropping the stream cancel the request if it has not ended. `result()` waits for the
-    whole answer. By one thread at a time.
+    `close()`, the end of a `with`, and dropping the stream cancel the request if it has not ended. `result()` waits for
+    the whole answer. For one thread at a time.
     """
 
     def __init__(self, request: Request[Piece, Answer]) -> None:
@@ -341,7 +342,7 @@ class Stream(Generic[Piece, Answer]):
         if self._next == len(self._pieces):
             if not self.request.future.done():
                 return None
-            if self._next == len(self._pieces):  # None came before the end.
+            if self._next == len(self._pieces):  # no piece came before the end
                 error = self.request.future.exception()
                 if error:
                     raise error
@@ -420,13 +421,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def callback(declaration: str, *, error: Any = None, onerror: Callable[..., None]) -> Callable[[Function], Function]:
-    """cffi's decorator, typed: `error` is what the callback returns after `onerror` has taken its exception."""
+    """cffi's decorator, typed. error: the callback's return value after `onerror` has handled its exception."""
     decorator: Callable[[Function], Function] = ffi.callback(declaration, error=error, onerror=onerror)
     return decorator
 
 
 def on_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    # A signal's exception comes before the first line of a callback, where no `except` would see it.
+    # A signal's exception may come before the first line of a callback, where no `except` would see it.
     if traceback and traceback.tb_frame.f_locals["user"]:
         ffi.from_handle(traceback.tb_frame.f_locals["user"]).fail(error)
 
@@ -451,7 +452,7 @@ def on_progress(user: Any, done: int, total: int) -> Any:
     return ffi.from_handle(user).progress(done, total)
 
 
-# Requests of schedulers that have not ended, by the addresses of their handles: what the library has is an address alone.
+# Unfinished requests of schedulers by the addresses of their handles, since the library has only an address.
 live: dict[int, tuple[Any, object]] = {}
 
 REASONS: dict[int, FinishReason] = {

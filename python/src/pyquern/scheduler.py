@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a scheduler does now, and has done (docs/scheduler.md)."""
+    """Current and total numbers of a scheduler (docs/scheduler.md)."""
 
     queued: int
     running: int
@@ -70,8 +70,8 @@ class Counters:
 
 
 class _Owner:
-    """Owns a qn_scheduler. `lock` is held by calls, so that none finds it freed, `_free_lock` until it is freed. In a forked child
-    both may be held for ever, and neither is taken."""
+    """Owns a qn_scheduler. Calls hold `lock`, so that none uses a freed scheduler; `_free_lock` is held until it is
+    freed. In a forked child both may be held for ever, and neither is taken."""
 
     def __init__(self, pointer: Any) -> None:
         self.lock, self._free_lock = threading.RLock(), threading.RLock()
@@ -100,7 +100,7 @@ class _Owner:
         if not is_process(self._process):
             return
         with self._free_lock:
-            # Its callbacks may want `lock` until it is freed.
+            # Its callbacks may take `lock` until it is freed.
             with self.lock:
                 pointer, self.pointer = self.pointer, None
             if pointer is not None:
@@ -108,12 +108,12 @@ class _Owner:
 
 
 def _free_now(owner: _Owner, model: ModelHandle) -> None:
-    """Has the model, so that it is freed after its scheduler."""
+    """Frees a scheduler. Holds the model, so that it is freed afterwards."""
     owner.free()
 
 
 def _free_scheduler(owner: _Owner, model: ModelHandle) -> None:
-    # The last reference can go in a callback, and the library cannot free a scheduler there.
+    # The last reference may be dropped in a callback, where the library cannot free a scheduler.
     if isinstance(threading.current_thread(), threading._DummyThread):
         threading.Thread(target=_free_now, args=(owner, model), name="pyquern-free").start()
     else:
@@ -124,19 +124,19 @@ class Scheduler:
     """Runs many requests of a model together.
 
     model            a Model
-    kv               format of the KV cache: "f16", "aura8" to "aura2"; the model's without it
-    n_ctx            most tokens of a request, prompt and answer; the model's without it
-    max_sequences    most requests that are evaluated at the same time: 16 on the CPU, 64 on a GPU
-    max_queued       most requests that wait, 1024; a full queue is a BusyError
-    max_rows         most rows of a step: 128 on the CPU, 2048 on a GPU
-    step_seconds     about how long a step that decodes may take
+    kv               format of the KV cache: "f16", "aura8" to "aura2"; by default the model's
+    n_ctx            limit of the tokens of a request, prompt and answer; by default the model's
+    max_sequences    limit of the requests evaluated at the same time: 16 on the CPU, 64 on a GPU
+    max_queued       limit of the waiting requests, 1024; a full queue is a BusyError
+    max_rows         limit of the rows of a step: 128 on the CPU, 2048 on a GPU
+    step_seconds     approximate limit of the duration of a step that decodes
     prefix_states    memory for recurrent states that are kept for reuse
-    prefix_cache     whether what requests have in common is evaluated once
+    prefix_cache     whether common beginnings of requests are evaluated only once
 
-    What a request answers depends on the request alone. Methods may be called from any thread. The library computes without the
-    GIL, and calls back from a thread of its own. A callback may submit and cancel requests, but not wait for answers, which would
-    wait for it: `wait`, `close`, a request's `result` and pieces, and Model.generate and Model.chat without `stream` are an
-    InvalidError there.
+    A request's answer depends only on the request. Methods may be called from any thread. The library computes without
+    the GIL, and calls back from its own thread. A callback may submit and cancel requests, but not wait for answers,
+    which would wait for the callback: `wait`, `close`, a request's `result` and pieces, and Model.generate and
+    Model.chat without `stream` raise InvalidError there.
     """
 
     def __init__(
@@ -173,14 +173,14 @@ class Scheduler:
         self._model.children.add(self._owner)
 
     def submit(self, prompt: str | Sequence[int], **given: Unpack[SubmitTextOptions]) -> TextRequest:
-        """Queues a prompt, a text or token ids, that is to be continued. Does not wait.
+        """Queues a prompt, a text or token ids, to be continued. Does not wait.
 
         The options are those of TextOptions, and on_text, which is called for each piece of text.
         """
         return self._submit_text("submit", prompt, given)
 
     def _submit_text(self, function: str, prompt: str | Sequence[int], given: Mapping[str, Any]) -> TextRequest:
-        """`function` is the one that has the options."""
+        """`function` is the called method, for errors in options."""
         self._owner.check_process()
         options = Options(function, given)
         params = sized("qn_request_params")
@@ -195,7 +195,7 @@ class Scheduler:
         return request
 
     def submit_chat(self, messages: Sequence[Message], **given: Unpack[SubmitChatOptions]) -> ChatRequest:
-        """Queues a conversation that is to be answered. Does not wait.
+        """Queues a conversation to be answered. Does not wait.
 
         The options are those of ChatOptions, and on_event, which is called for each event.
         """
@@ -217,7 +217,7 @@ class Scheduler:
 
     @staticmethod
     def _token_options(params: Any, options: Options) -> tuple[bool, bool]:
-        """Whether answers have tokens and log probabilities. Each costs a call for every token."""
+        """Whether to report tokens and log probabilities. Each costs a call for every token."""
         fill_request(params, options)
         has_logprobs = params.n_logprobs >= 0
         has_tokens = options.take_flag("return_tokens", False) or has_logprobs
@@ -237,7 +237,7 @@ class Scheduler:
             with owner.use() as pointer:
                 check(lib.qn_scheduler_submit(pointer, params, identity))
         except BaseException:
-            if identity[0]:  # Ctrl-C after it was queued
+            if identity[0]:  # Ctrl-C came after it was queued
                 owner.cancel(identity)
             else:
                 requests.live.pop(key, None)
@@ -254,7 +254,7 @@ class Scheduler:
         return [ffi.from_handle(user).future for user, owner in list(requests.live.values()) if owner is self]
 
     def counters(self) -> Counters:
-        """What it does now, and has done, as of the last step."""
+        """Current and total numbers, as of the last step."""
         counters = sized("qn_scheduler_counters")
         with self._owner.use() as pointer:
             check(lib.qn_scheduler_get_counters(pointer, counters))

@@ -47,7 +47,7 @@ Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")
 
 class _Owner:
-    """Owns a qn_session, which one thread at a time may use. `busy` is held while one does. In a forked child no lock is taken."""
+    """Owns a qn_session, which one thread at a time may use, holding `busy`. In a forked child no lock is taken."""
 
     def __init__(self, pointer: Any) -> None:
         self.pointer = pointer
@@ -66,7 +66,8 @@ class _Owner:
             self.busy.release()
 
     def acquire(self) -> None:
-        """Takes the session. A generation that was cancelled is waited for; one that was not could be read by this thread."""
+        """Takes the session. Waits for a cancelled generation, but not for another, which this thread may be
+        reading."""
         check_process(self._process, "the session")
         if not self.busy.acquire(blocking=self._is_cancelled):
             raise InvalidError("session: it is generating; its stream has to be read to the end, or closed")
@@ -75,20 +76,20 @@ class _Owner:
             raise InvalidError("session: it is closed")
 
     def begin(self) -> object:
-        """A generation begins in a session that was acquired."""
+        """Begins a generation in an acquired session."""
         with self._cancel_lock:
             self._generation, self._is_cancelled = object(), False
             return self._generation
 
     def end(self, generation: object) -> None:
-        """The generation is over: others may use the session. Nothing happens if it was already."""
+        """Ends a generation: others may use the session. Does nothing if it has ended already."""
         with self._cancel_lock:
             if self._generation is generation:
                 self._generation = None
                 self.busy.release()
 
     def cancel(self) -> None:
-        """Ends a generation. Outside of one the request would be kept for the next."""
+        """Ends a running generation. Without one, the library would keep the request for the next."""
         if not is_process(self._process):
             return
         with self._cancel_lock:
@@ -113,12 +114,12 @@ class Session:
     """A sequence of tokens with its KV cache and recurrent state.
 
     model      a Model
-    kv         format of the KV cache: "f16", "aura8" to "aura2"; the model's without it
-    n_ctx      most tokens; the model's without it; 0: as in training, or what memory holds
+    kv         format of the KV cache: "f16", "aura8" to "aura2"; by default the model's
+    n_ctx      limit of tokens; by default the model's; 0: the training context, or what memory holds
     n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
 
-    What it holds is continued: `generate` appends, `chat` evaluates what a conversation has more than the session. A session
-    may be used by one thread at a time; a call while its stream is open is an InvalidError.
+    A session is continued: `generate` appends to it, `chat` evaluates only the part of a conversation that it lacks.
+    One thread at a time may use a session; a call while its stream is open is an InvalidError.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Session:
     def restore(
         cls, model: Model, path: str | os.PathLike[str], *, kv: str | None = None, n_ctx: int = 0, n_batch: int = 0
     ) -> Session:
-        """A session from a file that `save` wrote, with the same model. Without n_ctx it has the saved one."""
+        """A session from a file written by `save` with the same model. By default n_ctx is the saved one."""
         out = ffi.new("qn_session **")
         session = cls.__new__(cls)
         session._model = model._handle
@@ -179,11 +180,11 @@ class Session:
     ) -> None:
         self.close()
 
-    # ---- What it holds ----
+    # ---- Contents ----
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens that were evaluated."""
+        """The evaluated tokens."""
         with self._owner.use() as pointer:
             tokens: list[int] = ffi.unpack(lib.qn_session_tokens(pointer), lib.qn_session_length(pointer))
             return tokens
@@ -194,7 +195,7 @@ class Session:
 
     @property
     def n_ctx(self) -> int:
-        """Most tokens that it can hold."""
+        """Limit of its tokens."""
         with self._owner.use() as pointer:
             return int(lib.qn_session_capacity(pointer))
 
@@ -207,17 +208,18 @@ class Session:
 
     @property
     def pending(self) -> int | None:
-        """The token that was generated last, which is evaluated when the session is continued."""
+        """The last generated token, which is evaluated when the session is continued."""
         with self._owner.use() as pointer:
             return _pending(pointer)
 
     def rewind(self, length: int) -> None:
-        """Drops all tokens after the first `length`. UnsupportedError, with the lengths that are possible, for others."""
+        """Drops all tokens after the first `length`. UnsupportedError, with the possible lengths, for an impossible
+        one."""
         with self._owner.use() as pointer:
             check(lib.qn_session_truncate(pointer, integer(length, "length", 0, lib.qn_session_length(pointer))))
 
     def rewind_to(self, tokens: Sequence[int]) -> int:
-        """Drops what is not the beginning of these tokens. Returns how many of them the session has then.
+        """Keeps only the common beginning with these tokens. Returns its length.
 
         At least the last token is left to evaluate.
         """
@@ -230,7 +232,7 @@ class Session:
             check(lib.qn_session_checkpoint(pointer))
 
     def reach(self, length: int) -> int:
-        """The greatest length, not above `length`, that `rewind` accepts."""
+        """The greatest length up to `length` that `rewind` accepts."""
         with self._owner.use() as pointer:
             return int(lib.qn_session_reach(pointer, integer(length, "length", 0, 2**32 - 1)))
 
@@ -247,7 +249,7 @@ class Session:
 
         logits   "last": [n_vocab], after the last token; "all": [n, n_vocab], after each; None: none
 
-        The array is the one that the library wrote into. Ctrl-C ends the evaluation; tokens of batches that had finished
+        The library writes directly into the array. Ctrl-C ends the evaluation; tokens of batches that had finished
         remain in the session.
         """
         which = {"last": lib.QN_LOGITS_LAST, "all": lib.QN_LOGITS_ALL, None: lib.QN_LOGITS_NONE}.get(logits)
@@ -296,8 +298,8 @@ class Session:
     ) -> Completion | TextStream:
         """Appends a prompt, a text or token ids, and continues it.
 
-        The options are those of SessionTextOptions. With `stream` the pieces come as they are generated, and the session
-        cannot be used otherwise before the stream ends.
+        The options are those of SessionTextOptions. With `stream` the pieces come as they are generated, and the
+        session cannot be used otherwise before the stream ends.
         """
         options = Options("generate", given)
         params = sized("qn_request_params")
@@ -329,7 +331,7 @@ class Session:
     def chat(
         self, messages: Sequence[Message], *, stream: bool = False, **given: Unpack[SessionChatOptions]
     ) -> ChatCompletion | ChatStream:
-        """Answers a conversation, of which the session keeps what it has already.
+        """Answers a conversation. The part that the session already contains is kept.
 
         The options are those of SessionChatOptions.
         """
@@ -372,10 +374,11 @@ class Session:
             if not stream:
                 self._run(request, params, options, ids, generation)
                 return Stream(request)
-            # Not a daemon, a thread would hold up the end of the interpreter; freeing the session ends its generation.
+            # A thread that is not a daemon would delay the end of the interpreter; freeing the session ends its
+            # generation.
             threading.Thread(target=run_in_thread, args=(ids,), daemon=True).start()
         except BaseException:
-            # Ctrl-C may come when the thread has begun, which then ends the generation.
+            # Ctrl-C may come after the thread has begun, which then ends the generation.
             if stream and not thread_runs.acquire(blocking=False):
                 owner.cancel()
             else:
@@ -386,7 +389,7 @@ class Session:
     def _run(
         self, request: Request[Any, Any], params: Any, options: Options, ids: list[int], generation: object
     ) -> None:
-        """Generates, and ends the request. Others may use the session before they hear of that. Has the options, to which
+        """Generates, and ends the request. The session is released before the request ends. Holds the options, to which
         the parameters point."""
         owner, result, finish = self._owner, sized("qn_request_result"), lib.QN_FINISH_CANCELLED
         try:
@@ -398,7 +401,7 @@ class Session:
                     request.fail(error_of(status, ffi.string(lib.qn_error_text())))
                 finish = result.finish
             if finish == lib.QN_FINISH_CALLBACK and not request.error:
-                request.fail(KeyboardInterrupt())  # Ctrl-C, and once more while it was noted
+                request.fail(KeyboardInterrupt())  # Ctrl-C, and again while it was being recorded
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits
             request.fail(error)
         finally:
@@ -408,7 +411,7 @@ class Session:
 
 
 def _params(kv: str | None, n_ctx: int, n_batch: int, n_checkpoints: int) -> tuple[Any, Any]:
-    """A qn_session_params, and what it points to."""
+    """A qn_session_params, and the objects to which it points."""
     params, text = sized("qn_session_params"), kv_text(kv)
     params.n_ctx = integer(n_ctx, "n_ctx", 0, MAX_CTX)
     assign(params, "n_batch", n_batch, "n_batch")
@@ -419,7 +422,7 @@ def _params(kv: str | None, n_ctx: int, n_batch: int, n_checkpoints: int) -> tup
 
 @contextmanager
 def _progress(pointer: Any, owner: Interruptible) -> Iterator[Any]:
-    """Calls back between batches, where Ctrl-C is seen. Yields the handle of `owner`."""
+    """Lets the library call back between batches, so that Ctrl-C is noticed. Yields the handle of `owner`."""
     user = ffi.new_handle(owner)
     lib.qn_session_on_progress(pointer, requests.on_progress, user)
     try:
@@ -429,7 +432,7 @@ def _progress(pointer: Any, owner: Interruptible) -> Iterator[Any]:
 
 
 def _take_tokens(params: Any, options: Options) -> bool:
-    """Whether answers have tokens, which cost a call each."""
+    """Whether to report tokens, each of which costs a call."""
     has_tokens = options.take_flag("return_tokens", False)
     if has_tokens:
         params.on_token = requests.on_token
@@ -449,9 +452,10 @@ def _rewind_to(pointer: Any, tokens: Sequence[int]) -> int:
 
 
 class Sampler:
-    """Samples tokens from logits, for loops of one's own: the library's sampler, with SamplingOptions. One thread at a time.
+    """Samples tokens from logits, for your own loops: the library's sampler, with SamplingOptions. For one thread at a
+    time.
 
-    Without a seed it has a new one, `seed`. With DRY (`dry_multiplier`) it needs the model, whose tokens the breakers become.
+    By default it gets a new seed, `seed`. DRY (`dry_multiplier`) needs the model, to tokenise the breakers.
     """
 
     def __init__(self, n_vocab: int, *, model: Model | None = None, **given: Unpack[SamplingOptions]) -> None:

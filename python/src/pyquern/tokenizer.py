@@ -23,7 +23,7 @@ def tokens_of(model: ModelHandle, text: str | bytes, parse_special: bool, add_bo
 
 
 def prompt_ids(model: ModelHandle, prompt: str | Sequence[int], parse_special: bool, add_bos: bool) -> list[int]:
-    """The ids of a prompt, which is a text or has ids already."""
+    """The ids of a prompt, which is a text or a list of ids."""
     if isinstance(prompt, str):
         return tokens_of(model, prompt, parse_special, add_bos)
     return token_list(prompt, "prompt", "a text or token ids")
@@ -45,7 +45,7 @@ def _taken(out: Any, count: Any) -> list[int]:
 
 
 class Tokenizer:
-    """Text to token ids and back: Model.tokenizer. By any number of threads."""
+    """Text to token ids and back: Model.tokenizer. For any number of threads."""
 
     def __init__(self, model: ModelHandle) -> None:
         self._model = model
@@ -53,8 +53,8 @@ class Tokenizer:
     def encode(self, text: str | bytes, *, add_bos: bool = False, parse_special: bool = False) -> list[int]:
         """The ids of a text, which may be bytes that are not UTF-8.
 
-        add_bos         begin with the token for the beginning of text, where the model has one
-        parse_special   names of special tokens become these tokens. Not for text that is not trusted
+        add_bos         begin with the beginning-of-text token, if the model has one
+        parse_special   names of special tokens become these tokens. Not for untrusted text
         """
         return tokens_of(self._model, text, parse_special, add_bos)
 
@@ -66,18 +66,18 @@ class Tokenizer:
         ).decode(errors="replace")
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token, which may be a part of a character."""
+        """The bytes of a token, possibly part of a character."""
         out, length = ffi.new("const char **"), ffi.new("size_t *")
         check(lib.qn_token_piece(self._model.pointer, token, out, length))
         piece: bytes = ffi.unpack(out[0], length[0]) if length[0] else b""
         return piece
 
     def is_special(self, token: int) -> bool:
-        """Whether it is a control token, which texts do not have."""
+        """Whether a token is a control token, which is not part of text."""
         return bool(lib.qn_token_is_special(self._model.pointer, token))
 
     def is_end(self, token: int) -> bool:
-        """Whether it ends an answer."""
+        """Whether a token ends an answer."""
         return bool(lib.qn_token_is_end(self._model.pointer, token))
 
     def __len__(self) -> int:
@@ -117,11 +117,11 @@ class Tokenizer:
         now: int = -1,
         **variables: Any,
     ) -> list[int] | str:
-        """A conversation in the model's chat format: its tokens, or its text. As that of transformers.
+        """A conversation in the model's chat format, as tokens or as text, like the function of transformers.
 
-        Special tokens that messages spell do not become such tokens, which is why the tokens are not those of the text.
+        Names of special tokens in messages do not become these tokens, so the tokens may differ from those of the text.
 
-        now   seconds since 1970, for templates that print the date; the current time without it
+        now   seconds since 1970, for templates that print the date; by default the current time
         """
         if tools:
             variables["tools"] = list(tools)

@@ -5,7 +5,7 @@
  * include/quern/kernels.h describes the method and the packed stream; decode, dot and axpy work on rows of that stream,
  * decoded to float32. Method: Zandieh et al., TurboQuant (2025), MSE variant, with norm correction.
  *
- * A cache (cache/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
+ * A cache (cpu/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
  * whose vectors need no shuffle after a load. The keys of a page, and its values, are stored as
  *
  *   codes    of QN_AURA_PAGE positions
@@ -37,6 +37,7 @@
 #ifndef QN_KERNELS_AURA_AURA_H
 #define QN_KERNELS_AURA_AURA_H
 
+#include "plan/limits.h"
 #include "quern/kernels.h"
 
 #include <stdbool.h>
@@ -120,9 +121,6 @@ void qn_aura_init_neon(qn_aura_kernels *kernels);
  * iteration does not converge. */
 qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float *codebook);
 
-/* qn_aura_has_dim - whether codecs of this dim exist. */
-bool qn_aura_has_dim(size_t dim);
-
 /* qn_aura_check_shape - QN_ERR_INVALID, naming the value, unless codecs of this dim and these bits exist. */
 qn_status qn_aura_check_shape(size_t dim, unsigned bits);
 
@@ -134,6 +132,16 @@ qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint
 qn_status qn_aura_codec_from_tables(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation,
                                     const float *boundaries, const float *codebook);
 void qn_aura_codec_delete(qn_aura_codec *codec);
+
+/* The codecs of keys and values, which may be the same one; both NULL: none. */
+typedef struct qn_aura_codecs {
+    qn_aura_codec *keys, *values;
+} qn_aura_codecs;
+
+/* qn_aura_codecs_new - codecs of one dim; bits of 0: none. On failure there is nothing to free. Free with qn_aura_codecs_delete,
+ * which accepts a zeroed struct. */
+qn_status qn_aura_codecs_new(qn_aura_codecs *out, size_t dim, unsigned key_bits, unsigned value_bits, uint64_t seed);
+void qn_aura_codecs_delete(qn_aura_codecs *codecs);
 
 /* qn_aura_row_words - u32 words of a row of the packed stream. */
 size_t qn_aura_row_words(size_t dim, unsigned bits);

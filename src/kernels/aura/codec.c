@@ -10,11 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-bool qn_aura_has_dim(size_t dim)
-{
-    return dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 192 || dim == 256 || dim == 512;
-}
-
 qn_status qn_aura_check_shape(size_t dim, unsigned bits)
 {
     if (!qn_aura_has_dim(dim))
@@ -164,6 +159,27 @@ void qn_aura_codec_delete(qn_aura_codec *codec)
     qn_free(codec->signs);
     qn_free(codec->rotation);
     qn_free(codec);
+}
+
+qn_status qn_aura_codecs_new(qn_aura_codecs *out, size_t dim, unsigned key_bits, unsigned value_bits, uint64_t seed)
+{
+    *out = (qn_aura_codecs){ 0 };
+    if (!key_bits)
+        return QN_OK;
+    QN_TRY(qn_aura_codec_new(&out->keys, dim, key_bits, seed));
+    out->values = out->keys;
+    const qn_status status = value_bits == key_bits ? QN_OK : qn_aura_codec_new(&out->values, dim, value_bits, seed);
+    if (status != QN_OK)
+        qn_aura_codecs_delete(out);
+    return status;
+}
+
+void qn_aura_codecs_delete(qn_aura_codecs *codecs)
+{
+    if (codecs->values != codecs->keys)
+        qn_aura_codec_delete(codecs->values);
+    qn_aura_codec_delete(codecs->keys);
+    *codecs = (qn_aura_codecs){ 0 };
 }
 
 /* ---- Rows ---- */

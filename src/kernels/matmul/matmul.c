@@ -91,16 +91,17 @@ const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const
     return format && format->packed.gemm_packed ? &format->packed : NULL;
 }
 
-unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_matrix *weights)
+unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights)
 {
-    const qn_matmul_format *format = find_format(kernels, weights->type);
-    unsigned layouts = 1u << qn_act_layout_of(weights->type);
+    const qn_type_info *type = weights->stored.type;
+    const qn_matmul_format *format = find_format(kernels, type);
+    unsigned layouts = 1u << qn_act_layout_of(type);
     if (format && format->gemv)
         layouts |= 1u << format->layout;
     if (!weights->packed)
         return layouts;
     const qn_packed_kernel *kind = &format->packed;
-    const bool only = kind->max_tokens == SIZE_MAX && weights->n_rows % QN_PANEL_ROWS == 0;
+    const bool only = kind->max_tokens == SIZE_MAX && weights->stored.n_rows % QN_PANEL_ROWS == 0;
     return 1u << kind->layout | (only ? 0 : layouts);
 }
 
@@ -187,10 +188,10 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 }
 
 /* Packed rows. The activations of a block of tokens stay in L2 during the loop over rows. */
-static void matmul_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                          size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
+static void matmul_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                          size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
-    const qn_packed_kernel *kind = qn_matmul_packed(kernels, weights->type);
+    const qn_packed_kernel *kind = qn_matmul_packed(kernels, weights->stored.type);
     const size_t group_bytes = kind->layout == QN_ACT_LUT ? QN_GROUP_LUT_BYTES : QN_QUANT_GROUP;
     size_t step = (512 << 10) / (acts->n_super * QN_SUPER_GROUPS * group_bytes) / QN_PANEL_TOKENS * QN_PANEL_TOKENS;
     step = step ? step : QN_PANEL_TOKENS;
@@ -233,25 +234,26 @@ static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *wei
     }
 }
 
-void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts, size_t n_tokens,
                     size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
     if (!n_tokens)
         return;
-    const size_t n_packed = weights->packed ? weights->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
+    const qn_matrix *stored = &weights->stored;
+    const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     const size_t end = row_end < n_packed ? row_end : n_packed;
-    const qn_packed_kernel *kind = row_begin < end ? qn_matmul_packed(kernels, weights->type) : NULL;
+    const qn_packed_kernel *kind = row_begin < end ? qn_matmul_packed(kernels, stored->type) : NULL;
     if (kind && n_tokens <= kind->max_tokens && (!acts->hilo || kind->hilo)) {
         matmul_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
         row_begin = end;
     }
     for (; row_begin < end; row_begin += QN_PANEL_ROWS) {
-        qn_matrix panel = *weights;
-        uint8_t *stored = (uint8_t *)scratch + tile_scratch(kernels, weights->n_cols);
-        panel.data = stored;
-        qn_matmul_unpack(weights, kind->packing, row_begin / QN_PANEL_ROWS, stored);
+        qn_matrix panel = *stored;
+        uint8_t *rows = (uint8_t *)scratch + tile_scratch(kernels, stored->n_cols);
+        panel.data = rows;
+        qn_matmul_unpack(weights, kind->packing, row_begin / QN_PANEL_ROWS, rows);
         matmul_stored(kernels, &panel, acts, n_tokens, 0, QN_PANEL_ROWS, accumulate, out + row_begin, out_stride, scratch);
     }
     if (row_begin < row_end)
-        matmul_stored(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
+        matmul_stored(kernels, stored, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
 }

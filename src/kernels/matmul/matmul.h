@@ -44,7 +44,7 @@
 #define QN_KERNELS_MATMUL_MATMUL_H
 
 #include "quant/layout.h"
-#include "quant/quant.h"
+#include "quant/matrix.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -121,12 +121,11 @@ typedef struct qn_super_block {
     int32_t factor_lower[QN_SUPER_GROUPS], factor_upper[QN_SUPER_GROUPS];
 } qn_super_block;
 
-typedef struct qn_matrix {
-    const qn_type_info *type;
-    const uint8_t *data; /* [n_rows] rows of row_bytes, in the file's layout, any alignment */
-    size_t n_rows, n_cols, row_bytes;
-    const uint8_t *packed; /* the same rows as packed by qn_matmul_pack for these kernels, or NULL */
-} qn_matrix;
+/* A matrix as the matmuls read it. */
+typedef struct qn_packed_matrix {
+    qn_matrix stored;
+    const uint8_t *packed; /* the same rows, packed by qn_matmul_pack for these kernels; NULL: they are not */
+} qn_packed_matrix;
 
 /* GEMV: one token by rows [row_begin, row_end), from codes as stored. out[row] is overwritten, or added to with
  * `accumulate`. */
@@ -135,7 +134,7 @@ typedef void (*qn_gemv_fn)(const qn_matrix *weights, size_t row_begin, size_t ro
 
 /* GEMM of packed rows [row, row + n_rows), both multiples of QN_PANEL_ROWS, by tokens [first, first + n_tokens): writes
  * out[token*out_stride + row]. acts have the hi/lo split only if the kernel's `hilo` is set. */
-typedef void (*qn_packed_gemm_fn)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                                   size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
 /* A packed layout (packed.h) and its GEMM. */
@@ -184,7 +183,7 @@ const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const
 
 /* qn_matmul_act_layouts - all layouts that matmuls with this matrix read, as bits 1 << layout: the argument of
  * qn_acts_create. */
-unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_matrix *weights);
+unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights);
 
 /* qn_matmul_scratch - bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
@@ -193,7 +192,7 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
  * row] is overwritten, or added to with `accumulate`. acts hold the layouts of qn_matmul_act_layouts. For a packed
  * matrix row_begin is a multiple of QN_PANEL_ROWS, and so is row_end unless it is n_rows. scratch: qn_matmul_scratch
  * bytes, one per thread. Threads: safe on distinct rows with distinct scratch. */
-void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts, size_t n_tokens,
                     size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch);
 
 /* Filled in by the instruction-set files. */

@@ -82,10 +82,10 @@ void qn_matmul_pack(const qn_matrix *weights, qn_packing packing, size_t begin, 
     }
 }
 
-void qn_matmul_unpack(const qn_matrix *weights, qn_packing packing, size_t panel, uint8_t *rows)
+void qn_matmul_unpack(const qn_packed_matrix *weights, qn_packing packing, size_t panel, uint8_t *rows)
 {
-    const struct word_layout layout = layout_of(weights->type);
-    const size_t row_bytes = weights->row_bytes;
+    const struct word_layout layout = layout_of(weights->stored.type);
+    const size_t row_bytes = weights->stored.row_bytes;
     const uint8_t *in = weights->packed + panel * QN_PANEL_ROWS * row_bytes;
     size_t row_offset[QN_PANEL_ROWS];
     slot_offsets(packing, row_bytes, row_offset);

@@ -38,6 +38,6 @@ static inline size_t qn_panel_slot(size_t r)
 void qn_matmul_pack(const qn_matrix *weights, qn_packing packing, size_t begin, size_t end, uint8_t *packed);
 
 /* qn_matmul_unpack - one panel of a packed matrix back to the stored layout: rows [QN_PANEL_ROWS, row_bytes]. */
-void qn_matmul_unpack(const qn_matrix *weights, qn_packing packing, size_t panel, uint8_t *rows);
+void qn_matmul_unpack(const qn_packed_matrix *weights, qn_packing packing, size_t panel, uint8_t *rows);
 
 #endif

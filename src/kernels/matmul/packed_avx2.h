@@ -262,13 +262,13 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
 }
 
 /* All panels, four tokens or one at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
-QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_matrix *weights, size_t row, size_t n_rows,
+QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row, size_t n_rows,
                                const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
                                size_t out_stride)
 {
-    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;
+    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens;
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
-        const uint8_t *p = weights->packed + row * weights->row_bytes;
+        const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
         float *to = out + row;
         size_t t = first;
         for (; t + 4 <= last; t += 4)
@@ -280,16 +280,16 @@ QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_matrix *
     }
 }
 
-QN_INLINE void panel_loop_1bit(bool hilo, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+QN_INLINE void panel_loop_1bit(bool hilo, const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
+    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
     const size_t block_bytes = 4 * group_bytes + 2 * QN_PANEL_ROWS;
     _Alignas(64) panel_partial partial;
     _Alignas(64) float scale[QN_PANEL_ROWS];
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
-            const uint8_t *p = weights->packed + row * weights->row_bytes;
+            const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
             if (4 * n_blocks < QN_LANES)
                 memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
@@ -307,8 +307,8 @@ QN_INLINE void panel_loop_1bit(bool hilo, const qn_matrix *weights, size_t row, 
 }
 
 #define PACKED_ARGUMENTS                                                                                                       \
-    const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,  \
-        float *out, size_t out_stride
+    const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,            \
+        bool accumulate, float *out, size_t out_stride
 
 static void packed_q1_0(PACKED_ARGUMENTS)
 {

@@ -215,12 +215,12 @@ QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8
 }
 
 /* All panels, four, two or one token at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
-QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_matrix *weights, size_t row, size_t n_rows,
+QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row, size_t n_rows,
                           const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;
+    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens;
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
-        const uint8_t *p = weights->packed + row * weights->row_bytes;
+        const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
         float *to = out + row;
         size_t t = first;
         for (; t + 4 <= last; t += 4)
@@ -236,8 +236,8 @@ QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_ma
 }
 
 #define PACKED(name, bits, block_groups)                                                                                       \
-    static void name(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,  \
-                     bool accumulate, float *out, size_t out_stride)                                                           \
+    static void name(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,            \
+                     size_t n_tokens, bool accumulate, float *out, size_t out_stride)                                          \
     {                                                                                                                          \
         if (acts->hilo)                                                                                                        \
             panel_loop(bits, true, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);    \
@@ -318,14 +318,15 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const 
     }
 }
 
-static void packed_ptq1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+static void packed_ptq1_0(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                           size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t block_bytes = weights->type->block_bytes * QN_PANEL_ROWS, n_blocks = weights->n_cols / QN_PTQ1_0_WEIGHTS;
+    const size_t block_bytes = weights->stored.type->block_bytes * QN_PANEL_ROWS,
+                 n_blocks = weights->stored.n_cols / QN_PTQ1_0_WEIGHTS;
     _Alignas(64) panel_partial partial;
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
-            const uint8_t *p = weights->packed + row * weights->row_bytes;
+            const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
             if (4 * n_blocks < QN_LANES)
                 memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {

@@ -103,16 +103,16 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
-                        bool accumulate, float *out, size_t out_stride)
+static void packed_q1_0(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+                        size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
+    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
     const size_t block_bytes = 4 * group_bytes + 2 * QN_PANEL_ROWS;
     panel_partial partial;
     float scale[QN_PANEL_ROWS];
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
-            const uint8_t *p = weights->packed + row * weights->row_bytes;
+            const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
             memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
                 const uint8_t *scales_f16 = p + 4 * group_bytes;

@@ -1,22 +1,6 @@
 /* DRY, after p-e-w's description (text-generation-webui, 2024) and llama.cpp's options. */
 #include "kernels/sample/sample_dry.h"
 
-#include <stdlib.h>
-
-static int compare_sequences(const void *a, const void *b)
-{
-    const qn_token *x = *(const qn_token *const *)a, *y = *(const qn_token *const *)b;
-    for (; *x >= 0 && *x == *y; x++)
-        y++;
-    return (*x > *y) - (*x < *y);
-}
-
-void qn_sample_sort_breakers(qn_sample_breakers *breakers)
-{
-    if (breakers->n)
-        qsort(breakers->sequences, breakers->n, sizeof *breakers->sequences, compare_sequences);
-}
-
 /* The first sequence of a range, whose tokens before `place` are the same, that has a token of at least `least` there. */
 static size_t find_from(const qn_sample_breakers *breakers, size_t begin, size_t end, size_t place, int64_t least)
 {

@@ -8,11 +8,6 @@
  * time. No penalty is above QN_SAMPLE_DRY_MOST, after which a token is never drawn. */
 enum { QN_SAMPLE_DRY_GROWTH = 128, QN_SAMPLE_DRY_MOST = 1000000 };
 
-static inline bool qn_sample_has_dry(const qn_sampling *sampling)
-{
-    return sampling->dry_multiplier > 0 && sampling->dry_penalty_last_n != 0;
-}
-
 /* qn_sample_ends_breaker - whether one of the breakers, which may be NULL, ends with the last of n tokens, to which `last` points. */
 bool qn_sample_ends_breaker(const qn_sample_breakers *breakers, const qn_token *last, size_t n);
 

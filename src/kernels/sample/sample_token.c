@@ -8,18 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-qn_status qn_sample_status(uint64_t best)
-{
-    const uint32_t ordered = (uint32_t)(best >> 32);
-    if (qn_sample_is_finite(best))
-        return QN_OK;
-    if (ordered == UINT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "logits: NaN for token %u", (unsigned)qn_sample_key_index(best));
-    if (ordered >> 31)
-        return qn_fail(QN_ERR_INVALID, "logits: the largest is inf, expected a finite one");
-    return qn_fail(QN_ERR_INVALID, "logits: the largest of the allowed tokens is -inf, expected a finite one");
-}
-
 /* ---- Scratch ---- */
 
 /* Entries and slots are used before, and in the same memory as, the other arrays. Each has n elements. */
@@ -50,25 +38,10 @@ size_t qn_sample_scratch_bytes(size_t n)
 
 /* ---- Mask, bias and penalties ---- */
 
-static bool penalises_recent(const qn_sampling *sampling)
-{
-    return sampling->repeat_penalty != 1;
-}
-
-static bool penalises_generated(const qn_sampling *sampling)
-{
-    return sampling->frequency_penalty != 0 || sampling->presence_penalty != 0;
-}
-
-bool qn_sample_depends_on_text(const qn_sampling *sampling)
-{
-    return penalises_recent(sampling) || penalises_generated(sampling) || qn_sample_has_dry(sampling) || sampling->mirostat;
-}
-
 size_t qn_sample_max_entries(const qn_sample_request *request, size_t n)
 {
-    const size_t most = request->n_bias + (penalises_recent(&request->sampling) ? request->n_recent : 0) +
-                        (penalises_generated(&request->sampling) ? request->n_generated : 0) +
+    const size_t most = request->n_bias + (qn_sample_penalises_recent(&request->sampling) ? request->n_recent : 0) +
+                        (qn_sample_penalises_generated(&request->sampling) ? request->n_generated : 0) +
                         (qn_sample_has_dry(&request->sampling) ? request->n_text : 0);
     return most < n ? most : n;
 }
@@ -112,10 +85,10 @@ size_t qn_sample_list_entries(const qn_sample_request *request, size_t n, uint32
     for (size_t i = 0; i < request->n_bias; i++)
         if ((entry = entry_of(&list, request->bias[i].token)))
             entry->bias += request->bias[i].value;
-    for (size_t i = 0; penalises_recent(&request->sampling) && i < request->n_recent; i++)
+    for (size_t i = 0; qn_sample_penalises_recent(&request->sampling) && i < request->n_recent; i++)
         if ((entry = entry_of(&list, request->recent[i])))
             entry->is_recent = 1;
-    for (size_t i = 0; penalises_generated(&request->sampling) && i < request->n_generated; i++)
+    for (size_t i = 0; qn_sample_penalises_generated(&request->sampling) && i < request->n_generated; i++)
         if ((entry = entry_of(&list, request->generated[i])))
             entry->n_generated++;
     for (size_t i = 0; i < list.n; i++)

@@ -528,7 +528,7 @@ static void test_tokenizers_refused(void **state)
           "the post-processor adds '<|im_start|>' to texts, which is not the bos_token, '<|endoftext|>'" },
         { "qwen2", "tokenizer.json", "\"dropout\":null", "\"dropout\":0.1", "'dropout' is not 0" },
         { "qwen2", "tokenizer.json", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
-          "the pre-tokeniser is none that quern has" },
+          "quern has no such pre-tokeniser" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s: %s", cases[i].file, cases[i].after);

@@ -5,6 +5,7 @@
 
 #include "base/append.h"
 #include "base/cpu.h"
+#include "cpu/device.h"
 #include "engine/internal.h"
 #include "gguf/gguf.h"
 #include "kernels/matmul/packed.h"
@@ -21,6 +22,11 @@
 
 enum { N_IDS = 75 };
 
+static const qn_executor *executor_of(const qn_model *model)
+{
+    return ((const qn_cpu_device *)model->device)->executor;
+}
+
 static bool is_matmul(const qn_op *op)
 {
     return qn_op_matrices_of(op) != NULL;
@@ -30,17 +36,17 @@ static bool is_matmul(const qn_op *op)
  * kernel; returns their number. */
 static size_t count_packed(const qn_model *model)
 {
-    const qn_matmul_kernels *kernels = &model->kernels.matmul;
+    const qn_executor *executor = executor_of(model);
     size_t packed = 0;
     for (size_t i = 0; i < model->plan.n_ops; i++) {
         const qn_op *op = &model->plan.ops[i];
         for (size_t m = 0; is_matmul(op) && m < op->matmul.matrices.n; m++) {
             label("operation %zu, matrix %zu", i, m);
             const qn_matrix *weights = &op->matmul.matrices.at[m].weights;
-            const qn_packed_kernel *kind = qn_matmul_packed(kernels, weights->type);
+            const qn_packed_kernel *kind = qn_matmul_packed(&executor->kernels->matmul, weights->type);
             const bool expected = kind && weights->n_rows >= QN_PANEL_ROWS &&
                                   (kind->hilo || !model->plan.acts[op->matmul.matrices.at[m].acts].hilo);
-            assert_int_equal(weights->packed != NULL, expected);
+            assert_int_equal(executor->weights.at[i][m].packed != NULL, expected);
             packed += expected;
         }
     }
@@ -70,7 +76,8 @@ static size_t run_model(const char *file, const char *level, int n_threads, uint
     assert_ok(qn_model_load(file, &params, &model));
     assert_int_equal(unsetenv("QN_CPU"), 0);
     const size_t n_packed = count_packed(model);
-    assert_true((n_packed > 0) == (model->n_packed > 0) && model->n_packed <= n_packed);
+    const size_t n_copies = executor_of(model)->weights.n_packed;
+    assert_true((n_packed > 0) == (n_copies > 0) && n_copies <= n_packed);
     *bytes = N_IDS * sizeof(float) * qn_model_get_info(model)->n_vocab;
     *logits = malloc(*bytes);
     assert_non_null(*logits);
@@ -245,8 +252,8 @@ static size_t bytes_not_packed(const qn_model *model)
         bool packed = false;
         for (size_t k = 0; k < model->plan.n_ops; k++)
             for (size_t m = 0; is_matmul(&model->plan.ops[k]) && m < model->plan.ops[k].matmul.matrices.n; m++) {
-                const qn_matrix *weights = &model->plan.ops[k].matmul.matrices.at[m].weights;
-                packed = packed || (weights->data == tensor->data && weights->packed);
+                const qn_packed_matrix *weights = &executor_of(model)->weights.at[k][m];
+                packed = packed || (weights->stored.data == tensor->data && weights->packed);
             }
         bytes -= packed ? tensor->bytes : 0;
     }

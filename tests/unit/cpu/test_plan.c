@@ -5,7 +5,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
-#include "device/cpu/internal.h"
+#include "cpu/executor.h"
 
 #include <stdio.h>
 
@@ -59,10 +59,10 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
 static bool kv_region(size_t index, uint8_t **data, size_t *bytes)
 {
     const qn_extent extent = { .length = CONTEXT };
-    qn_kv_region region;
-    const bool found = qn_kv_find_region(memory.of->layout, &memory.of->kv, index, &extent, &region);
-    *data = found ? region.data : NULL;
-    *bytes = found ? region.bytes : 0;
+    qn_saved_region region = { 0 };
+    const bool found = qn_saved_find_region(&memory.of->format->saved, &extent, index, &region);
+    *bytes = region.bytes;
+    *data = *bytes ? qn_kv_region(&memory.of->kv, &region) : NULL;
     return found;
 }
 
@@ -70,8 +70,8 @@ static bool kv_region(size_t index, uint8_t **data, size_t *bytes)
 static float *recurrent_array(size_t i, size_t *count)
 {
     const qn_recurrent_layout *layout = memory.of->recurrent.layout;
-    return layout && i < layout->n_layers * QN_RECURRENT_ARRAYS
-               ? qn_recurrent_array(&memory.of->recurrent, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, count)
+    return layout && i < layout->n_layers * QN_SAVED_ARRAYS
+               ? qn_recurrent_array(&memory.of->recurrent, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), count)
                : NULL;
 }
 
@@ -180,7 +180,9 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
     fill_places(x, other);
     fingerprint(x, first, before);
     x->executor->plan = &alone;
+    x->executor->weights.at += at;
     qn_executor_run(x->executor, &step);
+    x->executor->weights.at -= at;
     x->executor->plan = &x->plan;
     fingerprint(x, first, after);
 }

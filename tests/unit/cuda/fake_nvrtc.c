@@ -19,7 +19,7 @@ int nvrtcGetProgramLog(struct program *p, char *log);
 int nvrtcGetCUBINSize(struct program *p, size_t *bytes);
 int nvrtcGetCUBIN(struct program *p, char *cubin);
 
-static const char complaint[] = "kernels/module/a.cu(1): error: requested by the test\nmore\n";
+static const char complaint[] = "cuda/kernels/module/a.cu(1): error: requested by the test\nmore\n";
 
 int nvrtcVersion(int *major, int *minor)
 {

@@ -3,9 +3,9 @@
 
 #include "helper_launch.h"
 
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/aura/aura_attention_cuda.h"
-#include "kernels/aura/aura_cuda.h"
+#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/aura/aura_attention.h"
+#include "cuda/kernels/aura/aura.h"
 
 static qn_aura_gpu device(size_t head_dim)
 {

@@ -2,7 +2,7 @@
  * Owners are changed as root only; modes and links are tested by everybody. */
 #include "helper_cuda.h"
 
-#include "device/cuda/cubin_file.h"
+#include "cuda/runtime/cubin_file.h"
 
 #include <ftw.h>
 #include <stdio.h>

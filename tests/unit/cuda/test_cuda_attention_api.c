@@ -2,8 +2,8 @@
  * refusal. The results of the kernels are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/rope/rope_cuda.h"
+#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/rope/rope.h"
 
 #include <math.h>
 

@@ -3,8 +3,8 @@
 #include "helper_cuda_api.h"
 
 #include "kernels/aura/aura.h"
-#include "kernels/aura/aura_attention_cuda.h"
-#include "kernels/aura/aura_cuda.h"
+#include "cuda/kernels/aura/aura_attention.h"
+#include "cuda/kernels/aura/aura.h"
 
 #include <math.h>
 

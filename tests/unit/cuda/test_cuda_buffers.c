@@ -2,7 +2,7 @@
 #include "helper_cuda_model.h"
 #include "helper_plan.h"
 
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 
 /* The shapes of a hybrid model of 27B weights of which there are four layers. */
 static const struct shape of_27b = { .n_layers = 4,

@@ -3,11 +3,12 @@
 #include "helper_cuda.h"
 
 #include "base/memory.h"
-#include "device/cuda/provoke.h"
-#include "device/cuda/read_rate.h"
-#include "kernels/peak/peak_cuda.h"
-#include "kernels/spin/spin_cuda.h"
+#include "cuda/runtime/provoke.h"
+#include "cuda/executor/read_rate.h"
+#include "cuda/kernels/peak/peak.h"
+#include "cuda/kernels/spin/spin.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 /* The smallest module that the fake driver accepts. */

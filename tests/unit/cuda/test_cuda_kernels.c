@@ -2,7 +2,7 @@
  * results of the kernels are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "cuda/kernels/deltanet/deltanet.h"
 
 #include <math.h>
 #include <sys/wait.h>

@@ -2,7 +2,7 @@
  * are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
-#include "kernels/matmul/matmul_cuda.h"
+#include "cuda/kernels/matmul/matmul.h"
 #include "quant/quant.h"
 
 #include <math.h>

@@ -4,10 +4,11 @@
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "device/cuda/model.h"
+#include "cpu/memory.h"
+#include "cuda/executor/model.h"
 #include "engine/internal.h"
 #include "helper_sessions.h"
-#include "kernels/deltanet/state_planes_cuda.h"
+#include "cuda/kernels/deltanet/state_planes.h"
 
 #include <math.h>
 
@@ -32,7 +33,7 @@ static void append(qn_memory *memory, size_t n)
 {
     const size_t length = memory->sequence->length;
     assert_ok(memory->vtable->prepare(memory, n));
-    memory->vtable->on_append(memory, length + n);
+    qn_memory_on_append(memory, length + n);
     assert_int_equal(memory->sequence->length, length + n);
 }
 
@@ -67,27 +68,27 @@ static void check_tables(unsigned bits)
     set_up(&x, "qwen3.q1_0", bits);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
     assert_int_equal(check_prepared(memory, 200), bits ? (4 + 2) * 8 : 4 * 8); /* codes of pages 1 and 2 */
-    memory->vtable->on_append(memory, 200);
+    qn_memory_on_append(memory, 200);
     assert_int_equal(check_prepared(memory, 1), bits ? 2 * 8 : 0); /* fp16 pages 1 and 2 were dropped */
-    memory->vtable->on_append(memory, 201);
+    qn_memory_on_append(memory, 201);
     assert_int_equal(check_prepared(memory, 1), 0);
-    memory->vtable->on_append(memory, 202);
+    qn_memory_on_append(memory, 202);
     /* A copy shares complete pages: its open page is its own. */
-    assert_ok(other->vtable->copy(other, memory));
+    assert_ok(qn_memory_copy(other, memory));
     check_prepared(other, 10);
-    other->vtable->on_append(other, 212);
+    qn_memory_on_append(other, 212);
     assert_true(check_prepared(memory, 1) == 0);
-    memory->vtable->on_append(memory, 202);
+    qn_memory_on_append(memory, 202);
     /* Truncated into a page that is shared: it is copied before it changes. */
-    memory->vtable->truncate(memory, memory->vtable->rewind_length(memory, 70));
+    qn_memory_truncate(memory, qn_memory_rewind_length(memory, 70));
     check_prepared(memory, 300);
-    memory->vtable->on_append(memory, memory->sequence->length + 300);
-    memory->vtable->truncate(memory, 0);
+    qn_memory_on_append(memory, memory->sequence->length + 300);
+    qn_memory_truncate(memory, 0);
     check_prepared(memory, 5);
-    memory->vtable->on_append(memory, 0);
+    qn_memory_on_append(memory, 0);
     memory->vtable->free(memory);
     check_prepared(other, 300);
-    other->vtable->on_append(other, 512);
+    qn_memory_on_append(other, 512);
     other->vtable->free(other);
     free_device(&x);
 }
@@ -114,8 +115,8 @@ static void adopted_pages(void **unused)
     qn_sequence_take_state(other->sequence, memory->sequence->state);
     memory->vtable->free(memory);
     check_prepared(other, 4);
-    other->vtable->on_append(other, 3 * PAGE + 4);
-    assert_int_equal(other->vtable->open_tokens(other), 4);
+    qn_memory_on_append(other, 3 * PAGE + 4);
+    assert_int_equal(qn_memory_open_tokens(other), 4);
     other->vtable->free(other);
     free_device(&x);
 }
@@ -162,8 +163,7 @@ static void formats(void **unused)
     struct cuda_fixture x;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory *codes = memory_of(&x), *same = memory_of(&x), *f16;
-    qn_memory_params params = memory_params(&x, CONTEXT, BATCH);
-    params.key_codec = params.value_codec = NULL;
+    const qn_memory_params params = f16_params(&x, CONTEXT, BATCH);
     assert_ok(x.device->vtable->memory_new(x.device, &params, &f16));
     const qn_cache *a = codes->sequence->cache, *b = f16->sequence->cache;
     assert_ptr_equal(a, same->sequence->cache);
@@ -208,9 +208,7 @@ static qn_status take(void *context, void *data, size_t bytes)
 static struct contents contents_of(const qn_memory *memory)
 {
     struct contents c = { 0 };
-    const qn_extent extent = qn_sequence_extent(memory->sequence);
     assert_ok(memory->vtable->serialize(memory, put, &c));
-    assert_int_equal(c.n, memory->vtable->serialized_bytes(memory, &extent));
     return c;
 }
 
@@ -218,7 +216,7 @@ static void fill(qn_memory *memory, const struct contents *from, const qn_extent
 {
     struct contents c = *from;
     c.at = 0;
-    memory->vtable->reset(memory);
+    qn_memory_truncate(memory, 0);
     assert_ok(memory->vtable->deserialize(memory, extent, take, &c));
     assert_int_equal(c.at, c.n);
     const qn_extent now = qn_sequence_extent(memory->sequence);
@@ -257,27 +255,23 @@ static float in_planes(float x)
 
 /* States are in two planes, arrays of the open chunk are rounded to fp16, and the inputs of the convolution that a GPU does
  * not keep are zeros; all else is as it was. */
-static void compare_recurrent(const qn_recurrent_layout *layout, const float *cpu, const float *gpu, const qn_extent *extent)
+static void compare_recurrent(const qn_saved_layout *layout, const float *cpu, const float *gpu, const qn_extent *extent)
 {
-    const qn_recurrent_shape *s = &layout->shape;
+    const qn_recurrent_shape *s = &layout->recurrent;
     const size_t width = qn_recurrent_width(s), ring = s->taps - 1 + QN_GDN_DROPPED_ROWS;
     const size_t begin = extent->state_position,
                  first = extent->length > begin + ring ? extent->length - ring - begin : 0; /* that is kept */
-    float zero = 0;
-    qn_recurrent_layout one = *layout;
-    one.n_layers = 1;
-    const qn_recurrent_view view = { .layout = &one, .state = &zero, .open_chunk = &zero };
-    for (size_t i = 0; i < layout->n_layers * QN_RECURRENT_ARRAYS; i++) {
-        const size_t array = i % QN_RECURRENT_ARRAYS;
-        size_t count;
-        (void)qn_recurrent_array(&view, 0, array, &count);
+    size_t counts[QN_SAVED_ARRAYS];
+    qn_saved_counts(s, counts);
+    for (size_t i = 0; i < layout->n_recurrent * QN_SAVED_ARRAYS; i++) {
+        const size_t array = i % QN_SAVED_ARRAYS, count = counts[array];
         for (size_t at = 0; at < count; at++) {
-            const bool kept = array != QN_RECURRENT_CONV_INPUTS || at / width >= first;
-            if (array == QN_RECURRENT_KEYS)
+            const bool kept = array != QN_SAVED_CONV_INPUTS || at / width >= first;
+            if (array == QN_SAVED_OPEN_KEYS)
                 assert_true(near_f16(cpu[at], gpu[at], 0x1p-25f));
-            else if (array == QN_RECURRENT_V_NEW) /* scaled: the largest, below 16, becomes 2^14 or more */
+            else if (array == QN_SAVED_V_NEW) /* scaled: the largest, below 16, becomes 2^14 or more */
                 assert_true(near_f16(cpu[at], gpu[at], 0x1p-35f));
-            else if (array == QN_RECURRENT_STATE)
+            else if (array == QN_SAVED_STATE)
                 assert_true(gpu[at] == in_planes(cpu[at]));
             else
                 assert_true(gpu[at] == (kept ? cpu[at] : 0));
@@ -329,11 +323,12 @@ static void check_contents(const char *golden, unsigned bits, const char *kv)
         const qn_extent gpu_extent = qn_sequence_extent(gpu->sequence);
         struct contents on_gpu = contents_of(gpu);
         const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
-        const size_t kv_bytes = (size_t)qn_kv_saved_bytes(&f->file_kv, &extent);
+        const size_t kv_bytes = (size_t)qn_saved_kv_bytes(&f->saved, &extent);
+        assert_int_equal(cpu.n, qn_saved_bytes(&f->saved, &extent));
         assert_int_equal(cpu.n, on_gpu.n);
         assert_memory_equal(cpu.bytes, on_gpu.bytes, kv_bytes);
-        if (f->file_recurrent)
-            compare_recurrent(f->file_recurrent, (const float *)(const void *)(cpu.bytes + kv_bytes),
+        if (f->n_recurrent)
+            compare_recurrent(&f->saved, (const float *)(const void *)(cpu.bytes + kv_bytes),
                               (const float *)(const void *)(on_gpu.bytes + kv_bytes), &extent);
         fill(second, &on_gpu, &gpu_extent);
         struct contents again = contents_of(second);
@@ -361,13 +356,20 @@ static void contents_move_between_devices(void **unused)
     check_contents("qwen35-rotated.pq2_0", 2, "aura2");
 }
 
+static const qn_cpu_memory *cpu_memory_of(const qn_session *session)
+{
+    qn_cpu_memory *memory = (qn_cpu_memory *)session->memory;
+    qn_cpu_view(memory, 0);
+    return memory;
+}
+
 static const uint8_t *at_address(uint64_t address)
 {
     return (const uint8_t *)(uintptr_t)address;
 }
 
 /* Keys and values of a page on the GPU, row by row, and in the CPU's page. */
-static void compare_page(const qn_memory *gpu, const qn_memory *cpu, size_t layer, size_t page, size_t held)
+static void compare_page(const qn_memory *gpu, const qn_cpu_memory *cpu, size_t layer, size_t page, size_t held)
 {
     const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
     const size_t dim = f->attention.head_dim;
@@ -378,10 +380,10 @@ static void compare_page(const qn_memory *gpu, const qn_memory *cpu, size_t laye
     for (size_t head = 0; head < f->attention.n_kv_heads; head++) {
         const uint8_t *keys = item + cache.keys + head * cache.key_head_stride,
                       *values = item + cache.values + head * cache.value_head_stride;
-        const uint16_t *cpu_keys = qn_kv_keys(cpu->cache, layer, page, head),
-                       *cpu_values = qn_kv_values(cpu->cache, layer, page, head);
+        const uint16_t *cpu_keys = qn_kv_keys(&cpu->kv, layer, page, head),
+                       *cpu_values = qn_kv_values(&cpu->kv, layer, page, head);
         for (size_t p = 0; p < held; p++) {
-            if (!f->key_codec) {
+            if (!f->aura.keys) {
                 const uint16_t *key = (const uint16_t *)(const void *)keys + p * dim;
                 for (size_t d = 0; d < dim; d++)
                     assert_int_equal(key[d], cpu_keys[p / 16 * 16 * dim + d * 16 + p % 16]);
@@ -404,7 +406,7 @@ static void compare_page(const qn_memory *gpu, const qn_memory *cpu, size_t laye
     }
 }
 
-static void compare_f16_page(const qn_memory *gpu, const qn_memory *cpu, size_t layer, size_t page, size_t held)
+static void compare_f16_page(const qn_memory *gpu, const qn_cpu_memory *cpu, size_t layer, size_t page, size_t held)
 {
     const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
     const size_t dim = f->attention.head_dim;
@@ -414,23 +416,23 @@ static void compare_f16_page(const qn_memory *gpu, const qn_memory *cpu, size_t 
     const uint8_t *item = at_address(qn_pool_address(gpu->sequence->cache->f16_pages, gpu->sequence->f16_pages[page]));
     for (size_t head = 0; head < f->attention.n_kv_heads; head++) {
         const uint16_t *keys = (const uint16_t *)(const void *)(item + pages.keys + head * pages.head),
-                       *cpu_keys = qn_kv_f16_keys(cpu->cache, layer, page, head);
+                       *cpu_keys = qn_kv_f16_keys(&cpu->kv, layer, page, head);
         for (size_t i = 0; i < held * dim; i++)
             assert_int_equal(keys[i], cpu_keys[i / dim / 16 * 16 * dim + i % dim * 16 + i / dim % 16]);
-        assert_memory_equal(item + pages.values + head * pages.head, qn_kv_f16_values(cpu->cache, layer, page, head),
+        assert_memory_equal(item + pages.values + head * pages.head, qn_kv_f16_values(&cpu->kv, layer, page, head),
                             held * dim * 2);
         if (page == 0)
-            assert_memory_equal(item + pages.means + head * dim * sizeof(float), qn_kv_key_mean(cpu->cache, layer, head),
+            assert_memory_equal(item + pages.means + head * dim * sizeof(float), qn_kv_key_mean(&cpu->kv, layer, head),
                                 dim * sizeof(float));
     }
 }
 
-static void compare_layer(const qn_memory *gpu, const qn_memory *cpu, size_t layer)
+static void compare_layer(const qn_memory *gpu, const qn_cpu_memory *cpu, size_t layer)
 {
     const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
-    const qn_recurrent_shape *s = &f->file_recurrent->shape;
+    const qn_recurrent_shape *s = &f->saved.recurrent;
     const qn_sequence *q = gpu->sequence;
-    const qn_recurrent_layer of = qn_recurrent_layer_of(cpu->recurrent, layer);
+    const qn_recurrent_layer of = qn_recurrent_layer_of(&cpu->recurrent, layer);
     const size_t width = qn_recurrent_width(s), n_open = q->length - q->state_position, n_groups = (s->head_v + 63) / 64;
     const uint8_t *state = at_address(qn_pool_address(q->cache->states, q->state) +
                                       f->slots[layer] * f->recurrent.state_layer_bytes),
@@ -479,13 +481,13 @@ static void check_items(const char *golden, unsigned bits, const char *kv)
     fill(gpu, &cpu, &extent);
     for (size_t layer = 0; layer < x.plan.n_layers; layer++) {
         if (x.plan.is_recurrent && x.plan.is_recurrent[layer]) {
-            compare_layer(gpu, session->memory, layer);
+            compare_layer(gpu, cpu_memory_of(session), layer);
             continue;
         }
         for (size_t page = bits != 0; page < (bits ? 4 : 5); page++)
-            compare_page(gpu, session->memory, layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+            compare_page(gpu, cpu_memory_of(session), layer, page, page < 4 ? PAGE : LENGTH % PAGE);
         for (size_t page = 0; bits && page <= 4; page += 4)
-            compare_f16_page(gpu, session->memory, layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+            compare_f16_page(gpu, cpu_memory_of(session), layer, page, page < 4 ? PAGE : LENGTH % PAGE);
     }
     free(cpu.bytes);
     qn_session_free(session);
@@ -512,7 +514,7 @@ static void values_of_fp16_are_exact(void **unused)
     qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
     qn_session *session = session_of("f16", ids, 2);
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
-    const qn_recurrent_layer of = qn_recurrent_layer_at(session->memory->recurrent, 0);
+    const qn_recurrent_layer of = qn_recurrent_layer_at(&cpu_memory_of(session)->recurrent, 0);
     of.v_new[0] = 1;
     of.v_new[1] = 0x1p-39f;
     struct contents cpu = contents_of(session->memory);
@@ -523,8 +525,8 @@ static void values_of_fp16_are_exact(void **unused)
     assert_same(&on_gpu, &again);
     size_t count;
     const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
-    (void)qn_recurrent_array(session->memory->recurrent, 0, QN_RECURRENT_STATE, &count);
-    const float *v_new = (const float *)(const void *)(on_gpu.bytes + qn_kv_saved_bytes(&f->file_kv, &extent)) + count;
+    (void)qn_recurrent_array(&cpu_memory_of(session)->recurrent, 0, QN_SAVED_STATE, &count);
+    const float *v_new = (const float *)(const void *)(on_gpu.bytes + qn_saved_kv_bytes(&f->saved, &extent)) + count;
     assert_true(v_new[0] == 1 && v_new[1] == 0x1p-39f);
     free(cpu.bytes);
     free(on_gpu.bytes);
@@ -548,20 +550,20 @@ static void an_empty_open_chunk(void **unused)
     const qn_extent extent = { .length = 2 * PAGE, .state_position = 2 * PAGE, .shortest = 2 * PAGE };
     qn_session *session = session_of("f16", ids, 2 * PAGE), *later = session_of("f16", ids, 2 * PAGE + 1);
     struct contents c = contents_of(session->memory), of_later = contents_of(later->memory);
-    const size_t kv_bytes = (size_t)qn_kv_saved_bytes(&f->file_kv, &extent),
-                 bytes = (size_t)qn_recurrent_bytes(f->file_recurrent);
+    const size_t kv_bytes = (size_t)qn_saved_kv_bytes(&f->saved, &extent),
+                 bytes = f->n_recurrent * (size_t)qn_saved_layer_bytes(&f->saved.recurrent);
+    size_t counts[QN_SAVED_ARRAYS];
+    qn_saved_counts(&f->saved.recurrent, counts);
     float *to = (float *)(void *)(c.bytes + kv_bytes), *from = (float *)(void *)(of_later.bytes + of_later.n - bytes);
     for (size_t i = 0; i < f->n_recurrent; i++)
-        for (size_t array = 0; array < QN_RECURRENT_ARRAYS; array++) {
-            size_t count;
-            (void)qn_recurrent_array(&later->memory->recurrent[0], i, array, &count);
-            for (size_t at = 0; at < count; at++)
-                to[at] = array == QN_RECURRENT_STATE ? in_planes(from[at]) : array == QN_RECURRENT_HISTORY ? from[at] : 0;
-            to += count;
-            from += count;
+        for (size_t array = 0; array < QN_SAVED_ARRAYS; array++) {
+            for (size_t at = 0; at < counts[array]; at++)
+                to[at] = array == QN_SAVED_STATE ? in_planes(from[at]) : array == QN_SAVED_HISTORY ? from[at] : 0;
+            to += counts[array];
+            from += counts[array];
         }
     fill(gpu, &c, &extent);
-    assert_int_equal(gpu->vtable->open_tokens(gpu), 1);
+    assert_int_equal(qn_memory_open_tokens(gpu), 1);
     struct contents on_gpu = contents_of(gpu);
     assert_same(&c, &on_gpu);
     assert_ok(qn_session_eval(session, ids + 2 * PAGE, 10, QN_LOGITS_LAST, expected));
@@ -591,27 +593,26 @@ static void checkpoints(void **unused)
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
     struct contents cpu = contents_of(session->memory);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
-    const qn_memory_vtable *vtable = memory->vtable;
     fill(memory, &cpu, &extent);
     struct contents saved = contents_of(memory);
-    assert_ok(vtable->checkpoint_new(memory, &checkpoint));
-    assert_ok(vtable->checkpoint_new(memory, &copy));
-    assert_ok(vtable->checkpoint_save(checkpoint, memory));
-    assert_ok(vtable->checkpoint_copy(copy, checkpoint));
-    assert_int_equal(vtable->checkpoint_open_tokens(copy), 6);
+    assert_ok(qn_checkpoint_new(&checkpoint));
+    assert_ok(qn_checkpoint_new(&copy));
+    assert_ok(qn_checkpoint_save(checkpoint, memory));
+    assert_ok(qn_checkpoint_copy(copy, checkpoint));
+    assert_int_equal(qn_checkpoint_open_tokens(copy), 6);
     append(memory, 200);
     memset((void *)(uintptr_t)qn_pool_address(memory->sequence->cache->open_chunks, memory->sequence->open_chunk), 1,
            qn_pool_stride(memory->sequence->cache->open_chunks));
-    vtable->checkpoint_clear(checkpoint);
-    assert_ok(vtable->checkpoint_restore(copy, other));
-    vtable->free(memory);
-    assert_int_equal(vtable->rewind_length(other, 70), 70);
-    assert_int_equal(vtable->open_tokens(other), 6);
+    qn_checkpoint_clear(checkpoint);
+    assert_ok(qn_checkpoint_restore(copy, other));
+    memory->vtable->free(memory);
+    assert_int_equal(qn_memory_rewind_length(other, 70), 70);
+    assert_int_equal(qn_memory_open_tokens(other), 6);
     struct contents restored = contents_of(other);
     assert_same(&saved, &restored);
-    vtable->checkpoint_free(checkpoint);
-    vtable->checkpoint_free(copy);
-    vtable->free(other);
+    qn_checkpoint_free(checkpoint);
+    qn_checkpoint_free(copy);
+    other->vtable->free(other);
     free(cpu.bytes);
     free(saved.bytes);
     free(restored.bytes);
@@ -647,7 +648,7 @@ static void budget(void **unused)
     assert_int_equal(memory->vtable->prepare(memory, 1), QN_ERR_MEMORY);
     assert_text("page of keys and values on the GPU");
     assert_int_equal(held_by(memory), held);
-    other->vtable->truncate(other, PAGE);
+    qn_memory_truncate(other, PAGE);
     append(memory, 1);
     memory->vtable->free(memory);
     other->vtable->free(other);
@@ -675,9 +676,9 @@ static void failing_steps(void **unused)
                 assert_int_equal(held_by(memory), held);
             }
             fake.fails = NULL;
-            memory->vtable->on_append(memory, 70);
+            qn_memory_on_append(memory, 70);
             check_prepared(memory, 300);
-            memory->vtable->on_append(memory, 370);
+            qn_memory_on_append(memory, 370);
             memory->vtable->free(memory);
             free_device(&x);
         }
@@ -736,14 +737,14 @@ static void *use_memories(void *context)
         qn_memory *memory = memory_of(x), *other = memory_of(x);
         qn_memory_checkpoint *checkpoint;
         append(memory, 70);
-        assert_ok(memory->vtable->checkpoint_new(memory, &checkpoint));
-        assert_ok(memory->vtable->checkpoint_save(checkpoint, memory));
+        assert_ok(qn_checkpoint_new(&checkpoint));
+        assert_ok(qn_checkpoint_save(checkpoint, memory));
         append(memory, 200);
-        assert_ok(other->vtable->copy(other, memory));
+        assert_ok(qn_memory_copy(other, memory));
         append(other, 100);
-        assert_ok(memory->vtable->checkpoint_restore(checkpoint, memory));
+        assert_ok(qn_checkpoint_restore(checkpoint, memory));
         append(memory, 64);
-        memory->vtable->checkpoint_free(checkpoint);
+        qn_checkpoint_free(checkpoint);
         memory->vtable->free(memory);
         other->vtable->free(other);
     }

@@ -2,7 +2,7 @@
  * frees memory; test_cuda_memory compares tables with the pages of a sequence as it grows. */
 #include "helper_cuda_model.h"
 
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64, SEQUENCES = 5 };
 
@@ -16,10 +16,8 @@ static void set_up(unsigned bits)
 
 static qn_cuda_memory *create(size_t n_ctx, bool has_codes)
 {
-    qn_memory_params params = memory_params(&x, n_ctx, BATCH);
+    const qn_memory_params params = has_codes ? memory_params(&x, n_ctx, BATCH) : f16_params(&x, n_ctx, BATCH);
     qn_memory *memory;
-    if (!has_codes)
-        params.key_codec = params.value_codec = NULL;
     assert_ok(x.device->vtable->memory_new(x.device, &params, &memory));
     return (qn_cuda_memory *)memory;
 }
@@ -45,7 +43,7 @@ static void append(qn_cuda_memory *m, size_t n)
     check_table(m->kv_table, s->cache->pages, s->pages, n_pages, n_entries);
     if (s->cache->f16_pages)
         check_table(m->f16_table, s->cache->f16_pages, s->f16_pages, n_pages, n_entries);
-    m->base.vtable->on_append(&m->base, length + n);
+    qn_memory_on_append(&m->base, length + n);
 }
 
 /* Sequences of several lengths and formats at once, all of which end: in every round tables go to others. */
@@ -123,7 +121,7 @@ static void entries_after_a_failure(void **unused)
     qn_cuda_memory *m = create(CONTEXT, true);
     append(m, 300);
     fake.fails = "cuEventRecord";
-    m->base.vtable->truncate(&m->base, 0);
+    qn_memory_truncate(&m->base, 0);
     assert_int_equal(m->base.vtable->prepare(&m->base, 1), QN_ERR_DEVICE);
     fake.fails = NULL;
     memset((void *)(uintptr_t)m->kv_table, 0x55, m->tables->device.bytes);

@@ -1,7 +1,7 @@
 /* Pool memory on a CUDA device, with a fake driver whose memory faults where none is mapped: commit, release, failures. */
 #include "helper_cuda.h"
 
-#include "device/cuda/pool_memory.h"
+#include "cuda/runtime/pool_memory.h"
 
 static qn_cuda *cuda;
 static qn_cuda_pool_memory context;

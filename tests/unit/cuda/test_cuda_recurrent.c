@@ -2,7 +2,7 @@
  * positions and the addresses of states that each of them is given. */
 #include "helper_cuda_api.h"
 
-#include "device/cuda/operations.h"
+#include "cuda/executor/operations.h"
 
 #define CUBIN(source, defines) FAKE_CUBIN("deltanet/deltanet_" source ".cu", defines)
 #define ADVANCE(rest) CUBIN("advance", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 " rest)

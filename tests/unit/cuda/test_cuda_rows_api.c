@@ -2,11 +2,11 @@
  * launches are queued with which arguments. The results are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
-#include "kernels/conv/conv_cuda.h"
-#include "kernels/elementwise/elementwise_cuda.h"
-#include "kernels/hadamard/hadamard_cuda.h"
-#include "kernels/norm/norm_cuda.h"
-#include "kernels/sample/argmax_cuda.h"
+#include "cuda/kernels/conv/conv.h"
+#include "cuda/kernels/elementwise/elementwise.h"
+#include "cuda/kernels/hadamard/hadamard.h"
+#include "cuda/kernels/norm/norm.h"
+#include "cuda/kernels/sample/argmax.h"
 
 #include <math.h>
 

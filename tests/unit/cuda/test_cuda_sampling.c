@@ -3,7 +3,7 @@
  * GPU. */
 #include "helper_cuda.h"
 
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 #include "kernels/canon.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = ""
 /* ---- A model of which only the logits exist ---- */
 
 static qn_plan plan;
-static qn_kernels kernels;
+static qn_sample_kernels kernels;
 static qn_cuda_buffer inputs;
 
 static size_t args_bytes(const char *function)
@@ -42,12 +42,13 @@ static size_t args_bytes(const char *function)
 
 static qn_cuda_model model_new(void)
 {
-    qn_cuda_model model = { .plan = &plan, .kernels = &kernels };
+    qn_cuda_model model = { .plan = &plan };
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
     fake.args_bytes = args_bytes;
     plan.n_vocab = VOCAB;
-    qn_kernels_init(&kernels, 0);
+    qn_sample_kernels_init(&kernels, 0);
+    model.sample = kernels;
     assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &model.cuda));
     assert_ok(qn_cuda_stream_create(model.cuda, &model.stream));
     assert_ok(qn_cuda_alloc(model.cuda, ROWS * VOCAB, sizeof(float), "logits", &model.logits));
@@ -125,7 +126,7 @@ static void play_row(const qn_sample_args *args, size_t row, const qn_sample_req
     for (uint32_t i = 0; allowed && i < args->n; i++)
         if (!(allowed[i / 32] >> i % 32 & 1))
             logits[i] = -INFINITY;
-    qn_sample_token(&kernels.sample, &again, logits, args->n, scratch);
+    qn_sample_token(&kernels, &again, logits, args->n, scratch);
     result->best = again.best;
     if (p->kind == QN_SAMPLE_NONE || again.token < 0)
         return;
@@ -251,7 +252,7 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
             qn_logprobs own = { .n = (uint32_t)(7 * (row - first) % 21) };
             label("step %d, row %zu", step, row);
             expected[row].logprobs = requests[row].logprobs ? &own : NULL;
-            qn_sample_token(&kernels.sample, &expected[row], logits[row], VOCAB, scratch);
+            qn_sample_token(&kernels, &expected[row], logits[row], VOCAB, scratch);
             assert_true(requests[row].best == expected[row].best);
             assert_int_equal(requests[row].token, expected[row].token);
             if (requests[row].logprobs)

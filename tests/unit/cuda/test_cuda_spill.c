@@ -4,7 +4,7 @@
 #include "helper_random.h"
 
 #include "cache/prefix.h"
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 
 enum { N_TOKENS = 5 * QN_PAGE + 10, CONTEXT = 512 };
 
@@ -54,7 +54,7 @@ static void keep(const struct cuda_fixture *x, qn_prefix *prefix, const int32_t 
 {
     qn_memory *memory = memory_of(x);
     assert_ok(memory->vtable->prepare(memory, N_TOKENS));
-    memory->vtable->on_append(memory, N_TOKENS);
+    qn_memory_on_append(memory, N_TOKENS);
     for_items(memory->sequence, fill_item);
     qn_prefix_add(prefix, NULL, tokens, memory->sequence);
     qn_prefix_keep_state(prefix, NULL, tokens, memory->sequence, QN_STATE_MARK);

@@ -2,7 +2,7 @@
  * refused. The results are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
-#include "kernels/deltanet/stages_cuda.h"
+#include "cuda/kernels/deltanet/stages.h"
 
 enum { TOKENS = 200, HEADS_K = 2, HEADS_V = 6, KEY = 128, VALUE = 192, CHUNKS = 4, INDICES = TOKENS / 64 + 1 };
 

@@ -544,10 +544,8 @@ static void formats(void **unused)
     struct fixture x;
     const struct fake_launch *last = NULL;
     set_up(&x, models[0], 4, 2);
-    qn_aura_codec *codec = x.cuda.codec;
-    x.cuda.codec = NULL;
+    assert_ok(qn_kv_format_named("f16", &x.cuda.format));
     add_memories(&x, 2);
-    x.cuda.codec = codec;
     const struct rows rows = decode_of(&x, 0, 4, 10);
     assert_ok(run(&x, &rows));
     assert_int_equal(fake.graph_launches, 2);

@@ -3,7 +3,7 @@
 
 #include "helper_launch.h"
 
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "cuda/kernels/deltanet/deltanet.h"
 #include "quern/kernels.h"
 
 static qn_gdn_chunk_args chunk_args(void)

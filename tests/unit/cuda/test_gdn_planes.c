@@ -3,7 +3,7 @@
 #include "helper_assert.h"
 
 #include "base/memory.h"
-#include "kernels/deltanet/state_planes_cuda.h"
+#include "cuda/kernels/deltanet/state_planes.h"
 
 #include <float.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * machine. */
 #include "helper_assert.h"
 
-#include "device/cuda/code.h"
-#include "device/cuda/compile.h"
+#include "cuda/runtime/code.h"
+#include "cuda/runtime/compile.h"
 
 #include <stdlib.h>
 

@@ -330,11 +330,8 @@ static void append_together(qn_session *const *sessions, const size_t *n, size_t
         assert_ok(memory->vtable->prepare(memory, n[i]));
         for (size_t t = 0; t < n[i]; t++) {
             assert_in_range(step.n_rows, 0, MAX_STEP_ROWS - 1);
-            rows[step.n_rows++] = (qn_row){ .token = tokens[t],
-                                            .position = sessions[i]->length + (uint32_t)t,
-                                            .cache = memory->cache,
-                                            .recurrent = memory->recurrent,
-                                            .memory = memory };
+            rows[step.n_rows++] =
+                (qn_row){ .token = tokens[t], .position = sessions[i]->length + (uint32_t)t, .memory = memory };
         }
         logit_rows[i] = (uint32_t)step.n_rows - 1;
     }
@@ -342,7 +339,7 @@ static void append_together(qn_session *const *sessions, const size_t *n, size_t
     assert_ok(gpu->vtable->run(gpu, &step));
     for (size_t i = 0; i < n_sessions; i++) {
         sessions[i]->length += (uint32_t)n[i];
-        sessions[i]->memory->vtable->on_append(sessions[i]->memory, sessions[i]->length);
+        qn_memory_on_append(sessions[i]->memory, sessions[i]->length);
     }
 }
 

@@ -3,7 +3,7 @@
  * blocks for all tokens, each with work, within the workspace and the shared memory. Those of qn_matmul_gemv for one token. */
 #include "helper_assert.h"
 
-#include "kernels/matmul/matmul_cuda.h"
+#include "cuda/kernels/matmul/matmul.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,7 @@
 
 #include "helper_assert.h"
 
-#include "kernels/persistent/persistent_cuda.h"
+#include "cuda/kernels/persistent/persistent.h"
 
 static const qn_persistent_gpu h200 = { 132, 227 << 10, 9 };
 

@@ -3,7 +3,7 @@
 #include "helper_cuda.h"
 
 #include "base/append.h"
-#include "device/cuda/compile.h"
+#include "cuda/runtime/compile.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -40,7 +40,7 @@ static const char script[] =
     "done\n"
     "include=$(printf '%s\\n' \"$all\" | sed 's/.*-I\\([^ ]*\\).*/\\1/')\n"
     "if [ \"$mood\" = garbage ]; then echo garbage >\"$out\"; exit; fi\n"
-    "{ printf '\\177ELF'; head -c 60 /dev/zero; cat \"$1\" \"$include/kernels/module/a_cuda.h\"\n"
+    "{ printf '\\177ELF'; head -c 60 /dev/zero; cat \"$1\" \"$include/cuda/kernels/module/a.h\"\n"
     "  printf '%s' \"$all\" | sed 's/.*\\(-gencode=[^ ]*.*\\) -o .*/\\1/'; head -c 1 /dev/zero; } >\"$out\"\n";
 
 static void write_text(const char *path, const char *text, mode_t mode)
@@ -117,16 +117,16 @@ static int n_runs(void)
     {                                                                                                                          \
         name, array, array + sizeof array - 1                                                                                  \
     }
-#define SOURCE "#include \"kernels/module/a_cuda.h\"\nsource a\n"
-#define HEADER "  #  include \"kernels/cuda.cuh\" // and no more\nheader a\n#include \"base/c_side.h\"\n"
+#define SOURCE "#include \"cuda/kernels/module/a.h\"\nsource a\n"
+#define HEADER "  #  include \"cuda/kernels/cuda.cuh\" // and no more\nheader a\n#include \"base/c_side.h\"\n"
 
 static const char helpers[] = "helpers", header[] = HEADER, source_a[] = SOURCE, source_b[] = "source b";
 
 static const qn_gpu_file files[] = {
-    TEXT("kernels/cuda.cuh", helpers),
-    TEXT("kernels/module/a_cuda.h", header),
-    TEXT("kernels/module/a.cu", source_a),
-    TEXT("kernels/module/b.cu", source_b),
+    TEXT("cuda/kernels/cuda.cuh", helpers),
+    TEXT("cuda/kernels/module/a.h", header),
+    TEXT("cuda/kernels/module/a.cu", source_a),
+    TEXT("cuda/kernels/module/b.cu", source_b),
 };
 
 static const qn_gpu_pipeline pipelines[] = {
@@ -284,8 +284,8 @@ static void test_nvrtc(void **unused)
     t.nvcc = "";
     struct lookup l = lookup(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_string_equal(l.image, "nvrtc|kernels/module/a.cu|" SOURCE "|kernels/module/a_cuda.h|" HEADER
-                                 "|kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|"
+    assert_string_equal(l.image, "nvrtc|cuda/kernels/module/a.cu|" SOURCE "|cuda/kernels/module/a.h|" HEADER
+                                 "|cuda/kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|"
                                  "--device-as-default-execution-space|-DQN_N=1|-DQN_M=2|");
     l = lookup(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_CACHE, "NVRTC 99.7");
@@ -347,7 +347,7 @@ static void test_nothing(void **unused)
     setenv("QN_FAKE_NVRTC", "fails", 1);
     l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: kernels/module/a.cu(1): error: requested by the test"));
+    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: cuda/kernels/module/a.cu(1): error: requested by the test"));
     assert_null(strstr(l.error, "more"));
 
     /* a failure is kept: nvcc does not run again */
@@ -578,9 +578,9 @@ static void test_keys(void **unused)
 {
     (void)unused;
     static const char source_and_blank[] = SOURCE " ", header_and_x[] = HEADER "x";
-    static const qn_gpu_file changed_source = TEXT("kernels/module/a.cu", source_and_blank);
-    static const qn_gpu_file changed_header = TEXT("kernels/module/a_cuda.h", header_and_x);
-    static const qn_gpu_file renamed = TEXT("kernels/module/c.cu", source_a);
+    static const qn_gpu_file changed_source = TEXT("cuda/kernels/module/a.cu", source_and_blank);
+    static const qn_gpu_file changed_header = TEXT("cuda/kernels/module/a.h", header_and_x);
+    static const qn_gpu_file renamed = TEXT("cuda/kernels/module/c.cu", source_a);
     const qn_gpu_file *list[QN_GPU_MAX_FILES];
     size_t n;
     assert_ok(qn_gpu_code_files(&sources, "module/a.cu", list, &n));
@@ -618,7 +618,7 @@ static void test_changed_source(void **unused)
 {
     (void)unused;
     qn_gpu_file changed[4];
-    static const char text[] = "source a, better\n#include \"kernels/module/a_cuda.h\"\n";
+    static const char text[] = "source a, better\n#include \"cuda/kernels/module/a.h\"\n";
     memcpy(changed, files, sizeof changed);
     changed[2].text = text;
     changed[2].end = text + sizeof text - 1;

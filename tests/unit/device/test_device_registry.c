@@ -90,16 +90,14 @@ static void opens_by_name(void **unused)
     qn_gguf *file;
     qn_hparams hparams;
     qn_plan plan;
-    qn_kernels kernels;
     qn_team *team;
     qn_device_name name;
     qn_device *device;
     int count;
     assert_ok(qn_gguf_open(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &file));
     assert_ok(qn_model_build(file, &hparams, &plan));
-    qn_kernels_init(&kernels, qn_cpu_present());
     assert_ok(qn_team_create(2, &team));
-    const qn_device_params params = { .plan = &plan, .team = team, .kernels = &kernels };
+    const qn_device_params params = { .plan = &plan, .team = team, .cpu = qn_cpu_present() };
 
     assert_ok(qn_device_name_parse("here", "cpu", &name));
     assert_ok(qn_device_open(&name, &params, &device));

@@ -31,7 +31,7 @@ static bool grow(qn_session *session)
         assert_int_equal(status, QN_ERR_MEMORY);
         return false;
     }
-    memory->vtable->on_append(memory, memory->sequence->length + STEP);
+    qn_memory_on_append(memory, memory->sequence->length + STEP);
     return true;
 }
 

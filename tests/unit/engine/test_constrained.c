@@ -626,7 +626,7 @@ static void refuses(void **unused)
         assert_null(grammar);
     }
     assert_int_equal(qn_grammar_create_choices(large, NULL, 0, &grammar), QN_ERR_INVALID);
-    assert_text("choices: none");
+    assert_text("choices: the list is empty");
 
     static struct answer a;
     char longest[300] = { 0 };

@@ -149,6 +149,9 @@ static void test_same_bits(void **state)
     static const int threads[] = { 1, 2, 7 };
     static const size_t call_sizes[] = { N_LONG, 1, 3, 7, 64, 65, 197 };
     static const uint32_t batches[] = { 1, 5, 64 };
+    /* How a call is split over threads and how tokens are split over calls are independent: two threads take every size, the
+     * others every third. With QN_SOAK all take all. */
+    const size_t step = getenv("QN_SOAK") ? 1 : 3;
     float *expected = NULL;
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
         label("%s, %d threads", name, threads[i]);
@@ -156,7 +159,7 @@ static void test_same_bits(void **state)
         const size_t n_vocab = qn_model_get_info(model)->n_vocab;
         qn_token ids[N_LONG];
         read_ids(name, (uint32_t)n_vocab, ids);
-        for (size_t j = 0; j < sizeof call_sizes / sizeof *call_sizes; j++) {
+        for (size_t j = 0; j < sizeof call_sizes / sizeof *call_sizes; j += threads[i] == 2 ? 1 : step) {
             float *found = evaluate(model, 0, ids, N_LONG, call_sizes[j]);
             if (!expected) {
                 expected = found;

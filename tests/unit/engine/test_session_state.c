@@ -3,7 +3,7 @@
 #include "helper_sanitizers.h"
 #include "helper_sessions.h"
 
-#include "cache/recurrent.h"
+#include "cpu/recurrent_layout.h"
 #include "engine/state_file.h"
 #include "kernels/deltanet/deltanet.h"
 #include "quern/quern.h"
@@ -505,7 +505,7 @@ static void rejects_forgery(void)
     CASE(file_bytes, UINT64_MAX, QN_ERR_FORMAT, "expected 18446744073709551615");
     CASE(fingerprint, header.fingerprint + 1, QN_ERR_INVALID, "another model");
     CASE(kv[0], 'g', QN_ERR_UNSUPPORTED, "cache format 'g16'");
-    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3 or 4");
+    CASE(version, 3, QN_ERR_UNSUPPORTED, "version 3, expected 4");
     CASE(state_position, 32, QN_ERR_FORMAT, "a state at 32");
     CASE(state_position, 128, QN_ERR_FORMAT, "a state at 128");
     CASE(shortest, 71, QN_ERR_FORMAT, "truncation to 71");
@@ -620,30 +620,31 @@ static void recurrent_memory(void **unused)
 {
     (void)unused;
     const qn_recurrent_shape shape = { .n_k_heads = 2, .n_v_heads = 4, .head_k = 16, .head_v = 32, .taps = 4 };
-    const bool layers[] = { true, false, true };
+    bool layers[] = { true, false, true };
     qn_recurrent_layout layout;
     size_t total = 0, count;
     assert_ok(qn_recurrent_layout_create(&shape, layers, 3, &layout));
     assert_int_equal(layout.n_layers, 2);
-    assert_int_equal(qn_recurrent_state_bytes(&shape, layers, 3), 2 * 4 * 16 * 32 * sizeof(float));
+    const qn_plan plan = { .n_layers = 3, .recurrent = shape, .is_recurrent = layers };
+    assert_int_equal(qn_plan_state_bytes(&plan), 2 * 4 * 16 * 32 * sizeof(float));
     const size_t state_bytes = qn_recurrent_state_item_bytes(&layout), chunk_bytes = qn_recurrent_chunk_item_bytes(&layout);
     float *state = calloc(1, state_bytes), *open_chunk = calloc(1, chunk_bytes);
     assert_true(state && open_chunk);
     const qn_recurrent_view view = { &layout, state, NULL, open_chunk, 64 };
-    for (size_t i = 0; i < 2 * QN_RECURRENT_ARRAYS; i++, total += count) {
-        float *data = qn_recurrent_array(&view, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+    for (size_t i = 0; i < 2 * QN_SAVED_ARRAYS; i++, total += count) {
+        float *data = qn_recurrent_array(&view, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), &count);
         for (size_t k = 0; k < count; k++) {
             assert_true(data[k] == 0); /* arrays do not overlap */
             data[k] = (float)(total + k + 1);
         }
     }
-    assert_int_equal(2 * qn_recurrent_layer_bytes(&shape), total * sizeof(float));
+    assert_int_equal(2 * qn_saved_layer_bytes(&shape), total * sizeof(float));
     assert_true(state_bytes + chunk_bytes >= total * sizeof(float));
     /* Of 64 + 5 tokens, 5 are in the open chunk. */
     qn_recurrent_zero_tail(&view, 69);
     size_t kept = 0, at = 0;
-    for (size_t i = 0; i < 2 * QN_RECURRENT_ARRAYS; i++) {
-        const float *data = qn_recurrent_array(&view, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+    for (size_t i = 0; i < 2 * QN_SAVED_ARRAYS; i++) {
+        const float *data = qn_recurrent_array(&view, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), &count);
         for (size_t k = 0; k < count; k++, at++) {
             assert_true(data[k] == (float)(at + 1) || data[k] == 0);
             kept += data[k] != 0;
@@ -651,7 +652,7 @@ static void recurrent_memory(void **unused)
     }
     assert_int_equal(kept, 2 * (4 * 16 * 32 + 5 * 4 * 32 + 5 * 2 * 16 + 5 * 4 + (3 + 5) * (2 * 2 * 16 + 4 * 32)));
     const qn_recurrent_view empty = { &layout, NULL, NULL, open_chunk, 0 };
-    assert_null(qn_recurrent_array(&empty, 0, QN_RECURRENT_STATE, &count));
+    assert_null(qn_recurrent_array(&empty, 0, QN_SAVED_STATE, &count));
     assert_int_equal(count, 4 * 16 * 32);
     free(state);
     free(open_chunk);

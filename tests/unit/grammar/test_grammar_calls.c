@@ -232,7 +232,7 @@ static void test_types(void **unused)
         const qn_status status = qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar);
         assert_int_equal(status, cases[i / N_FORMS].may_be ? QN_OK : QN_ERR_INVALID);
         if (status != QN_OK)
-            assert_text("tool 'f': the type of its arguments has no objects");
+            assert_text("tool 'f': the type of its arguments is not");
         qn_grammar_free(grammar);
         json_decref(tools);
     }

@@ -234,7 +234,7 @@ static void test_refused(void **unused)
     } cases[] = {
         { "{\"type\":\"object\",\"minProperties\":2}", "#/minProperties: 2, of which", "{\"a\":1,\"b\":2}" },
         { "{\"required\":[\"a\"],\"minProperties\":3}", "#/minProperties: 3, of which", "{\"a\":1,\"b\":2,\"c\":3}" },
-        { "{\"type\":\"string\",\"nullable\":true}", "#: 'nullable' is no keyword", "null" },
+        { "{\"type\":\"string\",\"nullable\":true}", "#: 'nullable' is not a keyword", "null" },
         { "{\"type\":\"string\",\"format\":\"regex\"}", "#/format: 'regex' is not supported", "\"(\"" },
         { "{\"properties\":{\"a\":{\"format\":\"iri\"}}}", "#/properties/a/format: 'iri'", "{\"a\":\"x\"}" },
         { "{\"enum\":[\"a\"],\"not\":{}}", "keyword 'not'", "\"a\"" },

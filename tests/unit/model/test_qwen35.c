@@ -474,7 +474,7 @@ static void step(const struct fixture *x, struct conversation *const *c, const s
 static void truncate_to(struct conversation *c, uint32_t length)
 {
     c->length = length;
-    c->memory.of->base.vtable->truncate(&c->memory.of->base, length);
+    qn_memory_truncate(&c->memory.of->base, length);
 }
 
 enum { LONG = 150 }; /* two full chunks and part of a third */
@@ -529,8 +529,8 @@ static void test_old_memory(void **state)
     for (size_t i = 0; i < LONG * VOCAB; i++)
         assert_true(isfinite(expected[i]));
     const qn_recurrent_view *recurrent = &c.memory.of->recurrent;
-    for (size_t i = 0, count; i < recurrent->layout->n_layers * QN_RECURRENT_ARRAYS; i++) {
-        float *data = qn_recurrent_array(recurrent, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+    for (size_t i = 0, count; i < recurrent->layout->n_layers * QN_SAVED_ARRAYS; i++) {
+        float *data = qn_recurrent_array(recurrent, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), &count);
         for (size_t k = 0; k < count; k++)
             data[k] = NAN;
     }

@@ -135,7 +135,7 @@ static void exchanges_give_all_back(void **unused)
         { "/v1/completions", "{\"prompt\":" },
         { "/detokenize", "{\"tokens\":[1,2,\"a\"]}" },
     };
-    const qn_origin origin = { .id = "1", .secret = "s" };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s %s", cases[i].path, cases[i].body);
         qn_refusal refusal;

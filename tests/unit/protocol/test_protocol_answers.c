@@ -408,7 +408,7 @@ static void streams_fail_before_bind(void **unused)
                   { "/v1/messages", "{'stream':true,'max_tokens':5,'messages':[{'role':'user','content':'a'}]}" },
                   { "/v1/responses", "{'stream':true,'input':'a','model':'o'}" },
                   { "/v1/responses", "{'stream':true,'input':'a'}" } };
-    const qn_origin origin = { .id = "1", .secret = "s" };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s", cases[i].path);
         const qn_protocol *protocol = qn_protocol_find(cases[i].path);

@@ -422,7 +422,7 @@ static void refusals_say_what_was_found(void **unused)
     assert_refused(TEXT, "{" PROMPT ",\"max_tokens\":5,\"min_tokens\":6}", NULL, "min_tokens",
                    "'min_tokens' is 6, expected at most the 5 of the answer");
     assert_refused(TEXT, "{" PROMPT ",\"samplers\":[\"top_k\",\"best\"]}", NULL, "samplers",
-                   "'samplers' has 'best', which is no sampler here");
+                   "'samplers' has 'best', which is not a sampler");
     assert_refused(CHAT, "{" ASK ",\"modalities\":[\"text\",\"audio\"]}", NULL, "modalities",
                    "'modalities' has \"audio\", expected \"text\"");
     static const char *const parts[][2] = { { "{\"type\":\"image_url\"}",
@@ -654,10 +654,10 @@ static void allowed_tools_are_there_once(void **unused)
                           ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[",
                           "{\"type\":\"function\",\"function\":{\"name\":\"f\"}},", 512, "]}}}");
     qn_refusal refusal = { 0 };
-    const qn_origin origin = { .id = "1", .secret = "s" };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     qn_exchange *x = qn_exchange_parse(qn_protocol_find(CHAT), body, strlen(body), NULL, &origin, &refusal);
     assert_non_null(x);
-    assert_int_equal(json_array_size(((const qn_openai *)x)->tools.list), 1);
+    assert_int_equal(json_array_size(((const qn_text_exchange *)x)->tools.list), 1);
     qn_exchange_free(x);
     free(body);
 }
@@ -766,7 +766,7 @@ static void grammars_are_of_the_scope(void **unused)
     (void)unused;
     static const char *const scopes[] = { "a", "b", "a" };
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"json_schema\":{\"type\":\"integer\"}}";
-    const qn_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
     const qn_protocol *protocol = qn_protocol_find(CHAT);
     qn_exchange *x[3];
     qn_refusal refusal;

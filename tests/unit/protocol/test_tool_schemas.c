@@ -134,7 +134,7 @@ static json_t *make_body(way w, json_t *schemas, bool strict, unsigned choice)
 /* Lines of quern batch are read whole, and their body is taken out of the values. */
 static qn_exchange *parse(way w, const char *text, size_t length, qn_refusal *refusal)
 {
-    const qn_origin origin = { .id = "1", .secret = "s", .seed = 5 };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s", .seed = 5 };
     const qn_protocol *protocol = qn_protocol_find(paths[w]);
     assert_non_null(protocol);
     if (w != BATCH)

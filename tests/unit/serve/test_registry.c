@@ -465,7 +465,7 @@ static void each_failure_has_its_reason(void **unused)
     } cases[] = { { QN_ERR_MEMORY, "it does not fit in memory" },
                   { QN_ERR_DEVICE, "the driver of the GPU reports an error" },
                   { QN_ERR_IO, "its file cannot be read" },
-                  { QN_ERR_FORMAT, "its file is not that of a model" } };
+                  { QN_ERR_FORMAT, "its file is not a model" } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char expected[200];
         qn_registry registry;
@@ -496,7 +496,7 @@ static void failures_are_told_and_tried_again(void **unused)
     ask(&registry, &r, "a");
     assert_null(get(&r));
     assert_int_equal(r.refusal.status, 503);
-    assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: its file is not that of a model");
+    assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: its file is not a model");
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_true(view.is_failed);
     ask(&registry, &again, "a");
@@ -525,7 +525,7 @@ static void a_broken_file_costs_no_other_its_memory(void **unused)
     assert_null(get(&r));
     assert_int_equal(r.refusal.status, 503);
     assert_int_equal(r.refusal.retry_after, 1);
-    assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: its file is not that of a model");
+    assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: its file is not a model");
     use(&registry, "a");
     f.broken = NULL;
     sleep_milliseconds(60);

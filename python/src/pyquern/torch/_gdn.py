@@ -30,7 +30,7 @@ from pyquern.torch._library import (
 )
 
 _CHUNK, _STEP = "chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"
-_HEAD_UNIT, _HEAD_MAX = 16, 256  # sizes of heads are multiples of the unit
+_HEAD_UNIT, _HEAD_MAX = 16, 256  # head sizes are multiples of the unit
 _CHUNK_SIZE = 64
 
 # q, k, v, g, beta, initial_state, cu_seqlens, gate_factor, gate_bias
@@ -95,11 +95,11 @@ def _n_sequences(cu_seqlens: Tensor) -> int:
     return cu_seqlens.shape[0] - 1
 
 
-# ---- What the kernels read ----
+# ---- Inputs of the kernels ----
 
 
 def _rows(x: Tensor, head: int, on_device: bool, align: bool) -> Tensor:
-    """Rows of tokens x [B, T, H, D] with heads of a size; x itself if nothing is to be done."""
+    """Rows of tokens x [B, T, H, D] with heads padded to a size; x itself if nothing has to be changed."""
     if x.shape[3] != head:
         x = pad(x, (0, head - x.shape[3]))
     if not on_device:
@@ -125,7 +125,7 @@ def _host_gate(g: Tensor, factor: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def _state(initial: Tensor, shape: tuple[int, ...], keep_bf16: bool, align: bool) -> Tensor:
-    """A contiguous initial state of a shape, padded; itself if nothing is to be done."""
+    """A contiguous initial state of a shape, padded; the state itself if nothing has to be changed."""
     if initial.dtype != torch.float32 and not (keep_bf16 and initial.dtype == torch.bfloat16):
         initial = initial.float()
     if initial.shape != shape:
@@ -135,7 +135,7 @@ def _state(initial: Tensor, shape: tuple[int, ...], keep_bf16: bool, align: bool
 
 
 class _Rule:
-    """A call of the rule with given shapes, types and strides, of which only addresses change from one to the next."""
+    """A call of the rule with given shapes, types and strides; only the addresses change from call to call."""
 
     __slots__ = (
         "device",
@@ -163,7 +163,7 @@ class _Rule:
         self.state_shape = (n, v.shape[2], *((v_size, k_size) if self.v_first or device < 0 else (k_size, v_size)))
         self.o_shape = v.shape
         prepared, _, _ = self._prepared(inputs, align=False)
-        # Whether the kernels read the tensors as they are.
+        # Whether the kernels can read the tensors unchanged.
         self.plain = all(a is b for a, b in zip(inputs, prepared)) and (device >= 0 or (self.v_first and not sigmoid))
         if not self.plain:
             return
@@ -200,7 +200,7 @@ class _Rule:
                     view.dtype, view.count = lib.QN_DTYPE_F32, gate.numel()
 
     def _prepared(self, inputs: _Inputs, align: bool) -> tuple[_Inputs, bool, bool]:
-        """The inputs as the kernels read them, and what is left of sigmoid and v_first."""
+        """The inputs as the kernels read them, and whether sigmoid and v_first still apply."""
         q, k, v, g, beta, initial, cu_seqlens, factor, bias = inputs
         _, _, sigmoid, output_final, v_first, _ = self.options
         on_device = self.device >= 0
@@ -229,7 +229,7 @@ class _Rule:
         )
 
     def _adapted(self, inputs: _Inputs) -> tuple[Tensor, Tensor]:
-        """The call with tensors that the kernels read, and its results as requested."""
+        """Calls with tensors that the kernels can read, and gives the results in the requested form."""
         head_k, head_v = inputs[0].shape[3], inputs[2].shape[3]
         prepared, sigmoid, v_first = self._prepared(inputs, align=True)
         scale, normalize, _, output_final, _, max_tokens = self.options
@@ -298,7 +298,7 @@ class _Rule:
 
 
 class _Thread(threading.local):
-    """The calls of a thread by what does not change in them."""
+    """A thread's calls, by their constant properties."""
 
     def __init__(self) -> None:
         self.rules: dict[Any, _Rule] = {}
@@ -339,9 +339,10 @@ _RULE_ARGUMENTS = (
     " Tensor? gate_bias, float scale, bool normalize, bool sigmoid_beta, bool output_final_state, bool state_v_first,"
     " int max_tokens) -> (Tensor o, Tensor final_state)"
 )
-# q, k [B, T, Hk, K] and v, o [B, T, Hv, V] of one type; g, beta [B, T, Hv]; cu_seqlens [N + 1] i32 or i64; gate_factor, gate_bias
-# [Hv]: the log decay is gate_factor softplus(g + gate_bias); states [N, Hv, K, V], or [N, Hv, V, K] with state_v_first; final_state
-# is f32, and has no elements where it is not requested; max_tokens bounds the tokens of a sequence, for speed alone, 0: unknown.
+# q, k [B, T, Hk, K] and v, o [B, T, Hv, V] of one type; g, beta [B, T, Hv]; cu_seqlens [N + 1] i32 or i64; gate_factor,
+# gate_bias [Hv]: the log decay is gate_factor softplus(g + gate_bias); states [N, Hv, K, V], or [N, Hv, V, K] with
+# state_v_first; final_state is f32, and has no elements if it is not requested; max_tokens bounds the tokens of a
+# sequence, only for speed, 0: unknown.
 chunk_gated_delta_rule, fused_recurrent_gated_delta_rule = (
     define(
         name,
@@ -363,7 +364,7 @@ _STAGES = {
     "gdn_state_pass": ("k:k w:w u:v gc:g initial_state:s?", "h:h v_new:v final_state:s"),
     "gdn_chunk_output": ("q:k k:k v_new:v h:h gc:g", "o:v"),
 }
-# The shape of a kind after batch and tokens, and its type; a stage has the sizes of those that it has.
+# The shape of a kind after batch and tokens, and its type; a stage takes sizes from the kinds that it uses.
 _KINDS: dict[str, tuple[tuple[str, ...], torch.dtype | None]] = {
     "k": (("k_heads", "head_k"), None),
     "v": (("v_heads", "head_v"), None),
@@ -396,7 +397,7 @@ class _Stage:
     def sizes(self, tensors: tuple[Tensor | None, ...], cu_seqlens: Tensor | None) -> dict[str, int]:
         first = tensors[0]
         assert first is not None
-        # Stages without keys or values have no use for their sizes: any will do.
+        # Stages without keys or values do not use their sizes.
         sizes = {"batch": first.shape[0], "tokens": first.shape[1], "k_heads": 1, "head_k": 16, "head_v": 16}
         sizes["chunk"] = _CHUNK_SIZE
         found: dict[str, int] = {}
@@ -482,8 +483,8 @@ def _stage(name: str) -> Callable[..., Any]:
     ) -> Any:
         """A stage of the gated delta rule in chunks of 64 tokens, as quern/kernels.h and quern/cuda.h describe it.
 
-        Tensors are its inputs in the order there, [B, T, ...]; states are [N, Hv, V, K], and h is [chunks, Hv, V, K], with
-        cu_seqlens as many as there can be. The results are its outputs. scale: K^-1/2 if None
+        Tensors are its inputs in the order there, [B, T, ...]; states are [N, Hv, V, K], and h is [chunks, Hv, V, K],
+        with cu_seqlens the largest possible number of chunks. The results are its outputs. scale: K^-1/2 if None
         """
         if scale is None:
             scale = 1.0 if tensors[0] is None else tensors[0].shape[-1] ** -0.5

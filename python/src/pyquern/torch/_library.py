@@ -1,7 +1,7 @@
-"""What all operators share: their registration, and calls of libquern with tensors of the CPU or of a CUDA device.
+"""Common parts of all operators: registration, and calls of libquern with tensors of the CPU or of a CUDA device.
 
-A CPU tensor goes to qn_*, a CUDA tensor to qn_cuda_*, on the current stream of its device and with workspaces of PyTorch's
-allocator.
+A CPU tensor goes to qn_*, a CUDA tensor to qn_cuda_*, on the current stream of its device and with workspaces of
+PyTorch's allocator.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -25,9 +25,9 @@ FLOATS = {
     torch.bfloat16: lib.QN_DTYPE_BF16,
 }
 DTYPES = {**FLOATS, torch.int32: lib.QN_DTYPE_I32, torch.int64: lib.QN_DTYPE_I64}
-# The CPU kernels have u32 only: negative values are too large for them.
+# The CPU kernels take only u32: negative values are too large for them.
 _HOST_DTYPES = {**FLOATS, torch.int32: lib.QN_DTYPE_U32}
-ALIGNMENT = 16  # of addresses and of distances of rows in device memory, in bytes
+ALIGNMENT = 16  # of addresses and row distances in device memory, in bytes
 
 # ---- Registration ----
 
@@ -86,7 +86,7 @@ def launch(device: int, function: Any, *arguments: Any) -> None:
             launch(device, function, *arguments)
         return
     if device not in _thread.devices:
-        # The driver needs a current context. The runtime makes it with the first call of a thread that needs one.
+        # The driver needs a current context. The runtime creates it with a thread's first call that needs one.
         torch.cuda.Event().record(torch.cuda.current_stream(device))
         _thread.devices.add(device)
     check(function(cuda_kernels(device), *arguments, torch._C._cuda_getCurrentRawStream(device)))
@@ -96,7 +96,8 @@ def launch(device: int, function: Any, *arguments: Any) -> None:
 
 
 def row_distance(x: Tensor, lead: int) -> int:
-    """Elements from a row of x to the next, if rows are without gaps and equally far apart; else 0. `lead` dimensions count rows."""
+    """The distance of rows of x in elements, if rows are contiguous and equally spaced; else 0. The first `lead`
+    dimensions count rows."""
     shape, strides = x.shape, x.stride()
     n = 1
     for size, stride in zip(reversed(shape[lead:]), reversed(strides[lead:])):
@@ -116,7 +117,8 @@ def row_distance(x: Tensor, lead: int) -> int:
 
 
 class Call:
-    """A call of libquern: views of its tensors, which live as long as it. Inputs are copied where the kernels cannot read them."""
+    """A call of libquern with views of its tensors, which live as long as it. Inputs that the kernels cannot read are
+    copied."""
 
     __slots__ = ("device", "kept")
 
@@ -125,7 +127,7 @@ class Call:
         self.kept: list[Tensor] = []
 
     def view(self, x: Tensor | None, lead: int | None = None, alignment: int = ALIGNMENT) -> Any:
-        """A view of a tensor, or an all-zero one. With `lead` given, a tensor of the GPU may have gaps between rows."""
+        """A view of a tensor, or an all-zero one. With `lead`, a tensor on the GPU may have gaps between rows."""
         if x is None:
             return NO_VIEW if self.device < 0 else NO_CUDA_VIEW
         dtype = (_HOST_DTYPES if self.device < 0 else DTYPES).get(x.dtype)
@@ -155,7 +157,7 @@ class Call:
         return ffi.new(f"{'qn_' if self.device < 0 else 'qn_cuda_'}{type_name} *")
 
     def workspace(self, name: str, *arguments: Any) -> tuple[int, int]:
-        """The workspace, and its size, that qn_cuda_{name}_workspace requires."""
+        """The workspace that qn_cuda_{name}_workspace requires, and its size."""
         size = ffi.new("size_t *")
         check(getattr(lib, f"qn_cuda_{name}_workspace")(cuda_kernels(self.device), *arguments, size))
         memory = torch.empty(size[0], dtype=torch.uint8, device=self.kept[0].device)
@@ -174,5 +176,5 @@ class Call:
 
 
 def host_lengths(cu_seqlens: Tensor) -> Tensor:
-    """Cumulative lengths as the CPU kernels read them. A negative value becomes one that they refuse."""
+    """Cumulative lengths as the CPU kernels read them. Negative values become ones that they refuse."""
     return cu_seqlens.clamp(-1, 2**31 - 1).to(torch.int32).contiguous()

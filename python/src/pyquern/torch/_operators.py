@@ -1,8 +1,8 @@
-"""The operators of what surrounds the delta rule: convolution, norms, matmul with quantised weights.
+"""The operators around the delta rule: convolution, norms, matmul with quantised weights.
 
-The functions of this package that users call check and prepare arguments with ordinary PyTorch code, which torch.compile can
-fuse with its neighbours, and leave to an operator what the library computes. Operators are functional except where the schema
-says otherwise, return tensors that alias no argument, and take their workspaces from PyTorch's allocator.
+The public functions of this package check and prepare arguments with ordinary PyTorch code, which torch.compile can
+fuse with its neighbours, and call an operator for the library's computation. Operators are functional except where the
+schema says otherwise, return tensors that alias no argument, and take their workspaces from PyTorch's allocator.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -95,8 +95,8 @@ def _conv_step(
     return y
 
 
-# One token of each sequence: x, y [B, C], state [S, taps - 1, C] of one type, updated in place; indices [B] of states, no index
-# twice; None: the states are those of the sequences.
+# One token of each sequence: x, y [B, C], state [S, taps - 1, C] of one type, updated in place; indices [B] of states,
+# no index twice; None: state i belongs to sequence i.
 causal_conv1d_step = define(
     "causal_conv1d_step",
     "(Tensor x, Tensor(a!) state, Tensor weight, Tensor? bias, Tensor? indices, bool silu) -> Tensor",
@@ -120,7 +120,7 @@ def _norm(name: str, x: Tensor, *arguments: Any) -> Tensor:
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    if device_of(x) < 0:  # of f32 alone there
+    if device_of(x) < 0:  # the CPU's is f32 only
         return _norm("rms_norm", x.float(), weight, eps).to(x.dtype)
     return _norm("rms_norm", x, weight, eps)
 
@@ -164,7 +164,7 @@ def _packed_weights(packed: Tensor | None, dtype: str, n_rows: int, n_cols: int)
 
 
 def pack(weight: Tensor, dtype: str, n_cols: int) -> Tensor:
-    """Weights [n_rows, bytes of a row] uint8 on a GPU as its kernels read them: uint8, of one dimension."""
+    """Packs weights [n_rows, bytes of a row] uint8 on a GPU for its kernels: uint8, one dimension."""
     n_rows, weight = weight.shape[0], weight.contiguous()
     size = ffi.new("size_t *")
     check(lib.qn_cuda_matmul_packed_bytes(_packed_weights(None, dtype, n_rows, n_cols), size))
@@ -209,8 +209,8 @@ def _quantized_matmul(
     return y
 
 
-# x [..., n_cols] -> [..., n_rows] of the type of x. weight: [n_rows, bytes of n_cols elements of dtype] uint8, on a GPU what pack()
-# makes of it; bias [n_rows]. With a block above 0, x is rotated first, with signs [n_cols] f32 or none.
+# x [..., n_cols] -> [..., n_rows] of the type of x. weight: [n_rows, bytes of n_cols elements of dtype] uint8, on a GPU
+# the result of pack(); bias [n_rows]. With a block above 0, x is rotated first, with signs [n_cols] f32 or none.
 quantized_matmul = define(
     "quantized_matmul",
     "(Tensor x, Tensor weight, Tensor? bias, Tensor? signs, str dtype, int n_rows, int block) -> Tensor",

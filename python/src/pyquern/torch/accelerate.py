@@ -19,7 +19,8 @@ from pyquern.torch.layers import causal_conv1d_fn, causal_conv1d_update, gated_r
 
 
 def _heads(x: Tensor, elements: int) -> Tensor:
-    """[..., H * elements] as [..., H, elements]. Dynamo of PyTorch 2.11 does not follow unflatten under a default device."""
+    """[..., H * elements] as [..., H, elements]. Dynamo of PyTorch 2.11 does not follow unflatten under a default
+    device."""
     return x.reshape(*x.shape[:-1], -1, elements)
 
 
@@ -43,12 +44,13 @@ _PROJECTIONS: dict[str, Callable[[Any, Tensor], tuple[Tensor, ...]]] = {
 }
 
 
-# Caches of transformers: 5.21 and later have get_conv_state; before, their `layers` have the states, since 5.14 in a dict for each
-# kind, and then update_conv_state joins earlier inputs with new ones; before 5.4 the cache of Qwen3-Next is of two lists.
+# Caches of transformers: 5.21 and later have get_conv_state. Earlier ones hold the states in `layers`, since 5.14 in a
+# dict for each kind, where update_conv_state joins earlier inputs with new ones. Before 5.4, Qwen3-Next's cache has two
+# lists.
 
 
 def _cached(cache: Any, index: int) -> tuple[Tensor | None, Tensor | None, bool]:
-    """What a layer has in a cache: inputs of the convolution, recurrent state, and whether all inputs are recorded."""
+    """A layer's entries in a cache: inputs of the convolution, recurrent state, and whether all inputs are recorded."""
     if hasattr(cache, "get_conv_state"):
         recording = bool(cache.is_recording_past(index))
         return cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0), recording
@@ -84,7 +86,7 @@ def _forward(
     for name in ("cu_seq_lens_q", "seq_idx"):
         if kwargs.get(name) is not None:
             raise UnsupportedError(f"{name}: packed sequences are not supported, expected None")
-    if attention_mask is not None:  # a token of padding changes no state
+    if attention_mask is not None:  # padding tokens must not change the state
         hidden_states = (hidden_states * attention_mask[:, :, None]).to(hidden_states.dtype)
     tokens = hidden_states.shape[1]
     qkv, z, b, a = _PROJECTIONS[type(layer).__name__](layer, hidden_states)
@@ -135,7 +137,7 @@ class Acceleration:
         self.layers = layers
 
     def undo(self) -> None:
-        """Gives all layers their own forward back. Further calls do nothing."""
+        """Restores the forward of all layers. Further calls do nothing."""
         for layer in self.layers:
             del layer.forward
         self.layers = []
@@ -151,7 +153,8 @@ def accelerate(model: torch.nn.Module) -> Acceleration:
     """Lets the Gated DeltaNet layers of a transformers model compute with quern, in place; weights stay as they are.
 
     The model is a Qwen3-Next, Qwen3.5 or Qwen3.5-MoE of transformers 5, or contains one. Forward only: call it under
-    torch.no_grad(), as generate() does. With hooks of the library accelerate (device maps, offloading), call this before them.
+    torch.no_grad(), as generate() does. With hooks of the library accelerate (device maps, offloading), call this
+    before them.
     """
     layers = [module for module in model.modules() if type(module).__name__ in _PROJECTIONS]
     if not layers:

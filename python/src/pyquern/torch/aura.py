@@ -1,7 +1,7 @@
 """AURA codes of tensors, and a KV cache of them. Forward only.
 
-A codec is given by the elements of a row, the bits of a code and the seed of the rotation (quern/kernels.h). Codes are i32 tensors
-of 32 bits of codes each, scales f32.
+A codec is defined by the number of elements of a row, the bits of a code and the seed of the rotation
+(quern/kernels.h). Codes are packed in i32 tensors, 32 bits in each element; scales are f32.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -45,7 +45,7 @@ def _words(dim: int, bits: int) -> int:
 
 
 def _codec_of(call: Call, like: Tensor, dim: int, bits: int, seed: int) -> Any:
-    """A codec as the functions of the device have it."""
+    """A codec as the functions of the device expect it."""
     codec = _codec(dim, bits, seed)
     if call.device < 0:
         return codec
@@ -178,9 +178,11 @@ aura_attention = define(
 
 
 class AuraCache:
-    """A KV cache of AURA codes for one layer, and attention over it: keys and values of `dim` elements at positions below capacity.
+    """A KV cache of AURA codes for one layer, and attention over it: keys and values of `dim` elements at positions
+    below capacity.
 
-    Tensors: key_codes, value_codes [n_kv_heads, capacity, words] i32; key_scales, value_scales [n_kv_heads, capacity] f32.
+    Tensors: key_codes, value_codes [n_kv_heads, capacity, words] i32; key_scales, value_scales [n_kv_heads, capacity]
+    f32.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class AuraCache:
     ) -> None:
         self.dim, self.codecs = dim, (key_bits, value_bits, seed)
         for bits in (key_bits, value_bits):
-            _codec(dim, bits, seed)  # refuses what there is no codec for
+            _codec(dim, bits, seed)  # refuses unsupported dimensions and bits
         self.key_codes, self.value_codes = (
             torch.zeros(n_kv_heads, capacity, _words(dim, bits), dtype=torch.int32, device=device)
             for bits in (key_bits, value_bits)
@@ -206,7 +208,8 @@ class AuraCache:
         return self.key_codes, self.value_codes, self.key_scales, self.value_scales
 
     def store(self, keys: Tensor, values: Tensor, positions: Tensor) -> None:
-        """Encode keys and values [n_tokens, n_kv_heads, dim] and store them at positions [n_tokens], each at most once."""
+        """Encode keys and values [n_tokens, n_kv_heads, dim] and store them at positions [n_tokens], each at most
+        once."""
         aura_store(keys, values, positions, *self._arrays(), *self.codecs)
 
     def attention(
@@ -219,7 +222,8 @@ class AuraCache:
         window: int = 0,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Attention of queries [n_tokens, n_heads, dim] to the first n_keys positions: [n_tokens, n_heads, dim] of their type.
+        """Attention of queries [n_tokens, n_heads, dim] to the first n_keys positions: [n_tokens, n_heads, dim] of
+        their type.
 
         positions: [n_tokens], a query attends to positions 0 to its own; None: to all; scale: dim^-1/2 if None;
         window: sliding window, 0: none; sinks: [n_heads] attention sinks

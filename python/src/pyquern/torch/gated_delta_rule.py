@@ -1,10 +1,9 @@
 """The gated delta rule with the arguments of flash-linear-attention, forward only.
 
-q, k are [B, T, H, K], v is [B, T, HV, V], g and beta are [B, T, HV], with HV a multiple of H: value head h uses key head
-h // (HV // H). q, k and v are f32, f16 or bf16, computed in the widest of
-their types, g and beta any floating type. States are f32, [N, HV, K, V], or [N, HV, V, K] with
-state_v_first. With cu_seqlens [N + 1] (i32 or i64, on the device of q) B is 1 and the N sequences are concatenated; rows of o outside
-of all sequences are zero.
+q, k are [B, T, H, K], v is [B, T, HV, V], g and beta are [B, T, HV], with HV a multiple of H: value head h uses key
+head h // (HV // H). q, k and v are f32, f16 or bf16, computed in the widest of their types; g and beta are of any
+floating type. States are f32, [N, HV, K, V], or [N, HV, V, K] with state_v_first. With cu_seqlens [N + 1] (i32 or i64,
+on the device of q), B is 1 and the N sequences are concatenated; rows of o outside of all sequences are zero.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -114,9 +113,10 @@ def chunk_gated_delta_rule(
     """The gated delta rule in chunks, for prefill: o [B, T, HV, V] of the type of v, and the final state or None.
 
     g: log decay, or with use_gate_in_kernel the input of -exp(A_log) softplus(g + dt_bias), A_log and dt_bias [HV];
-    None: no decay. beta: None is 1; with use_beta_sigmoid_in_kernel its sigmoid is used, twice that with allow_neg_eigval.
+    None: no decay. beta: None is 1; with use_beta_sigmoid_in_kernel its sigmoid is used, twice that with
+    allow_neg_eigval.
     scale: K^-1/2 if None. use_qk_l2norm_in_kernel: q and k are l2-normalised first.
-    cu_seqlens_cpu: cu_seqlens on the CPU, for speed alone; chunk_indices and chunk_size are accepted and not used.
+    cu_seqlens_cpu: cu_seqlens on the CPU, only for speed; chunk_indices and chunk_size are accepted but ignored.
     """
     if cp_context is not None:
         raise UnsupportedError("cp_context: context parallelism is not supported")
@@ -124,7 +124,7 @@ def chunk_gated_delta_rule(
         raise InvalidError(f"chunk_size: {chunk_size}, expected 16, 32 or 64")
     max_tokens = 0
     if cu_seqlens_cpu is not None and cu_seqlens_cpu.numel() > 1 and not torch.compiler.is_compiling():
-        # A power of two: few different values, for each of which arguments are kept.
+        # A power of two, so that there are few values: arguments are cached for each.
         max_tokens = 1 << max(int(cu_seqlens_cpu.diff().max()) - 1, 0).bit_length()
     return _run(
         _gdn.chunk_gated_delta_rule,
@@ -172,7 +172,7 @@ def fused_recurrent_gated_delta_rule(
 ) -> tuple[Tensor, Tensor | None]:
     """The gated delta rule token by token, for decode. Arguments and results as for chunk_gated_delta_rule.
 
-    Decays of single elements (gk, gv) and a beta for each element of a value are not supported.
+    Decays for each element (gk, gv) and a beta for each element of a value are not supported.
     """
     for name, decay in (("gk", gk), ("gv", gv)):
         if decay is not None:

@@ -1,6 +1,6 @@
-"""What surrounds the delta rule in a layer: the causal convolution with the arguments of causal-conv1d, and norms. Forward only.
+"""The other parts of a layer: the causal convolution, with the arguments of causal-conv1d, and norms. Forward only.
 
-A convolution without SiLU on the CPU is PyTorch's own operations.
+On the CPU, a convolution without SiLU uses PyTorch's own operations.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -14,7 +14,7 @@ from torch.nn.functional import conv1d, pad
 from pyquern._lib import InvalidError, UnsupportedError
 from pyquern.torch import _operators
 
-_MAX_TAPS = 8  # of the kernels; with a bias one less
+_MAX_TAPS = 8  # limit of the kernels; with a bias one less
 
 
 def _uses_silu(activation: str | None) -> bool:
@@ -89,10 +89,12 @@ def causal_conv1d_update(
     cache_seqlens: Tensor | None = None,
     conv_state_indices: Tensor | None = None,
 ) -> Tensor:
-    """causal_conv1d_fn for the next tokens of sequences, with their last inputs in conv_state, which is updated in place.
+    """causal_conv1d_fn for the next tokens of sequences, with their last inputs in conv_state, which is updated in
+    place.
 
-    x: [batch, dim] or [batch, dim, seqlen]; conv_state: [batch, dim, state_len], state_len >= width - 1, newest input last; with
-    conv_state_indices [batch] (no index twice) a pool of such states; cache_seqlens (circular states) is not supported
+    x: [batch, dim] or [batch, dim, seqlen]; conv_state: [batch, dim, state_len], state_len >= width - 1, newest input
+    last; with conv_state_indices [batch] (no index twice) a pool of such states; cache_seqlens (circular states) is not
+    supported
     """
     if cache_seqlens is not None:
         raise UnsupportedError("cache_seqlens: circular states are not supported, expected None")
@@ -142,7 +144,8 @@ def _check_norm(x: Tensor, weight: Tensor, gate: Tensor | None = None) -> None:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
-    """x * weight / sqrt(mean(x^2) + eps) over the last dimension n, computed in f32, of the type of x [..., n]. weight: [n]"""
+    """x * weight / sqrt(mean(x^2) + eps) over the last dimension n, computed in f32, of the type of x [..., n]. weight:
+    [n]"""
     _check_norm(x, weight)
     return _operators.rms_norm(x, weight.float(), eps)  # type: ignore[no-any-return]
 

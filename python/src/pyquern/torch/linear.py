@@ -1,4 +1,4 @@
-"""A linear layer with quantised weights as they are in GGUF files.
+"""A linear layer with quantised weights in GGUF's formats.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -18,14 +18,15 @@ from pyquern.torch import _operators
 
 
 class QuernLinear(torch.nn.Module):
-    """y = x W^T + bias, with W [out_features, in_features] of a type by its name in lower case ("q1_0", "ptq1_0"). Forward only.
+    """y = x W^T + bias, with W [out_features, in_features] of a type, named in lower case ("q1_0", "ptq1_0"). Forward
+    only.
 
     weight: [out_features, bytes of a row] uint8, always on the CPU; bias: [out_features] or None
-    rotation: W is in a rotated basis, and x is rotated first, in blocks of `rotation_block` (0: it is not) with `signs`
-    [in_features], each 1 or -1, or None
+    rotation: W is in a rotated basis, and x is rotated first, in blocks of `rotation_block` (0: no rotation) with
+    `signs` [in_features], each 1 or -1, or None
 
-    A layer that is moved to a GPU, or has its state loaded there, packs the weights for the kernels there: the buffer `packed`, which
-    is not part of its state.
+    When a layer is moved to a GPU, or its state is loaded there, the weights are packed for the GPU's kernels: the
+    buffer `packed`, which is not part of the state.
     """
 
     weight: Tensor
@@ -48,7 +49,8 @@ class QuernLinear(torch.nn.Module):
 
     @classmethod
     def from_gguf(cls, path: str | Path, name: str, bias: str | None = None) -> QuernLinear:
-        """The layer of a matrix in a GGUF file, for example "blk.0.ffn_up.weight", and of the f32 vector of that name as bias.
+        """A layer from a matrix in a GGUF file, for example "blk.0.ffn_up.weight", with the f32 vector named `bias`, if
+        any.
 
         Matrices in a rotated basis (prism.hadamard.*) get their rotation.
         """
@@ -58,7 +60,7 @@ class QuernLinear(torch.nn.Module):
         if len(shape) != 2:
             raise InvalidError(f"{path}: tensor '{name}' has {len(shape)} dimensions, expected 2")
         layer = cls(shape[1], shape[0], dtype, bias is not None, file.rotation(name))
-        # A copy: the layer can be changed and moved, and the file be replaced.
+        # A copy, so that the layer can be changed and moved, and the file replaced.
         state = {"weight": torch.frombuffer(bytearray(data), dtype=torch.uint8).view_as(layer.weight)}
         if layer.signs is not None:
             state["signs"] = layer.signs
@@ -73,7 +75,7 @@ class QuernLinear(torch.nn.Module):
         return layer
 
     def _pack(self, weight: Tensor) -> None:
-        """Keeps the weights on the CPU, and packed ones on the GPU if they, or packed ones, are there."""
+        """Keeps the weights on the CPU, and packed ones on the GPU if these or packed ones are there."""
         device = weight.device if self.packed is None else self.packed.device
         self.weight = weight.cpu() if weight.is_cuda else weight
         self.packed = None
@@ -81,7 +83,7 @@ class QuernLinear(torch.nn.Module):
             self.packed = _operators.pack(weight.to(device), self.dtype, self.in_features)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuernLinear:
-        """What .to(), .cuda(), .half() and others do with all tensors of a layer."""
+        """Called by .to(), .cuda(), .half() and others for all tensors of a layer."""
         weight, packed = self.weight, self.packed
         super()._apply(fn, recurse)
         moved = self.weight

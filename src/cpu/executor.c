@@ -1,0 +1,176 @@
+/* The CPU executor: distribution of each operation's work over the thread team. The kernels define the arithmetic and its
+ * order; no result depends on the distribution. Attention, matmuls and Gated DeltaNet layers are in attention.c, matmul.c and
+ * recurrent.c. */
+#include "cpu/executor.h"
+
+#include "base/memory.h"
+#include "cpu/acts.h"
+#include "kernels/attention/attention.h"
+#include "plan/limits.h"
+
+#include <string.h>
+
+_Static_assert((int)QN_PLAN_HEAD_UNIT == (int)QN_HEAD_UNIT && (int)QN_PLAN_DELTA_UNIT == (int)QN_GDN_UNIT &&
+                   (int)QN_PLAN_DELTA_DIM == (int)QN_GDN_MAX_DIM && (int)QN_PLAN_CONV_TAPS == (int)QN_CONV_MAX_TAPS &&
+                   (int)QN_PLAN_ROTATION_BLOCK == (int)QN_HADAMARD_MAX_BLOCK,
+               "the kernels support all plans");
+
+/* The most scratch that any operation of the plan needs per thread. */
+static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < plan->n_acts; i++) {
+        const size_t need = qn_matmul_scratch(&kernels->matmul, plan->acts[i].width);
+        bytes = need > bytes ? need : bytes;
+    }
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_acts *acts = qn_op_acts_of(&plan->ops[i]);
+        const qn_attention_shape *h = qn_op_shape_of(&plan->ops[i]);
+        const size_t attention = h ? qn_attention_scratch(h->head_dim) : 0;
+        /* A slice's values, then two heads for the attention combine: before and after the inverse rotation. */
+        const size_t slice = acts ? (qn_act_slice_width(plan, acts) + (h ? 2 * h->head_dim : 0)) * sizeof(float) : 0;
+        bytes = attention > bytes ? attention : bytes;
+        bytes = slice > bytes ? slice : bytes;
+    }
+    const size_t delta = plan->recurrent.n_v_heads ? qn_gdn_scratch(plan->recurrent.head_k) : 0;
+    return qn_round_up(delta > bytes ? delta : bytes, QN_ALIGN);
+}
+
+qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_plan *plan, qn_executor **out)
+{
+    const qn_recurrent_shape *shape = &plan->recurrent;
+    qn_executor *executor;
+    *out = NULL;
+    QN_TRY(qn_alloc(&executor, 1, sizeof *executor, "executor"));
+    *executor = (qn_executor){ .team = team, .kernels = kernels, .plan = plan, .scratch_bytes = scratch_bytes(kernels, plan) };
+    qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
+    if (status == QN_OK)
+        status = qn_alloc(&executor->chunk_counters, plan->n_ops, sizeof *executor->chunk_counters, "executor");
+    if (status == QN_OK)
+        status = qn_alloc(&executor->barriers, plan->n_ops, sizeof *executor->barriers, "executor");
+    if (status == QN_OK)
+        status = qn_cpu_weights_create(plan, &executor->weights);
+    if (status == QN_OK)
+        status = qn_cpu_workspace_create(plan, &executor->workspace);
+    if (status == QN_OK && shape->n_v_heads)
+        status = qn_alloc(&executor->zeros, 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v,
+                          sizeof *executor->zeros, "executor");
+    if (status != QN_OK) {
+        qn_executor_free(executor);
+        return status;
+    }
+    qn_plan_find_barriers(plan, executor->barriers);
+    *out = executor;
+    return QN_OK;
+}
+
+void qn_executor_free(qn_executor *executor)
+{
+    if (!executor)
+        return;
+    qn_free(executor->scratch);
+    qn_free(executor->chunk_counters);
+    qn_free(executor->barriers);
+    qn_free(executor->zeros);
+    qn_cpu_workspace_free(executor->plan, &executor->workspace);
+    qn_cpu_weights_free(&executor->weights);
+    qn_free(executor);
+}
+
+qn_status qn_executor_pack(qn_executor *executor, const uint8_t *data, bool *packed)
+{
+    return qn_cpu_weights_pack(&executor->weights, executor->plan, &executor->kernels->matmul, executor->team, data, packed);
+}
+
+qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max_positions)
+{
+    return qn_cpu_workspace_reserve(executor->plan, &executor->kernels->matmul, &executor->weights, max_rows, max_positions,
+                                    &executor->workspace);
+}
+
+void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const qn_matrix *table = &op->embed.table;
+    const size_t half = ex->plan->heads.n_rot / 2;
+    size_t begin, end;
+    qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t row = begin; row < end; row++) {
+        const qn_row *r = &ex->step->rows[row];
+        float *x = qn_buffer_row(ex, op->embed.out, row);
+        table->type->to_float(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
+        if (op->embed.inverse.block)
+            qn_hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
+        qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->attn_factor, ex->plan->heads.n_rot,
+                       ex->workspace.cosines + row * half, ex->workspace.sines + row * half);
+    }
+}
+
+/* Slices of all rows are distributed over the threads. Every thread computes the scale of its rows itself: cheaper than a
+ * barrier after one thread has computed it. */
+static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
+{
+    const qn_op_acts *acts = &op->norm.acts;
+    size_t begin, end, scaled_row = SIZE_MAX;
+    float scale = 0;
+    qn_team_range(qn_act_slices(ex, acts, n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t index = begin; index < end; index++) {
+        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, thread);
+        const float *x = qn_buffer_row(ex, op->norm.in, rows ? rows[slice.row] : slice.row);
+        if (slice.row != scaled_row)
+            scale = qn_rms_scale(&ex->kernels->norm, x, ex->plan->buffers[op->norm.in].width, op->norm.eps);
+        scaled_row = slice.row;
+        ex->kernels->norm.scale(slice.values, x + slice.first, op->norm.weight + slice.first, scale, slice.n);
+        qn_act_slice_write(ex, acts, &slice);
+    }
+}
+
+void qn_executor_norm(const qn_executor *ex, const qn_op *op, int thread)
+{
+    run_norm(ex, op, ex->step->n_rows, NULL, thread);
+}
+
+void qn_executor_logit_norm(const qn_executor *ex, const qn_op *op, int thread)
+{
+    run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread);
+}
+
+void qn_executor_swiglu(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const qn_op_acts *acts = &op->swiglu.acts;
+    size_t begin, end;
+    qn_team_range(qn_act_slices(ex, acts, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t index = begin; index < end; index++) {
+        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, thread);
+        ex->kernels->elementwise.swiglu(slice.values, qn_buffer_row(ex, op->swiglu.gate, slice.row) + slice.first,
+                                        qn_buffer_row(ex, op->swiglu.up, slice.row) + slice.first, slice.n);
+        qn_act_slice_write(ex, acts, &slice);
+    }
+}
+
+static void (*const run_op[QN_OP_KINDS])(const qn_executor *ex, const qn_op *op, int thread) = {
+#define OP(KIND, name, rows, order, reads, writes, phase, fields) [QN_OP_##KIND] = qn_executor_##name,
+#include "plan/operations.def"
+};
+
+static void run_ops(void *context, int thread)
+{
+    const qn_executor *ex = context;
+    for (size_t i = 0; i < ex->plan->n_ops; i++) {
+        const qn_op *op = &ex->plan->ops[i];
+        run_op[op->kind](ex, op, thread);
+        if (i + 1 < ex->plan->n_ops)
+            qn_executor_prefetch_weights(ex, op + 1, thread);
+        if (ex->barriers[i])
+            qn_team_barrier(ex->team);
+    }
+}
+
+void qn_executor_run(qn_executor *executor, const qn_step *step)
+{
+    executor->step = step;
+    executor->split_kv = qn_executor_split_kv(executor);
+    for (size_t i = 0; i < executor->plan->n_ops; i++)
+        atomic_store_explicit(&executor->chunk_counters[i], 0, memory_order_relaxed);
+    qn_team_run(executor->team, run_ops, executor);
+    executor->step = NULL;
+}

@@ -1,0 +1,48 @@
+/* The operations of a plan on the CPU: what they share of the executor, and one thread's part of each. */
+#ifndef QN_CPU_OPERATIONS_H
+#define QN_CPU_OPERATIONS_H
+
+#include "cpu/workspace.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+
+typedef struct qn_executor {
+    qn_team *team;
+    const qn_kernels *kernels;
+    const qn_plan *plan;
+    qn_cpu_weights weights;
+    qn_cpu_workspace workspace;
+    const qn_step *step;
+    bool split_kv; /* this step's attention is split-KV: distributed over blocks of keys too */
+    size_t scratch_bytes;
+    unsigned char *scratch;      /* [n_threads, scratch_bytes] */
+    float *zeros;                /* convolution inputs of a position before 0; NULL without recurrent layers */
+    bool *barriers;              /* [n_ops] of the plan: whether a barrier follows the operation */
+    atomic_uint *chunk_counters; /* [n_ops] chunks of matrix rows claimed by threads in this step */
+} qn_executor;
+
+static inline float *qn_buffer_row(const qn_executor *ex, int id, size_t row)
+{
+    return ex->workspace.buffers[id] + row * ex->plan->buffers[id].width;
+}
+
+static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread)
+{
+    return ex->scratch + (size_t)thread * ex->scratch_bytes;
+}
+
+/* qn_executor_NAME - one thread's part of an operation. */
+#define OP(KIND, name, rows, order, reads, writes, phase, fields)                                                              \
+    void qn_executor_##name(const qn_executor *ex, const qn_op *op, int thread);
+#include "plan/operations.def"
+
+/* matmul.c: prefetch of the weights of an operation that the thread reads first. */
+void qn_executor_prefetch_weights(const qn_executor *ex, const qn_op *op, int thread);
+
+/* attention.c: whether this step's attention is split-KV; scratch bytes of a thread. */
+bool qn_executor_split_kv(const qn_executor *ex);
+size_t qn_attention_scratch(size_t head_dim);
+
+#endif

@@ -1,0 +1,103 @@
+/* Allocation of the CPU's workspace. */
+#include "cpu/workspace.h"
+
+#include "base/memory.h"
+#include "kernels/attention/attention.h"
+
+static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
+{
+    for (size_t i = 0; ws->buffers && i < plan->n_buffers; i++) {
+        qn_free(ws->buffers[i]);
+        ws->buffers[i] = NULL;
+    }
+    for (size_t i = 0; ws->acts && i < plan->n_acts; i++)
+        qn_acts_free(&ws->acts[i]);
+    float **const owned[] = { &ws->cosines, &ws->sines, &ws->partial, &ws->partial_m, &ws->partial_l };
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) {
+        qn_free(*owned[i]);
+        *owned[i] = NULL;
+    }
+    ws->max_rows = ws->max_positions = ws->max_splits = 0;
+}
+
+/* The layouts in which the matmuls read activations `id`, as bits 1 << layout. */
+static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights, size_t id)
+{
+    unsigned layouts = 0;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
+        for (size_t m = 0; matrices && m < matrices->n; m++)
+            if ((size_t)matrices->at[m].acts == id)
+                layouts |= qn_matmul_act_layouts(kernels, &weights->at[i][m]);
+    }
+    return layouts;
+}
+
+/* The largest of all attention layers. The plan's own covers models without any. */
+static qn_attention_shape largest_shape(const qn_plan *plan)
+{
+    qn_attention_shape largest = plan->heads;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_attention_shape *h = qn_op_shape_of(&plan->ops[i]);
+        largest.n_heads = h && h->n_heads > largest.n_heads ? h->n_heads : largest.n_heads;
+        largest.head_dim = h && h->head_dim > largest.head_dim ? h->head_dim : largest.head_dim;
+    }
+    return largest;
+}
+
+static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
+                               size_t max_rows, size_t max_positions, qn_cpu_workspace *ws)
+{
+    for (size_t i = 0; i < plan->n_buffers; i++) {
+        size_t count;
+        if (!qn_mul_size(max_rows, plan->buffers[i].width, &count))
+            return qn_fail(QN_ERR_MEMORY, "plan: %zu rows of %zu do not fit in memory", max_rows, plan->buffers[i].width);
+        QN_TRY(qn_alloc(&ws->buffers[i], count, sizeof(float), "step buffer"));
+    }
+    for (size_t i = 0; i < plan->n_acts; i++)
+        QN_TRY(qn_acts_create(&ws->acts[i], max_rows, plan->acts[i].width, layouts_needed(plan, kernels, weights, i),
+                              plan->acts[i].hilo));
+    const qn_attention_shape h = largest_shape(plan);
+    const size_t angles = max_rows * (h.n_rot / 2);
+    QN_TRY(qn_alloc(&ws->cosines, angles, sizeof(float), "rope angles"));
+    QN_TRY(qn_alloc(&ws->sines, angles, sizeof(float), "rope angles"));
+    /* Split-KV partials: key blocks, and two fp16 pages of an AURA cache. */
+    ws->max_splits = (max_positions + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK + 2;
+    const size_t n_partials = h.n_heads * ws->max_splits;
+    QN_TRY(qn_alloc(&ws->partial, n_partials, h.head_dim * sizeof(float), "attention partials"));
+    QN_TRY(qn_alloc(&ws->partial_m, n_partials, sizeof(float), "attention partials"));
+    return qn_alloc(&ws->partial_l, n_partials, sizeof(float), "attention partials");
+}
+
+qn_status qn_cpu_workspace_create(const qn_plan *plan, qn_cpu_workspace *ws)
+{
+    *ws = (qn_cpu_workspace){ 0 };
+    QN_TRY(qn_alloc(&ws->buffers, plan->n_buffers, sizeof *ws->buffers, "executor"));
+    return qn_alloc(&ws->acts, plan->n_acts, sizeof *ws->acts, "executor");
+}
+
+void qn_cpu_workspace_free(const qn_plan *plan, qn_cpu_workspace *ws)
+{
+    free_buffers(plan, ws);
+    qn_free(ws->buffers);
+    qn_free(ws->acts);
+    *ws = (qn_cpu_workspace){ 0 };
+}
+
+qn_status qn_cpu_workspace_reserve(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
+                                   size_t max_rows, size_t max_positions, qn_cpu_workspace *ws)
+{
+    if (max_rows <= ws->max_rows && max_positions <= ws->max_positions)
+        return QN_OK;
+    max_rows = max_rows > ws->max_rows ? max_rows : ws->max_rows;
+    max_positions = max_positions > ws->max_positions ? max_positions : ws->max_positions;
+    free_buffers(plan, ws);
+    const qn_status status = alloc_buffers(plan, kernels, weights, max_rows, max_positions, ws);
+    if (status != QN_OK) {
+        free_buffers(plan, ws);
+        return status;
+    }
+    ws->max_rows = max_rows;
+    ws->max_positions = max_positions;
+    return QN_OK;
+}

@@ -1,0 +1,649 @@
+/* The decode plan: which operations of a decode step become phases of the persistent decode kernel, and what the phases
+ * read and write.
+ *
+ * Operations are fused in groups that end in a GEMV: NORM, SWIGLU, ATTENTION_COMBINE or GATED_NORM with its MATMUL; a
+ * recurrent layer from CONV to the output's MATMUL; attention over an fp16 KV cache from QK_NORM_ROPE_STORE to the
+ * output's MATMUL. Consecutive groups form a segment, which is one launch. Within a segment the value of a plan buffer
+ * is not in the buffer: it is in split-K partials, or, for the residual stream, in a base buffer plus partials that are
+ * still to be added (struct location). At the end of a segment, STORE phases write the values that later launches read
+ * to their buffers.
+ *
+ * Several rows of different sequences have a plan of their own, with other partitions, and before each GEMV a phase that
+ * computes its activations. Arrays of the workspace have the rows outermost. */
+#include "cuda/executor/persistent.h"
+
+#include "base/memory.h"
+#include "cuda/executor/operations.h"
+#include "cuda/kernels/deltanet/deltanet.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+enum { ALIGN = 256, GDN_HEAD_DIM = 128, MAX_F16_TILES = 32 };
+
+static bool reads(const qn_op *op, int buffer)
+{
+    return qn_op_access(op, buffer) & QN_READS;
+}
+
+static bool writes(const qn_op *op, int buffer)
+{
+    return qn_op_access(op, buffer) & QN_WRITES;
+}
+
+/* ---- GEMVs ---- */
+
+/* The GEMV phase of a MATMUL operation, without its prologue. */
+struct gemv {
+    const qn_cuda_gemm *main, *f16_rows; /* f16_rows may be NULL */
+    qn_persistent_gemv phase;
+};
+
+static bool partition_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, uint32_t n_rows, struct gemv *gemv)
+{
+    const qn_cuda_gemm *main = gemv->main, *f16_rows = gemv->f16_rows;
+    const qn_plan_rotation *rotation = &model->plan->acts[main->acts].rotation;
+    if (main->tiled_matrix.n_cols > UINT32_MAX - QN_TILE_COLS || main->tiled_matrix.n_tiles > UINT32_MAX / QN_TILE_ROWS ||
+        rotation->block > UINT32_MAX || main->tiled_matrix.n_cols % 32)
+        return false;
+    gemv->phase = (qn_persistent_gemv){
+        .n_cols = (uint32_t)main->tiled_matrix.n_cols,
+        .signs = rotation->block ? model->acts[main->acts].signs : 0,
+        .rotation = (uint32_t)rotation->block,
+        .weights = main->tiled_matrix.address,
+        .n_tiles = (uint32_t)main->tiled_matrix.n_tiles,
+        .n_k_tiles = (uint32_t)((main->tiled_matrix.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS),
+        .f16_rows = f16_rows ? f16_rows->tiled_matrix.address : 0,
+        .n_f16_tiles = f16_rows ? (uint32_t)f16_rows->tiled_matrix.n_tiles : 0,
+    };
+    return qn_persistent_gpu_partition(&model->persistent_gpu, tiles, n_rows, &gemv->phase) == QN_OK;
+}
+
+/* Whether operation `at` is a MATMUL that can be a GEMV phase with these weight tiles: one matrix of them, and at most
+ * one more with fp16 weights and few rows. */
+static bool find_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, uint32_t n_rows, size_t at, struct gemv *out)
+{
+    const qn_op *op = &model->plan->ops[at];
+    const qn_cuda_op *cuda_op = &model->ops[at];
+    *out = (struct gemv){ 0 };
+    if (op->kind != QN_OP_MATMUL)
+        return false;
+    for (size_t i = 0; i < cuda_op->n_gemms; i++) {
+        const qn_cuda_gemm *gemv = &cuda_op->gemms[i];
+        if (qn_cuda_same_tiles(&gemv->tiled_matrix.tiles, tiles) && !out->main)
+            out->main = gemv;
+        else if (gemv->tiled_matrix.tiles.bits == 16 && !model->plan->acts[gemv->acts].rotation.block &&
+                 gemv->tiled_matrix.n_tiles <= MAX_F16_TILES && !out->f16_rows)
+            out->f16_rows = gemv;
+        else
+            return false;
+    }
+    return out->main && partition_gemv(model, tiles, n_rows, out);
+}
+
+/* ---- Workspace ---- */
+
+/* Weights that GEMV phases with these tiles would cover, in (row tile, K tile) pairs. */
+static uint64_t persistent_k_tiles(const qn_cuda_model *model, const qn_tile_layout *tiles)
+{
+    struct gemv gemv;
+    uint64_t k_tiles = 0;
+    if (!qn_persistent_gpu_supports(&model->persistent_gpu, tiles, 1))
+        return 0;
+    for (size_t i = 0; i < model->plan->n_ops; i++)
+        if (find_gemv(model, tiles, 1, i, &gemv))
+            k_tiles += (uint64_t)gemv.phase.n_tiles * gemv.phase.n_k_tiles;
+    return k_tiles;
+}
+
+/* All GEMV phases use one tile layout: the one that covers most of the model. */
+static qn_tile_layout choose_tiles(const qn_cuda_model *model)
+{
+    qn_tile_layout best = { 0 };
+    uint64_t largest = 0;
+    for (size_t i = 0; i < model->plan->n_ops; i++)
+        for (size_t p = 0; model->plan->ops[i].kind == QN_OP_MATMUL && p < model->ops[i].n_gemms; p++) {
+            const qn_tile_layout *tiles = &model->ops[i].gemms[p].tiled_matrix.tiles;
+            const uint64_t k_tiles = qn_cuda_same_tiles(tiles, &best) ? 0 : persistent_k_tiles(model, tiles);
+            if (k_tiles > largest) {
+                largest = k_tiles;
+                best = *tiles;
+            }
+        }
+    return best;
+}
+
+/* Maxima over all GEMVs of one row and of several, in floats: partials, partials of fp16 rows, widest normalised row,
+ * operands. */
+struct sizes {
+    size_t gemv_partials, f16_rows, x, acts;
+};
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct sizes max_sizes(const qn_cuda_model *model, const qn_tile_layout *tiles)
+{
+    const qn_plan *plan = model->plan;
+    const size_t rows = QN_PERSISTENT_MAX_ROWS;
+    struct sizes largest = { 0 };
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        struct gemv one, several;
+        if (plan->ops[i].kind == QN_OP_NORM)
+            largest.x = max_size(largest.x, rows * plan->buffers[plan->ops[i].norm.in].width);
+        const bool fits[2] = { find_gemv(model, tiles, 1, i, &one), find_gemv(model, tiles, (uint32_t)rows, i, &several) };
+        for (size_t k = 0; k < 2; k++) {
+            const qn_persistent_gemv *phase = k ? &several.phase : &one.phase;
+            const size_t n = k ? rows : 1;
+            if (!fits[k])
+                continue;
+            largest.gemv_partials =
+                max_size(largest.gemv_partials, n * phase->n_slices * (size_t)phase->n_tiles * QN_TILE_ROWS);
+            largest.f16_rows = max_size(largest.f16_rows, n * phase->n_k_tiles * (size_t)phase->n_f16_tiles * QN_TILE_ROWS);
+            largest.acts = max_size(largest.acts, rows * phase->n_k_tiles * (size_t)QN_TILE_COLS);
+        }
+    }
+    return largest;
+}
+
+static bool add_floats(uint64_t address, size_t *used, size_t count, uint64_t *at)
+{
+    size_t bytes;
+    *at = address + *used;
+    return qn_mul_size(count, sizeof(float), &bytes) && qn_add_size(bytes, ALIGN - 1, &bytes) &&
+           qn_add_size(*used, bytes / ALIGN * ALIGN, used);
+}
+
+qn_status qn_cuda_persistent_lay_out(const qn_cuda_model *model, uint64_t address, qn_cuda_persistent_workspace *workspace,
+                                     size_t *bytes)
+{
+    const qn_attention_shape *h = &model->plan->heads;
+    const qn_recurrent_shape *r = &model->plan->recurrent;
+    *bytes = 0;
+    *workspace = (qn_cuda_persistent_workspace){ .tiles = choose_tiles(model) };
+    if (!workspace->tiles.bits)
+        return QN_OK;
+    const struct sizes largest = max_sizes(model, &workspace->tiles);
+    const size_t rows = QN_PERSISTENT_MAX_ROWS, splits = rows * h->n_heads * QN_PERSISTENT_MAX_SPLITS;
+    bool fits = add_floats(address, bytes, 1, &workspace->barrier) && add_floats(address, bytes, largest.x, &workspace->x) &&
+                add_floats(address, bytes, rows * r->n_v_heads * r->head_v, &workspace->heads) &&
+                add_floats(address, bytes, splits * h->head_dim, &workspace->partials) &&
+                add_floats(address, bytes, splits * 2, &workspace->maxima) &&
+                add_floats(address, bytes, largest.acts / 2, &workspace->acts) && /* hi and lo int8 */
+                add_floats(address, bytes, largest.acts / QN_ACTS_HILO_COLS, &workspace->acts_scale) &&
+                add_floats(address, bytes, largest.f16_rows ? largest.acts : 0, &workspace->acts_f32);
+    for (size_t i = 0; i < QN_CUDA_PARTIALS; i++)
+        fits = fits && add_floats(address, bytes, largest.gemv_partials, &workspace->gemv_partials[i].data) &&
+               add_floats(address, bytes, largest.f16_rows, &workspace->gemv_partials[i].f16_rows) &&
+               add_floats(address, bytes, rows * QN_PERSISTENT_MAX_SLICES, &workspace->gemv_partials[i].sumsq);
+    return fits ? QN_OK : qn_fail(QN_ERR_MEMORY, "step: %zu partial sums do not fit in memory", largest.gemv_partials);
+}
+
+/* ---- Values ---- */
+
+/* The current location of a plan buffer's value: at `base`, or in split-K partials from element `row` on, or the sum of
+ * both. */
+struct location {
+    uint64_t base;
+    qn_persistent_partials gemv_partials;
+    uint32_t row;
+    size_t slot; /* index of the partials in qn_cuda_persistent_workspace.gemv_partials */
+    bool stored; /* a STORE phase has also written it to the plan's buffer */
+};
+
+/* How an operation is executed: launched; in a phase; launched without quantisation of its output, which the following
+ * GEMV phase does. */
+enum exec_mode { LAUNCHED, PERSISTENT, ACTS_PERSISTENT };
+
+struct planner {
+    const qn_cuda_model *model;
+    const qn_cuda_memory *memory;
+    const qn_plan *plan;
+    uint32_t n_rows;
+    qn_cuda_decode_plan *decode_plan; /* NULL in the first pass, which only sets exec_mode */
+    enum exec_mode *exec_mode;        /* [n_ops] */
+    struct location *locations;       /* [n_buffers] */
+    bool open;                        /* a segment of phases is open, since first_op, first_phase */
+    size_t first_op, first_phase;
+};
+
+static bool is_in_place(const struct planner *p, int buffer)
+{
+    const struct location *v = &p->locations[buffer];
+    return v->stored || (v->base == qn_cuda_rows(p->model, buffer) && !v->gemv_partials.n_partials);
+}
+
+static void set_in_place(struct planner *p, int buffer)
+{
+    p->locations[buffer] = (struct location){ .base = qn_cuda_rows(p->model, buffer) };
+}
+
+/* Whether an operation from `at` on reads the buffer before it is written again. */
+static bool is_live(const struct planner *p, int buffer, size_t at)
+{
+    for (; at < p->plan->n_ops; at++) {
+        if (reads(&p->plan->ops[at], buffer))
+            return true;
+        if (writes(&p->plan->ops[at], buffer))
+            return false;
+    }
+    return false;
+}
+
+/* Whether one of the launched operations from `at` on, up to the next segment of phases, reads the buffer. */
+static bool read_by_launch(const struct planner *p, int buffer, size_t at)
+{
+    for (; at < p->plan->n_ops && p->exec_mode[at] != PERSISTENT; at++) {
+        if (reads(&p->plan->ops[at], buffer))
+            return true;
+        if (writes(&p->plan->ops[at], buffer) || p->exec_mode[at] == ACTS_PERSISTENT)
+            return false;
+    }
+    return false;
+}
+
+/* A partials buffer that no operation from `at` on reads; QN_CUDA_PARTIALS if there is none. */
+static size_t find_free_partials(const struct planner *p, size_t at)
+{
+    for (size_t slot = 0; slot < QN_CUDA_PARTIALS; slot++) {
+        bool used = false;
+        for (int b = 0; (size_t)b < p->plan->n_buffers && !used; b++)
+            used = p->locations[b].gemv_partials.n_partials && p->locations[b].slot == slot && is_live(p, b, at);
+        if (!used)
+            return slot;
+    }
+    return QN_CUDA_PARTIALS;
+}
+
+/* The other of the two buffers of a residual stream; 0 if another value occupies it. */
+static uint64_t other_buffer(const struct planner *p, int buffer)
+{
+    const uint64_t own_buffer = qn_cuda_rows(p->model, buffer);
+    if (p->locations[buffer].base != own_buffer)
+        return own_buffer;
+    for (size_t b = 0; b < p->plan->n_buffers; b++)
+        if (p->locations[b].base == p->model->persistent.x)
+            return 0;
+    return p->model->persistent.x;
+}
+
+/* The buffer's value as partials; a value in the plan's buffer is one partial. False if it is a base plus partials. */
+static bool as_partials(const struct planner *p, int buffer, qn_persistent_partials *gemv_partials, uint32_t *row)
+{
+    const struct location *v = &p->locations[buffer];
+    *row = v->row;
+    *gemv_partials = v->gemv_partials;
+    if (v->gemv_partials.n_partials)
+        return !v->base;
+    *gemv_partials =
+        (qn_persistent_partials){ .data = v->base, .n_partials = 1, .stride = (uint32_t)p->plan->buffers[buffer].width };
+    return true;
+}
+
+static bool same_partials(const qn_persistent_partials *a, const qn_persistent_partials *b)
+{
+    return a->data == b->data && a->sumsq == b->sumsq;
+}
+
+/* ---- Phases ---- */
+
+static qn_status add_phase(struct planner *p, size_t op, const qn_persistent_phase *phase)
+{
+    qn_cuda_decode_plan *decode_plan = p->decode_plan;
+    if (!decode_plan)
+        return QN_OK;
+    if (!p->open) {
+        p->open = true;
+        p->first_op = op;
+        p->first_phase = decode_plan->n_phases;
+    }
+    QN_TRY(qn_realloc_array(&decode_plan->phases, &decode_plan->cap_phases, decode_plan->n_phases + 1,
+                            sizeof *decode_plan->phases, "phases"));
+    decode_plan->phases[decode_plan->n_phases++] = *phase;
+    return QN_OK;
+}
+
+static qn_status add_segment(struct planner *p, const qn_cuda_segment *segment)
+{
+    qn_cuda_decode_plan *decode_plan = p->decode_plan;
+    if (!decode_plan)
+        return QN_OK;
+    QN_TRY(qn_realloc_array(&decode_plan->segments, &decode_plan->cap_segments, decode_plan->n_segments + 1,
+                            sizeof *decode_plan->segments, "segments"));
+    decode_plan->segments[decode_plan->n_segments++] = *segment;
+    return QN_OK;
+}
+
+/* Sums of squares of a GEMV with RMS norm. */
+static uint32_t n_sumsq(const struct planner *p, const qn_persistent_gemv *phase)
+{
+    return p->n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(phase->n_cols) : phase->n_slices;
+}
+
+/* Adds the GEMV phase of operation at+1 with the prologue of `phase`, which includes operation `at`. The partials go to
+ * a buffer that is free at operation `at`. */
+static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv, qn_persistent_gemv phase)
+{
+    const qn_op *op = &p->plan->ops[at + 1];
+    const size_t slot = find_free_partials(p, at);
+    const bool norm = phase.prologue == QN_PROLOGUE_RMS_NORM;
+    const qn_cuda_persistent_workspace *workspace = &p->model->persistent;
+    phase.out = workspace->gemv_partials[slot].data;
+    phase.sumsq = norm ? workspace->gemv_partials[slot].sumsq : 0;
+    phase.f16_out = gemv->f16_rows ? workspace->gemv_partials[slot].f16_rows : 0;
+    if (p->n_rows > 1)
+        QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_ACTS, .u.gemv = phase }));
+    QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = phase }));
+    for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
+        if (p->locations[b].gemv_partials.n_partials && p->locations[b].slot == slot)
+            set_in_place(p, b); /* no later operation reads it */
+    if (norm)
+        p->locations[p->plan->ops[at].norm.in] = (struct location){ .base = phase.x_out };
+    for (size_t is_f16 = 0; is_f16 < 2; is_f16++) {
+        const qn_cuda_gemm *of = is_f16 ? gemv->f16_rows : gemv->main;
+        const qn_persistent_partials gemv_partials = { .data = is_f16 ? phase.f16_out : phase.out,
+                                                       .sumsq = phase.sumsq,
+                                                       .n_partials = is_f16 ? phase.n_k_tiles : phase.n_slices,
+                                                       .stride = (is_f16 ? phase.n_f16_tiles : phase.n_tiles) * QN_TILE_ROWS,
+                                                       .n_sumsq = norm ? n_sumsq(p, &phase) : 0,
+                                                       .n_cols = phase.n_cols,
+                                                       .eps = norm ? p->plan->ops[at].norm.eps : 0 };
+        for (size_t i = 0; of && i < of->tiled_matrix.n_outs; i++) {
+            const int out = op->matmul.matrices.at[of->matrices[i]].out;
+            p->locations[out] = (struct location){ .base = of->tiled_matrix.outs[i].accumulate ? p->locations[out].base : 0,
+                                                   .gemv_partials = gemv_partials,
+                                                   .row = of->tiled_matrix.outs[i].first_tile * QN_TILE_ROWS,
+                                                   .slot = slot };
+        }
+    }
+    return QN_OK;
+}
+
+/* Whether the MATMUL of operation at+1 can be a GEMV phase now. A buffer that it accumulates to must be without pending
+ * partials, and with an RMS norm it must not accumulate: its partials lack the norm's factor. fp16 rows need an RMS
+ * norm. */
+static bool gemv_fits(const struct planner *p, size_t at, bool norm, struct gemv *gemv)
+{
+    if (at + 1 >= p->plan->n_ops || !find_gemv(p->model, &p->model->persistent.tiles, p->n_rows, at + 1, gemv) ||
+        find_free_partials(p, at) == QN_CUDA_PARTIALS || (norm && n_sumsq(p, &gemv->phase) > QN_PERSISTENT_MAX_SLICES))
+        return false;
+    const qn_op *op = &p->plan->ops[at + 1];
+    for (size_t i = 0; i < op->matmul.matrices.n; i++)
+        if (op->matmul.matrices.at[i].accumulate &&
+            (norm || p->locations[op->matmul.matrices.at[i].out].gemv_partials.n_partials))
+            return false;
+    return norm || !gemv->f16_rows;
+}
+
+static void mark_fused(struct planner *p, size_t at, size_t n, size_t *n_fused)
+{
+    for (size_t i = at; i < at + n; i++)
+        p->exec_mode[i] = PERSISTENT;
+    *n_fused = n;
+}
+
+/* ---- The end of a segment ---- */
+
+/* One STORE phase for `buffer` and the other buffers in the same partials that a launch reads. */
+static qn_status add_store(struct planner *p, int buffer, size_t at)
+{
+    qn_persistent_phase phase = { .kind = QN_PHASE_STORE, .u.store.from = p->locations[buffer].gemv_partials };
+    qn_persistent_store *store = &phase.u.store;
+    for (int b = buffer; (size_t)b < p->plan->n_buffers && store->n_outs < QN_PERSISTENT_MAX_OUTS; b++) {
+        struct location *v = &p->locations[b];
+        if (is_in_place(p, b) || !read_by_launch(p, b, at) || !same_partials(&v->gemv_partials, &store->from))
+            continue;
+        store->outs[store->n_outs].out = qn_cuda_rows(p->model, b);
+        store->outs[store->n_outs].x = v->base;
+        store->outs[store->n_outs].row = v->row;
+        store->outs[store->n_outs++].n_rows = (uint32_t)p->plan->buffers[b].width;
+        if (v->base)
+            set_in_place(p, b);
+        else
+            v->stored = true;
+    }
+    return add_phase(p, at, &phase);
+}
+
+/* Ends the open segment of phases, if any, before operation `at`. */
+static qn_status end_segment(struct planner *p, size_t at)
+{
+    qn_cuda_decode_plan *decode_plan = p->decode_plan;
+    if (!p->open)
+        return QN_OK;
+    for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
+        if (!is_in_place(p, b) && read_by_launch(p, b, at))
+            QN_TRY(add_store(p, b, at));
+    p->open = false;
+    qn_persistent_phase *phases = decode_plan->phases + p->first_phase;
+    const size_t n = decode_plan->n_phases - p->first_phase;
+    uint32_t next = (uint32_t)n;
+    for (size_t i = n; i-- > 0;) {
+        phases[i].next_gemv = next;
+        if (phases[i].kind == QN_PHASE_GEMV)
+            next = (uint32_t)i;
+    }
+    return add_segment(
+        p, &(qn_cuda_segment){ .op = p->first_op, .n_ops = at - p->first_op, .phase = p->first_phase, .n_phases = n });
+}
+
+/* ---- Fused groups: each adds its phases and sets *n_fused, or leaves *n_fused at 0 if it does not fit ---- */
+
+static qn_status add_norm(struct planner *p, size_t at, size_t *n_fused)
+{
+    const qn_op *op = &p->plan->ops[at];
+    const struct location *x = &p->locations[op->norm.in];
+    struct gemv gemv;
+    const uint64_t x_out = other_buffer(p, op->norm.in);
+    if (!gemv_fits(p, at, true, &gemv) || !x->base || x->row || !x_out)
+        return QN_OK;
+    qn_persistent_gemv phase = gemv.phase;
+    phase.prologue = QN_PROLOGUE_RMS_NORM;
+    phase.x = x->base;
+    phase.x_out = x_out;
+    phase.weight = p->model->ops[at].vectors.norm.weight;
+    phase.from = x->gemv_partials;
+    mark_fused(p, at, 2, n_fused);
+    return add_gemv(p, at, &gemv, phase);
+}
+
+static qn_status add_swiglu(struct planner *p, size_t at, size_t *n_fused)
+{
+    const qn_op *op = &p->plan->ops[at];
+    const struct location *gate = &p->locations[op->swiglu.gate], *up = &p->locations[op->swiglu.up];
+    struct gemv gemv;
+    if (!gemv_fits(p, at, false, &gemv) || gate->base || up->base || !same_partials(&gate->gemv_partials, &up->gemv_partials))
+        return QN_OK;
+    qn_persistent_gemv phase = gemv.phase;
+    phase.prologue = QN_PROLOGUE_SWIGLU;
+    phase.from = gate->gemv_partials;
+    phase.row = gate->row;
+    phase.row2 = up->row;
+    mark_fused(p, at, 2, n_fused);
+    return add_gemv(p, at, &gemv, phase);
+}
+
+/* CONV, DELTA_RULE, GATED_NORM and the output's MATMUL. */
+static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
+{
+    const qn_op *conv = &p->plan->ops[at], *out = conv + 2;
+    const qn_recurrent_shape *r = &p->plan->recurrent;
+    struct gemv gemv;
+    if (at + 3 >= p->plan->n_ops || conv[1].kind != QN_OP_DELTA_RULE || out->kind != QN_OP_GATED_NORM ||
+        r->head_k != GDN_HEAD_DIM || r->head_v != GDN_HEAD_DIM || r->taps > QN_GDN_MAX_TAPS ||
+        !gemv_fits(p, at + 2, false, &gemv))
+        return QN_OK;
+    qn_persistent_gemv phase = gemv.phase;
+    qn_persistent_delta delta = { .conv = p->model->ops[at].vectors.conv.taps,
+                                  .bias = p->model->ops[at].vectors.conv.bias,
+                                  .factor = p->model->ops[at].vectors.conv.factor,
+                                  .out = p->model->persistent.heads,
+                                  .state_offset = qn_cuda_state_offset(p->plan, conv->layer),
+                                  .open = qn_cuda_open_layout(p->plan, conv->layer),
+                                  .k_heads = (uint32_t)r->n_k_heads,
+                                  .v_heads = (uint32_t)r->n_v_heads,
+                                  .taps = (uint32_t)r->taps,
+                                  .scale = (float)(1 / sqrt((double)r->head_k)) };
+    if (!as_partials(p, conv->conv.qkv, &delta.qkv, &delta.qkv_row) ||
+        !as_partials(p, conv->conv.alpha, &delta.alpha, &delta.alpha_row) ||
+        !as_partials(p, conv->conv.beta, &delta.beta, &delta.beta_row) ||
+        !as_partials(p, out->gated_norm.gate, &phase.from, &phase.row))
+        return QN_OK;
+    phase.prologue = QN_PROLOGUE_GATED_NORM;
+    phase.x = p->model->persistent.heads;
+    phase.weight = p->model->ops[at + 2].vectors.gated_norm.weight;
+    phase.head = (uint32_t)r->head_v;
+    phase.n_heads = (uint32_t)r->n_v_heads;
+    phase.n_k_heads = (uint32_t)r->n_k_heads;
+    phase.grouped = out->gated_norm.grouped;
+    phase.eps = out->gated_norm.eps;
+    mark_fused(p, at, 4, n_fused);
+    QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_DELTA, .u.delta = delta }));
+    return add_gemv(p, at + 2, &gemv, phase);
+}
+
+/* QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL, over an fp16 KV cache. */
+static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
+{
+    const qn_op *heads = &p->plan->ops[at];
+    const qn_attention_shape *h = &heads->qk_norm_rope_store.shape;
+    const qn_op_addresses *vectors = &p->model->ops[at].vectors;
+    const struct location *q = &p->locations[heads->qk_norm_rope_store.queries],
+                          *k = &p->locations[heads->qk_norm_rope_store.keys],
+                          *v = &p->locations[heads->qk_norm_rope_store.values];
+    const uint32_t splits =
+        qn_persistent_gpu_splits(&p->model->persistent_gpu, h->head_dim, h->n_heads, h->n_kv_heads, h->n_rot);
+    struct gemv gemv;
+    if (at + 3 >= p->plan->n_ops || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_COMBINE ||
+        p->memory->format->attention.pages || !splits || q->base || k->base || v->base ||
+        !same_partials(&q->gemv_partials, &k->gemv_partials) || !same_partials(&q->gemv_partials, &v->gemv_partials) ||
+        !gemv_fits(p, at + 2, false, &gemv))
+        return QN_OK;
+    qn_attention_gpu_pages none;
+    qn_persistent_attention attention = { .qkv = q->gemv_partials,
+                                          .q_row = q->row,
+                                          .k_row = k->row,
+                                          .v_row = v->row,
+                                          .query_stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
+                                          .head_dim = (uint32_t)h->head_dim,
+                                          .n_heads = (uint32_t)h->n_heads,
+                                          .n_kv_heads = (uint32_t)h->n_kv_heads,
+                                          .n_rot = (uint32_t)h->n_rot,
+                                          .interleaved = h->rope == QN_ROPE_TYPE_NORM,
+                                          .n_splits = splits,
+                                          .query_bias = vectors->qk_norm_rope_store.q_bias,
+                                          .key_bias = vectors->qk_norm_rope_store.k_bias,
+                                          .value_bias = vectors->qk_norm_rope_store.v_bias,
+                                          .query_weight = vectors->qk_norm_rope_store.q_norm,
+                                          .key_weight = vectors->qk_norm_rope_store.k_norm,
+                                          .cosines = p->model->cosines.address,
+                                          .sines = p->model->sines.address,
+                                          .partials = p->model->persistent.partials,
+                                          .maxima = p->model->persistent.maxima,
+                                          .eps = heads->qk_norm_rope_store.eps,
+                                          .scale = h->scale };
+    qn_cuda_layer_cache(p->memory->format, (size_t)heads->layer, &attention.cache, &none);
+    attention.cache.tables = p->model->inputs + qn_cuda_inputs_of(1, 1, 0).kv_tables;
+    qn_persistent_gemv phase = gemv.phase;
+    phase.prologue = QN_PROLOGUE_ATTENTION_COMBINE;
+    phase.x = attention.partials;
+    phase.maxima = attention.maxima;
+    phase.head = attention.head_dim;
+    phase.n_heads = attention.n_heads;
+    phase.n_splits = attention.n_splits;
+    phase.gated = h->gated;
+    if (h->gated) {
+        phase.from = q->gemv_partials;
+        phase.row = q->row;
+    }
+    mark_fused(p, at, 4, n_fused);
+    QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_ATTENTION, .u.attention = attention }));
+    return add_gemv(p, at + 2, &gemv, phase);
+}
+
+/* ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. `in` is the
+ * buffer that the launch writes to. GATED_NORM of several rows writes to scratch, where its activations are quantised. */
+static qn_status add_plain(struct planner *p, size_t at, int in, size_t *n_fused)
+{
+    struct gemv gemv;
+    if (!gemv_fits(p, at, false, &gemv) || (p->n_rows > 1 && p->plan->ops[at].kind == QN_OP_GATED_NORM))
+        return QN_OK;
+    QN_TRY(end_segment(p, at));
+    QN_TRY(add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1, .skip_acts = true }));
+    set_in_place(p, in);
+    qn_persistent_gemv phase = gemv.phase;
+    phase.prologue = QN_PROLOGUE_PLAIN;
+    phase.x = qn_cuda_rows(p->model, in);
+    mark_fused(p, at, 2, n_fused);
+    p->exec_mode[at] = ACTS_PERSISTENT;
+    return add_gemv(p, at, &gemv, phase);
+}
+
+static qn_status add_fused(struct planner *p, size_t at, size_t *n_fused)
+{
+    const qn_op *op = &p->plan->ops[at];
+    *n_fused = 0;
+    if (!p->model->persistent.tiles.bits || (p->decode_plan && p->exec_mode[at] == LAUNCHED))
+        return QN_OK;
+    switch (op->kind) {
+    case QN_OP_NORM: return add_norm(p, at, n_fused);
+    case QN_OP_SWIGLU: return add_swiglu(p, at, n_fused);
+    case QN_OP_CONV: return add_delta(p, at, n_fused);
+    case QN_OP_QK_NORM_ROPE_STORE: return add_attention(p, at, n_fused);
+    case QN_OP_ATTENTION_COMBINE: return add_plain(p, at, op->attention_combine.in, n_fused);
+    case QN_OP_GATED_NORM: return add_plain(p, at, op->gated_norm.in, n_fused);
+    case QN_OP_MATMUL:
+    case QN_OP_ATTENTION:
+    case QN_OP_DELTA_RULE: /* inside or at the end of a group */
+    case QN_OP_EMBED:
+    case QN_OP_LOGIT_NORM:
+    case QN_OP_LOGITS: break;
+    }
+    return QN_OK;
+}
+
+/* ---- The plan ---- */
+
+static qn_status add_launch(struct planner *p, size_t at)
+{
+    const qn_op *op = &p->plan->ops[at];
+    QN_TRY(end_segment(p, at));
+    for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
+        if (writes(op, b))
+            set_in_place(p, b);
+    return qn_op_is_logits(op) ? QN_OK : add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1 });
+}
+
+static qn_status plan_ops(struct planner *p)
+{
+    for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
+        set_in_place(p, b);
+    for (size_t at = 0, n_fused; at < p->plan->n_ops; at += n_fused) {
+        QN_TRY(add_fused(p, at, &n_fused));
+        if (!n_fused) {
+            QN_TRY(add_launch(p, at));
+            n_fused = 1;
+        }
+    }
+    return end_segment(p, p->plan->n_ops);
+}
+
+qn_status qn_cuda_plan_decode(const qn_cuda_model *model, const qn_cuda_memory *memory, uint32_t n_rows,
+                              qn_cuda_decode_plan *decode_plan)
+{
+    struct planner p = { .model = model, .memory = memory, .plan = model->plan, .n_rows = n_rows };
+    decode_plan->n_segments = decode_plan->n_phases = 0;
+    QN_TRY(qn_alloc(&p.exec_mode, p.plan->n_ops, sizeof *p.exec_mode, "plan"));
+    qn_status status = qn_alloc(&p.locations, p.plan->n_buffers, sizeof *p.locations, "plan");
+    if (status == QN_OK)
+        status = plan_ops(&p);
+    p.decode_plan = decode_plan;
+    if (status == QN_OK)
+        status = plan_ops(&p);
+    qn_free(p.exec_mode);
+    qn_free(p.locations);
+    return status;
+}

@@ -1,0 +1,302 @@
+/* Sampling at the end of a step, on the device, for many rows; rows with mirostat, which the kernels do not have, are sampled on
+ * the host from the same logits. The logits of rejected tokens are copied to the host. */
+#include "cuda/executor/model.h"
+
+#include "base/memory.h"
+#include "cuda/runtime/provoke.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* Of a step. */
+struct block {
+    qn_sample_result *results; /* [max_rows], pinned like `lists` */
+    /* Masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a check, the
+     * logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
+    uint8_t *lists;
+    size_t list_bytes;           /* capacity */
+    qn_cuda_buffer device_lists; /* the same masks and entries */
+};
+
+struct qn_cuda_sampler {
+    qn_cuda_buffer states; /* [logit_rows] */
+    qn_cuda_buffer
+        tokens;      /* [max_rows] i32: of the step that sampled last. The next one reads them first and writes them last */
+    uint32_t *slots; /* [n_vocab] zero between calls */
+    struct block blocks[QN_CUDA_BLOCKS];
+};
+
+static struct block *block_of(const qn_cuda_model *model)
+{
+    return &model->sampler->blocks[model->block];
+}
+
+uint64_t qn_cuda_sampled_tokens(const qn_cuda_model *model)
+{
+    return model->sampler->tokens.address;
+}
+
+/* ---- Buffers ---- */
+
+qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows, size_t logit_rows)
+{
+    qn_cuda_sampler *s;
+    QN_TRY(qn_alloc(&model->sampler, 1, sizeof *model->sampler, "sampler"));
+    s = model->sampler;
+    QN_TRY(qn_cuda_alloc(model->cuda, logit_rows, sizeof(qn_sample_state), "step buffer on the GPU", &s->states));
+    QN_TRY(qn_cuda_memset(model->cuda, model->stream, s->states.address, 0, s->states.bytes));
+    QN_TRY(qn_cuda_alloc(model->cuda, max_rows, sizeof(int32_t), "step buffer on the GPU", &s->tokens));
+    QN_TRY(qn_cuda_memset(model->cuda, model->stream, s->tokens.address, 0, s->tokens.bytes));
+    for (size_t i = 0; i < QN_CUDA_BLOCKS; i++)
+        QN_TRY(qn_cuda_alloc_host(model->cuda, max_rows * sizeof(qn_sample_result), "sampler", (void **)&s->blocks[i].results));
+    return qn_alloc(&s->slots, model->plan->n_vocab, sizeof *s->slots, "sampler");
+}
+
+static void free_lists(qn_cuda_model *model, struct block *b)
+{
+    qn_cuda_free(model->cuda, &b->device_lists);
+    qn_cuda_free_host(model->cuda, b->lists);
+    b->lists = NULL;
+    b->list_bytes = 0;
+}
+
+void qn_cuda_sampling_free(qn_cuda_model *model)
+{
+    qn_cuda_sampler *s = model->sampler;
+    if (!s)
+        return;
+    for (size_t i = 0; i < QN_CUDA_BLOCKS; i++) {
+        free_lists(model, &s->blocks[i]);
+        qn_cuda_free_host(model->cuda, s->blocks[i].results);
+    }
+    qn_cuda_free(model->cuda, &s->states);
+    qn_cuda_free(model->cuda, &s->tokens);
+    qn_free(s->slots);
+    qn_free(s);
+    model->sampler = NULL;
+}
+
+/* ---- Before the step ---- */
+
+/* The parameters of a step on the host, at this offset of its inputs. */
+static qn_sample_params *host_params(const qn_cuda_model *model, size_t at)
+{
+    return (qn_sample_params *)(void *)(model->host_inputs + at);
+}
+
+/* Sizes of the lists of a step. */
+struct list_sizes {
+    size_t mask, masks, entries, raw; /* bytes: of a mask; of all masks, entries, logits */
+};
+
+static struct list_sizes measure_lists(const qn_cuda_model *model, const qn_sample_request *requests, size_t n)
+{
+    const size_t n_vocab = model->plan->n_vocab;
+    struct list_sizes sizes = { .mask =
+                                    qn_round_up(qn_sample_mask_words(n_vocab) * sizeof(uint32_t), sizeof(qn_sample_entry)) };
+    for (size_t i = 0; i < n; i++) {
+        const size_t n_entries = qn_sample_max_entries(&requests[i], n_vocab);
+        sizes.masks += requests[i].allowed ? sizes.mask : 0;
+        sizes.entries += n_entries * sizeof(qn_sample_entry);
+        sizes.raw += n_entries * sizeof(float);
+    }
+    return sizes;
+}
+
+/* Growing waits for all work of the device: the first lists are large, for masks of about 100 rows of a large vocabulary. */
+static qn_status reserve_lists(qn_cuda_model *model, const struct list_sizes *sizes)
+{
+    enum { LEAST_BYTES = 4 << 20 };
+    struct block *b = block_of(model);
+    const size_t needed = sizes->masks + sizes->entries + sizes->raw,
+                 bytes = 2 * needed > LEAST_BYTES ? 2 * needed : LEAST_BYTES;
+    if (needed <= b->list_bytes)
+        return QN_OK;
+    free_lists(model, b);
+    QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &b->device_lists));
+    QN_TRY(qn_cuda_alloc_host(model->cuda, bytes, "sampler", (void **)&b->lists));
+    b->list_bytes = bytes;
+    return QN_OK;
+}
+
+/* Fills the parameters of a row, and its mask and entries at these offsets of the lists, which are advanced. */
+static void fill_row(qn_cuda_model *model, const qn_sample_request *request, qn_sample_params *p, struct list_sizes *at)
+{
+    struct block *b = block_of(model);
+    const size_t n_vocab = model->plan->n_vocab;
+    *p = qn_sample_gpu_params(request, n_vocab);
+    if (request->allowed) {
+        memcpy(b->lists + at->masks, request->allowed, qn_sample_mask_words(n_vocab) * sizeof *request->allowed);
+        p->allowed = b->device_lists.address + at->masks;
+        at->masks += at->mask;
+    }
+    if (qn_sample_max_entries(request, n_vocab)) {
+        const size_t n = qn_sample_list_entries(request, n_vocab, model->sampler->slots,
+                                                (qn_sample_entry *)(void *)(b->lists + at->entries));
+        p->n_entries = (uint32_t)n;
+        p->entries = b->device_lists.address + at->entries;
+        p->raw = request->logprobs || request->check ? (uint64_t)(uintptr_t)(b->lists + at->raw) : 0;
+        at->entries += n * sizeof(qn_sample_entry);
+        at->raw += n * sizeof(float);
+    }
+}
+
+qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
+                                qn_cuda_sampling *what)
+{
+    const struct list_sizes sizes = measure_lists(model, requests, n);
+    struct list_sizes at = { .mask = sizes.mask, .entries = sizes.masks, .raw = sizes.masks + sizes.entries };
+    *what = (qn_cuda_sampling){ .n = n, .params = params };
+    QN_TRY(reserve_lists(model, &sizes));
+    for (size_t i = 0; i < n; i++) {
+        what->mode = qn_sample_gpu_join(what->mode, qn_sample_gpu_mode(&requests[i], model->plan->n_vocab));
+        fill_row(model, &requests[i], host_params(model, params) + i, &at);
+        block_of(model)->results[i] = (qn_sample_result){ .token = -1 };
+    }
+    if (!at.entries)
+        return QN_OK;
+    return qn_cuda_copy_h2d(model->cuda, model->stream, block_of(model)->device_lists.address, block_of(model)->lists,
+                            at.entries);
+}
+
+qn_status qn_cuda_fill_sampling_later(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
+                                      qn_cuda_sampling *what)
+{
+    QN_TRY(qn_cuda_fill_sampling(model, requests, n, params, what));
+    return qn_cuda_copy_h2d(model->cuda, model->stream, model->inputs + params, model->host_inputs + params,
+                            n * sizeof(qn_sample_params));
+}
+
+struct preparation {
+    qn_sample_request *requests; /* [n] */
+    size_t n;
+    atomic_size_t next;
+};
+
+/* Masks differ in how long they take. */
+static void prepare_some(void *context, int thread)
+{
+    struct preparation *p = context;
+    (void)thread;
+    for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;)
+        if (p->requests[i].prepare)
+            p->requests[i].prepare(p->requests[i].user, &p->requests[i]);
+}
+
+void qn_cuda_prepare_requests(const qn_cuda_model *model, qn_sample_request *requests, size_t n)
+{
+    struct preparation p = { .requests = requests, .n = n };
+    size_t n_prepared = 0;
+    for (size_t i = 0; i < n; i++)
+        n_prepared += requests[i].prepare != NULL;
+    if (n_prepared > 1)
+        qn_team_run(model->team, prepare_some, &p);
+    else if (n_prepared)
+        prepare_some(&p, 0);
+}
+
+/* ---- The end of the step ---- */
+
+qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what)
+{
+    const qn_cuda_sampler *s = model->sampler;
+    const qn_sample_args args = { .logits = model->logits.address,
+                                  .params = model->inputs + what->params + what->first * sizeof(qn_sample_params),
+                                  .states = s->states.address,
+                                  .results = (uint64_t)(uintptr_t)(block_of(model)->results + what->first),
+                                  .tokens = s->tokens.address + what->first * sizeof(int32_t),
+                                  .n = (uint32_t)model->plan->n_vocab };
+    qn_launch launches[QN_SAMPLE_LAUNCHES];
+    size_t n_launches;
+    QN_TRY(qn_sample_gpu_launches(what->mode, model->plan->n_vocab, what->n, model->matmul.clusters, launches, &n_launches));
+    for (size_t i = 0; i < n_launches; i++)
+        QN_TRY(qn_cuda_launch(model->cuda, model->stream, &launches[i], &args));
+    return QN_OK;
+}
+
+/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are applied to them already. *logit:
+ * of the token. */
+static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_request *request, float *logit)
+{
+    const size_t n = model->plan->n_vocab;
+    qn_sample_request again = { .sampling = request->sampling, .random = request->random, .mirostat_mu = request->mirostat_mu };
+    void *scratch;
+    again.sampling.repeat_penalty = 1;
+    again.sampling.frequency_penalty = again.sampling.presence_penalty = again.sampling.dry_multiplier = 0;
+    QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * n * sizeof(float),
+                            n * sizeof(float)));
+    QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
+    qn_sample_token(&model->sample, &again, model->host_logits, n, scratch);
+    qn_free(scratch);
+    request->token = again.token;
+    request->surprise = again.surprise;
+    *logit = model->host_logits[again.token];
+    return QN_OK;
+}
+
+/* A row's entries, p->n_entries of them. */
+static const qn_sample_entry *entries_of(const struct block *b, const qn_sample_params *p)
+{
+    return (const qn_sample_entry *)(const void *)(b->lists + (p->entries - b->device_lists.address));
+}
+
+/* The logit of a row's token before bias and penalties; `logit`: after them. A token that is sampled is not masked. */
+static float raw_logit(const struct block *b, const qn_sample_params *p, qn_token token, float logit)
+{
+    if (!p->n_entries)
+        return logit;
+    const qn_sample_entry *entries = entries_of(b, p);
+    const float *raw = (const float *)(uintptr_t)p->raw;
+    for (uint32_t i = 0; i < p->n_entries; i++)
+        if (entries[i].token == token)
+            return raw[i];
+    return logit;
+}
+
+/* A row's logits before bias and penalties. */
+static qn_status copy_logits(qn_cuda_model *model, size_t row, const qn_sample_params *p, float *copy)
+{
+    const size_t bytes = model->plan->n_vocab * sizeof(float);
+    QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * bytes, bytes));
+    memcpy(copy, model->host_logits, bytes);
+    const qn_sample_entry *entries = p->n_entries ? entries_of(block_of(model), p) : NULL;
+    const float *raw = (const float *)(uintptr_t)p->raw;
+    for (uint32_t i = 0; i < p->n_entries; i++)
+        copy[entries[i].token] = raw[i];
+    return QN_OK;
+}
+
+/* row: of those that were sampled together. */
+static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
+{
+    const qn_sample_result *result = &block_of(model)->results[what->first + row];
+    const qn_sample_params *p = host_params(model, what->params) + what->first + row;
+    float logit = result->logit;
+    request->best = result->best;
+    request->token = result->token;
+    if (!qn_sample_is_finite(request->best))
+        return QN_OK;
+    if (request->token < 0)
+        QN_TRY(sample_on_host(model, row, request, &logit));
+    if (request->logprobs)
+        qn_sample_set_logprobs(request->logprobs, model->plan->n_vocab, result->largest, result->total, result->top,
+                               raw_logit(block_of(model), p, request->token, logit));
+    float *copy = request->check ? request->check(request->user, request->token) : NULL;
+    return copy ? copy_logits(model, row, p, copy) : QN_OK;
+}
+
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests)
+{
+    for (size_t i = 0; i < what->n; i++)
+        QN_TRY(finish_row(model, what, i, &requests[what->first + i]));
+    return QN_OK;
+}
+
+/* The lists on the device are poisoned behind the step in flight, which has others. A failure appears in the next call of the driver. */
+void qn_cuda_poison_sampling(const qn_cuda_model *model)
+{
+    const struct block *b = block_of(model);
+    qn_cuda_poison_host(model->cuda, b->results, model->max_rows * sizeof *b->results);
+    qn_cuda_poison_host(model->cuda, b->lists, b->list_bytes);
+    (void)qn_cuda_poison(model->cuda, model->stream, b->device_lists.address, b->device_lists.bytes);
+}

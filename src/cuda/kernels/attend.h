@@ -1,0 +1,200 @@
+/* Constants and arguments that the attention kernels over a cache of cuda/kernels/kv.h share: tile sizes, codebooks,
+ * look-up tables in shared memory. Shared by C and CUDA; attend.cuh is the device code. */
+#ifndef QN_CUDA_KERNELS_ATTEND_H
+#define QN_CUDA_KERNELS_ATTEND_H
+
+#include "cuda/kernels/kv.h"
+
+enum {
+    QN_ATTENTION_TILE_Q = 8,  /* query heads of a block */
+    QN_ATTENTION_TILE_KV = 16 /* positions of a tile */
+};
+
+/* Dequantisation of codes. `gain` is a power of two that scales the codebook to an amax of 1 to 2, for precision in
+ * fp16 (qn_attention_gpu_gain). */
+typedef struct qn_attention_gpu_codec {
+    QN_GPU_PTR(const float) codebook; /* [2^bits] */
+    QN_GPU_PTR(const float) signs;    /* of the queries' rotation; 0 if they are in the rotated basis already */
+    float gain;
+} qn_attention_gpu_codec;
+
+/* ---- Shared memory of a block: look-up tables, and a ring buffer of cache rows for each warp. The kernels compute the
+ * layout when they are compiled, launches from the device's limit: functions of both. ---- */
+
+#ifdef __CUDACC__
+#define QN_ATTENTION_LAYOUT static __device__ constexpr
+#else
+#define QN_ATTENTION_LAYOUT static inline
+#endif
+
+enum {
+    QN_ATTENTION_TABLE_BASE = 0x10000,  /* address of the tables if a block may have twice as many bytes */
+    QN_ATTENTION_RESERVED_BYTES = 1024, /* that the system reserves at the beginning of shared memory */
+    QN_ATTENTION_MAX_SLOTS = 16
+};
+
+/* qn_attention_gpu_has_large_smem - whether a block may have twice QN_ATTENTION_TABLE_BASE bytes; LARGE_SMEM of attend.cuh
+ * is the same by architecture. */
+QN_ATTENTION_LAYOUT bool qn_attention_gpu_has_large_smem(uint32_t max_shared_bytes)
+{
+    return max_shared_bytes >= 2 * QN_ATTENTION_TABLE_BASE;
+}
+
+/* qn_attention_gpu_table_bytes - bytes of the table for codes of `bits` bits, 0 for fp16: indexed by two codes of up to 4
+ * bits, else by one. An entry has 256 bytes, or half of them, the copies of which two lanes share. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_table_bytes(unsigned bits, bool large_smem)
+{
+    return bits == 16 ? 0 : (large_smem ? 256u : 128u) << (bits <= 4 ? 2 * bits : bits);
+}
+
+/* qn_attention_gpu_static_bytes - an upper bound of static shared memory: queries as fp16, and less than 1 KiB. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_static_bytes(uint32_t head_dim)
+{
+    return QN_ATTENTION_TILE_Q * head_dim * 2 + 1024;
+}
+
+/* qn_attention_gpu_slot_bytes - bytes of a slot of a ring buffer: the keys of a tile and the scales of both, or the
+ * values of a tile. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits)
+{
+    const uint32_t scales = key_bits == 16 ? 0 : 2 * QN_ATTENTION_TILE_KV * 4;
+    const uint32_t keys = QN_ATTENTION_TILE_KV * ((head_dim * key_bits + 31) / 32 * 4) + scales;
+    const uint32_t values = QN_ATTENTION_TILE_KV * ((head_dim * value_bits + 31) / 32 * 4);
+    return ((keys > values ? keys : values) + 127) / 128 * 128;
+}
+
+/* Decode attention over codes: a team of warps has the work of a block of its own; the teams of a block share the tables.
+ * Shared memory of a warp beside its ring: its tile's softmax weights, an accumulator of sixteen dimensions, a scale. */
+enum { QN_ATTENTION_MAX_TEAMS = 2, QN_ATTENTION_WARP_BYTES = 256 + 512 + 16 };
+
+/* qn_attention_gpu_block_limit - the shared memory of a block of which an SM runs `blocks` at a time. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_block_limit(uint32_t shared_bytes, uint32_t blocks)
+{
+    return (shared_bytes + QN_ATTENTION_RESERVED_BYTES) / blocks / 1024 * 1024 - QN_ATTENTION_RESERVED_BYTES;
+}
+
+/* qn_attention_gpu_reserved_bytes - shared memory of decode attention that is not part of a ring: over codes as above; over
+ * fp16, for the reduction over warps while rings are filled, an accumulator of four or eight dimensions of each lane. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, unsigned key_bits, uint32_t warps,
+                                                             uint32_t teams, uint32_t shared_bytes)
+{
+    return key_bits != 16 ? teams * warps * (uint32_t)QN_ATTENTION_WARP_BYTES
+                          : (head_dim <= 256 && shared_bytes >= 64u << 10 ? 2 : 1) * warps * 1024;
+}
+
+/* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above` where
+ * the tables are at the beginning. The reserved bytes follow the space above. */
+typedef struct qn_attention_gpu_ring_space {
+    uint32_t below, above;
+} qn_attention_gpu_ring_space;
+
+QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(uint32_t head_dim, uint32_t table_bytes,
+                                                                               uint32_t reserved, uint32_t teams,
+                                                                               uint32_t shared_bytes)
+{
+    const uint32_t begin = QN_ATTENTION_RESERVED_BYTES + teams * qn_attention_gpu_static_bytes(head_dim);
+    qn_attention_gpu_ring_space space = { 0, 0 };
+    if (table_bytes && qn_attention_gpu_has_large_smem(shared_bytes)) {
+        /* dynamic shared memory begins after the queries at least */
+        const uint32_t end = shared_bytes - begin + teams * QN_ATTENTION_TILE_Q * head_dim * 2;
+        space.below = QN_ATTENTION_TABLE_BASE - begin;
+        space.above = end - QN_ATTENTION_TABLE_BASE - table_bytes - reserved;
+    } else if (shared_bytes > begin + table_bytes + reserved) {
+        space.above = shared_bytes - begin - table_bytes - reserved;
+    }
+    return space;
+}
+
+/* qn_attention_gpu_ring_slots - slots of the ring buffer of each warp, as many as fit; 0: the device has too little shared
+ * memory. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_space space, uint32_t slot_bytes, uint32_t warps)
+{
+    uint32_t n = QN_ATTENTION_MAX_SLOTS;
+    while (n > 0 && space.below / (n * slot_bytes) + space.above / (n * slot_bytes) < warps)
+        n--;
+    return n;
+}
+
+/* qn_attention_gpu_blocks - blocks of decode attention that an SM runs at a time: over fp16 as many as have
+ * QN_ATTENTION_SM_WARPS warps and rings of two slots for each: at the end of a piece of work of one, the others compute. Over
+ * codes a block has teams. */
+enum { QN_ATTENTION_SM_WARPS = 8 };
+
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_blocks(uint32_t head_dim, unsigned key_bits, uint32_t warps,
+                                                     uint32_t shared_bytes)
+{
+    uint32_t blocks = key_bits == 16 ? QN_ATTENTION_SM_WARPS / warps : 1;
+    for (; blocks > 1; blocks--) {
+        const uint32_t limit = qn_attention_gpu_block_limit(shared_bytes, blocks),
+                       reserved = qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, 1, limit);
+        if (qn_attention_gpu_ring_slots(qn_attention_gpu_ring_space_of(head_dim, 0, reserved, 1, limit),
+                                        qn_attention_gpu_slot_bytes(head_dim, key_bits, key_bits), warps) >= 2)
+            break;
+    }
+    return blocks;
+}
+
+/* qn_attention_gpu_teams - teams of decode attention: as many as have rings of three slots for each warp; one of fp16, which
+ * has no tables to share. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
+                                                    uint32_t shared_bytes)
+{
+    const bool large = qn_attention_gpu_has_large_smem(shared_bytes);
+    const uint32_t teams = QN_ATTENTION_MAX_TEAMS, key = qn_attention_gpu_table_bytes(key_bits, large),
+                   value = qn_attention_gpu_table_bytes(value_bits, large);
+    if (key_bits == 16 || warps > 8)
+        return 1;
+    const uint32_t reserved = qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, teams, shared_bytes);
+    const qn_attention_gpu_ring_space space =
+        qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, teams, shared_bytes);
+    return qn_attention_gpu_ring_slots(space, qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits), teams * warps) >= 3
+               ? teams
+               : 1;
+}
+
+#ifndef __CUDACC__
+
+#include <math.h>
+#include <stddef.h>
+
+/* qn_attention_gpu_shared_limit - the shared memory of a block that kernels are compiled for: of devices with 227, 163 or
+ * 99 KiB. */
+static inline uint32_t qn_attention_gpu_shared_limit(uint32_t max_shared_bytes)
+{
+    return (max_shared_bytes >= 227 << 10 ? 227 : max_shared_bytes >= 163 << 10 ? 163 : 99) << 10;
+}
+
+/* qn_attention_gpu_shared_bytes - dynamic shared memory of a launch of attention with ring buffers; 0 if the device has too
+ * little. teams: of decode attention, `warps` warps each; 0: another kernel, without reserved bytes. */
+static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
+                                                     uint32_t teams, uint32_t max_shared_bytes)
+{
+    const uint32_t of_sm = qn_attention_gpu_shared_limit(max_shared_bytes), n = teams ? teams : 1,
+                   blocks = teams ? qn_attention_gpu_blocks(head_dim, key_bits, warps, of_sm) : 1,
+                   limit = qn_attention_gpu_block_limit(of_sm, blocks);
+    const bool large = qn_attention_gpu_has_large_smem(limit);
+    const uint32_t key = qn_attention_gpu_table_bytes(key_bits, large), value = qn_attention_gpu_table_bytes(value_bits, large);
+    const uint32_t reserved = teams ? qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, teams, limit) : 0;
+    const qn_attention_gpu_ring_space space =
+        qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, n, limit);
+    const uint32_t slot = qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits);
+    return of_sm > max_shared_bytes || qn_attention_gpu_ring_slots(space, slot, n * warps) == 0
+               ? 0
+               : limit - n * qn_attention_gpu_static_bytes(head_dim);
+}
+
+/* qn_attention_gpu_gain - qn_attention_gpu_codec.gain of a codebook [n]. */
+static inline float qn_attention_gpu_gain(const float *codebook, size_t n)
+{
+    float largest = 0;
+    int exponent;
+    for (size_t i = 0; i < n; i++)
+        largest = fabsf(codebook[i]) > largest ? fabsf(codebook[i]) : largest;
+    if (!(largest > 1e-30f && largest < 1e30f))
+        return 1;
+    frexpf(largest, &exponent); /* largest is 0.5 to 1 times 2^exponent */
+    return ldexpf(1, 1 - exponent);
+}
+
+#endif
+#endif

@@ -1,0 +1,671 @@
+// Split-KV attention of query rows of any sequences over caches of AURA codes: the attention of a decode step. work.cuh gives
+// a team of QN_WARPS warps its splits; the teams of a block share nothing but the look-up tables. combine.cuh combines the splits
+// of a row. decode.cu is the same over fp16.
+//
+// A group of SLICES warps processes as many tiles at a time: each warp computes the scores of its own tile, over all
+// dimensions, and then accumulates the values of all tiles of the group, in its own slice of the dimensions. So accumulators
+// take SLICE_DIMS / 4 registers, and at the end of a split only the few groups of a team are reduced. The rows of a tile are
+// copied by its warp into the warp's ring buffer, and its values are read there by the group.
+//
+// With QN_PAGES, split 0 is the first and the open page, in fp16: one tile a warp, from global memory to registers.
+//
+// Method: Flash-Decoding (Dao et al., 2023).
+#define TEAMS ((int)qn_attention_gpu_teams(DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS, SHARED_LIMIT))
+
+#include "cuda/kernels/attention/combine.cuh"
+
+#define SLICES (DIM % 64 == 0 ? DIM / 64 : 1) // of the dimensions; warps of a group
+#define SLICE_DIMS (DIM / SLICES)
+#define GROUPS (QN_WARPS / SLICES)
+#define RESERVED (qn_attention_gpu_reserved_bytes(DIM, QN_KEY_BITS, QN_WARPS, TEAMS, SHARED_LIMIT))
+
+static_assert(QN_WARPS % SLICES == 0, "groups have as many warps as a head has slices");
+
+// A thread's place in its team; `t` and `g` as in thread_coord.
+struct team_coord : thread_coord {
+    int team, group, slice;
+};
+
+// Reserved shared memory of a team.
+struct team_buffers {
+    uint2 weights[QN_WARPS][QN_WARP_SIZE]; // softmax weights of a tile, operand B of the values
+    float4 sums[QN_WARPS][QN_WARP_SIZE];   // accumulators of 16 dimensions
+    float value_maxima[QN_WARPS][4];       // the first of each four: the largest value scale of a tile
+};
+
+static_assert(sizeof(team_buffers) == QN_WARPS * QN_ATTENTION_WARP_BYTES, "launches reserve as much");
+
+QN_DEVICE void named_barrier(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+QN_DEVICE void team_barrier(const team_coord &p)
+{
+    named_barrier(1 + p.team, THREADS);
+}
+
+QN_DEVICE void group_barrier(const team_coord &p)
+{
+    if (SLICES == 1)
+        __syncwarp();
+    else if (GROUPS == 1)
+        team_barrier(p);
+    else
+        named_barrier(1 + TEAMS + p.team * GROUPS + p.group, SLICES * QN_WARP_SIZE);
+}
+
+// ---- Rows of codes ----
+
+// The ring buffer of a warp with slots for keys and slots for values; with a single slot both use it in turn. The groups of
+// cp.async are: keys of a tile, values, keys of the next, ...
+struct codes_ring : kv_ring<QN_KEY_BITS, QN_VALUE_BITS, RESERVED> {
+    using base = kv_ring<QN_KEY_BITS, QN_VALUE_BITS, RESERVED>;
+    static constexpr bool in_turn = base::slots == 1;
+    static constexpr int key_slots = in_turn ? 1 : base::slots / 2, value_slots = in_turn ? 1 : base::slots - key_slots;
+    static constexpr uint32_t first_value = in_turn ? 0 : key_slots * base::slot_bytes; // offset of the slots for values
+    uint32_t key_at, value_at; // offsets from the first slot: of the next keys and values
+
+    __device__ __forceinline__ codes_ring(const kv_source &from, uint32_t dynamic, int warp, int lane)
+        : base(from, dynamic, warp, lane)
+    {
+    }
+
+    __device__ __forceinline__ uint32_t previous_value_slot() const
+    {
+        return value_at == first_value ? first_value + (value_slots - 1) * base::slot_bytes : value_at - base::slot_bytes;
+    }
+
+    __device__ __forceinline__ void fill(uint32_t tile, uint32_t last_tile, uint32_t step)
+    {
+        key_at = 0;
+        value_at = first_value;
+        base::key_page = base::value_page = base::looks_ahead ? base::page_of(tile) : 0;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < key_slots; i++) {
+            const int value = i - key_slots + value_slots - 1;
+            if (tile + i * step < last_tile)
+                base::issue_keys(base::first + i * base::slot_bytes, tile + i * step, step);
+            qn_cp_async_commit();
+            if (value >= 0 && tile + value * step < last_tile)
+                base::issue_values(base::first + first_value + value * base::slot_bytes, tile + value * step, step);
+            qn_cp_async_commit();
+        }
+    }
+
+    __device__ __forceinline__ void wait_for_keys()
+    {
+        qn_cp_async_wait<in_turn ? 0 : 2 * key_slots - 1>();
+        __syncwarp();
+        base::at = base::first + key_at;
+    }
+
+    // Of the warp's own tile: a barrier of the group follows.
+    __device__ __forceinline__ void wait_for_values()
+    {
+        qn_cp_async_wait<2 * (value_slots - 1)>();
+    }
+
+    // Releases the slot with the keys of `tile`, of which the warp has read all, and issues what follows in it.
+    __device__ __forceinline__ void advance_keys(uint32_t tile, uint32_t last_tile, uint32_t step)
+    {
+        __syncwarp();
+        if (!in_turn)
+            issue_next_keys(tile, last_tile, step);
+    }
+
+    __device__ __forceinline__ void issue_next_keys(uint32_t tile, uint32_t last_tile, uint32_t step)
+    {
+        if (tile + key_slots * step < last_tile)
+            base::issue_keys(base::first + key_at, tile + key_slots * step, step);
+        qn_cp_async_commit();
+        key_at = key_at + base::slot_bytes == key_slots * base::slot_bytes ? 0 : key_at + base::slot_bytes;
+    }
+
+    // Issues values into the slot of the tile before `tile`, which the group has read.
+    __device__ __forceinline__ void issue_next_values(uint32_t tile, uint32_t last_tile, uint32_t step)
+    {
+        if (tile + (value_slots - 1) * step < last_tile)
+            base::issue_values(base::first + previous_value_slot(), tile + (value_slots - 1) * step, step);
+        qn_cp_async_commit();
+    }
+
+    __device__ __forceinline__ void next_values()
+    {
+        const uint32_t next = value_at + base::slot_bytes;
+        value_at = next == first_value + value_slots * base::slot_bytes ? first_value : next;
+    }
+};
+
+// A slice of a row of values in a slot, as a source of load_fragment.
+struct slice_row {
+    slot_row<QN_VALUE_BITS, false> row;
+    int slice_word;
+
+    template <int width> __device__ __forceinline__ void load(uint32_t *to, int first, int lane_word) const
+    {
+        row.template load<width>(to, first, slice_word + lane_word);
+    }
+};
+
+// ---- Softmax of a group ----
+
+// The weights of the warp's tile, relative to the maximum of the group so far, to shared memory. factor: of the accumulators.
+// Between the two barriers of the group, after which all weights are there, are before_weights() and after_weights().
+template <bool scaled, class before, class after>
+QN_DEVICE void softmax_group(float factor[2], softmax_state &state, bool first, const tile_scores &scores, shared &s,
+                             team_buffers &b, const team_coord &p, before before_weights, after after_weights)
+{
+    const float *x = scores.x;
+    const float largest[2] = { qn_lanes_max<4, QN_WARP_SIZE>(fmaxf(x[0], x[2])),
+                               qn_lanes_max<4, QN_WARP_SIZE>(fmaxf(x[1], x[3])) };
+    if (p.g == 0)
+        *(float2 *)&s.m[p.warp][2 * p.t] = make_float2(largest[0], largest[1]);
+    if (scaled) {
+        const float value = qn_lanes_max<4, QN_WARP_SIZE>(fmaxf(scores.value_scales[0], scores.value_scales[1]));
+        if (p.lane == 0)
+            b.value_maxima[p.warp][0] = value;
+    }
+    group_barrier(p);
+    before_weights();
+    float raised[2] = { state.m[0], state.m[1] }, value = 0;
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) {
+        const float2 m = *(const float2 *)&s.m[p.group * SLICES + i][2 * p.t];
+        raised[0] = fmaxf(raised[0], m.x);
+        raised[1] = fmaxf(raised[1], m.y);
+        if (scaled)
+            value = fmaxf(value, b.value_maxima[p.group * SLICES + i][0]);
+    }
+    float weight[4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        factor[i] = qn_exp2(state.m[i] - raised[i]);
+        state.m[i] = raised[i];
+        weight[i] = qn_exp2(x[i] - raised[i]);
+        weight[2 + i] = qn_exp2(x[2 + i] - raised[i]);
+        state.l[i] = state.l[i] * factor[i] + (weight[i] + weight[2 + i]);
+    }
+    if (scaled && (first || value * state.value_scale_factor > MAX_SCALED_VALUE)) {
+        const uint32_t exponent = __float_as_uint(value) >> 23;
+        const bool is_normal = exponent > 0 && exponent < 254;
+        const float new_scale = is_normal ? __uint_as_float((254 - exponent) << 23) : 1;
+        factor[0] *= new_scale * state.value_scale_unit;
+        factor[1] *= new_scale * state.value_scale_unit;
+        state.value_scale_factor = new_scale;
+        state.value_scale_unit = is_normal ? __uint_as_float(exponent << 23) : 1;
+    }
+    uint32_t weights[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float value_factor = scaled ? scores.value_scales[i] * state.value_scale_factor : 1;
+        weights[i] = qn_transpose_8x8(qn_f32_to_f16x2(weight[2 * i] * value_factor, weight[2 * i + 1] * value_factor));
+    }
+    b.weights[p.warp][p.lane] = make_uint2(weights[0], weights[1]);
+    after_weights();
+    group_barrier(p);
+}
+
+QN_DEVICE void begin_slice(softmax_state &state, float (*acc)[4])
+{
+#pragma unroll
+    for (int i = 0; i < SLICE_DIMS / 16; i++)
+        acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+    state = { { LOWEST, LOWEST }, { 0, 0 }, { LOWEST, LOWEST }, 1, 1 };
+}
+
+QN_DEVICE void scale_slice(float (*acc)[4], const float factor[2])
+{
+#pragma unroll
+    for (int i = 0; i < SLICE_DIMS / 16; i++) {
+        acc[i][0] *= factor[0];
+        acc[i][1] *= factor[1];
+        acc[i][2] *= factor[0];
+        acc[i][3] *= factor[1];
+    }
+}
+
+// Attention over the tiles of codes of one warp and its group, in parts as attend_parts has them.
+template <class part_sink>
+QN_DEVICE void attend_codes(softmax_state &state, float (*acc)[4], codes_ring &ring, const query_fragment &c, shared &s,
+                            team_buffers &b, const kv_range &rows, const team_coord &p, uint32_t dynamic, uint32_t table,
+                            part_sink end_part)
+{
+    constexpr int slice_words = SLICES > 1 ? SLICE_DIMS * QN_VALUE_BITS / 32 : 0;
+    uint32_t tile = rows.tile, part = 0, part_end = rows.part_end;
+    tile_scores scores = {};
+    bool first = true;
+    const auto score_tile = [&](uint32_t at) {
+        if (at >= rows.last_tile) {
+            ring.advance_keys(at, rows.last_tile, rows.step);
+            scores.x[0] = scores.x[1] = scores.x[2] = scores.x[3] = -QN_INFINITY;
+            scores.value_scales[0] = scores.value_scales[1] = 0;
+            return;
+        }
+        uint32_t k[2][lane_fragment<QN_KEY_BITS, 4>::words];
+        float score[SCORE_ACCUMULATORS][4], key_scales[2];
+        ring.wait_for_keys();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            load_fragment<QN_KEY_BITS, 4>(k[i], slot_row<QN_KEY_BITS, true>{ ring.at, (uint32_t)p.g, 8 * i }, p.t);
+            key_scales[i] = ring.key_scale(8 * i + p.g);
+            scores.value_scales[i] = ring.value_scale(8 * i + p.g);
+        }
+        ring.advance_keys(at, rows.last_tile, rows.step);
+        compute_scores<QN_KEY_BITS>(score, k, c, s, table, p.lane);
+        reduce_scores(scores.x, score, key_scales, c);
+        if (at * TILE_KV < rows.begin || at * TILE_KV + TILE_KV > rows.end)
+            mask_scores<false>(scores, s, rows, p, at);
+    };
+    const auto accumulate_group = [&](uint32_t slot) {
+#pragma unroll
+        for (int i = 0; i < SLICES; i++) {
+            uint32_t v[4][lane_fragment<QN_VALUE_BITS, 8, SLICE_DIMS>::words], weights[2];
+            const uint32_t at = codes_ring::first_of(dynamic, p.team * QN_WARPS + p.group * SLICES + i) + slot;
+            *(uint2 *)weights = b.weights[p.group * SLICES + i][p.lane];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                load_fragment<QN_VALUE_BITS, 8, SLICE_DIMS>(
+                    v[j], slice_row{ { at, 2u * p.t, j / 2 * 8 + j % 2 }, p.slice * slice_words }, p.g);
+            accumulate_values<QN_VALUE_BITS, SLICE_DIMS>(acc, v, weights, table);
+        }
+    };
+
+    begin_slice(state, acc);
+    bool more = tile - p.slice < rows.last_tile;
+    if (more)
+        score_tile(tile);
+    while (more) {
+        float factor[2];
+        softmax_group<true>(
+            factor, state, first, scores, s, b, p, [&]() { ring.issue_next_values(tile, rows.last_tile, rows.step); },
+            [&]() { ring.wait_for_values(); });
+        first = false;
+        more = tile - p.slice + rows.step < rows.last_tile;
+        if (!codes_ring::in_turn && more) // independent of the values: software pipeline
+            score_tile(tile + rows.step);
+        scale_slice(acc, factor);
+        accumulate_group(ring.value_at);
+        ring.next_values();
+        if (codes_ring::in_turn && more) {
+            group_barrier(p);
+            ring.issue_next_keys(tile, rows.last_tile, rows.step);
+            score_tile(tile + rows.step);
+        }
+        tile += rows.step;
+        if (more && tile >= part_end) {
+            end_part(part++);
+            part_end += rows.part_tiles;
+            begin_slice(state, acc);
+            first = true;
+        }
+    }
+    while (part + 1 < rows.n_parts) {
+        end_part(part++);
+        begin_slice(state, acc);
+    }
+}
+
+// ---- The first and the open page, in fp16 ----
+
+// Tiles 0 to 3 are the first page, the others the open page; `values` of both, relative to tile 0.
+struct page_rows {
+    const uint8_t *keys, *values[2];
+    uint32_t tile, end; // the warp's tile; rows
+};
+
+QN_DEVICE page_rows find_page_rows(const qn_attention_decode_args &a, uint32_t position, const query_tile &tile,
+                                   const team_coord &p)
+{
+    static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of the fp16 pages");
+    const uint32_t page = position / QN_ATTENTION_PAGE, before = QN_ATTENTION_PAGE * DIM * 2; // bytes of the first page's rows
+    const uint64_t *table = qn_kv_table(a.pages.tables, tile.session);
+    const auto page_at = [&](const uint8_t *array, uint32_t i) {
+        return qn_kv_f16_page(a.pages, table, array, tile.session, tile.head, i, DIM * 2);
+    };
+    page_rows rows;
+    rows.tile = p.warp;
+    rows.end = (page ? QN_ATTENTION_PAGE : 0) + position % QN_ATTENTION_PAGE + 1;
+    rows.keys = p.warp < QN_ATTENTION_PAGE / TILE_KV ? page_at(a.pages.keys, 0) : page_at(a.pages.keys, page) - before;
+    rows.values[0] = page_at(a.pages.values, 0);
+    rows.values[1] = page_at(a.pages.values, page) - before;
+    return rows;
+}
+
+// Prefetches the warp's tile of keys and values into L2: registers hold a part of them at a time.
+QN_DEVICE void prefetch_tile(const page_rows &rows, const team_coord &p)
+{
+#if __CUDA_ARCH__ >= 900
+    if (p.lane >= 2 || rows.tile * TILE_KV >= rows.end)
+        return;
+    const uint8_t *from = p.lane == 0 ? rows.keys : rows.values[rows.tile >= QN_ATTENTION_PAGE / TILE_KV];
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + rows.tile * (TILE_KV * DIM * 2)),
+                 "r"(TILE_KV * DIM * 2)
+                 : "memory");
+#endif
+}
+
+#define PAGE_PARTS (DIM >= 256 ? 2 : 1)
+#define PAGE_VALUE_TILES 2
+
+// A part of a warp's tile of keys. Reads past the last row are redirected to it; their scores are masked.
+struct page_keys {
+    static constexpr int dims = DIM / PAGE_PARTS;
+    uint32_t k[2][lane_fragment<16, 4, dims>::words];
+
+    __device__ __forceinline__ void load(const page_rows &rows, int part, const team_coord &p)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            load_fragment<16, 4, dims>(k[i], row_of(rows.keys + part * dims * 2, rows, rows.tile * TILE_KV + 8 * i + p.g), p.t);
+    }
+
+    static __device__ __forceinline__ global_row row_of(const uint8_t *from, const page_rows &rows, uint32_t row)
+    {
+        return { (const uint32_t *)(from + min(row, rows.end - 1) * (DIM * 2)) };
+    }
+
+    __device__ __forceinline__ void add_scores(float score[SCORE_ACCUMULATORS][4], const shared &s, int part, int lane) const
+    {
+#pragma unroll
+        for (int i = 0; i < dims / 16; i++) {
+            const uint32_t m[4] = { k[0][2 * i], k[1][2 * i], k[0][2 * i + 1], k[1][2 * i + 1] };
+            uint32_t query[2];
+            *(uint2 *)query = *(const uint2 *)s.queries[part * (dims / 16) + i][lane];
+            qn_mma_m16n8k16_f16(score[i % SCORE_ACCUMULATORS], m, query);
+        }
+    }
+};
+
+// The values of some tiles of a group in a warp's slice.
+struct page_values {
+    uint32_t v[PAGE_VALUE_TILES][4][lane_fragment<16, 8, SLICE_DIMS>::words];
+
+    __device__ __forceinline__ void load(const page_rows &rows, int first, const team_coord &p)
+    {
+#pragma unroll
+        for (int i = 0; i < PAGE_VALUE_TILES; i++) {
+            const uint32_t tile = p.group * SLICES + first + i;
+            const uint8_t *values = rows.values[tile >= QN_ATTENTION_PAGE / TILE_KV] + p.slice * (SLICE_DIMS * 2);
+            if (first + i >= SLICES || tile * TILE_KV >= rows.end)
+                continue;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                load_fragment<16, 8, SLICE_DIMS>(
+                    v[i][j], page_keys::row_of(values, rows, tile * TILE_KV + j / 2 * 8 + 2 * p.t + j % 2), p.g);
+        }
+    }
+
+    __device__ __forceinline__ void accumulate(float (*acc)[4], const page_rows &rows, const team_buffers &b, int first,
+                                               const team_coord &p) const
+    {
+#pragma unroll
+        for (int i = 0; i < PAGE_VALUE_TILES; i++) {
+            const uint32_t tile = p.group * SLICES + first + i;
+            if (first + i >= SLICES || tile * TILE_KV >= rows.end)
+                continue;
+            uint32_t weights[2];
+            *(uint2 *)weights = b.weights[tile][p.lane];
+            accumulate_values<16, SLICE_DIMS>(acc, v[i], weights, 0);
+        }
+    }
+};
+
+// keys: the first part.
+QN_DEVICE void attend_pages(softmax_state &state, float (*acc)[4], page_keys &keys, const page_rows &rows, shared &s,
+                            team_buffers &b, const team_coord &p)
+{
+    const float key_scales[2] = { 1, 1 };
+    const bool has_keys = rows.tile * TILE_KV < rows.end;
+    float factor[2], score[SCORE_ACCUMULATORS][4] = {};
+    tile_scores scores = { { -QN_INFINITY, -QN_INFINITY, -QN_INFINITY, -QN_INFINITY }, { 1, 1 }, 0 };
+    page_keys more_keys = {}; // registers that only some warps load would be live in the whole loop over pieces
+    page_values values = {}, more_values = {};
+    query_fragment c;
+    if (PAGE_PARTS > 1 && has_keys)
+        more_keys.load(rows, 1, p);
+    load_query_factors(c, s, p);
+    if (has_keys)
+        keys.add_scores(score, s, 0, p.lane);
+    values.load(rows, 0, p);
+    if (has_keys) {
+        if (PAGE_PARTS > 1)
+            more_keys.add_scores(score, s, 1, p.lane);
+        reduce_scores(scores.x, score, key_scales, c);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (rows.tile * TILE_KV + 8 * i + p.g >= rows.end)
+                scores.x[2 * i] = scores.x[2 * i + 1] = -QN_INFINITY;
+    }
+    begin_slice(state, acc);
+    softmax_group<false>(factor, state, true, scores, s, b, p, []() {}, []() {});
+#pragma unroll
+    for (int i = 0; i < SLICES; i += 2 * PAGE_VALUE_TILES) {
+        more_values.load(rows, i + PAGE_VALUE_TILES, p);
+        values.accumulate(acc, rows, b, i, p);
+        values.load(rows, i + 2 * PAGE_VALUE_TILES, p);
+        more_values.accumulate(acc, rows, b, i + PAGE_VALUE_TILES, p);
+    }
+}
+
+// ---- Results of a split ----
+
+// Adds the accumulators of all groups to those of group 0, in ascending order.
+QN_DEVICE void reduce_groups(float (*acc)[4], team_buffers &b, const team_coord &p)
+{
+    constexpr int tiles = SLICE_DIMS / 16, others = (GROUPS - 1) * SLICES, pass = others ? QN_WARPS / others : tiles;
+#pragma unroll
+    for (int first = 0; others && first < tiles; first += pass) {
+        if (first > 0)
+            team_barrier(p);
+#pragma unroll
+        for (int i = first; i < first + pass; i++)
+            if (p.group > 0 && i < tiles)
+                b.sums[(p.warp - SLICES) * pass + i - first][p.lane] = *(const float4 *)acc[i < tiles ? i : 0];
+        team_barrier(p);
+#pragma unroll
+        for (int i = first; i < first + pass; i++) {
+            for (int group = 1; p.group == 0 && i < tiles && group < GROUPS; group++) {
+                const float4 x = b.sums[((group - 1) * SLICES + p.slice) * pass + i - first][p.lane];
+                float *sum = acc[i < tiles ? i : 0];
+                sum[0] += x.x;
+                sum[1] += x.y;
+                sum[2] += x.z;
+                sum[3] += x.w;
+            }
+        }
+    }
+}
+
+// Writes a split's maxima and sums: one thread a column.
+QN_DEVICE void write_maxima(const qn_attention_decode_args &a, const shared &s, const query_tile &tile, uint32_t split,
+                            const team_coord &p)
+{
+    const uint32_t column = p.lane;
+    if (p.warp > 0 || column >= tile.n_columns)
+        return;
+    float m = LOWEST, l = 0;
+    for (int w = 0; w < QN_WARPS; w++)
+        m = fmaxf(m, s.m[w][column]);
+    for (int w = 0; w < QN_WARPS; w++)
+        l += s.l[w][column] * qn_exp2(s.m[w][column] - m);
+    *(float2 *)&a.maxima[((uint64_t)(tile.first_query + column) * a.splits.n + split) * 2] = make_float2(m, l);
+}
+
+// Reduces over the groups of a team and writes a split's results. bits: of the format whose fragments are accumulated.
+template <int bits>
+QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, team_buffers &b, const query_tile &tile,
+                           float value_gain, softmax_state &state, float (*acc)[4], uint32_t split, const team_coord &p)
+{
+    using dims = lane_fragment<bits, 8, SLICE_DIMS>;
+    constexpr int n = dims::run % 4 == 0 && SLICE_DIMS / 8 % 4 == 0 ? 4 : 2; // adjacent results of a lane
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        state.l[i] = qn_lanes_sum<4, QN_WARP_SIZE>(state.l[i]);
+        if (p.g == 0) {
+            s.m[p.warp][2 * p.t + i] = state.m[i];
+            s.l[p.warp][2 * p.t + i] = state.l[i];
+        }
+    }
+    team_barrier(p);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float m = state.m[i];
+#pragma unroll
+        for (int group = 0; group < GROUPS; group++)
+            m = fmaxf(m, s.m[group * SLICES][2 * p.t + i]);
+        factor[i] = qn_exp2(state.m[i] - m) * state.value_scale_unit * value_gain;
+    }
+    write_maxima(a, s, tile, split, p);
+    scale_slice(acc, factor);
+    reduce_groups(acc, b, p);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const uint32_t column = 2 * p.t + j;
+        if (p.group > 0 || column >= tile.n_columns)
+            continue;
+        float *to = a.partials + ((uint64_t)(tile.first_query + column) * a.splits.n + split) * DIM + p.slice * SLICE_DIMS;
+#pragma unroll
+        for (int i = 0; i < SLICE_DIMS / 8; i += n) {
+            __align__(16) float x[n];
+#pragma unroll
+            for (int k = 0; k < n; k++)
+                x[k] = acc[(i + k) / 2][(i + k) % 2 * 2 + j];
+            store_floats<n>(to + dims::dim_of(i, p.g), x);
+        }
+    }
+    team_barrier(p); // the next split overwrites what the team has read
+}
+
+// ---- Pieces of work ----
+
+QN_DEVICE void attend_page_piece(const qn_attention_decode_args &a, shared &s, team_buffers &b, const query_tile &tile,
+                                 uint32_t position, bool early, const team_coord &p)
+{
+    const page_rows rows = find_page_rows(a, position, tile, p);
+    const bool has_keys = rows.tile * TILE_KV < rows.end,
+               before = early && (rows.tile + 1) * TILE_KV < rows.end; // not the tile of the query's own position
+    warp_query query;
+    page_keys keys = {};
+    prefetch_tile(rows, p);
+    query.load_signs(a.key_codec, p.lane);
+    if (before)
+        keys.load(rows, 0, p);
+    qn_pdl_wait();
+    query.load(a, tile, 0, p.warp, p.lane);
+    if (has_keys && !before)
+        keys.load(rows, 0, p);
+    query.rotate_and_store<16>(s, a.key_codec, a.scale * QN_LOG2E, 1, p.warp, p.lane);
+    team_barrier(p);
+    softmax_state state;
+    float acc[SLICE_DIMS / 16][4];
+    attend_pages(state, acc, keys, rows, s, b, p);
+    write_split<16>(a, s, b, tile, a.value_codec.gain, state, acc, 0, p);
+}
+
+QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, shared &s, team_buffers &b, uint8_t *dynamic,
+                                  const query_tile &tile, const work_piece &piece, const qn_attention_span &span, bool early,
+                                  const team_coord &p)
+{
+    kv_source from;
+    kv_range rows;
+    find_cache_rows(from, rows, a, span, piece.first - CACHE_SPLIT, piece.last - CACHE_SPLIT, tile.session, tile.head, p.warp);
+    const float *means =
+        QN_PAGES ? qn_kv_means(a.pages, qn_kv_table(a.pages.tables, tile.session), tile.session, tile.head, DIM) : 0;
+    // Without pages of fp16, the previous kernel writes the tile of the queries' own position.
+    const uint32_t own = (span.end - 1) / TILE_KV;
+    const bool reads_own = !QN_PAGES && own < rows.last_tile && own >= rows.tile && (own - rows.tile) % QN_WARPS == 0,
+               before = early && !reads_own;
+    warp_query query;
+    query.load_signs(a.key_codec, p.lane);
+    codes_ring ring(from, qn_shared_address(dynamic), p.team * QN_WARPS + p.warp, p.lane);
+    if (before)
+        ring.fill(rows.tile, rows.last_tile, rows.step);
+    qn_pdl_wait();
+    query.load(a, tile, means, p.warp, p.lane);
+    if (!before)
+        ring.fill(rows.tile, rows.last_tile, rows.step);
+    query.rotate_and_store<QN_KEY_BITS>(s, a.key_codec, a.scale * QN_LOG2E, a.key_codec.gain, p.warp, p.lane);
+    team_barrier(p);
+    query_fragment c;
+    load_query_fragment(c, s, p);
+    softmax_state state;
+    float acc[SLICE_DIMS / 16][4];
+    attend_codes(state, acc, ring, c, s, b, rows, p, qn_shared_address(dynamic), LANE_TABLE(dynamic, p.lane),
+                 [&](uint32_t part) { write_split<QN_VALUE_BITS>(a, s, b, tile, 1, state, acc, piece.first + part, p); });
+    write_split<QN_VALUE_BITS>(a, s, b, tile, 1, state, acc, piece.last - 1, p);
+}
+
+// A piece of work of a team, in shared memory against register pressure: while it is processed, the other one of two holds what
+// follows.
+struct team_work {
+    block_work rest; // of the team, from this piece on
+    work_piece piece;
+    uint32_t n_splits; // of the row
+    bool arrived;
+};
+
+// Combines the splits of a query tile if this team has written the last of them.
+QN_DEVICE void combine_piece(const qn_attention_decode_args &a, team_work &w, uint32_t query_tiles, const team_coord &p)
+{
+    if (p.warp == 0 && p.lane == 0)
+        w.arrived = arrive(a, w.piece, w.n_splits, a.n_kv_heads * query_tiles);
+    team_barrier(p);
+    if (!w.arrived)
+        return;
+    const query_tile tile(a, w.piece.row, w.piece.query_tile, query_tiles);
+    for (uint32_t column = p.warp; column < tile.n_columns; column += QN_WARPS)
+        combine_splits(a, w.piece.row, tile.first_query - w.piece.row * a.n_heads + column, w.n_splits, p.lane);
+}
+
+extern "C" __global__ void __launch_bounds__(TEAMS *THREADS, 1)
+    qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
+{
+    extern __shared__ __align__(128) uint8_t dynamic[];
+    __shared__ shared of_team[TEAMS];
+    __shared__ team_work works[TEAMS][2];
+    static_assert(sizeof of_team + sizeof works <= TEAMS * qn_attention_gpu_static_bytes(DIM),
+                  "launches assume less static memory");
+    static_assert(TEAMS * THREADS >= TABLE_ENTRIES, "a thread stores a table entry");
+
+    const int lane = threadIdx.x % QN_WARP_SIZE, team = threadIdx.x / THREADS, warp = threadIdx.x % THREADS / QN_WARP_SIZE;
+    const team_coord p = { { warp, lane, lane / 4, lane % 4 }, team, warp / SLICES, warp % SLICES };
+    const uint32_t query_tiles = (a.n_heads / a.n_kv_heads + TILE_Q - 1) / TILE_Q, n_query_tiles = a.n_kv_heads * query_tiles;
+    shared &s = of_team[team];
+    team_buffers &b = ((team_buffers *)codes_ring::reserved_buffer(dynamic))[team];
+
+    // Work that does not depend on the previous kernel: look-up tables, the team's splits, rows of the cache.
+    qn_pdl_trigger();
+    if (threadIdx.x < TABLE_ENTRIES)
+        store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, make_table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec),
+                          make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
+    block_work work;
+    const bool has_work =
+        work.find(a.mask, a.splits, a.n_rows, n_query_tiles, team * gridDim.x + blockIdx.x, TEAMS * gridDim.x);
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t n = 0; has_work; n++) {
+        work_piece piece;
+        qn_attention_span span;
+        if (n > 0)
+            work = works[team][n % 2].rest;
+        if (!work.next(piece, span, a.mask, a.splits, a.n_rows, n_query_tiles))
+            break;
+        if (p.warp == 0 && p.lane == 0) {
+            works[team][(n + 1) % 2].rest = work;
+            works[team][n % 2].piece = piece;
+            works[team][n % 2].n_splits = span.active_splits;
+        }
+        const query_tile tile(a, piece.row, piece.query_tile, query_tiles);
+        const bool early = n > 0 || a.pdl_prefetch; // later, the previous kernel has ended
+        if (CACHE_SPLIT > 0 && piece.first == 0)
+            attend_page_piece(a, s, b, tile, a.mask.positions[piece.row], early, p);
+        else
+            attend_codes_piece(a, s, b, dynamic, tile, piece, span, early, p);
+        combine_piece(a, works[team][n % 2], query_tiles, p);
+    }
+    qn_pdl_wait();
+    write_rows_without_session(a);
+}

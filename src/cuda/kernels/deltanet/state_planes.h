@@ -1,0 +1,70 @@
+/* A recurrent state of the engine on the GPU: S as two planes of fp16, so that kernels which only read it load half of its
+ * bytes. The layout and the conversions, for C and for CUDA.
+ *
+ * A layer's S is hi f16 [v_heads, head_v, head_k], then lo f16 of the same shape: S = hi + lo / QN_GDN_LO_SCALE. hi is S
+ * rounded to nearest, lo the scaled rest rounded towards zero; both saturate at +-65504, and NaN stays NaN. The pair has 23
+ * significant bits, and is at most 2^-36 off below 2^-14. f32 holds every pair exactly. Splitting such a float gives the same
+ * pair again: a rest rounded towards zero never becomes a tie of hi, which would round to the other side. */
+#ifndef QN_CUDA_KERNELS_DELTANET_STATE_PLANES_H
+#define QN_CUDA_KERNELS_DELTANET_STATE_PLANES_H
+
+#define QN_GDN_LO_SCALE 4096.0f
+#define QN_GDN_PLANE_MAX 65504.0f
+
+#ifdef __CUDACC__
+
+#include "cuda/kernels/cuda.cuh"
+
+QN_DEVICE float qn_gdn_saturate(float x)
+{
+    return x > QN_GDN_PLANE_MAX ? QN_GDN_PLANE_MAX : x < -QN_GDN_PLANE_MAX ? -QN_GDN_PLANE_MAX : x;
+}
+
+// Two adjacent elements: hi alone, which is all that a reader needs; or the pair, where the planes are stored.
+QN_DEVICE uint32_t qn_gdn_hi_of(float x, float y)
+{
+    return qn_f32_to_f16x2(qn_gdn_saturate(x), qn_gdn_saturate(y));
+}
+
+QN_DEVICE void qn_gdn_split(float x, float y, uint32_t &hi, uint32_t &lo)
+{
+    hi = qn_gdn_hi_of(x, y);
+    const float low = qn_gdn_saturate((x - qn_f16_low(hi)) * QN_GDN_LO_SCALE),
+                high = qn_gdn_saturate((y - qn_f16_high(hi)) * QN_GDN_LO_SCALE);
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(lo) : "f"(high), "f"(low));
+}
+
+QN_DEVICE float2 qn_gdn_join(uint32_t hi, uint32_t lo)
+{
+    return make_float2(fmaf(qn_f16_low(lo), 1 / QN_GDN_LO_SCALE, qn_f16_low(hi)),
+                       fmaf(qn_f16_high(lo), 1 / QN_GDN_LO_SCALE, qn_f16_high(hi)));
+}
+
+#else
+
+#include "base/f16.h"
+
+#include <math.h>
+
+static inline float qn_gdn_saturate(float x)
+{
+    return x > QN_GDN_PLANE_MAX ? QN_GDN_PLANE_MAX : x < -QN_GDN_PLANE_MAX ? -QN_GDN_PLANE_MAX : x;
+}
+
+static inline void qn_gdn_split(float x, uint16_t *hi, uint16_t *lo)
+{
+    *hi = qn_f32_to_f16(qn_gdn_saturate(x));
+    const float rest = qn_gdn_saturate((x - qn_f16_to_f32(*hi)) * QN_GDN_LO_SCALE);
+    *lo = qn_f32_to_f16(rest);
+    if (fabsf(qn_f16_to_f32(*lo)) > fabsf(rest)) /* the next f16 towards zero */
+        --*lo;
+}
+
+static inline float qn_gdn_join(uint16_t hi, uint16_t lo)
+{
+    return qn_f16_to_f32(hi) + qn_f16_to_f32(lo) / QN_GDN_LO_SCALE;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,159 @@
+// Packs weights from their stored layouts into tiles. Done once per matrix: every code is loaded separately, and the
+// caches make that fast enough.
+#include "cuda/kernels/matmul/tiles.cuh"
+#include "quant/layout.h"
+
+QN_DEVICE uint32_t load_f16(const uint8_t *at)
+{
+    return at[0] | (uint32_t)at[1] << 8; // unaligned
+}
+
+// -zero d, saturated.
+QN_DEVICE uint32_t minus_zero_point(uint32_t d, int zero)
+{
+    return qn_f32_to_f16(fminf(fmaxf((float)-zero * qn_f16_to_f32((uint16_t)d), -65504.0f), 65504.0f));
+}
+
+// ---- Types without tiles of their own, dequantised: d factor (code - zero) + minimum, rounded as quant/quant.c does ----
+
+// The 6-bit scale or minimum of group r of a Q4_K or Q5_K block (quant/kquants.c).
+QN_DEVICE uint32_t k_factor(const uint8_t *bytes, uint32_t r, bool minimum)
+{
+    const uint32_t at = r % 4 + 4 * minimum;
+    return r < 4 ? bytes[at] & 63u : (bytes[8 + r % 4] >> 4 * minimum & 15u) | (uint32_t)(bytes[at] >> 6) << 4;
+}
+
+QN_DEVICE float dequantize_k(const uint8_t *block, const uint8_t *nibbles, const uint8_t *fifth, uint32_t i)
+{
+    const uint32_t r = i / 32, j = i % 32;
+    const uint32_t code = (nibbles[r / 2 * 32 + j] >> r % 2 * 4 & 15u) | (fifth ? (fifth[j] >> r & 1u) << 4 : 0);
+    const uint8_t *factors = block + QN_Q4_K_FACTORS; // as in Q5_K
+    const float scale = __fmul_rn(qn_f16_to_f32(load_f16(block + QN_Q4_K_SCALE)), (float)k_factor(factors, r, false));
+    const float minimum = __fmul_rn(qn_f16_to_f32(load_f16(block + QN_Q4_K_MIN)), (float)k_factor(factors, r, true));
+    return __fadd_rn(__fmul_rn(scale, (float)code), -minimum);
+}
+
+QN_DEVICE float dequantize_q5(const uint8_t *block, const uint8_t *minimum, const uint8_t *codes, const uint8_t *high, int zero,
+                              uint32_t i)
+{
+    const uint32_t code = qn_code_nibble(codes, i) | (high[i / 8] >> i % 8 & 1u) << 4;
+    const float product = __fmul_rn(qn_f16_to_f32(load_f16(block)), (float)((int)code - zero));
+    return minimum ? __fadd_rn(product, qn_f16_to_f32(load_f16(minimum))) : product;
+}
+
+QN_DEVICE float dequantize_q6_k(const uint8_t *block, uint32_t i)
+{
+    const uint32_t r = i / 32, j = i % 32;
+    const uint32_t low = block[QN_Q6_K_CODES + r / 4 * 64 + r % 2 * 32 + j] >> r % 4 / 2 * 4 & 15u;
+    const uint32_t high = block[QN_Q6_K_HIGH + r / 4 * 32 + j] >> r % 4 * 2 & 3u;
+    const float scale =
+        __fmul_rn(qn_f16_to_f32(load_f16(block + QN_Q6_K_SCALE)), (float)(int8_t)block[QN_Q6_K_FACTORS + i / 16]);
+    return __fmul_rn(scale, (float)((int)(low | high << 4) - QN_Q6_K_ZERO));
+}
+
+QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
+{
+    switch (stored) {
+    case QN_STORED_Q5_0: {
+        const uint8_t *block = row + col / QN_Q5_0_WEIGHTS * QN_Q5_0_BYTES;
+        return dequantize_q5(block, nullptr, block + QN_Q5_0_CODES, block + QN_Q5_0_HIGH, QN_Q5_0_ZERO, col % QN_Q5_0_WEIGHTS);
+    }
+    case QN_STORED_Q5_1: {
+        const uint8_t *block = row + col / QN_Q5_1_WEIGHTS * QN_Q5_1_BYTES;
+        return dequantize_q5(block, block + QN_Q5_1_MIN, block + QN_Q5_1_CODES, block + QN_Q5_1_HIGH, QN_Q5_1_ZERO,
+                             col % QN_Q5_1_WEIGHTS);
+    }
+    case QN_STORED_Q4_K: {
+        const uint8_t *block = row + col / QN_Q4_K_WEIGHTS * QN_Q4_K_BYTES;
+        return dequantize_k(block, block + QN_Q4_K_CODES, nullptr, col % QN_Q4_K_WEIGHTS);
+    }
+    case QN_STORED_Q5_K: {
+        const uint8_t *block = row + col / QN_Q5_K_WEIGHTS * QN_Q5_K_BYTES;
+        return dequantize_k(block, block + QN_Q5_K_CODES, block + QN_Q5_K_HIGH, col % QN_Q5_K_WEIGHTS);
+    }
+    case QN_STORED_Q6_K: return dequantize_q6_k(row + col / QN_Q6_K_WEIGHTS * QN_Q6_K_BYTES, col % QN_Q6_K_WEIGHTS);
+    default: return __uint_as_float(load_f16(row + 4 * (uint64_t)col) | load_f16(row + 4 * (uint64_t)col + 2) << 16);
+    }
+}
+
+// Rounded to fp16; infinities become 65504.
+QN_DEVICE uint32_t saturated_f16(float x)
+{
+    const uint32_t h = qn_f32_to_f16(x);
+    return (h & 0x7fffu) == 0x7c00u ? h - 1 : h;
+}
+
+// The code of a column, with as many bits as the tiles have.
+QN_DEVICE uint32_t stored_code(uint32_t stored, const uint8_t *row, uint32_t col)
+{
+    switch (stored) {
+#define CODE(ID, bits, n_scales, has_offset, code)                                                                             \
+    case QN_STORED_##ID: {                                                                                                     \
+        const uint8_t *codes = row + col / QN_##ID##_WEIGHTS * QN_##ID##_BYTES + QN_##ID##_CODES;                              \
+        const uint32_t i = col % QN_##ID##_WEIGHTS;                                                                            \
+        return code;                                                                                                           \
+    }
+        QN_TILED_TYPES(CODE)
+    case QN_STORED_F16: return load_f16(row + 2 * col);
+    case QN_STORED_BF16: { // saturated
+        const float x = qn_bf16_to_f32((uint16_t)load_f16(row + 2 * col));
+        return qn_f32_to_f16(fminf(fmaxf(x, -65504.0f), 65504.0f));
+    }
+    default: return saturated_f16(dequantize(stored, row, col));
+    }
+}
+
+// The scale of a column, or its offset: the minimum, or minus the zero point for types without one.
+QN_DEVICE uint32_t stored_scale(uint32_t stored, const uint8_t *row, uint32_t col, bool offset)
+{
+    switch (stored) {
+#define SCALE(ID, bits, n_scales, has_offset, code)                                                                            \
+    case QN_STORED_##ID: {                                                                                                     \
+        const uint8_t *block = row + col / QN_##ID##_WEIGHTS * QN_##ID##_BYTES;                                                \
+        const uint32_t d = load_f16(block + (has_offset && offset ? QN_##ID##_MIN : QN_##ID##_SCALE));                         \
+        return has_offset && offset && QN_##ID##_MIN == QN_##ID##_SCALE ? minus_zero_point(d, QN_##ID##_ZERO) : d;             \
+    }
+        QN_TILED_TYPES(SCALE)
+    default: return 0; // fp16 tiles have no scales
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(QN_WARP_SIZE) qn_matmul_pack(const __grid_constant__ qn_matmul_pack_args a)
+{
+    const uint32_t lane = threadIdx.x, g = lane / 4, t = lane % 4, k_tile = blockIdx.x, first_row = blockIdx.y * QN_TILE_ROWS;
+    const uint64_t tile = (uint64_t)k_tile * a.n_tiles + a.first_tile + blockIdx.y;
+    const uint32_t codes_per_word = a.bits == 16 ? 2 : 32 / a.bits; // codes per word
+    uint32_t *codes = (uint32_t *)(a.tiles + tile * a.bits * QN_FRAGMENT_BYTES);
+    for (uint32_t fragment = 0; fragment < a.bits; fragment++)
+        for (uint32_t k = 0; k < 4; k++) {
+            const uint32_t row = first_row + g + 8 * (k % 2), half = k / 2;
+            uint32_t word = 0;
+            for (uint32_t i = 0; i < codes_per_word && row < a.n_rows; i++) {
+                uint32_t group, column, shift;
+                if (a.bits == 16) {
+                    group = fragment / 2;
+                    column = fragment % 2 + 2 * i;
+                    shift = 16 * i;
+                } else { // field i/4 of byte i%4
+                    group = fragment * (8 / a.bits) + i / 4;
+                    column = i % 4;
+                    shift = 8 * (i % 4) + i / 4 * a.bits;
+                }
+                const uint32_t col = k_tile * QN_TILE_COLS + group * 32 + 16 * half + 4 * t + column;
+                if (col < a.n_cols)
+                    word |= stored_code(a.stored, a.rows + row * a.row_bytes, col) << shift;
+            }
+            codes[fragment * (QN_FRAGMENT_BYTES / 4) + 4 * lane + k] = word;
+        }
+    if (a.bits == 16)
+        return;
+    const uint32_t n_scales = a.n_scales * (1 + a.has_offset);
+    uint16_t *scales =
+        (uint16_t *)(a.tiles + (uint64_t)a.n_k_tiles * a.n_tiles * a.bits * QN_FRAGMENT_BYTES) + tile * n_scales * QN_TILE_ROWS;
+    for (uint32_t i = lane; i < n_scales * QN_TILE_ROWS; i += QN_WARP_SIZE) {
+        const uint32_t row = first_row + i % QN_TILE_ROWS / 2 + i % 2 * 8, scale_index = i / QN_TILE_ROWS;
+        const uint32_t col = k_tile * QN_TILE_COLS + scale_index % a.n_scales * (QN_TILE_COLS / a.n_scales);
+        const bool there = row < a.n_rows && col < a.n_cols;
+        scales[i] = (uint16_t)(there ? stored_scale(a.stored, a.rows + row * a.row_bytes, col, scale_index >= a.n_scales) : 0);
+    }
+}

@@ -1,0 +1,56 @@
+/* RMS norm on the GPU, of rows whose consumer reads f32. The norm in front of a matmul is fused into the quantisation of its
+ * activations (cuda/kernels/matmul/matmul.h). Shared by C and CUDA. */
+#ifndef QN_CUDA_KERNELS_NORM_NORM_H
+#define QN_CUDA_KERNELS_NORM_NORM_H
+
+#include "cuda/kernels/launch.h"
+
+enum { QN_NORM_GPU_THREADS = 256 };
+
+/* qn_norm_rows - y = x * weight / sqrt(mean(x^2) + eps) for each row. One block per row. Grid: n_rows. */
+typedef struct qn_norm_rows_args {
+    QN_GPU_PTR(const float) x;      /* [n_rows][n] */
+    QN_GPU_PTR(const float) weight; /* [n] */
+    QN_GPU_PTR(float) y;            /* [n_rows][n]; may be x */
+    uint32_t n;
+    float eps;
+} qn_norm_rows_args;
+
+/* qn_norm_views - norms of rows of views, for quern/cuda.h. By warps, rows of up to QN_NORM_WARP_MAX elements: grid
+ * ceil(n_rows / 8); or by blocks: grid n_rows. */
+enum { QN_NORM_WARP_MAX = 1024 };
+
+typedef enum qn_norm_op {
+    QN_NORM_RMS,   /* x * weight / sqrt(mean(x^2) + eps) */
+    QN_NORM_GATED, /* the same times silu(gate) */
+    QN_NORM_L2     /* x / sqrt(sum(x^2) + eps) */
+} qn_norm_op;
+
+typedef struct qn_norm_views_args {
+    QN_GPU_PTR(const void) x;       /* [n_rows][n], x_stride elements apart */
+    QN_GPU_PTR(const void) gate;    /* [n_rows][n], gate_stride; QN_NORM_GATED only */
+    QN_GPU_PTR(const float) weight; /* [n], at a multiple of 16 bytes; not for QN_NORM_L2 */
+    QN_GPU_PTR(void) y;             /* [n_rows][n], y_stride; may be x or gate */
+    uint32_t x_stride, gate_stride, y_stride;
+    uint32_t n_rows, n;
+    uint32_t op;         /* qn_norm_op */
+    uint32_t dtype;      /* qn_dtype of x, gate and y: f32, f16 or bf16 */
+    uint32_t is_aligned; /* all rows of x, gate and y begin at multiples of 16 bytes */
+    float eps;
+} qn_norm_views_args;
+
+#ifndef __CUDACC__
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* qn_norm_gpu_rows - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID unless n and n_rows are 1 to
+ * INT32_MAX. */
+qn_status qn_norm_gpu_rows(size_t n, size_t n_rows, qn_launch *out);
+
+/* qn_norm_gpu_views - the same for qn_norm_views. */
+qn_status qn_norm_gpu_views(size_t n, size_t n_rows, qn_launch *out);
+
+#endif
+#endif

@@ -1,0 +1,38 @@
+/* Compiling a kernel source at run time with nvcc or NVRTC, from the sources embedded in the binary, with the build's
+ * options. */
+#ifndef QN_CUDA_RUNTIME_COMPILE_H
+#define QN_CUDA_RUNTIME_COMPILE_H
+
+#include "base/status.h"
+#include "cuda/runtime/code.h"
+#include "cuda/runtime/cubin_file.h"
+
+enum { QN_GPU_MAX_DEFINES = 24 };
+
+/* A compilation: files[0] is the source, the others are the files that it includes. */
+typedef struct qn_gpu_unit {
+    const qn_gpu_file *const *files;
+    size_t n_files;
+    const char *defines, *arch;
+} qn_gpu_unit;
+
+/* qn_nvcc_find - path of the installed nvcc: $QN_NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin, $PATH, /usr/local/cuda/bin, the
+ * first that has one; the caller free()s it. *path is NULL, and the status QN_OK, if there is none. QN_ERR_INVALID if
+ * $QN_NVCC is not an executable file. */
+qn_status qn_nvcc_find(char **path);
+
+/* qn_nvcc_compile - run this nvcc, without a shell, in a temporary directory, for at most `seconds`. The caller free()s
+ * *cubin. QN_ERR_UNSUPPORTED, with the compiler's first error line, if it fails; also if it exceeds the time limit. */
+qn_status qn_nvcc_compile(const char *nvcc, unsigned seconds, const qn_gpu_unit *unit, void **cubin, size_t *bytes,
+                          char compiler[QN_COMPILER_MAX]);
+
+/* qn_nvrtc_compile - compile in this process with this NVRTC library (NULL: the usual names). The caller free()s *cubin.
+ * QN_ERR_UNSUPPORTED if the library is missing or compilation fails. */
+qn_status qn_nvrtc_compile(const char *library, const qn_gpu_unit *unit, void **cubin, size_t *bytes,
+                           char compiler[QN_COMPILER_MAX]);
+
+/* qn_gpu_options - split definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s *copy
+ * when it no longer needs them. QN_ERR_INVALID for more than `max`. */
+qn_status qn_gpu_options(const char *defines, char **copy, const char **out, size_t max, size_t *n);
+
+#endif

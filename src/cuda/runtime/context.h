@@ -1,0 +1,99 @@
+/* The private state of a qn_cuda, shared by the files that implement cuda.h and pipeline.h. */
+#ifndef QN_CUDA_RUNTIME_CONTEXT_H
+#define QN_CUDA_RUNTIME_CONTEXT_H
+
+#include "cuda/runtime/runtime.h"
+#include "cuda/runtime/driver.h"
+#include "cuda/runtime/pipeline.h"
+#include "cuda/runtime/provoke.h"
+
+#include <pthread.h>
+
+/* One module. Its own lock is held while its code is found, compiled and loaded, so that pipelines load concurrently. */
+typedef struct qn_pipeline {
+    pthread_mutex_t lock;
+    char *source, *defines;
+    bool tried;
+    qn_status status; /* of the first attempt to load, with its text in `failure` */
+    char failure[QN_ERROR_TEXT_MAX];
+    qn_cu_module module;
+    qn_origin origin;
+    char compiler[QN_COMPILER_MAX];
+    double seconds;
+    size_t bytes;
+} qn_pipeline;
+
+/* One function of a module. The pipeline's lock protects all but hash, variant, name and pipeline, which are constant. */
+typedef struct qn_kernel {
+    uint64_t hash; /* of variant and name: the lookup key */
+    qn_gpu_variant variant;
+    char *name;
+    qn_pipeline *pipeline;
+    qn_cu_function function;     /* NULL until it is loaded */
+    size_t args_bytes;           /* size of the argument struct; 0 if the driver does not report it */
+    uint32_t max_dynamic_shared; /* current limit of dynamic shared memory */
+} qn_kernel;
+
+/* Double-buffered staging of a copy: one buffer is filled while the copy of the other is in flight. */
+enum { QN_MAX_UPLOADS = 4, QN_STAGING_BUFFERS = 2, QN_STAGING_BYTES = 16 << 20 };
+
+typedef struct qn_staging {
+    bool busy;
+    qn_cu_stream stream;
+    void *buffers[QN_STAGING_BUFFERS];
+    qn_cu_event copied[QN_STAGING_BUFFERS];
+} qn_staging;
+
+struct qn_cuda {
+    const qn_cuda_driver *driver;
+    qn_cu_device device;
+    qn_cu_context context;
+    bool retained; /* the context is the primary one and was retained by qn_cuda_open */
+    qn_cuda_info info;
+    char arch[16];
+    void (*on_log)(void *user, const char *line);
+    void *user;
+    qn_cuda_provoke provoke;
+
+    /* sources of kernel code; an empty string disables one */
+    const qn_gpu_code *code;
+    char *cache_folder; /* NULL: no cache */
+    char *no_cache;     /* why, or NULL */
+    char *nvcc, *nvrtc; /* NULL: the defaults */
+    unsigned nvcc_seconds;
+
+    pthread_mutex_t lock; /* protects both arrays, and calls of on_log */
+    qn_pipeline **pipelines;
+    size_t n_pipelines, cap_pipelines;
+    qn_kernel **kernels;
+    size_t n_kernels, cap_kernels;
+
+    pthread_mutex_t staging_lock; /* protects staging_pool[].busy */
+    pthread_cond_t staging_available;
+    qn_staging staging_pool[QN_MAX_UPLOADS];
+};
+
+/* qn_cuda_make_current - make the device's context current in this thread. */
+qn_status qn_cuda_make_current(qn_cuda *device);
+
+/* qn_cuda_launch_now - qn_cuda_launch without a delay before it. */
+qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);
+
+/* qn_cuda_log - send a line to qn_cuda_params.on_log. */
+void qn_cuda_log(qn_cuda *device, const char *format, ...) QN_PRINTF(2, 3);
+
+/* qn_pipeline_get - the device's entry for a source and definitions, created on the first call, not loaded. */
+qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defines, qn_pipeline **pipeline);
+
+/* qn_pipeline_load - find or compile the code and load it as a module. Only the first call tries; later calls return the same
+ * status. The caller holds the pipeline's lock. */
+qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *pipeline);
+
+/* qn_pipelines_load - load n pipelines, several concurrently. All are tried; returns the first failure. */
+qn_status qn_pipelines_load(qn_cuda *device, qn_pipeline *const *pipelines, size_t n);
+
+/* qn_pipelines_unload - unload all modules, in the current context. qn_pipelines_free - free the entries. */
+void qn_pipelines_unload(qn_cuda *device);
+void qn_pipelines_free(qn_cuda *device);
+
+#endif

@@ -1,0 +1,64 @@
+/* Where kernel code comes from. For a source, a set of definitions and the device's architecture, quern tries in this order:
+ *
+ *   built in   a cubin that nvcc compiled when quern was built
+ *   cache      a cubin compiled on this machine before: $XDG_CACHE_HOME/quern, else ~/.cache/quern
+ *   nvcc       the installed compiler, run now; the result is cached
+ *   NVRTC      the compiler library, in this process; the result is cached
+ *
+ * If one is missing, damaged or rejected by the driver, the next is tried. An invalid cache file is replaced, with a line
+ * in the device's log; if the cache cannot be written, the kernel is used without being cached. Files and directories that
+ * other users own or may write to are not used. Threads and processes may do this concurrently. */
+#ifndef QN_CUDA_RUNTIME_PIPELINE_H
+#define QN_CUDA_RUNTIME_PIPELINE_H
+
+#include "cuda/runtime/code.h"
+#include "cuda/runtime/cubin_file.h"
+#include "cuda/runtime/runtime.h"
+
+/* Sources of kernel code for a device. Zero fields select the defaults; strings are copied. */
+typedef struct qn_cuda_tools {
+    const char *cache_folder; /* cache directory; NULL: the user's (qn_cubin_folder); "": none */
+    const char *nvcc;         /* path; NULL: that of qn_nvcc_find; "": none */
+    const char *nvrtc;        /* library; NULL: the usual names; "": none */
+    unsigned nvcc_seconds;    /* time limit of nvcc; 0: ten minutes */
+    const qn_gpu_code *code;  /* not copied, outlives the device; NULL: qn_gpu_code_built_in() */
+} qn_cuda_tools;
+
+typedef enum qn_origin {
+    QN_ORIGIN_NONE, /* not loaded yet, or unavailable */
+    QN_ORIGIN_BUILT_IN,
+    QN_ORIGIN_CACHE,
+    QN_ORIGIN_NVCC,
+    QN_ORIGIN_NVRTC
+} qn_origin;
+
+/* qn_origin_name - "built in", "cache", "nvcc", "NVRTC", "-". */
+const char *qn_origin_name(qn_origin origin);
+
+typedef struct qn_pipeline_info {
+    const char *source, *defines;
+    qn_origin origin;
+    char compiler[QN_COMPILER_MAX]; /* name and version, "nvcc 13.0.88" */
+    double seconds;                 /* to find or compile and load it */
+    size_t bytes;                   /* of the cubin */
+    const char *failure;            /* error text if it is unavailable, else NULL */
+} qn_pipeline_info;
+
+/* qn_cuda_load_pipelines - load every pipeline of the code's list, several concurrently. All are tried; returns the first
+ * failure. */
+qn_status qn_cuda_load_pipelines(qn_cuda *device);
+
+/* qn_cuda_pipeline - the i-th pipeline that the device has an entry for; false past the last. Strings live as long as the
+ * device. */
+bool qn_cuda_pipeline(qn_cuda *device, size_t i, qn_pipeline_info *info);
+
+/* qn_cuda_arch - the architecture that code for this device is compiled for: "sm_90a". */
+const char *qn_cuda_arch(const qn_cuda *device);
+
+/* qn_cuda_cache_folder - the cache directory, or NULL if compiled kernels are not cached. */
+const char *qn_cuda_cache_folder(const qn_cuda *device);
+
+/* qn_cuda_no_cache - why they are not: no user's directory, or one that others may write to. */
+const char *qn_cuda_no_cache(const qn_cuda *device);
+
+#endif
