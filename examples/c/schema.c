@@ -37,11 +37,11 @@ int main(int argc, char **argv)
     if (!status)
         status = qn_session_create(model, NULL, &session);
     if (!status) {
-        qn_request_params request = QN_REQUEST_PARAMS_INIT;
-        request.text = argv[2];
-        request.grammar = grammar;
-        request.on_text = print_text;
-        status = qn_generate(session, &request, NULL);
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
+        params.text = argv[2];
+        params.grammar = grammar;
+        params.on_text = print_text;
+        status = qn_generate(session, &params, NULL);
     }
     if (status)
         fprintf(stderr, "schema: %s\n", qn_error_text());

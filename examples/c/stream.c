@@ -19,17 +19,17 @@ static bool print_text(void *user, const char *text, size_t length)
 static qn_status answer(qn_model *model, const char *message)
 {
     const qn_chat_message messages[] = { { "user", message } };
-    qn_request_params request = QN_REQUEST_PARAMS_INIT;
-    request.messages = messages;
-    request.n_messages = 1;
-    request.max_tokens = 200;
-    request.on_text = print_text;
-    request.user = stdout;
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    params.messages = messages;
+    params.n_messages = 1;
+    params.max_tokens = 200;
+    params.on_text = print_text;
+    params.user = stdout;
 
     qn_session *session = NULL;
     qn_status status = qn_session_create(model, NULL, &session);
     if (!status)
-        status = qn_generate(session, &request, NULL);
+        status = qn_generate(session, &params, NULL);
     qn_session_free(session);
     return status;
 }

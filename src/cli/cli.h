@@ -115,8 +115,8 @@ int qn_check_device(const qn_args *args, const char **name, bool *is_cpu);
 /* In chat: after the messages of the last prompt, for the next prompt and /regen; and of the one before, for /edit. */
 enum { QN_SESSION_CHECKPOINTS = 2 };
 
-/* qn_choose_context - the context of a scheduler's requests: that of args or the one used in training, at most what the memory
- * holds (quern.h, qn_session_params.n_ctx). Prints a note if that is less than was asked for, or more than in training. */
+/* qn_choose_context - the context of a scheduler's requests: -c or the training context, at most what the memory holds
+ * (quern.h, qn_session_params.n_ctx). Prints a note if that is less than wanted, or more than in training. */
 uint32_t qn_choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity);
 
 /* qn_open_session - open a session with the context of args (`context` if none was given), the cache format and batch;

@@ -255,9 +255,8 @@ static char *plain_line(qn_line *line, size_t *length)
         const size_t from = text.length, mark_bytes = line->has_begun ? 0 : qn_utf8_mark(piece, (size_t)got);
         line->has_begun = true;
         ok = append(&text, piece + mark_bytes, (size_t)got - mark_bytes);
-        for (char *mark;
-             ok && line->terminal &&
-             (mark = find_mark(text.bytes + from, text.length - from, pasting ? PASTE_END : PASTE_BEGIN));) {
+        for (char *mark; ok && line->terminal &&
+                         (mark = find_mark(text.bytes + from, text.length - from, pasting ? PASTE_END : PASTE_BEGIN));) {
             const size_t after = text.length - (size_t)(mark - text.bytes) - MARK_BYTES;
             memmove(mark, mark + MARK_BYTES, after + 1);
             text.length -= MARK_BYTES;

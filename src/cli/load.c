@@ -40,7 +40,7 @@ int qn_check_device(const qn_args *args, const char **name, bool *is_cpu)
     qn_device_name device;
     const int status = select_device(args, &device);
     *name = device.text;
-    *is_cpu = qn_device_is_cpu(&device);
+    *is_cpu = device.kind == QN_DEVICE_CPU || (device.kind == QN_DEVICE_AUTO && qn_device_count(QN_DEVICE_CUDA, &count));
     return status;
 }
 
@@ -65,11 +65,10 @@ static int print_capacity(const qn_args *args, qn_model *model)
     char limit[32], position[32], sequence[32];
     if (qn_model_get_capacity(model, args->kv, 1, &one) || qn_model_get_capacity(model, args->kv, 8, &eight))
         return qn_cli_fail();
-    qn_cli_error(
-        "memory for contexts %s: %s a position, %s a sequence; fits 1 sequence of %llu tokens, or 8 of %llu each",
-        qn_print_size(limit, one.memory_limit), qn_print_size(position, one.bytes_per_position),
-        qn_print_size(sequence, one.bytes_per_sequence), (unsigned long long)one.tokens_per_sequence,
-        (unsigned long long)eight.tokens_per_sequence);
+    qn_cli_error("memory for contexts %s: %s a position, %s a sequence; fits 1 sequence of %llu tokens, or 8 of %llu each",
+                 qn_print_size(limit, one.memory_limit), qn_print_size(position, one.bytes_per_position),
+                 qn_print_size(sequence, one.bytes_per_sequence), (unsigned long long)one.tokens_per_sequence,
+                 (unsigned long long)eight.tokens_per_sequence);
     return QN_EXIT_DONE;
 }
 
@@ -201,8 +200,8 @@ int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_s
         .n_checkpoints = QN_SESSION_CHECKPOINTS,
         .on_log = args->quiet ? NULL : qn_cli_log_note,
     };
-    const qn_status status = args->load ? qn_session_restore(model, args->load, &params, session)
-                                        : qn_session_create(model, &params, session);
+    const qn_status status =
+        args->load ? qn_session_restore(model, args->load, &params, session) : qn_session_create(model, &params, session);
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
@@ -330,7 +329,7 @@ int qn_check_stops(const qn_args *args)
 
 void qn_sampling_args_defaults(qn_args *args)
 {
-    uint32_t random_seed; /* 32 bits: so that it can be typed again */
+    uint32_t random_seed; /* 32 bits, so that it can be typed again */
     args->sampling = (qn_sampling)QN_SAMPLING_INIT;
     if (getrandom(&random_seed, sizeof random_seed, 0) == (ssize_t)sizeof random_seed)
         args->sampling.seed = random_seed;

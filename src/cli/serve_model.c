@@ -31,9 +31,8 @@ static qn_status read_sampling(const char *path, qn_sampling *sampling)
     sampling->repeat_last_n = last_n < INT32_MAX ? (int)last_n : INT32_MAX;
     if (!is_read)
         return QN_ERR_FORMAT;
-    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 &&
-                          sampling->min_p >= 0 && sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F &&
-                          sampling->repeat_penalty <= 1e3F;
+    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 && sampling->min_p >= 0 &&
+                          sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F && sampling->repeat_penalty <= 1e3F;
     return is_valid ? QN_OK : QN_ERR_INVALID;
 }
 

@@ -571,7 +571,7 @@ def _take_limit(options: Options, name: str) -> int:
 
 
 def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | None) -> int:
-    """Fills what requests of sessions and of schedulers have in common. Returns the seed."""
+    """Fills the fields that requests of sessions and schedulers share. Returns the seed."""
     seed = fill_sampling(params.sampling, model, options)
     params.max_tokens = _take_limit(options, "max_tokens")
     params.ignore_end = options.take_flag("ignore_eos", False)
@@ -614,7 +614,7 @@ def _take_bias(options: Options) -> Any:
 
 
 def fill_request(params: Any, options: Options) -> None:
-    """Fills the members of qn_request_params that only schedulers read."""
+    """Fills the fields that only requests of schedulers have."""
     bias = _take_bias(options)
     params.bias, params.n_bias = options.keep(bias), len(bias)
     logprobs, timeout = options.take("logprobs"), options.take("timeout")

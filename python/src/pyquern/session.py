@@ -115,7 +115,7 @@ class Session:
 
     model      a Model
     kv         format of the KV cache: "f16", "aura8" to "aura2"; by default the model's
-    n_ctx      limit of tokens; by default the model's; 0: its training context, or what memory holds if that is less
+    n_ctx      limit of tokens; by default the model's; 0: the training context, or what memory holds
     n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
 
     A session is continued: `generate` appends to it, `chat` evaluates only the part of a conversation that it lacks.

@@ -568,9 +568,8 @@ static void unknown_settings_are_refused(void **unused)
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = {
-        .base = { .plan = &x.cuda.plan, .team = x.cuda.team }
-    }; /* rejected before the driver is loaded */
+    const qn_cuda_executor_params params = { .base = { .plan = &x.cuda.plan,
+                                                       .team = x.cuda.team } }; /* rejected before the driver is loaded */
     static const char *const unknown[] = { "fast", "chains", "Persistent" };
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         label("%s", unknown[i]);

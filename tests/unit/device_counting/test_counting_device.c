@@ -11,7 +11,7 @@ static char file_path[4096];
 
 static qn_model *open_model(const char *name)
 {
-    const qn_model_params params = { .device = "counting", .n_threads = 2 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "counting", .n_threads = 2 };
     qn_model *model;
     counting_calls_of = (counting_calls){ 0 };
     snprintf(file_path, sizeof file_path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
@@ -29,7 +29,7 @@ static void check_logits(const char *name)
     qn_model *model = open_model(name);
     const size_t n_vocab = qn_model_get_info(model)->n_vocab, n = read_golden_ids(name, ids, MAX_IDS);
     float *expected = read_golden_logits(name, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
-    const qn_session_params params = { .n_ctx = MAX_IDS, .n_batch = BATCH };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = MAX_IDS, .n_batch = BATCH };
     qn_session *session;
     assert_non_null(found);
     assert_int_equal(n_rows, n);

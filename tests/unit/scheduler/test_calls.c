@@ -133,8 +133,7 @@ static bool loads_its_own(void)
     params.max_tokens = 4;
     if (qn_model_load(QN_SOURCE_DIR "/tests/golden/parrot.gguf",
                       &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 3 }, &own) ||
-        qn_session_create(own, NULL, &alone) ||
-        generate_text(alone, "a", &params, NULL))
+        qn_session_create(own, NULL, &alone) || generate_text(alone, "a", &params, NULL))
         return false;
     qn_session_free(alone);
     qn_model_free(own);
