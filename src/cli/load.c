@@ -40,7 +40,7 @@ int qn_check_device(const qn_args *args, const char **name, bool *is_cpu)
     qn_device_name device;
     const int status = select_device(args, &device);
     *name = device.text;
-    *is_cpu = device.kind == QN_DEVICE_CPU || (device.kind == QN_DEVICE_AUTO && qn_device_count(QN_DEVICE_CUDA, &count));
+    *is_cpu = qn_device_is_cpu(&device);
     return status;
 }
 
