@@ -1,7 +1,7 @@
 /* A GPU kernel on a stream of the caller: the RMS norm of two rows. It neither allocates nor synchronises.
  *
- *     cc rms_norm.c -o rms_norm $(pkg-config --cflags --libs quern) -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
- *     ./rms_norm
+ *     cc rms_norm.c -o rms_norm $(pkg-config --cflags --libs quern) -I/usr/local/cuda/include -L/usr/local/cuda/lib64
+ *     -lcudart ./rms_norm
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <cuda_runtime.h>
@@ -31,7 +31,8 @@ int main(void)
     if (failed(cudaStreamCreate(&stream)) || failed(cudaMalloc((void **)&memory, sizeof x + sizeof weight + sizeof y)))
         return 1;
     qn_cuda_kernels *kernels = NULL;
-    const qn_cuda_view vx = { memory, QN_DTYPE_F32, ROWS * WIDTH, 0 }, vw = { memory + ROWS * WIDTH, QN_DTYPE_F32, WIDTH, 0 };
+    const qn_cuda_view vx = { memory, QN_DTYPE_F32, ROWS * WIDTH, 0 },
+                       vw = { memory + ROWS * WIDTH, QN_DTYPE_F32, WIDTH, 0 };
     const qn_cuda_view vy = { memory + ROWS * WIDTH + WIDTH, QN_DTYPE_F32, ROWS * WIDTH, 0 };
     if (failed(cudaMemcpyAsync(vx.data, x, sizeof x, cudaMemcpyHostToDevice, stream)) ||
         failed(cudaMemcpyAsync(vw.data, weight, sizeof weight, cudaMemcpyHostToDevice, stream)))
@@ -40,7 +41,8 @@ int main(void)
         fprintf(stderr, "rms_norm: %s\n", qn_error_text());
         return 1;
     }
-    if (failed(cudaMemcpyAsync(y, vy.data, sizeof y, cudaMemcpyDeviceToHost, stream)) || failed(cudaStreamSynchronize(stream)))
+    if (failed(cudaMemcpyAsync(y, vy.data, sizeof y, cudaMemcpyDeviceToHost, stream)) ||
+        failed(cudaStreamSynchronize(stream)))
         return 1;
     double sum = 0;
     for (size_t i = 0; i < WIDTH; i++)

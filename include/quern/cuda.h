@@ -1,26 +1,26 @@
 /* quern: the GPU kernels, one function per operation, over views of device memory, on a stream of the caller.
  *
- * A function checks its arguments and queues kernels in the stream. It does not allocate, does not synchronise and reads no
- * device memory, so calls can be captured in CUDA graphs; what a function needs beside its arguments is a workspace whose size
- * another function gives. Results are the same from run to run. quern/kernels.h has the same operations on the CPU and is the
- * reference; the shapes there hold here.
+ * A function checks its arguments and queues kernels in the stream. It does not allocate, does not synchronise and
+ * reads no device memory, so calls can be captured in CUDA graphs; what a function needs beside its arguments is a
+ * workspace whose size another function gives. Results are the same from run to run. quern/kernels.h has the same
+ * operations on the CPU and is the reference; the shapes there hold here.
  *
- * Context: a function uses the CUDA context that is current to the calling thread, as the runtime API and other libraries do,
- * and leaves it current. It must be a context of the handle's device.
+ * Context: a function uses the CUDA context that is current to the calling thread, as the runtime API and other
+ * libraries do, and leaves it current. It must be a context of the handle's device.
  *
- * Views: a pointer to device memory, a data type, the number of elements that may be accessed, and the distance of rows. A row
- * is what one token has: all heads of it, without gaps. Arrays that are not of tokens ignore the distance. Addresses are
- * multiples of 16 bytes, and distances of 16-bit types of 8 elements. For arrays with one element for each head or sequence
- * (g, beta, gc, gate_factor, gate_bias, sinks, cu_seqlens, state_indices) multiples of an element are enough. An output that
- * may be an input has its address, type and distance.
+ * Views: a pointer to device memory, a data type, the number of elements that may be accessed, and the distance of
+ * rows. A row is what one token has: all heads of it, without gaps. Arrays that are not of tokens ignore the distance.
+ * Addresses are multiples of 16 bytes, and distances of 16-bit types of 8 elements. For arrays with one element for
+ * each head or sequence (g, beta, gc, gate_factor, gate_bias, sinks, cu_seqlens, state_indices) multiples of an element
+ * are enough. An output that may be an input has its address, type and distance.
  *
- * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do not have
- * and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is queued. Errors of
- * the driver are QN_ERR_DEVICE, and QN_ERR_MEMORY where it has no memory. What only the device can see is not checked: values of
- * arrays, among them those of cu_seqlens and indices.
+ * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do
+ * not have and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is
+ * queued. Errors of the driver are QN_ERR_DEVICE, and QN_ERR_MEMORY where it has no memory. What only the device can
+ * see is not checked: values of arrays, among them those of cu_seqlens and indices.
  *
- * Threads: any number of threads may call, with the same handle and the same or different streams. The order of calls in a
- * stream is the order of execution.
+ * Threads: any number of threads may call, with the same handle and the same or different streams. The order of calls
+ * in a stream is the order of execution.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_CUDA_H
@@ -35,8 +35,8 @@ extern "C" {
 /* The kernels of a device: what has been loaded in each context, and where code comes from (docs/gpu.md). */
 typedef struct qn_cuda_kernels qn_cuda_kernels;
 
-/* A CUstream or cudaStream_t; NULL is the legacy default stream. Kernels wait for the kernel before them in the stream with
- * programmatic dependent launch: a kernel of the caller's that is launched with it must do so too. */
+/* A CUstream or cudaStream_t; NULL is the legacy default stream. Kernels wait for the kernel before them in the stream
+ * with programmatic dependent launch: a kernel of the caller's that is launched with it must do so too. */
 typedef void *qn_stream;
 
 /* qn_cuda_kernels_open - the kernels of a device.
@@ -44,12 +44,12 @@ typedef void *qn_stream;
  *   kernels   the handle, NULL on failure; free it with qn_cuda_kernels_close
  *   ordinal   index among the visible devices, from 0
  *
- * Loads libcuda, creates no context and allocates no device memory. QN_ERR_UNSUPPORTED without a driver or a device, and below
- * compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. */
+ * Loads libcuda, creates no context and allocates no device memory. QN_ERR_UNSUPPORTED without a driver or a device,
+ * and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. */
 QN_API qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal);
 
-/* qn_cuda_kernels_close - free the handle and unload its code from all contexts that still exist. With drivers before CUDA 12,
- * which do not tell contexts apart, all must exist. NULL is allowed. */
+/* qn_cuda_kernels_close - free the handle and unload its code from all contexts that still exist. With drivers before
+ * CUDA 12, which do not tell contexts apart, all must exist. NULL is allowed. */
 QN_API void qn_cuda_kernels_close(qn_cuda_kernels *kernels);
 
 /* A view of device memory. */
@@ -62,16 +62,16 @@ typedef struct qn_cuda_view {
 
 /* ---- Capture ----
  *
- * The first call of a function with a shape loads its code, and may compile it. This is not possible while any stream of the
- * context is captured; where it is the stream of the call, the call fails with QN_ERR_INVALID. Either a call with the same
- * shape and types precedes the capture, or the functions of a family that end in _prepare do, which load what such a call
- * needs and queue nothing. */
+ * The first call of a function with a shape loads its code, and may compile it. This is not possible while any stream
+ * of the context is captured; where it is the stream of the call, the call fails with QN_ERR_INVALID. Either a call
+ * with the same shape and types precedes the capture, or the functions of a family that end in _prepare do, which load
+ * what such a call needs and queue nothing. */
 
 /* ---- Gated DeltaNet ---- */
 
-/* Sizes and options, as in qn_gdn_shape. States are a pool of S states, S >= N without state_indices. cu_seqlens is in device
- * memory, [n_sequences + 1] of type QN_DTYPE_U32, QN_DTYPE_I32 or QN_DTYPE_I64, begins with 0, does not decrease and does not
- * exceed `tokens`. At most 65535 sequences, 16383 value heads and 2^30 tokens in all. */
+/* Sizes and options, as in qn_gdn_shape. States are a pool of S states, S >= N without state_indices. cu_seqlens is in
+ * device memory, [n_sequences + 1] of type QN_DTYPE_U32, QN_DTYPE_I32 or QN_DTYPE_I64, begins with 0, does not decrease
+ * and does not exceed `tokens`. At most 65535 sequences, 16383 value heads and 2^30 tokens in all. */
 typedef struct qn_cuda_gdn_shape {
     size_t batch, tokens;
     size_t k_heads, v_heads;
@@ -82,12 +82,12 @@ typedef struct qn_cuda_gdn_shape {
     size_t n_sequences; /* 0: no cu_seqlens */
     qn_cuda_view cu_seqlens;
     size_t max_tokens; /* a bound of the tokens of a sequence, for speed alone; 0: unknown */
-    /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: it is skipped, and nothing of it is read or written. No
-     * state twice. An all-zero view: sequence i has state i. */
+    /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: it is skipped, and nothing of it is read or written.
+     * No state twice. An all-zero view: sequence i has state i. */
     qn_cuda_view state_indices;
     bool transposed_states; /* states are [S, v_heads, head_k, head_v] */
-    /* [v_heads] f32. If gate_factor is given, the log decay is gate_factor * softplus(g + gate_bias), with all-zero views of
-     * both it is g. Qwen3.5's layers have gate_factor = -e^A_log and gate_bias = dt_bias. */
+    /* [v_heads] f32. If gate_factor is given, the log decay is gate_factor * softplus(g + gate_bias), with all-zero
+     * views of both it is g. Qwen3.5's layers have gate_factor = -e^A_log and gate_bias = dt_bias. */
     qn_cuda_view gate_factor, gate_bias;
     bool sigmoid_beta; /* beta is the sigmoid of what is given */
 } qn_cuda_gdn_shape;
@@ -95,8 +95,8 @@ typedef struct qn_cuda_gdn_shape {
 /* qn_cuda_gdn_chunk_workspace - bytes of the workspace of qn_cuda_gdn_chunk; 0 is possible.
  *
  *   dtype   of q */
-QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype,
-                                             size_t *bytes);
+QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape,
+                                             qn_dtype dtype, size_t *bytes);
 
 /* qn_cuda_gdn_chunk - qn_gdn_chunk on the GPU, for prefill.
  *
@@ -105,19 +105,20 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *   g           [T, v_heads] f32, f16 or bf16: log decays; values outside of -256 to 0 are clamped, NaN stays NaN
  *   beta        [T, v_heads] f32, f16 or bf16
  *   initial     [S, v_heads, head_v, head_k] f32 or bf16: the state before the first token; an all-zero view: zeros
- *   final       [S, v_heads, head_v, head_k] of the type of initial: the state after the last token; an all-zero view: not
- *               written; may be initial
+ *   final       [S, v_heads, head_v, head_k] of the type of initial: the state after the last token; an all-zero view:
+ *               not written; may be initial
  *   o           [T, v_heads, head_v] D; tokens outside of all sequences are not written
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
- * D is bf16 or f16 on tensor cores: the error against the recurrence in float64 is at most 1e-2 in bf16, and 3e-3 to 5e-3 for
- * random inputs; at most 2e-3 in f16, whose values must stay below 65504. Keys and values are padded to multiples of 64
- * elements, so that these are the fastest sizes. Keys beyond 128 need 130 KiB of shared memory for a block: not on GPUs that
- * have 99 KiB, where they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by token, which is exact to 1e-6
- * and many times slower; its workspace is empty. */
-QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
-                                   qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
-                                   qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream);
+ * D is bf16 or f16 on tensor cores: the error against the recurrence in float64 is at most 1e-2 in bf16, and 3e-3 to
+ * 5e-3 for random inputs; at most 2e-3 in f16, whose values must stay below 65504. Keys and values are padded to
+ * multiples of 64 elements, so that these are the fastest sizes. Keys beyond 128 need 130 KiB of shared memory for a
+ * block: not on GPUs that have 99 KiB, where they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by
+ * token, which is exact to 1e-6 and many times slower; its workspace is empty. */
+QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q,
+                                   qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta,
+                                   qn_cuda_view initial, qn_cuda_view final, qn_cuda_view o, void *workspace,
+                                   size_t bytes, qn_stream stream);
 
 /* qn_cuda_gdn_step - qn_gdn_step on the GPU: the recurrence token by token, for decode.
  *
@@ -125,30 +126,31 @@ QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_s
  *   state                 [S, v_heads, head_v, head_k] f32 or bf16, read and written
  *
  * D and head sizes as for qn_cuda_gdn_chunk. Arithmetic is float32; only o is rounded to D. */
-QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
-                                  qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view state, qn_cuda_view o,
-                                  qn_stream stream);
+QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q,
+                                  qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view state,
+                                  qn_cuda_view o, qn_stream stream);
 
-/* qn_cuda_gdn_prepare - load the code of qn_cuda_gdn_chunk and qn_cuda_gdn_step for a shape and type in the current context.
+/* qn_cuda_gdn_prepare - load the code of qn_cuda_gdn_chunk and qn_cuda_gdn_step for a shape and type in the current
+ * context.
  */
 QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
 
 /* ---- Gated DeltaNet, stage by stage ----
  *
- * The stages of quern/kernels.h with its shapes, layouts and formulas, for D of f16 or bf16 (QN_ERR_UNSUPPORTED for f32, whose
- * recurrence qn_cuda_gdn_chunk computes without stages). Sums are float32. qn_cuda_gdn_chunk takes a third of the time of all
- * stages together, since what is between them does not go through memory.
+ * The stages of quern/kernels.h with its shapes, layouts and formulas, for D of f16 or bf16 (QN_ERR_UNSUPPORTED for
+ * f32, whose recurrence qn_cuda_gdn_chunk computes without stages). Sums are float32. qn_cuda_gdn_chunk takes a third
+ * of the time of all stages together, since what is between them does not go through memory.
  *
  * Of the shape, scale is read by qn_cuda_gdn_chunk_output, transposed_states by qn_cuda_gdn_state_pass, gate_factor and
- * gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows of tokens may
- * have distances; those of [T, v_heads, 64] arrays are multiples of 4. */
+ * gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows of
+ * tokens may have distances; those of [T, v_heads, 64] arrays are multiples of 4. */
 
 /* qn_cuda_gdn_cumsum - cumulative sum of the log decays within each chunk.
  *
  *   g    [T, v_heads] f32, f16 or bf16, as for qn_cuda_gdn_chunk
  *   gc   [T, v_heads] f32, accumulated in double; may be g of f32 */
-QN_API qn_status qn_cuda_gdn_cumsum(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view g, qn_cuda_view gc,
-                                    qn_stream stream);
+QN_API qn_status qn_cuda_gdn_cumsum(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view g,
+                                    qn_cuda_view gc, qn_stream stream);
 
 /* qn_cuda_gdn_kkt - a[i, j] = beta_i (k_i . k_j) e^(gc_i - gc_j) for j < i of a chunk, else 0.
  *
@@ -156,8 +158,8 @@ QN_API qn_status qn_cuda_gdn_cumsum(qn_cuda_kernels *kernels, const qn_cuda_gdn_
  *   beta   [T, v_heads] f32, f16 or bf16
  *   gc     [T, v_heads] f32
  *   a      [T, v_heads, 64] f32 */
-QN_API qn_status qn_cuda_gdn_kkt(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k, qn_cuda_view beta,
-                                 qn_cuda_view gc, qn_cuda_view a, qn_stream stream);
+QN_API qn_status qn_cuda_gdn_kkt(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k,
+                                 qn_cuda_view beta, qn_cuda_view gc, qn_cuda_view a, qn_stream stream);
 
 /* qn_cuda_gdn_tril_inverse - (I + a)^-1 of each chunk, by forward substitution in float32.
  *
@@ -195,8 +197,8 @@ QN_API qn_status qn_cuda_gdn_recompute_w_u(qn_cuda_kernels *kernels, const qn_cu
  *
  * S is rounded to D for w S^T, the expression in parentheses before its GEMM. */
 QN_API qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k,
-                                        qn_cuda_view w, qn_cuda_view u, qn_cuda_view gc, qn_cuda_view initial, qn_cuda_view h,
-                                        qn_cuda_view v_new, qn_cuda_view final, qn_stream stream);
+                                        qn_cuda_view w, qn_cuda_view u, qn_cuda_view gc, qn_cuda_view initial,
+                                        qn_cuda_view h, qn_cuda_view v_new, qn_cuda_view final, qn_stream stream);
 
 /* qn_cuda_gdn_chunk_output - o_i = scale (e^gc_i q_i S^T + sum over j <= i of (e^(gc_i - gc_j) q_i . k_j) v'_j).
  *
@@ -209,21 +211,24 @@ QN_API qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_
  *
  * The factor (e^(gc_i - gc_j) q_i . k_j) is rounded to D before its GEMM. */
 QN_API qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q,
-                                          qn_cuda_view k, qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc, qn_cuda_view o,
-                                          qn_stream stream);
+                                          qn_cuda_view k, qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc,
+                                          qn_cuda_view o, qn_stream stream);
 
-/* qn_cuda_gdn_stages_prepare - load the code of all stages for a shape and D in the current context. GPUs that have 99 KiB of
- * shared memory for a block have no qn_cuda_gdn_chunk_output for keys beyond 128 and no qn_cuda_gdn_state_pass beyond 192. */
+/* qn_cuda_gdn_stages_prepare - load the code of all stages for a shape and D in the current context. GPUs that have 99
+ * KiB of shared memory for a block have no qn_cuda_gdn_chunk_output for keys beyond 128 and no qn_cuda_gdn_state_pass
+ * beyond 192. */
 QN_API qn_status qn_cuda_gdn_stages_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
 
 /* ---- AURA ----
  *
- * The AURA operations of quern/kernels.h, which describes codes, scales, masks and sinks. Rows D are f32, f16 or bf16, each
- * argument with a type of its own; only these may have a distance of rows. u32 arrays may also be of type QN_DTYPE_I32. Empty
- * inputs are allowed; nothing is queued for an empty output. At most 2^31 - 1 rows, queries and keys, and 65535 query heads.
+ * The AURA operations of quern/kernels.h, which describes codes, scales, masks and sinks. Rows D are f32, f16 or bf16,
+ * each argument with a type of its own; only these may have a distance of rows. u32 arrays may also be of type
+ * QN_DTYPE_I32. Empty inputs are allowed; nothing is queued for an empty output. At most 2^31 - 1 rows, queries and
+ * keys, and 65535 query heads.
  *
- * Keys, values, queries and weights are multiplied as fp16, each scaled by a power of two: scores and results are within 2e-3
- * of those of the CPU (norm of the difference over norm of the result). Sums are in an order that sizes and device fix.
+ * Keys, values, queries and weights are multiplied as fp16, each scaled by a power of two: scores and results are
+ * within 2e-3 of those of the CPU (norm of the difference over norm of the result). Sums are in an order that sizes and
+ * device fix.
  *
  * Code for dims of 128 and 256 with 4 bits is built in; other code is compiled on first use (docs/gpu.md). */
 
@@ -236,7 +241,8 @@ typedef struct qn_cuda_aura_codec {
 /* qn_cuda_aura_table_size - f32 elements of the tables of a codec; 0 for NULL. */
 QN_API size_t qn_cuda_aura_table_size(const qn_aura_codec *codec);
 
-/* qn_cuda_aura_tables - write codebook, boundaries and rotation of a codec, for the caller to copy to device memory, once.
+/* qn_cuda_aura_tables - write codebook, boundaries and rotation of a codec, for the caller to copy to device memory,
+ * once.
  *
  *   tables   [qn_cuda_aura_table_size] f32, in host memory */
 QN_API qn_status qn_cuda_aura_tables(const qn_aura_codec *codec, qn_view tables);
@@ -247,21 +253,23 @@ QN_API qn_status qn_cuda_aura_tables(const qn_aura_codec *codec, qn_view tables)
  *   codes    [n_rows, qn_aura_words] u32
  *   scales   [n_rows] f32
  *
- * A row with a NaN or an infinity, or whose norm overflows float32, gets the codes of zeros and a scale of NaN. A code may
- * differ by 1 from the CPU's where the rotated value is within rounding of a boundary. */
+ * A row with a NaN or an infinity, or whose norm overflows float32, gets the codes of zeros and a scale of NaN. A code
+ * may differ by 1 from the CPU's where the rotated value is within rounding of a boundary. */
 QN_API qn_status qn_cuda_aura_encode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view rows,
                                      size_t n_rows, qn_cuda_view codes, qn_cuda_view scales, qn_stream stream);
 
 /* qn_cuda_aura_decode - qn_aura_decode on the GPU. Arrays as for qn_cuda_aura_encode. */
 QN_API qn_status qn_cuda_aura_decode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view codes,
-                                     qn_cuda_view scales, size_t n_rows, bool rotate_back, qn_cuda_view rows, qn_stream stream);
+                                     qn_cuda_view scales, size_t n_rows, bool rotate_back, qn_cuda_view rows,
+                                     qn_stream stream);
 
-/* A KV cache of AURA codes, as qn_aura_cache. A captured call keeps n_keys: with a causal mask it may be the capacity, if
- * scales of positions that have not been stored are finite (zeros).
+/* A KV cache of AURA codes, as qn_aura_cache. A captured call keeps n_keys: with a causal mask it may be the capacity,
+ * if scales of positions that have not been stored are finite (zeros).
  *
  *   key_codes, value_codes     [n_kv_heads, capacity, qn_aura_words] u32; not read with a page table
  *   key_scales, value_scales   [n_kv_heads, capacity] f32; not read with a page table
- *   tables                     [1] i64: the device address of a page table; an all-zero view: none, the cache is contiguous
+ *   tables                     [1] i64: the device address of a page table; an all-zero view: none, the cache is
+ *                              contiguous
  *   page_key_codes, ...        with a page table: byte offsets in a page, multiples of 16, of codes [n_kv_heads, 64,
  *                              qn_aura_words] u32 and of scales [n_kv_heads, 64] f32
  *
@@ -281,8 +289,8 @@ typedef struct qn_cuda_aura_cache {
  *   values      [n_tokens, n_kv_heads, dim] D
  *   positions   [n_tokens] u32, each at most once
  *
- * Only the device sees positions: a token whose position is not below the capacity (-1 as i32, too) is not stored. Rows that
- * the CPU rejects are stored as by qn_cuda_aura_encode. */
+ * Only the device sees positions: a token whose position is not below the capacity (-1 as i32, too) is not stored. Rows
+ * that the CPU rejects are stored as by qn_cuda_aura_encode. */
 QN_API qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view keys,
                                     qn_cuda_view values, qn_cuda_view positions, size_t n_tokens, qn_stream stream);
 
@@ -308,12 +316,12 @@ QN_API qn_status qn_cuda_aura_queries_workspace(const qn_cuda_kernels *kernels, 
  *   scores      [n_tokens, n_heads, n_keys] f32
  *   workspace   [bytes] of device memory, at a multiple of 16; any content */
 QN_API qn_status qn_cuda_aura_score(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
-                                    const qn_cuda_aura_queries *queries, qn_cuda_view scores, void *workspace, size_t bytes,
-                                    qn_stream stream);
+                                    const qn_cuda_aura_queries *queries, qn_cuda_view scores, void *workspace,
+                                    size_t bytes, qn_stream stream);
 
 /* qn_cuda_aura_value_workspace - bytes of the workspace of qn_cuda_aura_value. */
-QN_API qn_status qn_cuda_aura_value_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, size_t n_tokens,
-                                              size_t n_heads, size_t *bytes);
+QN_API qn_status qn_cuda_aura_value_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                              size_t n_tokens, size_t n_heads, size_t *bytes);
 
 /* qn_cuda_aura_value - qn_aura_value on the GPU.
  *
@@ -326,8 +334,8 @@ QN_API qn_status qn_cuda_aura_value(qn_cuda_kernels *kernels, const qn_cuda_aura
                                     size_t bytes, qn_stream stream);
 
 /* qn_cuda_aura_flash_block - the block of keys with which qn_cuda_aura_flash_pass1 fills the device once. */
-QN_API qn_status qn_cuda_aura_flash_block(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, size_t n_tokens,
-                                          size_t n_heads, size_t *block);
+QN_API qn_status qn_cuda_aura_flash_block(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                          size_t n_tokens, size_t n_heads, size_t *block);
 
 /* qn_cuda_aura_flash_pass1 - qn_aura_flash_pass1 on the GPU.
  *
@@ -338,25 +346,27 @@ QN_API qn_status qn_cuda_aura_flash_block(const qn_cuda_kernels *kernels, const 
  *   workspace   as for qn_cuda_aura_score */
 QN_API qn_status qn_cuda_aura_flash_pass1(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
                                           const qn_cuda_aura_queries *queries, size_t block, qn_cuda_view partials,
-                                          qn_cuda_view m, qn_cuda_view l, void *workspace, size_t bytes, qn_stream stream);
+                                          qn_cuda_view m, qn_cuda_view l, void *workspace, size_t bytes,
+                                          qn_stream stream);
 
 /* qn_cuda_aura_flash_pass2 - qn_aura_flash_pass2 on the GPU.
  *
  *   partials, m, l   as for qn_cuda_aura_flash_pass1
  *   sinks            [n_heads] f32; an all-zero view: none
  *   out              [n_tokens, n_heads, dim] D */
-QN_API qn_status qn_cuda_aura_flash_pass2(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *value_codec, size_t n_tokens,
-                                          size_t n_heads, size_t n_blocks, qn_cuda_view partials, qn_cuda_view m,
-                                          qn_cuda_view l, qn_cuda_view sinks, qn_cuda_view out, qn_stream stream);
+QN_API qn_status qn_cuda_aura_flash_pass2(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *value_codec,
+                                          size_t n_tokens, size_t n_heads, size_t n_blocks, qn_cuda_view partials,
+                                          qn_cuda_view m, qn_cuda_view l, qn_cuda_view sinks, qn_cuda_view out,
+                                          qn_stream stream);
 
-/* qn_cuda_aura_attention - qn_aura_attention on the GPU, without partial results in memory. A thread block processes all keys
- * of 8 queries of a key-value head: for few queries and many keys, the two passes are faster.
+/* qn_cuda_aura_attention - qn_aura_attention on the GPU, without partial results in memory. A thread block processes
+ * all keys of 8 queries of a key-value head: for few queries and many keys, the two passes are faster.
  *
  *   out         [n_tokens, n_heads, dim] D
  *   workspace   as for qn_cuda_aura_score */
 QN_API qn_status qn_cuda_aura_attention(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
-                                        const qn_cuda_aura_queries *queries, qn_cuda_view out, void *workspace, size_t bytes,
-                                        qn_stream stream);
+                                        const qn_cuda_aura_queries *queries, qn_cuda_view out, void *workspace,
+                                        size_t bytes, qn_stream stream);
 
 /* qn_cuda_aura_prepare - load the code of all functions of this section for two codecs in the current context. */
 QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_codec *key_codec,
@@ -364,10 +374,12 @@ QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_co
 
 /* ---- Attention over an fp16 KV cache ----
  *
- * D is f32, f16 or bf16, the same for all arguments of a call that are marked with it; only these may have a distance of rows.
- * u32 arrays may also be of type QN_DTYPE_I32. At most 65535 tokens and 65535 query heads; n_tokens may be 0. */
+ * D is f32, f16 or bf16, the same for all arguments of a call that are marked with it; only these may have a distance
+ * of rows. u32 arrays may also be of type QN_DTYPE_I32. At most 65535 tokens and 65535 query heads; n_tokens may be
+ * 0. */
 
-/* The f16 KV cache of one layer, of one or several sequences. Keys are in the layout of values, unlike those of qn_kv_cache.
+/* The f16 KV cache of one layer, of one or several sequences. Keys are in the layout of values, unlike those of
+ * qn_kv_cache.
  *
  *   keys          [n_sequences, n_kv_heads, capacity, head_dim] f16; not read with page tables
  *   values        [n_sequences, n_kv_heads, capacity, head_dim] f16; not read with page tables
@@ -375,14 +387,14 @@ QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_co
  *   n_kv_heads    at least 1
  *   capacity      positions of a sequence, a multiple of 16, with page tables of 64, at most 2^31 - 64
  *   head_dim      16 to 128 by 16, 160, 192, 224, 256 or 512
- *   tables        [n_sequences] i64: the device address of each sequence's page table; an all-zero view: none, the cache is
- *                 contiguous
+ *   tables        [n_sequences] i64: the device address of each sequence's page table; an all-zero view: none, the
+ *                 cache is contiguous
  *   page_keys     with page tables: byte offset of keys [n_kv_heads, 64, head_dim] f16 in a page, a multiple of 16
  *   page_values   with page tables: that of values, the same
  *
- * A page table is i64 [capacity / 64] in device memory: the device address of each page, a multiple of 16, which holds 64
- * positions of all heads; position p is in page p / 64. Sequences may share pages. Only the device sees tables: entries of
- * pages without a position that is stored or attended to are not read, or their value is not used. */
+ * A page table is i64 [capacity / 64] in device memory: the device address of each page, a multiple of 16, which holds
+ * 64 positions of all heads; position p is in page p / 64. Sequences may share pages. Only the device sees tables:
+ * entries of pages without a position that is stored or attended to are not read, or their value is not used. */
 typedef struct qn_cuda_kv_cache {
     qn_cuda_view keys, values;
     size_t n_sequences, n_kv_heads, capacity, head_dim;
@@ -395,8 +407,8 @@ typedef struct qn_cuda_kv_tokens {
     size_t n_tokens;
     qn_cuda_view positions; /* [n_tokens] u32 */
     qn_cuda_view sequences; /* [n_tokens] u32, less than n_sequences; an all-zero view: sequence 0 for all */
-    /* All tokens are of one sequence, at consecutive positions below the capacity, as in a prefill step. From 64 tokens on
-     * qn_cuda_attention then distributes queries over the device, else keys. */
+    /* All tokens are of one sequence, at consecutive positions below the capacity, as in a prefill step. From 64 tokens
+     * on qn_cuda_attention then distributes queries over the device, else keys. */
     bool consecutive;
 } qn_cuda_kv_tokens;
 
@@ -405,13 +417,14 @@ typedef struct qn_cuda_kv_tokens {
  *   keys     [n_tokens, n_kv_heads, head_dim] D
  *   values   [n_tokens, n_kv_heads, head_dim] D
  *
- * Values beyond the range of f16 are stored as +-65504. For a NaN in a value the whole key is stored as NaN, and 0 for it. A
- * token whose position is not below the capacity (-1 as i32, too) is not stored. */
-QN_API qn_status qn_cuda_kv_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
-                                  qn_cuda_view keys, qn_cuda_view values, qn_stream stream);
+ * Values beyond the range of f16 are stored as +-65504. For a NaN in a value the whole key is stored as NaN, and 0 for
+ * it. A token whose position is not below the capacity (-1 as i32, too) is not stored. */
+QN_API qn_status qn_cuda_kv_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
+                                  const qn_cuda_kv_tokens *tokens, qn_cuda_view keys, qn_cuda_view values,
+                                  qn_stream stream);
 
-/* qn_cuda_attention_workspace - bytes of the workspace of qn_cuda_attention; 0 is possible. The contents of tokens' views do
- * not matter. */
+/* qn_cuda_attention_workspace - bytes of the workspace of qn_cuda_attention; 0 is possible. The contents of tokens'
+ * views do not matter. */
 QN_API qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                                              const qn_cuda_kv_tokens *tokens, size_t n_heads, size_t *bytes);
 
@@ -423,11 +436,12 @@ QN_API qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, con
  *   out         [n_tokens, n_heads, head_dim] D, must not overlap queries
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
- * Queries and weights are multiplied as fp16, scaled by powers of two: results are within 2e-3 of the CPU's (norm of the
- * difference over norm of the result). Of a position that is not below the capacity, all of the capacity is attended to. */
-QN_API qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
-                                   qn_cuda_view queries, size_t n_heads, float scale, qn_cuda_view out, void *workspace,
-                                   size_t bytes, qn_stream stream);
+ * Queries and weights are multiplied as fp16, scaled by powers of two: results are within 2e-3 of the CPU's (norm of
+ * the difference over norm of the result). Of a position that is not below the capacity, all of the capacity is
+ * attended to. */
+QN_API qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
+                                   const qn_cuda_kv_tokens *tokens, qn_cuda_view queries, size_t n_heads, float scale,
+                                   qn_cuda_view out, void *workspace, size_t bytes, qn_stream stream);
 
 /* ---- Rope ----
  *
@@ -457,8 +471,8 @@ typedef struct qn_cuda_rope_shape {
 /* qn_cuda_rope - qn_rope on the GPU, in place.
  *
  *   x   [n_tokens, n_heads, head_dim] f32, f16 or bf16, read and written. Arithmetic is float32 */
-QN_API qn_status qn_cuda_rope(qn_cuda_kernels *kernels, const qn_cuda_rope_shape *shape, qn_cuda_view x, size_t n_tokens,
-                              qn_stream stream);
+QN_API qn_status qn_cuda_rope(qn_cuda_kernels *kernels, const qn_cuda_rope_shape *shape, qn_cuda_view x,
+                              size_t n_tokens, qn_stream stream);
 
 /* Biases and norms of heads, f32; an all-zero view: none. */
 typedef struct qn_cuda_qk_norm {
@@ -469,7 +483,8 @@ typedef struct qn_cuda_qk_norm {
     float eps;                         /* finite, > 0; read if there is a weight */
 } qn_cuda_qk_norm;
 
-/* qn_cuda_qk_norm_rope_store - biases, norms, rope and qn_cuda_kv_store of a layer's queries, keys and values, in one kernel.
+/* qn_cuda_qk_norm_rope_store - biases, norms, rope and qn_cuda_kv_store of a layer's queries, keys and values, in one
+ * kernel.
  *
  *   shape     n_heads is that of the queries
  *   norm      may be NULL: none
@@ -490,13 +505,13 @@ QN_API qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim);
 
 /* ---- Matmul ----
  *
- * Weights are packed once, on the device: from the layout of GGUF files to one that only quern reads, as large as the weights
- * and up to a few percent more; weights of f32, Q5_0, Q5_1 and the k-quants become fp16, and bf16 is converted to it. Matrices
- * of one type that share activations (q, k and v; gate and up) are packed and multiplied together.
+ * Weights are packed once, on the device: from the layout of GGUF files to one that only quern reads, as large as the
+ * weights and up to a few percent more; weights of f32, Q5_0, Q5_1 and the k-quants become fp16, and bf16 is converted
+ * to it. Matrices of one type that share activations (q, k and v; gate and up) are packed and multiplied together.
  *
- * In this section and those below, D is f32, f16 or bf16, and addresses and distances of arrays that are marked with D are
- * multiples of their elements alone; with multiples of 16 bytes functions are faster. Arithmetic is float32, and results are
- * rounded to D when they are stored. Counts of tokens and rows may be 0. */
+ * In this section and those below, D is f32, f16 or bf16, and addresses and distances of arrays that are marked with D
+ * are multiples of their elements alone; with multiples of 16 bytes functions are faster. Arithmetic is float32, and
+ * results are rounded to D when they are stored. Counts of tokens and rows may be 0. */
 enum { QN_CUDA_MATMUL_MATRICES = 4 };
 
 /* Matrices that share activations. */
@@ -537,8 +552,8 @@ QN_API qn_status qn_cuda_matmul_packed_bytes(const qn_cuda_matmul_weights *weigh
  *
  *   weights   packed: where to
  *   matrix    index of the matrix, below n_matrices
- *   rows      [n_rows[matrix], n_cols] of the type of the weights, without gaps between rows, as in a GGUF file; at most
- *             1048560 rows
+ *   rows      [n_rows[matrix], n_cols] of the type of the weights, without gaps between rows, as in a GGUF file; at
+ *             most 1048560 rows
  *
  * Values beyond fp16 that become fp16 are saturated to 65504. */
 QN_API qn_status qn_cuda_matmul_pack(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, size_t matrix,
@@ -554,24 +569,25 @@ QN_API qn_status qn_cuda_matmul_workspace(const qn_cuda_kernels *kernels, const 
  *   outs        [n_matrices]
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
- * Activations are converted once for all matrices. By weights of 1 or 2 bits (Q1_0, Q2_0, PQ2_0, PTQ1_0, TQ1_0, TQ2_0), up to
- * 64 tokens to integers of 16 bits, whose scale is amax / 32639 of a token, and of 128 columns where there is one token; else
- * to fp16, each token scaled by a power of two. A token with an infinity or a NaN gets NaN in results that it affects; other
- * tokens are not affected. Sums are float32. More than 32768 tokens are computed in as many passes. One token by weights of 1
- * or 2 bits needs shared memory for all of its columns: about 90000 with 227 KiB a block, and more are QN_ERR_UNSUPPORTED. */
+ * Activations are converted once for all matrices. By weights of 1 or 2 bits (Q1_0, Q2_0, PQ2_0, PTQ1_0, TQ1_0, TQ2_0),
+ * up to 64 tokens to integers of 16 bits, whose scale is amax / 32639 of a token, and of 128 columns where there is one
+ * token; else to fp16, each token scaled by a power of two. A token with an infinity or a NaN gets NaN in results that
+ * it affects; other tokens are not affected. Sums are float32. More than 32768 tokens are computed in as many passes.
+ * One token by weights of 1 or 2 bits needs shared memory for all of its columns: about 90000 with 227 KiB a block, and
+ * more are QN_ERR_UNSUPPORTED. */
 QN_API qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
-                                const qn_cuda_matmul_acts *acts, const qn_cuda_matmul_out *outs, void *workspace, size_t bytes,
-                                qn_stream stream);
+                                const qn_cuda_matmul_acts *acts, const qn_cuda_matmul_out *outs, void *workspace,
+                                size_t bytes, qn_stream stream);
 
-/* qn_cuda_matmul_prepare - load the code of qn_cuda_matmul_pack for these weights, and of qn_cuda_matmul for these activations
- * too, in the current context. Of acts, op, n_tokens and the type of x are read. */
+/* qn_cuda_matmul_prepare - load the code of qn_cuda_matmul_pack for these weights, and of qn_cuda_matmul for these
+ * activations too, in the current context. Of acts, op, n_tokens and the type of x are read. */
 QN_API qn_status qn_cuda_matmul_prepare(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
                                         const qn_cuda_matmul_acts *acts);
 
 /* ---- Rows ----
  *
- * Rows have at most 2^31 - 1 elements, and at most 2^31 - 1 rows are allowed. All arrays of a call that are marked with D have
- * one type. */
+ * Rows have at most 2^31 - 1 elements, and at most 2^31 - 1 rows are allowed. All arrays of a call that are marked with
+ * D have one type. */
 
 /* qn_cuda_rms_norm - qn_rms_norm on the GPU.
  *
@@ -579,16 +595,16 @@ QN_API qn_status qn_cuda_matmul_prepare(qn_cuda_kernels *kernels, const qn_cuda_
  *   weight   [n] f32
  *   eps      finite, > 0
  *   out      [n_rows, n] D; may be x */
-QN_API qn_status qn_cuda_rms_norm(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view weight, size_t n_rows, size_t n,
-                                  float eps, qn_cuda_view out, qn_stream stream);
+QN_API qn_status qn_cuda_rms_norm(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view weight, size_t n_rows,
+                                  size_t n, float eps, qn_cuda_view out, qn_stream stream);
 
 /* qn_cuda_l2_norm - qn_l2_norm on the GPU.
  *
  *   x     [n_rows, n] D
  *   eps   finite, > 0
  *   out   [n_rows, n] D; may be x */
-QN_API qn_status qn_cuda_l2_norm(qn_cuda_kernels *kernels, qn_cuda_view x, size_t n_rows, size_t n, float eps, qn_cuda_view out,
-                                 qn_stream stream);
+QN_API qn_status qn_cuda_l2_norm(qn_cuda_kernels *kernels, qn_cuda_view x, size_t n_rows, size_t n, float eps,
+                                 qn_cuda_view out, qn_stream stream);
 
 /* qn_cuda_gated_rms_norm - qn_gated_rms_norm on the GPU.
  *
@@ -597,8 +613,9 @@ QN_API qn_status qn_cuda_l2_norm(qn_cuda_kernels *kernels, qn_cuda_view x, size_
  *   weight   [n] f32
  *   eps      finite, > 0
  *   out      [n_rows, n] D; may be x or gate */
-QN_API qn_status qn_cuda_gated_rms_norm(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view gate, qn_cuda_view weight,
-                                        size_t n_rows, size_t n, float eps, qn_cuda_view out, qn_stream stream);
+QN_API qn_status qn_cuda_gated_rms_norm(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view gate,
+                                        qn_cuda_view weight, size_t n_rows, size_t n, float eps, qn_cuda_view out,
+                                        qn_stream stream);
 
 /* qn_cuda_swiglu - qn_swiglu of rows on the GPU; rows have at most 134215680 elements.
  *
@@ -612,17 +629,17 @@ QN_API qn_status qn_cuda_swiglu(qn_cuda_kernels *kernels, qn_cuda_view gate, qn_
  *
  *   logits   [n_rows, n] D; n is at least 1 if n_rows is
  *   index    [n_rows] QN_DTYPE_I32 or QN_DTYPE_I64 */
-QN_API qn_status qn_cuda_argmax(qn_cuda_kernels *kernels, qn_cuda_view logits, size_t n_rows, size_t n, qn_cuda_view index,
-                                qn_stream stream);
+QN_API qn_status qn_cuda_argmax(qn_cuda_kernels *kernels, qn_cuda_view logits, size_t n_rows, size_t n,
+                                qn_cuda_view index, qn_stream stream);
 
 /* qn_cuda_rows_prepare - load the code of all functions of this section in the current context. */
 QN_API qn_status qn_cuda_rows_prepare(qn_cuda_kernels *kernels);
 
 /* ---- Convolution ---- */
 
-/* Sizes and options, as in qn_conv_shape. States are a pool of S states, S >= N without state_indices; the stride of a view of
- * states is the distance of states in elements, at least (taps-1) * channels. cu_seqlens and state_indices are as in
- * qn_cuda_gdn_shape. At most 2^31 - 2 sequences and 2^30 tokens in all. */
+/* Sizes and options, as in qn_conv_shape. States are a pool of S states, S >= N without state_indices; the stride of a
+ * view of states is the distance of states in elements, at least (taps-1) * channels. cu_seqlens and state_indices are
+ * as in qn_cuda_gdn_shape. At most 2^31 - 2 sequences and 2^30 tokens in all. */
 typedef struct qn_cuda_conv_shape {
     size_t batch, tokens, channels; /* channels is 1 to 8388480 */
     size_t taps;                    /* 1 to 8; with a bias 1 to 7 */
@@ -632,8 +649,8 @@ typedef struct qn_cuda_conv_shape {
     qn_cuda_view state_indices;     /* [N]; an all-zero view: sequence i has state i */
 } qn_cuda_conv_shape;
 
-/* qn_cuda_conv_scan - qn_conv_scan on the GPU, for prefill. Fastest where channels and all distances are multiples of 8 and
- * addresses multiples of 16.
+/* qn_cuda_conv_scan - qn_conv_scan on the GPU, for prefill. Fastest where channels and all distances are multiples of 8
+ * and addresses multiples of 16.
  *
  *   x         [T, channels] D
  *   weights   [channels, taps] f32
@@ -645,8 +662,8 @@ QN_API qn_status qn_cuda_conv_scan(qn_cuda_kernels *kernels, const qn_cuda_conv_
                                    qn_cuda_view weights, qn_cuda_view bias, qn_cuda_view initial, qn_cuda_view final,
                                    qn_cuda_view y, qn_stream stream);
 
-/* qn_cuda_conv_step - qn_conv_step on the GPU: one token of each of `batch` sequences, for decode. shape->tokens must be 1 and
- * shape->n_sequences 0.
+/* qn_cuda_conv_step - qn_conv_step on the GPU: one token of each of `batch` sequences, for decode. shape->tokens must
+ * be 1 and shape->n_sequences 0.
  *
  *   x         [batch, channels] D
  *   weights   as for qn_cuda_conv_scan
@@ -664,14 +681,14 @@ QN_API qn_status qn_cuda_conv_prepare(qn_cuda_kernels *kernels);
 
 /* qn_cuda_hadamard - qn_hadamard on the GPU, to the same bits.
  *
- *   x       [n_rows, width] f32, read and written. With gaps between rows their distance is a multiple of 4, and there are at
- *           most 65535
+ *   x       [n_rows, width] f32, read and written. With gaps between rows their distance is a multiple of 4, and there
+ *           are at most 65535
  *   signs   [width] f32, each 1 or -1: other values are not seen; an all-zero view: no signs
  *   block   a power of two from 1 to 65536 that divides width; of more than 2048, 65535 blocks at most in
  *           all, or with gaps in a row
  *   order   whether the signs are applied before or after the transform */
-QN_API qn_status qn_cuda_hadamard(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view signs, size_t n_rows, size_t width,
-                                  size_t block, qn_hadamard_order order, qn_stream stream);
+QN_API qn_status qn_cuda_hadamard(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view signs, size_t n_rows,
+                                  size_t width, size_t block, qn_hadamard_order order, qn_stream stream);
 
 /* qn_cuda_hadamard_prepare - load the code of qn_cuda_hadamard in the current context. */
 QN_API qn_status qn_cuda_hadamard_prepare(qn_cuda_kernels *kernels);

@@ -6,10 +6,11 @@
  *     ...
  *     qn_grammar_free(grammar);
  *
- * Every answer is then text of the grammar, or, where it ended early, the beginning of one. docs/constrained-output.md says
- * what of schemas is supported, which spellings of JSON an output has, and how tokens are sampled.
+ * Every answer is then text of the grammar, or, where it ended early, the beginning of one. docs/constrained-output.md
+ * says what of schemas is supported, which spellings of JSON an output has, and how tokens are sampled.
  *
- * Threads: all functions may be called from any thread; a grammar may be used by any number of answers at the same time.
+ * Threads: all functions may be called from any thread; a grammar may be used by any number of answers at the same
+ * time.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_GRAMMAR_H
@@ -51,49 +52,49 @@ typedef struct qn_json_style {
 
 /* qn_grammar_create - compile a grammar, or find it among those that the model has kept.
  *
- *   model    keeps the last compiled grammars, at most 256 and 64 MiB. The grammar can be used with other models, and may
- *            outlive this one
+ *   model    keeps the last compiled grammars, at most 256 and 64 MiB. The grammar can be used with other models, and
+ *            may outlive this one
  *   text     [length] of the kind, UTF-8; not kept
  *   out      free it with qn_grammar_free
  *
- * Compilation takes a bounded number of steps: a text that exceeds them is refused in milliseconds. So do masks: an answer under a
- * grammar that is too ambiguous for them, or that no token of the vocabulary can follow, ends with QN_ERR_UNSUPPORTED; the error
- * has the byte of the answer and the rule, of a schema the path.
+ * Compilation takes a bounded number of steps: a text that exceeds them is refused in milliseconds. So do masks: an
+ * answer under a grammar that is too ambiguous for them, or that no token of the vocabulary can follow, ends with
+ * QN_ERR_UNSUPPORTED; the error has the byte of the answer and the rule, of a schema the path.
  *
  * QN_ERR_INVALID       the text is not of the kind, or no output fits it; the error has the place
  * QN_ERR_UNSUPPORTED   a feature that is not supported, or the text is too large
  * QN_ERR_MEMORY        not enough memory */
-QN_API qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out);
+QN_API qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length,
+                                   qn_grammar **out);
 
-/* qn_grammar_create_in - the same; kept grammars are those of a scope, as prefixes of qn_request_params.scope are. What one scope has
- * compiled is compiled again for another: the time it takes tells nothing of what others use. NULL: the scope "", which
- * qn_grammar_create and qn_grammar_create_choices have.
+/* qn_grammar_create_in - the same; kept grammars are those of a scope, as prefixes of qn_request_params.scope are. What
+ * one scope has compiled is compiled again for another: the time it takes tells nothing of what others use. NULL: the
+ * scope "", which qn_grammar_create and qn_grammar_create_choices have.
  *
  *   style   of JSON and schemas; NULL: the defaults */
-QN_API qn_status qn_grammar_create_in(qn_model *model, const char *scope, const qn_json_style *style, qn_grammar_kind kind,
-                                      const char *text, size_t length, qn_grammar **out);
+QN_API qn_status qn_grammar_create_in(qn_model *model, const char *scope, const qn_json_style *style,
+                                      qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out);
 
 /* qn_grammar_create_choices - the same of a list of texts, one of which is the output.
  *
  *   choices   [n_choices] zero-terminated UTF-8, n_choices >= 1 */
-QN_API qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out);
+QN_API qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices,
+                                           qn_grammar **out);
 
 /* qn_grammar_create_choices_in - the same, of a scope as in qn_grammar_create_in. */
-QN_API qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const char *const *choices, size_t n_choices,
-                                              qn_grammar **out);
+QN_API qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const char *const *choices,
+                                              size_t n_choices, qn_grammar **out);
 
 typedef struct qn_call_params {
     size_t size;       /* set by QN_CALL_PARAMS_INIT */
     const char *tools; /* [length] JSON, an array as that of a conversation */
     size_t length;
-    const char *name; /* the only function that may be called; NULL: any */
-    bool
-        is_required; /* the answer is calls: use it with QN_GRAMMAR_AFTER_REASONING. Else it may be text, up to the first call if
-                         one comes: use it with QN_GRAMMAR_AT_CALL */
-    bool is_single;  /* at most one call; always so in the form llama3 */
-    const char *
-        format; /* [format_length] a JSON schema: the answer is calls, or content that fits it. NULL: none. Not with is_required;
-                           use it with QN_GRAMMAR_AFTER_REASONING */
+    const char *name;   /* the only function that may be called; NULL: any */
+    bool is_required;   /* the answer is calls: use it with QN_GRAMMAR_AFTER_REASONING. Else it may be text, up to the
+                           first call if   one comes: use it with QN_GRAMMAR_AT_CALL */
+    bool is_single;     /* at most one call; always so in the form llama3 */
+    const char *format; /* [format_length] a JSON schema: the answer is calls, or content that fits it. NULL: none. Not
+                           with is_required; use it with QN_GRAMMAR_AFTER_REASONING */
     size_t format_length;
     bool is_format_strict;      /* keywords of it that are not supported are QN_ERR_UNSUPPORTED */
     const char *scope;          /* as in qn_grammar_create_in */
@@ -103,8 +104,9 @@ typedef struct qn_call_params {
 
 /* qn_grammar_create_calls - the same of tool calls in the form of the model's chat template (docs/tool-calls.md).
  *
- * Names are those of the tools, arguments fit their schemas. Keywords that are not supported are an error for tools with
- * `"strict": true`, else ignored. Objects that have properties and do not say whether there are additional ones have none.
+ * Names are those of the tools, arguments fit their schemas. Keywords that are not supported are an error for tools
+ * with `"strict": true`, else ignored. Objects that have properties and do not say whether there are additional ones
+ * have none.
  *
  * QN_ERR_UNSUPPORTED also if the template has no calls that can be parsed back */
 QN_API qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params, qn_grammar **out);

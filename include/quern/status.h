@@ -1,8 +1,8 @@
 /* quern: status codes and error texts, shared by every public header.
  *
  * Every function that can fail returns a qn_status. The library keeps the text of the last failure of each thread
- * (qn_error_text). The text names the argument, file or tensor, the value found and the value expected; it can be shown to a
- * user unchanged.
+ * (qn_error_text). The text names the argument, file or tensor, the value found and the value expected; it can be shown
+ * to a user unchanged.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_STATUS_H
@@ -16,8 +16,8 @@
 #define QN_PRINTF(format_index, first_arg)
 #endif
 
-/* The initialiser of a struct that begins with its size: QN_MODEL_PARAMS_INIT is that of qn_model_params, and so on. All other
- * members have their defaults, which are 0 (quern/quern.h). */
+/* The initialiser of a struct that begins with its size: QN_MODEL_PARAMS_INIT is that of qn_model_params, and so on.
+ * All other members have their defaults, which are 0 (quern/quern.h). */
 /* clang-format off */
 #define QN_INIT(type) { .size = sizeof(type) }
 /* clang-format on */
@@ -39,8 +39,8 @@ typedef enum qn_status {
     QN_ERR_DEVICE       /* a GPU's driver reported an error; often no later call on that GPU succeeds */
 } qn_status;
 
-/* qn_status_name - the lower-case name of a status, for example "invalid argument"; "unknown status" for any other value. A
- * static string, never NULL. */
+/* qn_status_name - the lower-case name of a status, for example "invalid argument"; "unknown status" for any other
+ * value. A static string, never NULL. */
 QN_API const char *qn_status_name(qn_status status);
 
 /* qn_error_text - the error text of the last quern call that failed on the calling thread, or "" if none has failed.

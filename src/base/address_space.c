@@ -35,7 +35,8 @@ void qn_address_space_free(void *address, size_t bytes)
 qn_status qn_address_space_commit(void *granule)
 {
     if (mprotect(granule, QN_COMMIT_GRANULE, PROT_READ | PROT_WRITE) != 0)
-        return qn_fail(QN_ERR_MEMORY, "%d MiB of memory cannot be committed: %s", QN_COMMIT_GRANULE >> 20, strerror(errno));
+        return qn_fail(QN_ERR_MEMORY, "%d MiB of memory cannot be committed: %s", QN_COMMIT_GRANULE >> 20,
+                       strerror(errno));
     qn_advise_huge(granule, QN_COMMIT_GRANULE);
     return QN_OK;
 }

@@ -47,7 +47,8 @@ static qn_status read_link(const char *given, const char *folder, const char *na
         close(at);
     return refused
                ? qn_fail(QN_ERR_IO,
-                         "%s: is a symbolic link of another user in a folder that all can write to; it is not followed", given)
+                         "%s: is a symbolic link of another user in a folder that all can write to; it is not followed",
+                         given)
                : QN_OK;
 }
 
@@ -86,7 +87,8 @@ static qn_status resolve(const char *path, char **target)
         if (is_link)
             continue;
         if (n && lstat(*target, &st) != 0)
-            return qn_fail(QN_ERR_IO, "%s: is a symbolic link to a file that does not exist, expected a regular file or none",
+            return qn_fail(QN_ERR_IO,
+                           "%s: is a symbolic link to a file that does not exist, expected a regular file or none",
                            path);
         return QN_OK;
     }
@@ -126,8 +128,8 @@ static void temporary_name(const char *target, int attempt, char *name)
     char random[RANDOM + 1];
     const size_t folder = folder_length(target);
     random_suffix(random, attempt);
-    snprintf(name, strlen(target) + ADDED, "%.*s.%.*s.%s" ENDING, (int)folder, target, NAME_MAX - ADDED + 1, target + folder,
-             random);
+    snprintf(name, strlen(target) + ADDED, "%.*s.%.*s.%s" ENDING, (int)folder, target, NAME_MAX - ADDED + 1,
+             target + folder, random);
 }
 
 static char *folder_of(const char *path)
@@ -155,7 +157,8 @@ static void remove_if_abandoned(int folder, const char *name)
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
-        fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == st.st_ino && named.st_dev == st.st_dev)
+        fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == st.st_ino &&
+        named.st_dev == st.st_dev)
         (void)unlinkat(folder, name, 0);
     close(fd);
 }
@@ -259,8 +262,8 @@ static bool cannot_be_replaced(const char *target, const struct stat *st)
     struct stat in;
     char *folder = folder_of(target);
     const uid_t user = geteuid();
-    const bool is_kept =
-        folder && stat(folder, &in) == 0 && in.st_mode & S_ISVTX && user != 0 && st->st_uid != user && in.st_uid != user;
+    const bool is_kept = folder && stat(folder, &in) == 0 && in.st_mode & S_ISVTX && user != 0 && st->st_uid != user &&
+                         in.st_uid != user;
     free(folder);
     return is_kept;
 }

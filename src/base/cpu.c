@@ -43,8 +43,9 @@ unsigned qn_cpu_present(void)
         if (features && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & 1u << 4)
             features |= QN_CPU_AVXVNNI;
         if (features && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
-            __builtin_cpu_supports("avx512vbmi") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && c & bit_GFNI)
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
+            __get_cpuid_count(7, 0, &a, &b, &c, &d) && c & bit_GFNI)
             features |= QN_CPU_AVX512;
     }
 #elif QN_ARM64

@@ -19,8 +19,8 @@ static inline qn_file_identity qn_file_identity_of(const struct stat *st)
 
 static inline bool qn_file_identity_equal(const qn_file_identity *a, const qn_file_identity *b)
 {
-    return a->device == b->device && a->inode == b->inode && a->size == b->size && a->modified.tv_sec == b->modified.tv_sec &&
-           a->modified.tv_nsec == b->modified.tv_nsec;
+    return a->device == b->device && a->inode == b->inode && a->size == b->size &&
+           a->modified.tv_sec == b->modified.tv_sec && a->modified.tv_nsec == b->modified.tv_nsec;
 }
 
 #endif

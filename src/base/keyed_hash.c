@@ -20,8 +20,8 @@ static void guess_secret(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t state =
-        (uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid() << 16 ^ (uintptr_t)&now ^ (uintptr_t)secret;
+    uint64_t state = (uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid() << 16 ^ (uintptr_t)&now ^
+                     (uintptr_t)secret;
     for (size_t i = 0; i < SECRET_WORDS + WORDS; i++)
         secret[i] = qn_splitmix(&state);
 }

@@ -91,11 +91,13 @@ bool qn_mapping_replace(void *address)
     const int saved_errno = errno;
     bool replaced = false;
     for (qn_mapping *m = atomic_load(&list); m && !replaced; m = m->next) {
-        const uintptr_t page = (uintptr_t)address / m->page_bytes * m->page_bytes, end = end_behind(m, (uintptr_t)address);
+        const uintptr_t page = (uintptr_t)address / m->page_bytes * m->page_bytes,
+                        end = end_behind(m, (uintptr_t)address);
         if (!end)
             continue;
         atomic_store(&m->is_lost, true); /* before anybody can read the zeros */
-        replaced = mmap((void *)page, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+        replaced =
+            mmap((void *)page, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
     }
     errno = saved_errno;
     return replaced;

@@ -31,10 +31,10 @@ qn_status qn_params_read(const char *type, const void *from, size_t size, void *
     const char *bytes = from;
     for (size_t i = size; i < found; i++)
         if (bytes[i])
-            return qn_fail(
-                QN_ERR_INVALID,
-                "%s: its size is %zu, expected at most %zu: byte %zu is set, of a member that this version does not have", type,
-                found, size, i);
+            return qn_fail(QN_ERR_INVALID,
+                           "%s: its size is %zu, expected at most %zu: byte %zu is set, of a member that this version "
+                           "does not have",
+                           type, found, size, i);
     memcpy(to, from, found < size ? found : size);
     memcpy(to, &size, sizeof size);
     return QN_OK;

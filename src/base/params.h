@@ -1,5 +1,5 @@
-/* Structs of the interface that begin with their size (quern/quern.h): the one place that reads them from a caller and fills those
- * of a caller. */
+/* Structs of the interface that begin with their size (quern/quern.h): the one place that reads them from a caller and
+ * fills those of a caller. */
 #ifndef QN_BASE_PARAMS_H
 #define QN_BASE_PARAMS_H
 
@@ -10,10 +10,11 @@
 /* QN_PARAMS_READ - copy a caller's struct of a type of the interface.
  *
  *   from   the caller's
- *   to     of the type, with the defaults, which stay where `from` has no member; `to->size` is the library's afterwards
+ *   to     of the type, with the defaults, which stay where `from` has no member; `to->size` is the library's
+ *          afterwards
  *
- * QN_ERR_INVALID, naming the type, with both sizes, for a size of 0 or one that is no struct's, and for members that are not zero
- * beyond those of the library. */
+ * QN_ERR_INVALID, naming the type, with both sizes, for a size of 0 or one that is no struct's, and for members that
+ * are not zero beyond those of the library. */
 #define QN_PARAMS_READ(type, from, to) qn_params_read(#type, from, sizeof(type), to)
 qn_status qn_params_read(const char *type, const void *from, size_t size, void *to);
 

@@ -45,7 +45,9 @@ size_t qn_printable(const char *text, size_t length)
 {
     size_t n;
     uint32_t code;
-    return qn_utf8_next(text, length, &n, &code) == QN_UTF8_COMPLETE && !qn_is_control(code) && !qn_is_deceptive(code) ? n : 0;
+    return qn_utf8_next(text, length, &n, &code) == QN_UTF8_COMPLETE && !qn_is_control(code) && !qn_is_deceptive(code)
+               ? n
+               : 0;
 }
 
 void qn_mask(char *text)

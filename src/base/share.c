@@ -16,5 +16,6 @@ size_t qn_share_part(const qn_share *share)
 bool qn_share_allows(const qn_share *share, size_t n)
 {
     const size_t all = share->most <= SIZE_MAX / share->factor ? share->most * share->factor : SIZE_MAX;
-    return fits(share->most, share->used, n) || (fits(qn_share_part(share), share->own, n) && fits(all, share->used, n));
+    return fits(share->most, share->used, n) ||
+           (fits(qn_share_part(share), share->own, n) && fits(all, share->used, n));
 }

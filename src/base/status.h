@@ -15,11 +15,11 @@ enum { QN_ERROR_TEXT_MAX = 512 };
 
 /* QN_TRY - returns the status of `call` from the enclosing function unless it is QN_OK. Use it only where nothing
  * has to be freed. */
-#define QN_TRY(call)                                                                                                           \
-    do {                                                                                                                       \
-        const qn_status qn_try_status = (call);                                                                                \
-        if (qn_try_status != QN_OK)                                                                                            \
-            return qn_try_status;                                                                                              \
+#define QN_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        const qn_status qn_try_status = (call);                                                                        \
+        if (qn_try_status != QN_OK)                                                                                    \
+            return qn_try_status;                                                                                      \
     } while (0)
 
 #endif

@@ -134,7 +134,8 @@ qn_status qn_team_create(int n_threads, qn_team **out)
         team->workers[i] = (struct worker){ .team = team, .index = i };
         const int error = pthread_create(&team->workers[i].thread, NULL, worker_main, &team->workers[i]);
         if (error)
-            status = qn_fail(QN_ERR_MEMORY, "threads: only %d of %d could be started: %s", i, n_threads, strerror(error));
+            status =
+                qn_fail(QN_ERR_MEMORY, "threads: only %d of %d could be started: %s", i, n_threads, strerror(error));
         else
             team->n_started++;
     }

@@ -3,8 +3,10 @@
 
 #include <string.h>
 
-static const qn_kv_format formats[] = { { "f16", 0, 0 },     { "aura8", 8, 8 },   { "aura6", 6, 6 }, { "aura4", 4, 4 },
-                                        { "aura4v3", 4, 3 }, { "aura4v2", 4, 2 }, { "aura3", 3, 3 }, { "aura2", 2, 2 } };
+static const qn_kv_format formats[] = {
+    { "f16", 0, 0 },     { "aura8", 8, 8 },   { "aura6", 6, 6 }, { "aura4", 4, 4 },
+    { "aura4v3", 4, 3 }, { "aura4v2", 4, 2 }, { "aura3", 3, 3 }, { "aura2", 2, 2 }
+};
 
 qn_status qn_kv_format_named(const char *name, const qn_kv_format **format)
 {
@@ -14,5 +16,6 @@ qn_status qn_kv_format_named(const char *name, const qn_kv_format **format)
             return QN_OK;
         }
     return qn_fail(QN_ERR_UNSUPPORTED,
-                   "cache format '%s' is not supported (f16, aura8, aura6, aura4, aura4v3, aura4v2, aura3, aura2)", name);
+                   "cache format '%s' is not supported (f16, aura8, aura6, aura4, aura4v3, aura4v2, aura3, aura2)",
+                   name);
 }

@@ -60,8 +60,8 @@ static void release_granule(qn_pool_class *class, size_t granule)
     pool->idle -= pool->memory.granule;
 }
 
-/* Releases committed granules without items, those at the end of each class first, until at most `idle` bytes of them are
- * left. Granules [keep.first, keep.end) of class `of` are kept. */
+/* Releases committed granules without items, those at the end of each class first, until at most `idle` bytes of them
+ * are left. Granules [keep.first, keep.end) of class `of` are kept. */
 static void release_idle(qn_pool *pool, uint64_t idle, const qn_pool_class *of, struct granules keep)
 {
     for (size_t i = 0; i < pool->n_classes && pool->idle > idle; i++) {
@@ -134,7 +134,8 @@ static size_t next_free(const qn_pool_class *class, size_t item)
     return item;
 }
 
-/* Bytes of the granules of [from, ...) of a free item that no other item holds: committed and idle, or to be committed. */
+/* Bytes of the granules of [from, ...) of a free item that no other item holds: committed and idle, or to be
+ * committed. */
 static uint64_t cost_of(const qn_pool_class *class, size_t item, size_t from)
 {
     const struct granules g = granules_of(class, item);
@@ -159,7 +160,8 @@ static bool is_beyond_committed(const qn_pool_class *class, size_t item)
 static qn_status find_item(const qn_pool_class *class, size_t *out)
 {
     const qn_pool *pool = class->pool;
-    for (size_t item = next_free(class, class->first_free); item < class->max_items; item = next_free(class, item + 1)) {
+    for (size_t item = next_free(class, class->first_free); item < class->max_items;
+         item = next_free(class, item + 1)) {
         *out = item;
         if (cost_of(class, item, 0) <= bytes_left(pool))
             return QN_OK;
@@ -167,7 +169,8 @@ static qn_status find_item(const qn_pool_class *class, size_t *out)
             break;
     }
     return qn_fail(QN_ERR_MEMORY, "%s: %zu are in use, and %llu of %llu MiB of memory", class->name, class->n_held,
-                   (unsigned long long)((pool->committed - pool->idle) >> 20), (unsigned long long)(pool->budget >> 20));
+                   (unsigned long long)((pool->committed - pool->idle) >> 20),
+                   (unsigned long long)(pool->budget >> 20));
 }
 
 static qn_status take(qn_pool_class *class, uint32_t *out)
@@ -300,7 +303,8 @@ static size_t count_available(const qn_pool_class *class)
 {
     uint64_t left = bytes_left(class->pool);
     size_t n = 0, paid_end = 0; /* granules below paid_end are held, or paid for by an item before */
-    for (size_t item = next_free(class, class->first_free); item < class->max_items; item = next_free(class, item + 1)) {
+    for (size_t item = next_free(class, class->first_free); item < class->max_items;
+         item = next_free(class, item + 1)) {
         const uint64_t cost = cost_of(class, item, paid_end);
         if (cost <= left) {
             left -= cost;

@@ -1,9 +1,10 @@
-/* The pool: the memory of a device for what sequences keep. It consists of classes of items of one size each (a page of keys
- * and values, a recurrent state), and all classes share one budget.
+/* The pool: the memory of a device for what sequences keep. It consists of classes of items of one size each (a page of
+ * keys and values, a recurrent state), and all classes share one budget.
  *
- * A class reserves addresses for as many items as the budget could hold, so that an item's address is its class's base plus
- * index times stride and never changes. Memory is committed in granules when an item needs it, lowest indices first, and
- * released when a granule has no items. Items are reference-counted. All functions may be called from any thread. */
+ * A class reserves addresses for as many items as the budget could hold, so that an item's address is its class's base
+ * plus index times stride and never changes. Memory is committed in granules when an item needs it, lowest indices
+ * first, and released when a granule has no items. Items are reference-counted. All functions may be called from any
+ * thread. */
 #ifndef QN_CACHE_POOL_H
 #define QN_CACHE_POOL_H
 
@@ -61,8 +62,8 @@ qn_pool *qn_pool_of(const qn_pool_class *class);
 /* Drops items that nobody needs at once, such as those of kept prefixes. False if there are none. */
 typedef bool (*qn_pool_reclaim_fn)(void *context);
 
-/* qn_pool_set_reclaim - qn_pool_take calls `reclaim`, without the pool's lock, until there is memory or it returns false. It
- * may call all functions of the pool but qn_pool_take. */
+/* qn_pool_set_reclaim - qn_pool_take calls `reclaim`, without the pool's lock, until there is memory or it returns
+ * false. It may call all functions of the pool but qn_pool_take. */
 void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *context);
 
 /* qn_pool_take - an item with one reference. Its contents are arbitrary, but memory that no item has used since it was
@@ -72,8 +73,8 @@ void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *contex
 qn_status qn_pool_take(qn_pool_class *class, uint32_t *item);
 qn_status qn_pool_try_take(qn_pool_class *class, uint32_t *item);
 
-/* qn_pool_share, qn_pool_drop - add a reference; remove one. An item without references is free. The device has completed all
- * work on an item that is dropped. */
+/* qn_pool_share, qn_pool_drop - add a reference; remove one. An item without references is free. The device has
+ * completed all work on an item that is dropped. */
 void qn_pool_share(qn_pool_class *class, uint32_t item);
 void qn_pool_drop(qn_pool_class *class, uint32_t item);
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many of the newest periodic states are not thinned; a periodic state counts as so many times as old as a mark. What one
- * request used counts as so many times as old as what was continued. */
+/* So many of the newest periodic states are not thinned; a periodic state counts as so many times as old as a mark.
+ * What one request used counts as so many times as old as what was continued. */
 enum { DENSE_STATES = 2, PERIODIC_AGE = 4, ONCE_AGE = 4 };
 
 /* ---- Thinning ---- */
@@ -18,9 +18,9 @@ static unsigned level_of(const qn_prefix_node *node)
     return (unsigned)__builtin_ctz(node->depth);
 }
 
-/* Whether a periodic state is thinned when `newer` periodic states are newer: beyond DENSE_STATES of them multiples of two
- * periods remain, beyond twice as many multiples of four, and so on. So a budget of n states reaches over about n * n / 3
- * periods. */
+/* Whether a periodic state is thinned when `newer` periodic states are newer: beyond DENSE_STATES of them multiples of
+ * two periods remain, beyond twice as many multiples of four, and so on. So a budget of n states reaches over about n *
+ * n / 3 periods. */
 static bool is_thinned(const qn_prefix_node *node, size_t newer)
 {
     const unsigned first = (unsigned)__builtin_ctz(QN_STATE_PERIOD / QN_PAGE);
@@ -29,20 +29,22 @@ static bool is_thinned(const qn_prefix_node *node, size_t newer)
 
 static bool is_state_held(const qn_prefix *p, const qn_prefix_node *node)
 {
-    return qn_node_has_item(node, QN_ITEM_STATE, QN_IN_POOL) && qn_pool_is_shared(p->cache->states, node->items[QN_ITEM_STATE]);
+    return qn_node_has_item(node, QN_ITEM_STATE, QN_IN_POOL) &&
+           qn_pool_is_shared(p->cache->states, node->items[QN_ITEM_STATE]);
 }
 
-/* The state that goes first, of those in the pool or in host memory; QN_NO_NODE if there is none. with_held: also one that a
- * sequence holds. *thinned: it is a periodic one that is thinned. The newest goes only if there is no other. */
+/* The state that goes first, of those in the pool or in host memory; QN_NO_NODE if there is none. with_held: also one
+ * that a sequence holds. *thinned: it is a periodic one that is thinned. The newest goes only if there is no other. */
 static uint32_t find_state(const qn_prefix *p, int place, bool with_held, bool *thinned)
 {
     uint32_t found = QN_NO_NODE;
     size_t age = 0, n_periodic = 0, greatest = 0;
     *thinned = false;
-    for (uint32_t at = p->nodes[QN_NODE_ANCHOR].links[QN_NODES_WITH_STATE].older; p->counts.states && at != QN_NODE_ANCHOR;
-         at = p->nodes[at].links[QN_NODES_WITH_STATE].older, age++) {
+    for (uint32_t at = p->nodes[QN_NODE_ANCHOR].links[QN_NODES_WITH_STATE].older;
+         p->counts.states && at != QN_NODE_ANCHOR; at = p->nodes[at].links[QN_NODES_WITH_STATE].older, age++) {
         const qn_prefix_node *node = &p->nodes[at];
-        const bool is_periodic = node->state_kind == QN_STATE_PERIODIC, thins = is_periodic && is_thinned(node, n_periodic);
+        const bool is_periodic = node->state_kind == QN_STATE_PERIODIC,
+                   thins = is_periodic && is_thinned(node, n_periodic);
         const size_t weighted = age * (is_periodic ? PERIODIC_AGE : 1) * (node->is_continued ? 1 : ONCE_AGE);
         n_periodic += is_periodic;
         if (!qn_node_has_item(node, QN_ITEM_STATE, place) || node->is_pinned || (!with_held && is_state_held(p, node)))
@@ -58,7 +60,8 @@ static uint32_t find_state(const qn_prefix *p, int place, bool with_held, bool *
 
 /* ---- Spilling ---- */
 
-/* The nearest node above, less than QN_SPILL_TOKENS before, that has a state in the pool; QN_NO_NODE if there is none. */
+/* The nearest node above, less than QN_SPILL_TOKENS before, that has a state in the pool; QN_NO_NODE if there is
+ * none. */
 static uint32_t near_state(const qn_prefix *p, uint32_t at)
 {
     for (size_t n = QN_PAGE; n < QN_SPILL_TOKENS; n += QN_PAGE) {
@@ -145,8 +148,8 @@ static void free_branch(qn_prefix *p, uint32_t at)
     qn_nodes_free(p, at);
 }
 
-/* What could not be copied is dropped, and what is below it. Where host memory was exhausted, something of it is, and the item
- * stays in the pool until the next try. */
+/* What could not be copied is dropped, and what is below it. Where host memory was exhausted, something of it is, and
+ * the item stays in the pool until the next try. */
 static void end_failed_copy(qn_prefix *p, const qn_spilled *c)
 {
     if (c->status == QN_ERR_MEMORY && free_host_for(p, c->owner))
@@ -199,7 +202,8 @@ static qn_status fetch_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
 static bool is_page_shared(const qn_prefix *p, const qn_prefix_node *node)
 {
     for (qn_item_kind kind = QN_ITEM_PAGE; kind <= QN_ITEM_F16_PAGE; kind++)
-        if (qn_node_has_item(node, kind, QN_IN_POOL) && qn_pool_is_shared(qn_item_class(p->cache, kind), node->items[kind]))
+        if (qn_node_has_item(node, kind, QN_IN_POOL) &&
+            qn_pool_is_shared(qn_item_class(p->cache, kind), node->items[kind]))
             return true;
     return false;
 }
@@ -308,8 +312,8 @@ bool qn_prefix_evict(qn_prefix *p)
 
 /* ---- Adopting ---- */
 
-/* Whether a sequence of n_pages whose path the cache has up to a node continues an earlier one: it has all pages of it, or half
- * of its own. A common system prompt alone is neither. */
+/* Whether a sequence of n_pages whose path the cache has up to a node continues an earlier one: it has all pages of it,
+ * or half of its own. A common system prompt alone is neither. */
 static bool is_continuation(const qn_prefix *p, uint32_t at, size_t n_pages)
 {
     const qn_prefix_node *node = &p->nodes[at];
@@ -449,7 +453,8 @@ void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const
         qn_nodes_free(p, at);
 }
 
-void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens, const qn_sequence *s, qn_state_kind kind)
+void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens, const qn_sequence *s,
+                          qn_state_kind kind)
 {
     const size_t depth = s->state_position / QN_PAGE;
     bool thinned;

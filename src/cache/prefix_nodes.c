@@ -57,7 +57,8 @@ static uint32_t find_child(const qn_prefix *p, uint32_t parent, const int32_t *t
     const uint64_t key = key_of(parent, tokens);
     for (uint32_t at = *bucket_of(p, key); at != QN_NO_NODE; at = p->nodes[at].next) {
         const qn_prefix_node *node = &p->nodes[at];
-        if (node->key == key && node->parent == parent && node->depth && !memcmp(node->tokens, tokens, sizeof node->tokens))
+        if (node->key == key && node->parent == parent && node->depth &&
+            !memcmp(node->tokens, tokens, sizeof node->tokens))
             return at;
     }
     return QN_NO_NODE;

@@ -11,12 +11,12 @@
 /* Node 0 is the anchor of all lists: between their newest and oldest nodes. */
 enum { QN_NODE_ANCHOR = 0 };
 
-/* The lists: of all nodes; of those with a state; of those whose page is in the pool, which belong to prefixes of one request,
- * and to those that were continued. */
+/* The lists: of all nodes; of those with a state; of those whose page is in the pool, which belong to prefixes of one
+ * request, and to those that were continued. */
 enum { QN_NODES_ALL, QN_NODES_WITH_STATE, QN_NODES_ONCE, QN_NODES_CONTINUED, QN_NODE_LISTS };
 
-/* Where an item is. QN_SPILLING: in the pool while it is copied to host memory. It counts neither as a state of the pool nor as a
- * page that can be evicted. */
+/* Where an item is. QN_SPILLING: in the pool while it is copied to host memory. It counts neither as a state of the
+ * pool nor as a page that can be evicted. */
 enum { QN_IN_POOL, QN_SPILLING, QN_IN_HOST };
 
 typedef struct qn_node_link {
@@ -63,8 +63,8 @@ void qn_nodes_make_newest(qn_prefix *p, int list, uint32_t at);
 /* qn_nodes_oldest - QN_NODE_ANCHOR of an empty list. */
 uint32_t qn_nodes_oldest(const qn_prefix *p, int list);
 
-/* qn_nodes_touch - a path of nodes, up to its root, has been used. Descendants are listed as older than their ancestors, so that
- * the oldest node is a leaf. */
+/* qn_nodes_touch - a path of nodes, up to its root, has been used. Descendants are listed as older than their
+ * ancestors, so that the oldest node is a leaf. */
 void qn_nodes_touch(qn_prefix *p, uint32_t at, bool is_continued);
 
 /* ---- Nodes ---- */

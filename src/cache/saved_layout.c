@@ -39,12 +39,13 @@ static size_t held_in(size_t page, size_t length)
     return length <= first ? 0 : length - first < QN_PAGE ? length - first : QN_PAGE;
 }
 
-/* Finds rows number `index` of blocks of `length` positions that begin at `first_page`. False when the block begins at `length`
- * or later. */
+/* Finds rows number `index` of blocks of `length` positions that begin at `first_page`. False when the block begins at
+ * `length` or later. */
 static bool find_in_block(const qn_saved_layout *l, size_t index, size_t first_page, size_t length, qn_saved_region *r)
 {
     const size_t per_layer = 2 * l->n_heads * QN_SAVED_BLOCK_PAGES, per_block = l->n_attention * per_layer;
-    const size_t block = per_block ? index / per_block : 0, within = per_block ? index % per_layer / QN_SAVED_BLOCK_PAGES : 0;
+    const size_t block = per_block ? index / per_block : 0,
+                 within = per_block ? index % per_layer / QN_SAVED_BLOCK_PAGES : 0;
     const size_t page = block * QN_SAVED_BLOCK_PAGES + index % QN_SAVED_BLOCK_PAGES;
     if (!per_block || block * QN_SAVED_BLOCK_PAGES * QN_PAGE >= length)
         return false;
@@ -167,8 +168,8 @@ qn_status qn_saved_check_recurrent(const qn_recurrent_shape *s, size_t n_layers)
         qn_add_size(width, state, &bytes) && qn_add_size(bytes, 8 * QN_ALIGN / sizeof(float), &bytes) &&
         qn_mul_size(bytes, sizeof(float), &bytes) && qn_mul_size(bytes, n_layers + 1, &bytes))
         return QN_OK;
-    return qn_fail(QN_ERR_MEMORY, "recurrent state: %zu heads of %zu by %zu in %zu layers do not fit in memory", s->n_v_heads,
-                   s->head_k, s->head_v, n_layers);
+    return qn_fail(QN_ERR_MEMORY, "recurrent state: %zu heads of %zu by %zu in %zu layers do not fit in memory",
+                   s->n_v_heads, s->head_k, s->head_v, n_layers);
 }
 
 /* ---- Both ---- */

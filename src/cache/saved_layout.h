@@ -1,5 +1,6 @@
-/* The contents of a sequence as session files have them: the same on all devices, whatever their layout in memory and the
- * memory's capacity. A device converts the regions of the KV cache, then the arrays of the recurrent layers, layer by layer.
+/* The contents of a sequence as session files have them: the same on all devices, whatever their layout in memory and
+ * the memory's capacity. A device converts the regions of the KV cache, then the arrays of the recurrent layers, layer
+ * by layer.
  *
  *   fp16 keys     [tiles of QN_SAVED_KEY_TILE positions][head_dim][QN_SAVED_KEY_TILE] f16: qn_saved_key_at
  *   fp16 values   [positions][head_dim] f16
@@ -7,9 +8,10 @@
  *                 (kernels/aura/aura.h); then scales [positions] f32 in a region of their own
  *   means         [attention layers][heads][head_dim] f32 of page 0's keys
  *
- * Regions are in blocks of QN_SAVED_BLOCK_PAGES pages: for each attention layer and head, keys before values, the rows of the
- * block's pages; of codes first the codes of all these pages, then their scales. Before the blocks, a cache of codes has the
- * means, and the fp16 rows of page 0 and of the open page: of each layer and head the keys, then the values. */
+ * Regions are in blocks of QN_SAVED_BLOCK_PAGES pages: for each attention layer and head, keys before values, the rows
+ * of the block's pages; of codes first the codes of all these pages, then their scales. Before the blocks, a cache of
+ * codes has the means, and the fp16 rows of page 0 and of the open page: of each layer and head the keys, then the
+ * values. */
 #ifndef QN_CACHE_SAVED_LAYOUT_H
 #define QN_CACHE_SAVED_LAYOUT_H
 
@@ -49,11 +51,12 @@ typedef struct qn_saved_region {
     qn_saved_part part;
     size_t layer, head, page; /* layer of the model, page of the sequence */
     size_t held;              /* positions in use */
-    size_t bytes;             /* 0: the file has none of it. Of keys in full tiles, with zeros for the positions after `held` */
+    size_t bytes; /* 0: the file has none of it. Of keys in full tiles, with zeros for the positions after `held` */
 } qn_saved_region;
 
 /* qn_saved_find_region - region 0, 1, ... of a sequence of this extent. False after the last. */
-bool qn_saved_find_region(const qn_saved_layout *layout, const qn_extent *extent, size_t index, qn_saved_region *region);
+bool qn_saved_find_region(const qn_saved_layout *layout, const qn_extent *extent, size_t index,
+                          qn_saved_region *region);
 
 /* qn_saved_key_at - the index of a key's value d in the keys of a page. */
 static inline size_t qn_saved_key_at(size_t head_dim, size_t position, size_t d)
@@ -66,8 +69,8 @@ void qn_saved_zero_tail(const qn_saved_layout *layout, const qn_saved_region *re
 
 /* ---- Recurrent layers ---- */
 
-/* Arrays of a layer, f32, in the order of the file. Zeros stand for the state and the history at position 0, and for rows of
- * the open chunk that are not there. */
+/* Arrays of a layer, f32, in the order of the file. Zeros stand for the state and the history at position 0, and for
+ * rows of the open chunk that are not there. */
 typedef enum qn_saved_array {
     QN_SAVED_STATE,       /* [n_v_heads][head_k][head_v] at state_position */
     QN_SAVED_V_NEW,       /* [n_v_heads][QN_PAGE][head_v] corrected values v' of the open chunk */

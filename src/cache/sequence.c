@@ -436,14 +436,15 @@ static uint64_t bytes_of(const qn_pool_class *class, const uint32_t *items, size
 
 uint64_t qn_sequence_bytes(const qn_sequence *s)
 {
-    return bytes_of(s->cache->pages, s->pages, s->max_pages) + bytes_of(s->cache->f16_pages, s->f16_pages, s->max_pages) +
-           bytes_of(s->cache->states, &s->state, 1) + bytes_of(s->cache->open_chunks, &s->open_chunk, 1);
+    return bytes_of(s->cache->pages, s->pages, s->max_pages) +
+           bytes_of(s->cache->f16_pages, s->f16_pages, s->max_pages) + bytes_of(s->cache->states, &s->state, 1) +
+           bytes_of(s->cache->open_chunks, &s->open_chunk, 1);
 }
 
 /* ---- Capacity ---- */
 
-/* Granules of n sequences of `length` tokens. With codes a sequence has page 0 and the open page in fp16; the one that grows
- * has the page before too. */
+/* Granules of n sequences of `length` tokens. With codes a sequence has page 0 and the open page in fp16; the one that
+ * grows has the page before too. */
 static uint64_t granules_of(const qn_cache *cache, uint64_t n, uint64_t length)
 {
     const uint64_t pages = (length + QN_PAGE - 1) / QN_PAGE, f16_pages = pages < 2 ? pages : 2;

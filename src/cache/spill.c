@@ -9,7 +9,8 @@
 
 enum { IDLE_SHARE = 16 };
 
-/* UNUSED, QUEUED, COPYING, ENDED, and UNUSED again; an abandoned copy skips what is left, but not the end of COPYING. */
+/* UNUSED, QUEUED, COPYING, ENDED, and UNUSED again; an abandoned copy skips what is left, but not the end of
+ * COPYING. */
 enum phase { UNUSED, QUEUED, COPYING, ENDED };
 
 struct copy {
@@ -71,8 +72,8 @@ static qn_status make_copy(qn_spill *s, qn_item_kind kind, uint32_t item, uint32
     const qn_pool_class *class = qn_item_class(s->cache, kind);
     uint32_t to;
     QN_TRY(qn_pool_take(s->classes[kind], &to));
-    const qn_status status =
-        s->cache->copy_out(s->cache->context, address_of(s, kind, to), qn_pool_address(class, item), qn_pool_stride(class));
+    const qn_status status = s->cache->copy_out(s->cache->context, address_of(s, kind, to),
+                                                qn_pool_address(class, item), qn_pool_stride(class));
     if (status != QN_OK) {
         qn_spill_drop(s, kind, to);
         return status;
@@ -196,8 +197,9 @@ bool qn_spill_begin(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t owne
     struct copy *c = find_unused(s);
     if (c) {
         qn_pool_share(qn_item_class(s->cache, kind), item);
-        *c =
-            (struct copy){ .phase = QUEUED, .number = s->n_queued++, .item = item, .result = { .kind = kind, .owner = owner } };
+        *c = (struct copy){
+            .phase = QUEUED, .number = s->n_queued++, .item = item, .result = { .kind = kind, .owner = owner }
+        };
         pthread_cond_signal(&s->queued);
     }
     pthread_mutex_unlock(&s->lock);
@@ -268,8 +270,8 @@ qn_status qn_spill_in(qn_spill *s, qn_item_kind kind, uint32_t copy, uint32_t *i
     qn_pool_class *class = qn_item_class(s->cache, kind);
     uint32_t to;
     QN_TRY(qn_pool_try_take(class, &to));
-    const qn_status status =
-        s->cache->copy_in(s->cache->context, qn_pool_address(class, to), address_of(s, kind, copy), qn_pool_stride(class));
+    const qn_status status = s->cache->copy_in(s->cache->context, qn_pool_address(class, to), address_of(s, kind, copy),
+                                               qn_pool_stride(class));
     if (status != QN_OK) {
         qn_pool_drop(class, to);
         return status;

@@ -23,8 +23,9 @@ static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
         const json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type"),
                      *text = json_is_string(part) ? part : json_object_get(part, "text");
         if (!json_is_string(text) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0)))
-            return qn_fail(QN_ERR_INVALID, "message %zu: part %zu of the content is %s%.40s, and the model reads only text",
-                           index, i, json_is_string(type) ? "of type " : "not a text",
+            return qn_fail(QN_ERR_INVALID,
+                           "message %zu: part %zu of the content is %s%.40s, and the model reads only text", index, i,
+                           json_is_string(type) ? "of type " : "not a text",
                            json_is_string(type) ? json_string_value(type) : "");
         length += json_string_length(text);
     }
@@ -33,7 +34,8 @@ static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
         return no_memory();
     size_t at = 0;
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i), *text = json_is_string(part) ? part : json_object_get(part, "text");
+        const json_t *part = json_array_get(parts, i),
+                     *text = json_is_string(part) ? part : json_object_get(part, "text");
         memcpy(joined + at, json_string_value(text), json_string_length(text));
         at += json_string_length(text);
     }
@@ -127,8 +129,9 @@ static qn_status object_of_text(const qn_chat_traits *traits, const json_t *text
     *out = NULL;
     return traits->reads_argument_text
                ? QN_OK
-               : qn_fail(QN_ERR_INVALID, "message %zu: the arguments of tool call %zu are '%.60s', expected a JSON object",
-                         index, i, json_string_value(text));
+               : qn_fail(QN_ERR_INVALID,
+                         "message %zu: the arguments of tool call %zu are '%.60s', expected a JSON object", index, i,
+                         json_string_value(text));
 }
 
 /* Replaces a call by a copy whose arguments have the template's form. */
@@ -137,13 +140,15 @@ static qn_status change_arguments(const qn_chat_traits *traits, json_t *calls, s
     json_t *given = (json_t *)arguments_of(json_array_get(calls, i)), *arguments = NULL;
     if (!has_other_arguments(traits, json_array_get(calls, i)))
         return QN_OK;
-    QN_TRY(json_is_object(given) ? text_of_object(given, &arguments) : object_of_text(traits, given, i, index, &arguments));
+    QN_TRY(json_is_object(given) ? text_of_object(given, &arguments)
+                                 : object_of_text(traits, given, i, index, &arguments));
     if (!arguments)
         return QN_OK;
     json_t *call = json_copy(json_array_get(calls, i));
     json_t *function = json_copy(json_object_get(call, "function"));
     const bool done = call && json_object_set(function ? function : call, "arguments", arguments) == 0 &&
-                      (!function || json_object_set(call, "function", function) == 0) && json_array_set(calls, i, call) == 0;
+                      (!function || json_object_set(call, "function", function) == 0) &&
+                      json_array_set(calls, i, call) == 0;
     json_decref(arguments);
     json_decref(function);
     json_decref(call);
@@ -178,7 +183,8 @@ static bool has_other_reasoning(const json_t *message)
 static qn_status adapt_message(const qn_chat_traits *traits, json_t *message, size_t index)
 {
     json_t *content;
-    if (!traits->has_developer && has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
+    if (!traits->has_developer && has_role(message, "developer") &&
+        json_object_set_new(message, "role", json_string("system")))
         return no_memory();
     if (!traits->reads_parts && json_is_array(json_object_get(message, "content"))) {
         QN_TRY(text_of_parts(json_object_get(message, "content"), index, &content));
@@ -198,8 +204,8 @@ static bool needs_change(const qn_chat_traits *traits, const json_t *message)
 {
     return (!traits->has_developer && has_role(message, "developer")) ||
            (!traits->reads_parts && json_is_array(json_object_get(message, "content"))) ||
-           (traits->refuses_null && has_null_content(message)) || (!traits->reads_reasoning && has_other_reasoning(message)) ||
-           has_calls_to_change(traits, message);
+           (traits->refuses_null && has_null_content(message)) ||
+           (!traits->reads_reasoning && has_other_reasoning(message)) || has_calls_to_change(traits, message);
 }
 
 /* ---- System messages ---- */
@@ -222,7 +228,8 @@ static qn_status add_to_message(turns *t, size_t i, const char *text, size_t n, 
     if (!message)
         return no_memory();
     qn_status status = add_to_content(json_object_get(message, "content"), text, n, before, &content);
-    if (status == QN_OK && (json_object_set_new(message, "content", content) || json_array_set(t->messages, i, message)))
+    if (status == QN_OK &&
+        (json_object_set_new(message, "content", content) || json_array_set(t->messages, i, message)))
         status = no_memory();
     json_decref(message);
     return status;
@@ -334,7 +341,8 @@ static qn_status append(turns *t, json_t *message, size_t index)
     const json_t *last = last_of(t);
     const bool is_system = has_role(message, "system"), is_developer = has_role(message, "developer"),
                merges = is_system && !t->has_begun && last && t->traits->merges_system,
-               folds = t->has_begun && ((is_system && t->traits->folds_system) || (is_developer && t->traits->folds_developer));
+               folds = t->has_begun &&
+                       ((is_system && t->traits->folds_system) || (is_developer && t->traits->folds_developer));
     t->has_begun = t->has_begun || (!is_system && !is_developer);
     json_t *text;
     if (!merges && !folds)
@@ -418,7 +426,8 @@ static bool adapt_effort(const qn_chat_traits *traits, json_t *conversation)
                (json_object_get(conversation, "enable_thinking") ||
                 json_object_set_new(conversation, "enable_thinking", json_false()) == 0);
     const int known = known_level(traits, level);
-    return known < 0 || json_object_set_new(conversation, "reasoning_effort", json_string(qn_effort_levels[known])) == 0;
+    return known < 0 ||
+           json_object_set_new(conversation, "reasoning_effort", json_string(qn_effort_levels[known])) == 0;
 }
 
 qn_status qn_chat_adapt(const qn_chat_traits *traits, const json_t *conversation, json_t **out)

@@ -11,18 +11,18 @@ extern const char *const qn_effort_levels[QN_EFFORT_LEVELS]; /* none, minimal, l
 
 /* What a template supports, found from its names and constants and by rendering it. */
 typedef struct qn_chat_traits {
-    bool has_developer;                  /* it knows the role developer */
-    bool merges_system;                  /* it accepts at most one system message at the beginning */
-    bool folds_system, folds_developer;  /* it accepts no system, or developer, message after other messages */
-    bool reads_parts;                    /* it reads contents that are arrays of text parts */
-    bool reads_argument_text;            /* it does not fail on tool calls whose arguments are JSON text */
-    bool wants_argument_text;            /* it needs arguments as text */
-    bool refuses_null;                   /* it fails on, or prints, a null content of a message with calls */
-    bool reads_reasoning;                /* it reads `reasoning` of a message */
-    bool has_thinking;                   /* it reads enable_thinking */
-    bool has_effort;                     /* it reads reasoning_effort */
-    bool is_strict;                      /* it refuses an unknown reasoning_effort */
-    unsigned efforts;                    /* the levels that it distinguishes, bits 1 << index in qn_effort_levels; 0: none */
+    bool has_developer;                 /* it knows the role developer */
+    bool merges_system;                 /* it accepts at most one system message at the beginning */
+    bool folds_system, folds_developer; /* it accepts no system, or developer, message after other messages */
+    bool reads_parts;                   /* it reads contents that are arrays of text parts */
+    bool reads_argument_text;           /* it does not fail on tool calls whose arguments are JSON text */
+    bool wants_argument_text;           /* it needs arguments as text */
+    bool refuses_null;                  /* it fails on, or prints, a null content of a message with calls */
+    bool reads_reasoning;               /* it reads `reasoning` of a message */
+    bool has_thinking;                  /* it reads enable_thinking */
+    bool has_effort;                    /* it reads reasoning_effort */
+    bool is_strict;                     /* it refuses an unknown reasoning_effort */
+    unsigned efforts; /* the levels that it distinguishes, bits 1 << index in qn_effort_levels; 0: none */
     const char *names[QN_EFFORT_LEVELS]; /* [n_names] the names of these levels */
     size_t n_names;
 } qn_chat_traits;

@@ -101,7 +101,8 @@ static qn_status find_structural(qn_chat_template *chat, const qn_tokenizer *tok
     return QN_OK;
 }
 
-qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out)
+qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given,
+                                  qn_chat_template **out)
 {
     *out = NULL;
     qn_chat_template *chat;
@@ -189,7 +190,8 @@ static qn_status make_variables(const json_t *conversation, const qn_jinja_varia
     const char *name;
     json_t *value;
     size_t count = STANDARD_VARIABLES;
-    QN_TRY(qn_alloc(out, STANDARD_VARIABLES + json_object_size(conversation), sizeof **out, "variables of a chat template"));
+    QN_TRY(qn_alloc(out, STANDARD_VARIABLES + json_object_size(conversation), sizeof **out,
+                    "variables of a chat template"));
     memcpy(*out, standard, STANDARD_VARIABLES * sizeof **out);
     json_object_foreach((json_t *)conversation, name, value)
     {
@@ -214,8 +216,8 @@ static qn_status render(const qn_tokenizer *tok, const qn_jinja *jinja, const js
     return status;
 }
 
-static qn_status render_open(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
-                             qn_jinja_output *output)
+static qn_status render_open(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation,
+                             int64_t now, qn_jinja_output *output)
 {
     json_t *marked;
     QN_TRY(qn_chat_mark_content(conversation, &marked));
@@ -235,9 +237,10 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
     bool continues;
     *output = (qn_jinja_output){ 0 };
     if (!chat->jinja)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "the model has %s: name one with --chat-template, or give the whole prompt as text (run without --chat)",
-                       chat->problem);
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "the model has %s: name one with --chat-template, or give the whole prompt as text (run without --chat)",
+            chat->problem);
     if (!json_is_object(conversation))
         return qn_fail(QN_ERR_INVALID, "the conversation is not a JSON object");
     QN_TRY(qn_chat_continues(conversation, &continues));
@@ -248,8 +251,8 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
     return status;
 }
 
-qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text, size_t most,
-                              int32_t **tokens, size_t *count)
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text,
+                              size_t most, int32_t **tokens, size_t *count)
 {
     qn_text_span *spans;
     *tokens = NULL;

@@ -24,7 +24,8 @@ typedef struct qn_chat_template qn_chat_template;
  *
  * QN_ERR_FORMAT                        the file's key is not a string
  * QN_ERR_INVALID, QN_ERR_UNSUPPORTED   `given` is not a template, or not a supported one */
-qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out);
+qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given,
+                                  qn_chat_template **out);
 void qn_chat_template_free(qn_chat_template *chat);
 
 /* qn_chat_template_name - "file", "given", "chatml" (the file has no template), or "" without a usable template. */
@@ -64,8 +65,8 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
  *
  *   most     the greatest number of tokens to return; `count` is the number of all
  *   tokens   [*count, at most `most`] free them with free() */
-qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text, size_t most,
-                              int32_t **tokens, size_t *count);
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text,
+                              size_t most, int32_t **tokens, size_t *count);
 
 /* qn_chat_encode - renders a conversation and tokenises it: qn_chat_render and qn_chat_text_tokens. Fails as they
  * do. */

@@ -27,7 +27,8 @@ static json_t *last_text(const json_t *content)
 
 qn_status qn_chat_continues(const json_t *conversation, bool *continues)
 {
-    const json_t *given = json_object_get(conversation, "continue_final_message"), *message = last_message(conversation);
+    const json_t *given = json_object_get(conversation, "continue_final_message"),
+                 *message = last_message(conversation);
     const char *role = json_string_value(json_object_get(message, "role"));
     *continues = json_is_true(given);
     if (given && !json_is_boolean(given) && !json_is_null(given))
@@ -35,12 +36,15 @@ qn_status qn_chat_continues(const json_t *conversation, bool *continues)
     if (!*continues)
         return QN_OK;
     if (json_is_true(json_object_get(conversation, "add_generation_prompt")))
-        return qn_fail(QN_ERR_INVALID, "continue_final_message is given with add_generation_prompt, expected one of them");
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message is given with add_generation_prompt, expected one of them");
     if (!role || strcmp(role, "assistant") != 0)
-        return qn_fail(QN_ERR_INVALID, "continue_final_message: the last message is of the role '%.20s', expected 'assistant'",
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message: the last message is of the role '%.20s', expected 'assistant'",
                        role ? role : "");
     if (json_array_size(json_object_get(message, "tool_calls")))
-        return qn_fail(QN_ERR_INVALID, "continue_final_message: the last message has tool calls, expected content alone");
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message: the last message has tool calls, expected content alone");
     return last_text(json_object_get(message, "content"))
                ? QN_OK
                : qn_fail(QN_ERR_INVALID, "continue_final_message: the last message has no text as its content");
@@ -135,8 +139,9 @@ qn_status qn_chat_cut_at_mark(const json_t *conversation, const char *think_clos
     const char *printed = printed_content(content, think_close, &n);
     const size_t end = find_mark(output->text, output->length);
     if (end == output->length || end < n || memcmp(output->text + end - n, printed, n) != 0)
-        return qn_fail(QN_ERR_INVALID, "continue_final_message: the chat template does not print the last message's content as "
-                                       "it is, so that its end cannot be found");
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message: the chat template does not print the last message's content as "
+                       "it is, so that its end cannot be found");
     cut(output, end);
     return QN_OK;
 }

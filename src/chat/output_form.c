@@ -37,7 +37,8 @@ void qn_output_params_init(qn_output_params *params, qn_output_form form)
 
 void qn_output_find_tokens(qn_output_params *params, const qn_tokenizer *tok)
 {
-    qn_output_delimiter *const all[] = { &params->think_open, &params->think_close, &params->call_open, &params->call_close };
+    qn_output_delimiter *const all[] = { &params->think_open, &params->think_close, &params->call_open,
+                                         &params->call_close };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->text)
             all[i]->token = qn_tokenizer_find(tok, all[i]->text);
@@ -123,15 +124,18 @@ static bool finds_probe(qn_output_params params, const qn_output_tools *tools, c
 static bool calls_are_parsed_back(const qn_jinja *jinja, const qn_output_params *params)
 {
     static const qn_jinja_limits limits = { .steps = 1000000, .memory = 16 << 20, .output = 1 << 20 };
-    json_t *tools = json_pack("[{s: s, s: {s: s, s: s, s: {s: s, s: {s: {s: s}}}}}]", "type", "function", "function", "name",
-                              PROBE, "description", "", "parameters", "type", "object", "properties", "key", "type", "string");
-    json_t *messages = json_pack("[{s: s, s: s}, {s: s, s: s, s: [{s: s, s: s, s: {s: s, s: {s: s}}}]}]", "role", "user",
-                                 "content", "Hi", "role", "assistant", "content", "", "tool_calls", "id", "call00000", "type",
-                                 "function", "function", "name", PROBE, "arguments", "key", "a\"b");
+    json_t *tools =
+        json_pack("[{s: s, s: {s: s, s: s, s: {s: s, s: {s: {s: s}}}}}]", "type", "function", "function", "name", PROBE,
+                  "description", "", "parameters", "type", "object", "properties", "key", "type", "string");
+    json_t *messages =
+        json_pack("[{s: s, s: s}, {s: s, s: s, s: [{s: s, s: s, s: {s: s, s: {s: s}}}]}]", "role", "user", "content",
+                  "Hi", "role", "assistant", "content", "", "tool_calls", "id", "call00000", "type", "function",
+                  "function", "name", PROBE, "arguments", "key", "a\"b");
     json_t *empty = json_string("");
-    const qn_jinja_variable variables[] = {
-        { "messages", messages, false }, { "tools", tools, false }, { "bos_token", empty, true }, { "eos_token", empty, true }
-    };
+    const qn_jinja_variable variables[] = { { "messages", messages, false },
+                                            { "tools", tools, false },
+                                            { "bos_token", empty, true },
+                                            { "eos_token", empty, true } };
     qn_jinja_output output;
     qn_output_tools *kept = NULL;
     bool found = false;
@@ -169,12 +173,13 @@ void qn_output_reasoning_words(const qn_jinja *jinja, const qn_output_params *pa
     if (!params->think_close.text)
         return;
     snprintf(words, QN_OUTPUT_MAX_WORDS, "\n%s\n\n", params->think_close.text);
-    json_t *messages = json_pack("[{s: s, s: s}, {s: s, s: s, s: s}]", "role", "user", "content", "Hi", "role", "assistant",
-                                 "reasoning_content", "qn9thought", "content", "qn9answer");
+    json_t *messages = json_pack("[{s: s, s: s}, {s: s, s: s, s: s}]", "role", "user", "content", "Hi", "role",
+                                 "assistant", "reasoning_content", "qn9thought", "content", "qn9answer");
     json_t *empty = json_string(""), *none = json_null();
-    const qn_jinja_variable variables[] = {
-        { "messages", messages, false }, { "tools", none, false }, { "bos_token", empty, true }, { "eos_token", empty, true }
-    };
+    const qn_jinja_variable variables[] = { { "messages", messages, false },
+                                            { "tools", none, false },
+                                            { "bos_token", empty, true },
+                                            { "eos_token", empty, true } };
     qn_jinja_output output;
     if (messages && empty && qn_jinja_render(jinja, variables, 4, 0, &limits, &output) == QN_OK) {
         take_between(output.text, params->think_close.text, words);

@@ -140,7 +140,8 @@ static bool enabled(const qn_output_parser *p, qn_delimiter which)
     case CALL_OPEN: return !p->reasoning || by_token || at_line_start(p);
     case FUNCTION: return p->form == QN_OUTPUT_XML && !p->reasoning && at_line_start(p);
     case BRACE:
-        return !p->reasoning && p->at_start && (p->form == QN_OUTPUT_LLAMA3 || (p->form == QN_OUTPUT_JSON && p->in_block));
+        return !p->reasoning && p->at_start &&
+               (p->form == QN_OUTPUT_LLAMA3 || (p->form == QN_OUTPUT_JSON && p->in_block));
     default: return false;
     }
 }
@@ -249,9 +250,11 @@ static void end_call(qn_output_parser *p, size_t end, qn_output_call_end how)
     qn_output_unread(p, end);
     if (p->status != QN_OK)
         return;
-    const qn_output_event event = {
-        .kind = QN_OUTPUT_CALL_END, .text = p->scratch.data, .length = p->scratch.n, .call = p->n_calls - 1, .call_end = how
-    };
+    const qn_output_event event = { .kind = QN_OUTPUT_CALL_END,
+                                    .text = p->scratch.data,
+                                    .length = p->scratch.n,
+                                    .call = p->n_calls - 1,
+                                    .call_end = how };
     p->on_event(&event, p->user);
     begin_section(p, how == QN_OUTPUT_COMPLETE);
     p->at_start = how == QN_OUTPUT_COMPLETE;
@@ -423,8 +426,8 @@ size_t qn_output_n_calls(const qn_output_parser *p)
 
 bool qn_output_reasoning_spent(qn_output_parser *p, const char **words, size_t *length)
 {
-    if (p->is_ending || !p->reasoning_end || !p->reasoning || p->n_reasoning < p->reasoning_budget || p->state != STATE_TEXT ||
-        p->candidate != p->held.n || p->utf8.n_tail)
+    if (p->is_ending || !p->reasoning_end || !p->reasoning || p->n_reasoning < p->reasoning_budget ||
+        p->state != STATE_TEXT || p->candidate != p->held.n || p->utf8.n_tail)
         return false;
     const char *again = p->is_spent ? strstr(p->reasoning_end, p->delimiters[THINK_CLOSE].text) : NULL;
     p->is_ending = p->is_spent = true;
@@ -441,13 +444,14 @@ static qn_status set_delimiter(qn_output_parser *p, qn_delimiter which, const ch
     bool valid = length && length <= 64;
     for (size_t i = 0, step; valid && i < length; i += step) {
         uint32_t code;
-        valid =
-            qn_utf8_next(text + i, length - i, &step, &code) == QN_UTF8_COMPLETE && code > ' ' && code != '"' && code != '\\';
+        valid = qn_utf8_next(text + i, length - i, &step, &code) == QN_UTF8_COMPLETE && code > ' ' && code != '"' &&
+                code != '\\';
     }
     if (!valid)
-        return qn_fail(QN_ERR_INVALID,
-                       "delimiter '%s' of the output: expected 1 to 64 bytes of UTF-8 without quotes, backslashes and space",
-                       text);
+        return qn_fail(
+            QN_ERR_INVALID,
+            "delimiter '%s' of the output: expected 1 to 64 bytes of UTF-8 without quotes, backslashes and space",
+            text);
     QN_TRY(qn_alloc(&p->delimiters[which].text, length + 1, 1, "output"));
     memcpy(p->delimiters[which].text, text, length + 1);
     p->delimiters[which].length = length;
@@ -460,7 +464,8 @@ static qn_status set_up(qn_output_parser *p, const qn_output_params *params)
 {
     const bool tagged = p->form == QN_OUTPUT_JSON || p->form == QN_OUTPUT_XML;
     if (tagged && (!params->call_open.text || !params->call_close.text))
-        return qn_fail(QN_ERR_INVALID, "output of the form '%s' has no delimiters of calls", qn_output_form_name(p->form));
+        return qn_fail(QN_ERR_INVALID, "output of the form '%s' has no delimiters of calls",
+                       qn_output_form_name(p->form));
     if (params->starts_in_reasoning && !params->think_close.text)
         return qn_fail(QN_ERR_INVALID, "output starts inside reasoning, which has no delimiter");
     const qn_output_delimiter none = { NULL, -1 }, *open = &params->call_open, *close = &params->call_close;

@@ -144,7 +144,8 @@ static void collect(struct walk *walk, const json_t *schema)
     if (json_is_true(json_object_get(schema, "nullable")))
         add_type(walk, VALUE_NULL);
     const unsigned n_before = walk->n_schemas;
-    walk->n_schemas += json_object_get(schema, "type") || json_object_get(schema, "const") || json_object_get(schema, "enum");
+    walk->n_schemas +=
+        json_object_get(schema, "type") || json_object_get(schema, "const") || json_object_get(schema, "enum");
     if ((list = json_object_get(schema, "type"))) {
         add_named(walk, list, false);
         for (i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
@@ -202,7 +203,8 @@ static bool collect_property(struct walk *walk, const json_t *schema, const char
     if (name)
         is_named |= collect_constants(walk, schema, name);
     else
-        json_object_foreach((json_t *)json_object_get(schema, "patternProperties"), pattern, matching) collect(walk, matching);
+        json_object_foreach((json_t *)json_object_get(schema, "patternProperties"), pattern, matching)
+            collect(walk, matching);
     for (size_t k = 0; k < N_PARTS; k++)
         for (size_t i = 0; (part = part_of(walk, schema, k, i)); i++)
             is_named |= collect_property(walk, part, name);
@@ -358,7 +360,8 @@ static qn_status add_arguments(struct build *b, const json_t *schema, qn_output_
         const size_t length = strlen(name);
         b->left += VISITS_OF_ARGUMENT;
         find_types(schema, name, length, &b->left, &types);
-        QN_TRY(qn_realloc_array(&to->arguments, &to->argument_capacity, to->n_arguments + 1, sizeof *to->arguments, "tools"));
+        QN_TRY(qn_realloc_array(&to->arguments, &to->argument_capacity, to->n_arguments + 1, sizeof *to->arguments,
+                                "tools"));
         argument *a = &to->arguments[to->n_arguments++];
         *a = argument_of(&types);
         a->length = (uint16_t)length;
@@ -438,7 +441,8 @@ const char *qn_output_argument_name(const qn_output_tools *tools, const qn_outpu
     return tools->names + tools->arguments[first + i].name;
 }
 
-int64_t qn_output_find_argument(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length)
+int64_t qn_output_find_argument(const qn_output_tools *tools, const qn_output_tool *tool, const char *key,
+                                size_t length)
 {
     for (uint32_t i = 0; tool && i < tool->n; i++) {
         const argument *a = &tools->arguments[tool->first + i];

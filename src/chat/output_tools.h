@@ -39,7 +39,8 @@ void qn_output_value_types(const json_t *schema, const char *key, size_t length,
 const qn_output_tool *qn_output_find_tool(const qn_output_tools *tools, const char *name, size_t length);
 
 /* qn_output_find_argument - the index of a tool's argument, or -1. */
-int64_t qn_output_find_argument(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length);
+int64_t qn_output_find_argument(const qn_output_tools *tools, const qn_output_tool *tool, const char *key,
+                                size_t length);
 
 /* qn_output_argument_name - the name of argument i of a tool; NULL after the last.
  *

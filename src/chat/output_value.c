@@ -54,7 +54,8 @@ static bool begins_number(const char *text, size_t n)
 
 static bool may_be(qn_value_type type, const char *text, size_t n)
 {
-    static const char *const nulls[] = { "null", "None", NULL }, *const booleans[] = { "true", "false", "True", "False", NULL };
+    static const char *const nulls[] = { "null", "None", NULL }, *const booleans[] = { "true", "false", "True", "False",
+                                                                                       NULL };
     switch (type) {
     case VALUE_NULL: return begins_word(text, n < MAX_UNSURE ? n : MAX_UNSURE, nulls);
     case VALUE_BOOLEAN: return begins_word(text, n < MAX_UNSURE ? n : MAX_UNSURE, booleans);

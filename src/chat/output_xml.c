@@ -41,7 +41,8 @@ static bool name_continues(qn_output_parser *p, bool *ended)
     const unsigned char c = (unsigned char)p->held.data[p->held.n - 1];
     const size_t n = p->held.n - 1 - xml->begin;
     *ended = c == '>' && n > 0 && n <= QN_OUTPUT_MAX_NAME;
-    return *ended || (c >= 0x20 && c < FIRST_MARK && c != '<' && c != '>' && (n < QN_OUTPUT_MAX_NAME || (c & 0xc0) == 0x80));
+    return *ended ||
+           (c >= 0x20 && c < FIRST_MARK && c != '<' && c != '>' && (n < QN_OUTPUT_MAX_NAME || (c & 0xc0) == 0x80));
 }
 
 /* Whether the last held byte completes a name. A byte that a name cannot contain fails the call. */
@@ -175,7 +176,8 @@ static qn_match match_next_parameter(const qn_output_parser *p, const char *symb
         return xml->tool ? open : MATCH_NO;
     for (size_t i = 0; best != MATCH_FULL && (name = qn_output_argument_name(p->tools, xml->tool, i, &length)); i++) {
         const size_t have = n - n_open, same = have < length ? have : length;
-        if ((i < 8 * sizeof xml->given && xml->given[i / 64] >> (i % 64) & 1) || memcmp(symbols + n_open, name, same) != 0)
+        if ((i < 8 * sizeof xml->given && xml->given[i / 64] >> (i % 64) & 1) ||
+            memcmp(symbols + n_open, name, same) != 0)
             continue;
         if (have <= length)
             best = MATCH_PARTIAL;
@@ -190,7 +192,8 @@ static qn_match match_next_parameter(const qn_output_parser *p, const char *symb
  * value, or </function> followed by call_close. */
 static qn_match match_end(const qn_output_parser *p, const char *symbols, size_t n, size_t *length)
 {
-    const size_t newline = *symbols == '\n', n_parameter = sizeof parameter_close - 1, n_function = sizeof function_close - 1;
+    const size_t newline = *symbols == '\n', n_parameter = sizeof parameter_close - 1,
+                 n_function = sizeof function_close - 1;
     const qn_match parameter = match_tag(parameter_close, symbols + newline, n - newline);
     const qn_match function = match_tag(function_close, symbols + newline, n - newline);
     if (parameter != MATCH_FULL && function != MATCH_FULL) {

@@ -79,12 +79,12 @@ static void find_roles(const qn_jinja *jinja, qn_chat_traits *traits)
     const bool has_system = prints(jinja, "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "]", probe, NULL);
     traits->merges_system =
         has_system &&
-        !prints(jinja, "[" MESSAGE("system", PROBE) "," MESSAGE("system", OTHER) "," MESSAGE("user", "a") "]", both, NULL);
-    traits->folds_system =
-        has_system &&
-        !prints(jinja,
-                "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "," MESSAGE("system", OTHER) "," MESSAGE("user", "b") "]",
-                both, NULL);
+        !prints(jinja, "[" MESSAGE("system", PROBE) "," MESSAGE("system", OTHER) "," MESSAGE("user", "a") "]", both,
+                NULL);
+    traits->folds_system = has_system && !prints(jinja,
+                                                 "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "," MESSAGE(
+                                                     "system", OTHER) "," MESSAGE("user", "b") "]",
+                                                 both, NULL);
     traits->folds_developer = has_system && traits->has_developer &&
                               !prints(jinja,
                                       "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "," MESSAGE(
@@ -94,13 +94,13 @@ static void find_roles(const qn_jinja *jinja, qn_chat_traits *traits)
 
 /* ---- Calls ---- */
 
-#define CALL_THEN(content, arguments, then)                                                                                    \
-    "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": " content                               \
-    ", \"tool_calls\": [{\"type\": \"function\", \"id\": \"abcdefghi\", \"function\": {\"name\": \"f\", "                      \
+#define CALL_THEN(content, arguments, then)                                                                            \
+    "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": " content                       \
+    ", \"tool_calls\": [{\"type\": \"function\", \"id\": \"abcdefghi\", \"function\": {\"name\": \"f\", "              \
     "\"arguments\": " arguments "}}]}" then "]"
 #define CALL(arguments) CALL_THEN("\"\"", arguments, "")
-#define REST                                                                                                                   \
-    ", {\"role\": \"tool\", \"name\": \"f\", \"tool_call_id\": \"abcdefghi\", \"content\": \"b\"}," MESSAGE(                   \
+#define REST                                                                                                           \
+    ", {\"role\": \"tool\", \"name\": \"f\", \"tool_call_id\": \"abcdefghi\", \"content\": \"b\"}," MESSAGE(           \
         "assistant", "c") "," MESSAGE("user", "d")
 #define OBJECT "{\"" PROBE "\": 1}"
 #define TEXT "\"{\\\"" PROBE "\\\": 1}\""

@@ -171,8 +171,8 @@ static qn_status evaluate_messages(qn_session *session, const qn_cli_prompt *pro
     return qn_session_checkpoint(session);
 }
 
-static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_request_params *params, struct stream *s,
-                     qn_request_result *result, uint32_t *shared)
+static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_request_params *params,
+                     struct stream *s, qn_request_result *result, uint32_t *shared)
 {
     qn_request_params own = *params;
     own.on_event = on_event;
@@ -199,8 +199,8 @@ static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_
     return status;
 }
 
-static void take_results(const struct stream *s, const qn_cli_prompt *prompt, const qn_request_result *result, uint32_t shared,
-                         qn_cli_answer *answer)
+static void take_results(const struct stream *s, const qn_cli_prompt *prompt, const qn_request_result *result,
+                         uint32_t shared, qn_cli_answer *answer)
 {
     const double end = qn_seconds();
     *answer = (qn_cli_answer){

@@ -22,8 +22,9 @@ static const qn_option *find(unsigned commands, const char *argument, size_t n)
 {
     for (size_t i = 0; i < qn_n_options; i++) {
         const qn_option *option = &qn_options[i];
-        if ((option->commands & commands) && (is_name(option->name, argument, n) || is_name(option->alias, argument, n) ||
-                                              is_name(option->accepted, argument, n)))
+        if ((option->commands & commands) &&
+            (is_name(option->name, argument, n) || is_name(option->alias, argument, n) ||
+             is_name(option->accepted, argument, n)))
             return option;
     }
     return NULL;
@@ -133,11 +134,11 @@ static void refuse_unknown(const qn_command *command, const char *argument, size
     } else if (elsewhere) {
         char commands[128];
         name_commands(elsewhere->commands, commands, sizeof commands);
-        qn_cli_error("%s: unknown option '%.*s': it is an option of quern %s (see quern %s --help)", command->name, shown,
-                     argument, commands, command->name);
+        qn_cli_error("%s: unknown option '%.*s': it is an option of quern %s (see quern %s --help)", command->name,
+                     shown, argument, commands, command->name);
     } else if (near) {
-        qn_cli_error("%s: unknown option '%.*s'; did you mean %s? (see quern %s --help)", command->name, shown, argument, near,
-                     command->name);
+        qn_cli_error("%s: unknown option '%.*s'; did you mean %s? (see quern %s --help)", command->name, shown,
+                     argument, near, command->name);
     } else {
         qn_cli_error("%s: unknown option '%.*s' (see quern %s --help)", command->name, shown, argument, command->name);
     }
@@ -207,7 +208,8 @@ static bool set_bytes(const qn_option *option, const char *name, const char *val
     const char *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~0x20) : NULL;
     const bool binary = unit && (end[1] == 'i' || end[1] == 'I') && (end[2] == 'b' || end[2] == 'B') && !end[3];
     if (*value < '0' || *value > '9' || (*end && (!unit || (end[1] && !binary)))) {
-        qn_cli_error("%s: '%s' is not a size: expected a number of bytes, with K, M, G or T for powers of 1024", name, value);
+        qn_cli_error("%s: '%s' is not a size: expected a number of bytes, with K, M, G or T for powers of 1024", name,
+                     value);
         return false;
     }
     const double bytes = ldexp(number, unit ? 10 * (int)(unit - units + 1) : 0);
@@ -287,8 +289,9 @@ static const qn_option *find_attached(const qn_command *command, const char *arg
     const qn_option *option = argument[1] != '-' && argument[2] ? find(command->id, argument, 2) : NULL;
     if (!option || option->kind == QN_OPTION_FLAG || nearest_option(command->id, argument, strlen(argument)))
         return NULL;
-    const bool number = option->kind == QN_OPTION_INT || option->kind == QN_OPTION_INT32 || option->kind == QN_OPTION_U64 ||
-                        option->kind == QN_OPTION_BYTES || option->kind == QN_OPTION_NUMBER;
+    const bool number = option->kind == QN_OPTION_INT || option->kind == QN_OPTION_INT32 ||
+                        option->kind == QN_OPTION_U64 || option->kind == QN_OPTION_BYTES ||
+                        option->kind == QN_OPTION_NUMBER;
     return !number || plain_number_start(argument + 2) ? option : NULL;
 }
 
@@ -334,7 +337,8 @@ qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, q
     for (int i = 1; i < argc; i++) {
         if (options_end || argv[i][0] != '-' || !argv[i][1]) {
             if (args->n_operands == command->max_operands) {
-                qn_cli_error("%s: unexpected argument '%s' (see quern %s --help)", command->name, argv[i], command->name);
+                qn_cli_error("%s: unexpected argument '%s' (see quern %s --help)", command->name, argv[i],
+                             command->name);
                 return QN_ARGS_BAD;
             }
             args->operands[args->n_operands++] = argv[i];

@@ -161,7 +161,8 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
     qn_batch_slot *slot = user;
     qn_batch *b = slot->job->batch;
-    const bool has_memory = pass(slot, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
+    const bool has_memory =
+        pass(slot, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
     pthread_mutex_lock(&b->lock);
     b->n_tokens++;
     const bool go_on = !b->has_failed && has_memory;
@@ -208,7 +209,8 @@ static bool is_finished(const qn_batch *b, const qn_batch_job *job)
 {
     char number[24];
     snprintf(number, sizeof number, "%zu", job->line);
-    return (job->custom_id && qn_batch_set_has(&b->done_ids, job->custom_id)) || qn_batch_set_has(&b->done_lines, number);
+    return (job->custom_id && qn_batch_set_has(&b->done_ids, job->custom_id)) ||
+           qn_batch_set_has(&b->done_lines, number);
 }
 
 static void skip(qn_batch *b, const qn_batch_job *job)
@@ -228,7 +230,8 @@ static bool wait_for(qn_batch *b, size_t most)
     pthread_mutex_lock(&b->lock);
     for (;;) {
         const double seconds = qn_seconds() - progress->started;
-        snprintf(progress->note, sizeof progress->note, "%.1f tok/s", seconds > 0 ? (double)b->n_tokens / seconds : 0.0);
+        snprintf(progress->note, sizeof progress->note, "%.1f tok/s",
+                 seconds > 0 ? (double)b->n_tokens / seconds : 0.0);
         go_on = qn_progress_update(progress, b->n_finished, b->n_lines) && !b->has_failed;
         if (!go_on || b->n_in_flight <= most)
             break;
@@ -361,11 +364,12 @@ static void print_summary(qn_batch *b, double seconds)
     qn_scheduler_counters c = QN_SCHEDULER_COUNTERS_INIT;
     (void)qn_scheduler_get_counters(b->scheduler, &c);
     if (!b->args->quiet)
-        qn_cli_error("note: %zu answers, %zu errors, %zu already there; %llu tokens in %.1f s, %.1f tok/s; %llu of %llu prompt "
-                     "tokens reused",
-                     b->n_answers, b->n_errors, b->n_skipped, (unsigned long long)b->n_tokens, seconds,
-                     seconds > 0 ? (double)b->n_tokens / seconds : 0.0, (unsigned long long)c.reused_tokens,
-                     (unsigned long long)c.prompt_tokens);
+        qn_cli_error(
+            "note: %zu answers, %zu errors, %zu already there; %llu tokens in %.1f s, %.1f tok/s; %llu of %llu prompt "
+            "tokens reused",
+            b->n_answers, b->n_errors, b->n_skipped, (unsigned long long)b->n_tokens, seconds,
+            seconds > 0 ? (double)b->n_tokens / seconds : 0.0, (unsigned long long)c.reused_tokens,
+            (unsigned long long)c.prompt_tokens);
 }
 
 /* A run without a single answer has failed: its lines are probably not requests. */
@@ -398,8 +402,9 @@ static int run(qn_batch *b, qn_model *model)
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
                                          .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
                                          .on_log = args->quiet ? NULL : qn_cli_log_note };
-    b->served =
-        (qn_served){ .model = model, .n_ctx = params.n_ctx, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT };
+    b->served = (qn_served){
+        .model = model, .n_ctx = params.n_ctx, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT
+    };
     b->served.sampling.temperature = 1; /* as OpenAI's, without filters */
     b->served.sampling.top_k = 0;
     b->served.sampling.top_p = 1;

@@ -43,7 +43,8 @@ void qn_batch_job_free(qn_batch_job *job);
 bool qn_batch_bind(qn_batch_job *job, const qn_served *served, qn_batch_error *error);
 
 /* qn_batch_fail - set an error; the message begins with the line's number. Returns false. */
-bool qn_batch_fail(qn_batch_error *error, const qn_batch_job *job, const char *code, const char *format, ...) QN_PRINTF(4, 5);
+bool qn_batch_fail(qn_batch_error *error, const qn_batch_job *job, const char *code, const char *format, ...)
+    QN_PRINTF(4, 5);
 
 /* qn_batch_refuse - set an error from a refusal. Returns false. */
 bool qn_batch_refuse(qn_batch_error *error, const qn_batch_job *job, const qn_refusal *refusal);

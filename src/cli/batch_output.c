@@ -70,8 +70,8 @@ void qn_batch_set_free(qn_batch_set *set)
 /* ---- Reading back ---- */
 
 /* Records which request a line of an earlier run answers. */
-static bool note_line(const char *path, size_t number, const char *text, size_t length, qn_batch_set *ids, qn_batch_set *lines,
-                      size_t *n_answers)
+static bool note_line(const char *path, size_t number, const char *text, size_t length, qn_batch_set *ids,
+                      qn_batch_set *lines, size_t *n_answers)
 {
     bool failed = false;
     json_t *json = json_loadb(text, length, JSON_ALLOW_NUL, NULL);

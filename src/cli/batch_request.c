@@ -36,7 +36,8 @@ static bool get_protocol(const qn_batch_job *job, const qn_protocol **protocol, 
     const json_t *method = json_object_get(job->json, "method"), *target = json_object_get(job->json, "url");
     const char *url = json_string_value(target);
     if (method && !json_is_null(method) && (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0))
-        return qn_batch_fail(error, job, "invalid_request", "'method' is %s, expected \"POST\"", qn_json_found(method, found));
+        return qn_batch_fail(error, job, "invalid_request", "'method' is %s, expected \"POST\"",
+                             qn_json_found(method, found));
     if (!url || (strcmp(url, "/v1/chat/completions") != 0 && strcmp(url, "/v1/completions") != 0))
         return qn_batch_fail(error, job, "invalid_request",
                              "'url' is %s, expected \"/v1/chat/completions\" or \"/v1/completions\"",
@@ -57,7 +58,8 @@ static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_read
                                         .created = (int64_t)time(NULL),
                                         .seed = XXH64(job->custom_id, strlen(job->custom_id), 0) };
     if (!json_is_object(body))
-        return qn_batch_fail(error, job, "invalid_request", "'body' is %s, expected an object", qn_json_found(body, found));
+        return qn_batch_fail(error, job, "invalid_request", "'body' is %s, expected an object",
+                             qn_json_found(body, found));
     job->exchange = qn_exchange_create(protocol, body, reading, &origin, &refusal);
     if (!job->exchange)
         return qn_batch_refuse(error, job, &refusal);
@@ -77,7 +79,8 @@ bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch
     const json_t *id = json_object_get(job->json, "custom_id");
     char found[QN_JSON_FOUND_BYTES];
     if (!json_is_string(id))
-        return qn_batch_fail(error, job, "invalid_request", "'custom_id' is %s, expected a string", qn_json_found(id, found));
+        return qn_batch_fail(error, job, "invalid_request", "'custom_id' is %s, expected a string",
+                             qn_json_found(id, found));
     if (strlen(json_string_value(id)) != json_string_length(id))
         return qn_batch_fail(error, job, "invalid_request", "'custom_id' has U+0000, expected none");
     job->custom_id = json_string_value(id);

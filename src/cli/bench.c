@@ -37,7 +37,8 @@ static double repeat(qn_session *session, const qn_bench_test *test, const qn_to
 }
 
 /* Runs all repetitions on a session that holds `depth` tokens. */
-static bool repeat_all(const qn_bench *bench, qn_bench_test *test, qn_session *session, const qn_token *tokens, float *logits)
+static bool repeat_all(const qn_bench *bench, qn_bench_test *test, qn_session *session, const qn_token *tokens,
+                       float *logits)
 {
     const size_t n = (size_t)bench->args->repetitions;
     qn_progress progress;
@@ -72,7 +73,8 @@ static int run_prompt(const qn_bench *bench, qn_session *session, uint64_t bytes
                 !qn_alloc(&test, 1, sizeof *test, "results");
     if (done) {
         qn_bench_tokens(tokens, depth + n_prompt, bench->info.n_vocab, 1);
-        *test = (qn_bench_test){ .n_tokens = n_prompt, .depth = depth, .parallel = 1, .bytes_per_token = bytes_per_token };
+        *test =
+            (qn_bench_test){ .n_tokens = n_prompt, .depth = depth, .parallel = 1, .bytes_per_token = bytes_per_token };
         snprintf(test->name, sizeof test->name, "pp%zu", n_prompt);
         /* Evaluate one token first, so that no test includes reading the file. */
         done = !qn_session_eval(session, tokens, 1, QN_LOGITS_LAST, logits) && !qn_session_truncate(session, 0) &&
@@ -150,11 +152,13 @@ static int run_alone(qn_bench *bench)
     const qn_args *args = bench->args;
     const qn_model_info *info = &bench->info;
     qn_session *session;
-    int status = qn_open_session(args, bench->model, args->n_prompt ? (uint32_t)(args->depth + args->n_prompt) : 64, &session);
+    int status =
+        qn_open_session(args, bench->model, args->n_prompt ? (uint32_t)(args->depth + args->n_prompt) : 64, &session);
     if (status != QN_EXIT_DONE)
         return status;
     bench->kv = qn_session_kv(session);
-    const uint64_t cache_bytes = qn_session_cache_bytes(session, (uint32_t)args->depth) - qn_session_cache_bytes(session, 0);
+    const uint64_t cache_bytes =
+        qn_session_cache_bytes(session, (uint32_t)args->depth) - qn_session_cache_bytes(session, 0);
     /* Recurrent states are read for every token, and written for every 64th; on a GPU for every one. */
     const uint64_t bytes_per_token =
         info->bytes_per_token + cache_bytes + info->recurrent_bytes + info->recurrent_bytes / (bench->on_cpu ? 64 : 1);

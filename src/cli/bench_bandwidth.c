@@ -156,7 +156,8 @@ bool qn_bandwidth_start(qn_bandwidth *bandwidth)
 double qn_bandwidth_measure(qn_bandwidth *bandwidth, int n_threads)
 {
     double rate;
-    if (!transmit(bandwidth->to_child, &n_threads, sizeof n_threads) || !receive(bandwidth->from_child, &rate, sizeof rate))
+    if (!transmit(bandwidth->to_child, &n_threads, sizeof n_threads) ||
+        !receive(bandwidth->from_child, &rate, sizeof rate))
         return 0;
     return rate;
 }

@@ -125,8 +125,8 @@ static bool repeat(struct run *run, qn_bench_mode mode, size_t n_generate, qn_pr
         pthread_mutex_unlock(&run->lock);
         if (filling)
             (void)qn_scheduler_get_counters(run->scheduler, &counters);
-        goes_on =
-            qn_progress_update(filling, counters.rows < run->n_prompt ? (size_t)counters.rows : run->n_prompt, run->n_prompt);
+        goes_on = qn_progress_update(filling, counters.rows < run->n_prompt ? (size_t)counters.rows : run->n_prompt,
+                                     run->n_prompt);
         pthread_mutex_lock(&run->lock);
     }
     *prompt_seconds = run->begun - start;
@@ -193,10 +193,11 @@ static void print_steps(const struct run *run)
     const double steps = (double)c.steps;
     char waits[128] = "";
     if (!run->bench->on_cpu)
-        snprintf(waits, sizeof waits, ", %llu launched while the one before was in flight; %.4f ms (%.2f%%) between them",
-                 (unsigned long long)c.ahead_steps, 1e3 * c.idle_seconds / steps, 100 * c.idle_seconds / c.step_seconds);
-    qn_cli_error("parallel %zu: %llu steps of %.4f ms%s", run->n, (unsigned long long)c.steps, 1e3 * c.step_seconds / steps,
-                 waits);
+        snprintf(
+            waits, sizeof waits, ", %llu launched while the one before was in flight; %.4f ms (%.2f%%) between them",
+            (unsigned long long)c.ahead_steps, 1e3 * c.idle_seconds / steps, 100 * c.idle_seconds / c.step_seconds);
+    qn_cli_error("parallel %zu: %llu steps of %.4f ms%s", run->n, (unsigned long long)c.steps,
+                 1e3 * c.step_seconds / steps, waits);
 }
 
 static void print_rows(const struct run *run)
@@ -273,8 +274,8 @@ int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token)
 static uint64_t parallel_bytes(const struct run *run, qn_session *session)
 {
     const qn_model_info *info = &run->bench->info;
-    const uint64_t cache =
-        qn_session_cache_bytes(session, (uint32_t)(run->n_prompt + run->n_generate / 2)) - qn_session_cache_bytes(session, 0);
+    const uint64_t cache = qn_session_cache_bytes(session, (uint32_t)(run->n_prompt + run->n_generate / 2)) -
+                           qn_session_cache_bytes(session, 0);
     return info->bytes_per_token / run->n + cache + info->recurrent_bytes + info->recurrent_bytes / 64;
 }
 

@@ -221,8 +221,8 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
         snprintf(of_limit, sizeof of_limit, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
     if (has_free(test))
         snprintf(of_free, sizeof of_free, "%.3f", qn_bench_quantile(test->of_free, n, 0.5));
-    printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s\n", name, test->depth, bench->info.n_threads, bench->kv, rates,
-           (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free);
+    printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s\n", name, test->depth, bench->info.n_threads, bench->kv,
+           rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free);
 }
 
 static void print_json(const qn_bench *bench, qn_bench_test *test)
@@ -231,8 +231,8 @@ static void print_json(const qn_bench *bench, qn_bench_test *test)
     const double rate = qn_bench_quantile(test->rates, n, 0.5), limit = qn_bench_quantile(test->bandwidths, n, 0.5);
     printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%zu,\"threads\":%d,\"device\":\"%s\",\"kv\":\"%s\","
            "\"parallel\":%zu,\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
-           test->name, test->n_tokens, test->depth, bench->info.n_threads, bench->info.device, bench->kv, test->parallel, rate,
-           test->rates[0], test->rates[n - 1], (unsigned long long)test->bytes_per_token);
+           test->name, test->n_tokens, test->depth, bench->info.n_threads, bench->info.device, bench->kv,
+           test->parallel, rate, test->rates[0], test->rates[n - 1], (unsigned long long)test->bytes_per_token);
     if (limit > 0)
         printf("\"read_gb_per_s\":%.3f,", limit * 1e-9);
     else

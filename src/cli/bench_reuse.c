@@ -128,7 +128,8 @@ static void print(struct reuse *u)
                    names[i], r->n_tokens, r->n_reused, r->n_tokens - r->n_reused, u->bench->info.n_threads,
                    u->bench->info.device, u->bench->kv, median, least, most);
         else
-            printf("%-10s %10zu %10zu %10zu %32s\n", names[i], r->n_tokens, r->n_reused, r->n_tokens - r->n_reused, times);
+            printf("%-10s %10zu %10zu %10zu %32s\n", names[i], r->n_tokens, r->n_reused, r->n_tokens - r->n_reused,
+                   times);
     }
     qn_out_flush();
 }
@@ -153,8 +154,10 @@ int qn_bench_reuse(const qn_bench *bench)
     struct reuse u = { .bench = bench, .n_generate = (size_t)args->n_generate };
     unsigned long prefix, more;
     char end;
-    if (sscanf(args->reuse, "%lu,%lu%c", &prefix, &more, &end) != 2 || !prefix || !more || prefix > 1 << 24 || more > 1 << 24) {
-        qn_cli_error("--reuse: '%s' is not two numbers of tokens, of the prefix and after it, as in 8000,100", args->reuse);
+    if (sscanf(args->reuse, "%lu,%lu%c", &prefix, &more, &end) != 2 || !prefix || !more || prefix > 1 << 24 ||
+        more > 1 << 24) {
+        qn_cli_error("--reuse: '%s' is not two numbers of tokens, of the prefix and after it, as in 8000,100",
+                     args->reuse);
         return QN_EXIT_USAGE;
     }
     u.n_prefix = prefix;

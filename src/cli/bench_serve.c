@@ -51,9 +51,11 @@ void qn_bench_serve_defaults(qn_args *args)
 static bool start(struct run *run, size_t n_words, size_t n_generate, uint64_t seed, double due)
 {
     char *prompt = qn_bench_serve_prompt(&run->words, n_words, seed);
-    qn_bench_serve_request *request = prompt ? qn_bench_serve_request_create(&run->target, prompt, n_generate, due) : NULL;
+    qn_bench_serve_request *request =
+        prompt ? qn_bench_serve_request_create(&run->target, prompt, n_generate, due) : NULL;
     qn_free(prompt);
-    if (request && !qn_realloc_array(&run->active, &run->cap_active, run->n_active + 1, sizeof *run->active, "requests") &&
+    if (request &&
+        !qn_realloc_array(&run->active, &run->cap_active, run->n_active + 1, sizeof *run->active, "requests") &&
         !curl_multi_add_handle(run->multi, qn_bench_serve_request_handle(request))) {
         run->active[run->n_active++] = request;
         return true;
@@ -92,7 +94,8 @@ static void count_failure(qn_bench_serve_results *r, const qn_bench_serve_answer
 static bool count_answer(qn_bench_serve_results *r, const qn_bench_serve_answer *a, double now)
 {
     const uint64_t n_tokens = a->has_usage ? a->n_generated : a->n_events;
-    bool ok = qn_bench_serve_add_time(&r->first, a->first - a->sent) && qn_bench_serve_add_time(&r->latency, now - a->sent);
+    bool ok =
+        qn_bench_serve_add_time(&r->first, a->first - a->sent) && qn_bench_serve_add_time(&r->latency, now - a->sent);
     for (size_t i = 0; i < a->gaps.n && ok; i++)
         ok = qn_bench_serve_add_time(&r->gaps, a->gaps.at[i]);
     if (ok && n_tokens > 1)

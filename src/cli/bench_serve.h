@@ -115,6 +115,7 @@ bool qn_bench_serve_take_sampling(qn_bench_serve_target *target, const qn_args *
 /* ---- Results ---- */
 
 /* qn_bench_serve_print - print the results as a table or as JSON. n: the number of requests planned. */
-void qn_bench_serve_print(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *results, size_t n);
+void qn_bench_serve_print(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *results,
+                          size_t n);
 
 #endif

@@ -13,15 +13,16 @@ enum { MAX_FILE = 1 << 28 };
 
 /* Each word, with a space before it, is one token in current vocabularies. */
 static const char *const frequent[] = {
-    "the",   "of",   "and",   "to",    "in",     "is",    "that", "for",   "was",   "on",    "are",    "with", "as",
-    "they",  "be",   "at",    "one",   "have",   "this",  "from", "by",    "not",   "but",   "what",   "some", "we",
-    "can",   "out",  "other", "were",  "all",    "there", "when", "up",    "use",   "your",  "how",    "said", "an",
-    "each",  "she",  "which", "do",    "their",  "time",  "if",   "will",  "way",   "about", "many",   "then", "them",
-    "would", "like", "so",    "these", "her",    "long",  "make", "thing", "see",   "him",   "two",    "has",  "look",
-    "more",  "day",  "could", "go",    "come",   "did",   "my",   "sound", "no",    "most",  "who",    "over", "know",
-    "water", "than", "call",  "first", "people", "may",   "down", "side",  "been",  "now",   "find",   "any",  "new",
-    "work",  "part", "take",  "get",   "place",  "made",  "live", "where", "after", "back",  "little", "only", "round",
-    "man",   "year", "came",  "show",  "every",  "good",  "me",   "give",  "our",   "under", "name",   "very", "through",
+    "the",   "of",   "and",   "to",    "in",    "is",     "that",  "for",   "was",     "on",    "are",    "with",
+    "as",    "they", "be",    "at",    "one",   "have",   "this",  "from",  "by",      "not",   "but",    "what",
+    "some",  "we",   "can",   "out",   "other", "were",   "all",   "there", "when",    "up",    "use",    "your",
+    "how",   "said", "an",    "each",  "she",   "which",  "do",    "their", "time",    "if",    "will",   "way",
+    "about", "many", "then",  "them",  "would", "like",   "so",    "these", "her",     "long",  "make",   "thing",
+    "see",   "him",  "two",   "has",   "look",  "more",   "day",   "could", "go",      "come",  "did",    "my",
+    "sound", "no",   "most",  "who",   "over",  "know",   "water", "than",  "call",    "first", "people", "may",
+    "down",  "side", "been",  "now",   "find",  "any",    "new",   "work",  "part",    "take",  "get",    "place",
+    "made",  "live", "where", "after", "back",  "little", "only",  "round", "man",     "year",  "came",   "show",
+    "every", "good", "me",    "give",  "our",   "under",  "name",  "very",  "through",
 };
 
 bool qn_bench_serve_words_read(qn_bench_serve_words *words, const char *path)

@@ -10,7 +10,8 @@ static json_t *times_json(qn_bench_serve_times *times)
     const qn_bench_times t = qn_bench_summarize(times->at, times->n);
     if (!times->n)
         return json_null();
-    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "mean", t.mean, "p50", t.p50, "p95", t.p95, "p99", t.p99, "max", t.max);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "mean", t.mean, "p50", t.p50, "p95", t.p95, "p99", t.p99, "max",
+                     t.max);
 }
 
 static json_t *failures_json(const qn_bench_serve_results *r)
@@ -29,18 +30,18 @@ static double rate(uint64_t n, double seconds)
 /* The server's texts are printed as valid UTF-8 that cannot control a terminal. */
 static void print_json(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *r, size_t n)
 {
-    json_t *out =
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:O, s:s?, s:s, s:I, s:I, s:I, s:o, "
-                  "s:o, s:o, s:o, s:o}",
-                  "test", "serve", "url", target->url, "model", target->model, "api", target->chat ? "chat" : "completions",
-                  "requests", (json_int_t)n, "parallel", (json_int_t)(args->rate > 0 ? 0 : args->sequences), "rate",
-                  (double)args->rate, "sent", (json_int_t)r->n_sent, "answered", (json_int_t)r->n_answered, "failed",
-                  (json_int_t)r->n_failed, "cancelled", (json_int_t)r->n_cancelled, "seconds", r->seconds, "requests_per_s",
-                  rate(r->n_answered, r->seconds), "tok_per_s", rate(r->n_generated, r->seconds), "sampling", target->sampling,
-                  "json_schema", args->json_schema, "counted_by", r->n_uncounted ? "events" : "usage", "prompt_tokens",
-                  (json_int_t)r->n_prompt, "cached_tokens", (json_int_t)r->n_cached, "completion_tokens",
-                  (json_int_t)r->n_generated, "ttft_ms", times_json(&r->first), "inter_token_ms", times_json(&r->gaps),
-                  "per_token_ms", times_json(&r->per_token), "latency_ms", times_json(&r->latency), "errors", failures_json(r));
+    json_t *out = json_pack(
+        "{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:O, s:s?, s:s, s:I, s:I, s:I, s:o, "
+        "s:o, s:o, s:o, s:o}",
+        "test", "serve", "url", target->url, "model", target->model, "api", target->chat ? "chat" : "completions",
+        "requests", (json_int_t)n, "parallel", (json_int_t)(args->rate > 0 ? 0 : args->sequences), "rate",
+        (double)args->rate, "sent", (json_int_t)r->n_sent, "answered", (json_int_t)r->n_answered, "failed",
+        (json_int_t)r->n_failed, "cancelled", (json_int_t)r->n_cancelled, "seconds", r->seconds, "requests_per_s",
+        rate(r->n_answered, r->seconds), "tok_per_s", rate(r->n_generated, r->seconds), "sampling", target->sampling,
+        "json_schema", args->json_schema, "counted_by", r->n_uncounted ? "events" : "usage", "prompt_tokens",
+        (json_int_t)r->n_prompt, "cached_tokens", (json_int_t)r->n_cached, "completion_tokens",
+        (json_int_t)r->n_generated, "ttft_ms", times_json(&r->first), "inter_token_ms", times_json(&r->gaps),
+        "per_token_ms", times_json(&r->per_token), "latency_ms", times_json(&r->latency), "errors", failures_json(r));
     char *text = out ? json_dumps(out, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(8)) : NULL;
     if (text)
         puts(text);
@@ -76,8 +77,8 @@ static void print_sampling(const qn_args *args, const qn_bench_serve_target *tar
 static void print_table(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *r, size_t n)
 {
     print_sampling(args, target);
-    printf("%zu of %zu requests in %.1f s: %zu answered, %zu failed, %zu cancelled; %.2f answered a second\n", r->n_sent, n,
-           r->seconds, r->n_answered, r->n_failed, r->n_cancelled, rate(r->n_answered, r->seconds));
+    printf("%zu of %zu requests in %.1f s: %zu answered, %zu failed, %zu cancelled; %.2f answered a second\n",
+           r->n_sent, n, r->seconds, r->n_answered, r->n_failed, r->n_cancelled, rate(r->n_answered, r->seconds));
     if (r->n_answered) {
         printf("%.1f tok/s; answers of %.1f tokens", rate(r->n_generated, r->seconds),
                (double)r->n_generated / (double)r->n_answered);
@@ -98,14 +99,16 @@ static void print_table(const qn_args *args, const qn_bench_serve_target *target
     }
 }
 
-void qn_bench_serve_print(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *results, size_t n)
+void qn_bench_serve_print(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *results,
+                          size_t n)
 {
     if (strcmp(args->format, "json") == 0)
         print_json(args, target, results, n);
     else
         print_table(args, target, results, n);
     if (results->n_uncounted)
-        qn_cli_error("note: the server counted no tokens for %zu of %zu answers (stream_options.include_usage); their events "
-                     "were counted",
-                     results->n_uncounted, results->n_answered);
+        qn_cli_error(
+            "note: the server counted no tokens for %zu of %zu answers (stream_options.include_usage); their events "
+            "were counted",
+            results->n_uncounted, results->n_answered);
 }

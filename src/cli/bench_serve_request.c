@@ -217,8 +217,8 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 
 static char *make_body(const qn_bench_serve_target *t, const char *prompt, size_t n_generate)
 {
-    json_t *body = json_pack("{s:s, s:I, s:b, s:{s:b}}", "model", t->model, "max_tokens", (json_int_t)n_generate, "stream", 1,
-                             "stream_options", "include_usage", 1);
+    json_t *body = json_pack("{s:s, s:I, s:b, s:{s:b}}", "model", t->model, "max_tokens", (json_int_t)n_generate,
+                             "stream", 1, "stream_options", "include_usage", 1);
     json_t *input = t->chat ? json_pack("[{s:s, s:s}]", "role", "user", "content", prompt) : json_string(prompt);
     bool ok = body && input && json_object_set(body, t->chat ? "messages" : "prompt", input) == 0 &&
               json_object_update(body, t->sampling) == 0;
@@ -237,7 +237,8 @@ static bool set_options(CURL *curl, const qn_bench_serve_target *target, const c
 {
     const char *certificates = getenv("SSL_CERT_FILE");
     return !curl_easy_setopt(curl, CURLOPT_URL, url) && !curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error) &&
-           !curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L) && !curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "https,http") &&
+           !curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L) &&
+           !curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "https,http") &&
            !curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1) &&
            (!certificates || !*certificates || !curl_easy_setopt(curl, CURLOPT_CAINFO, certificates)) &&
            !curl_easy_setopt(curl, CURLOPT_NOPROXY, qn_hub_http_is_loopback(url) ? "*" : NULL) &&
@@ -262,8 +263,8 @@ qn_bench_serve_request *qn_bench_serve_request_create(const qn_bench_serve_targe
     if (r->curl && r->body && set_options(r->curl, target, target->url, r->error) &&
         !curl_easy_setopt(r->curl, CURLOPT_POSTFIELDS, r->body) &&
         !curl_easy_setopt(r->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(r->body)) &&
-        !curl_easy_setopt(r->curl, CURLOPT_WRITEFUNCTION, on_body) && !curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, r) &&
-        !curl_easy_setopt(r->curl, CURLOPT_PRIVATE, r))
+        !curl_easy_setopt(r->curl, CURLOPT_WRITEFUNCTION, on_body) &&
+        !curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, r) && !curl_easy_setopt(r->curl, CURLOPT_PRIVATE, r))
         return r;
     (void)qn_fail(QN_ERR_MEMORY, "no memory for a request");
     qn_bench_serve_request_free(r);
@@ -359,9 +360,9 @@ json_t *qn_bench_serve_first_model(const qn_bench_serve_target *target)
     json_error_t why;
     long status = 0;
     CURL *curl = curl_easy_init();
-    const bool ready = curl && asprintf(&url, "%s/v1/models", target->base) >= 0 && set_options(curl, target, url, error) &&
-                       !curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_list) &&
-                       !curl_easy_setopt(curl, CURLOPT_WRITEDATA, &text);
+    const bool ready =
+        curl && asprintf(&url, "%s/v1/models", target->base) >= 0 && set_options(curl, target, url, error) &&
+        !curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_list) && !curl_easy_setopt(curl, CURLOPT_WRITEDATA, &text);
     const CURLcode code = ready ? curl_easy_perform(curl) : CURLE_OUT_OF_MEMORY;
     if (ready)
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);

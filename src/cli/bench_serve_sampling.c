@@ -64,8 +64,8 @@ bool qn_bench_serve_take_sampling(qn_bench_serve_target *target, const qn_args *
         json_t *schema = read_schema(args->json_schema);
         if (!schema)
             return false;
-        target->format = json_pack("{s:s, s:{s:s, s:b, s:o}}", "type", "json_schema", "json_schema", "name", "schema", "strict",
-                                   1, "schema", schema);
+        target->format = json_pack("{s:s, s:{s:s, s:b, s:o}}", "type", "json_schema", "json_schema", "name", "schema",
+                                   "strict", 1, "schema", schema);
         ok = target->format != NULL;
     }
     if (!ok)

@@ -157,8 +157,8 @@ static bool send_all(struct soak *s, size_t n_clients, qn_progress *progress)
 static void print_times(const char *name, double *values, size_t n)
 {
     const qn_bench_times t = qn_bench_summarize(values, n);
-    printf("\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p95\":%.3f,\"p99\":%.3f,\"max\":%.3f}", name, t.mean, t.p50, t.p95, t.p99,
-           t.max);
+    printf("\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p95\":%.3f,\"p99\":%.3f,\"max\":%.3f}", name, t.mean, t.p50, t.p95,
+           t.p99, t.max);
 }
 
 static void print_results(struct soak *s, size_t n_clients, double seconds)
@@ -169,8 +169,8 @@ static void print_results(struct soak *s, size_t n_clients, double seconds)
     if (strcmp(s->bench->args->format, "json") == 0) {
         printf("{\"test\":\"soak\",\"requests\":%zu,\"parallel\":%zu,\"rate\":%.4f,\"device\":\"%s\",\"threads\":%d,"
                "\"seconds\":%.3f,\"tok_per_s\":%.4f,\"steps\":%llu,\"longest_step_ms\":%.3f,\"set_aside\":%llu,",
-               s->n, n_clients, (double)s->bench->args->rate, s->bench->info.device, s->bench->info.n_threads, seconds, rate,
-               (unsigned long long)c.steps, 1e3 * c.longest_step_seconds, (unsigned long long)c.set_aside);
+               s->n, n_clients, (double)s->bench->args->rate, s->bench->info.device, s->bench->info.n_threads, seconds,
+               rate, (unsigned long long)c.steps, 1e3 * c.longest_step_seconds, (unsigned long long)c.set_aside);
         print_times("ttft_ms", s->first, s->n_first);
         fputs(",", stdout);
         print_times("inter_token_ms", s->gaps, s->n_gaps);
@@ -180,9 +180,9 @@ static void print_results(struct soak *s, size_t n_clients, double seconds)
         return;
     }
     qn_bench_print_modes(s->bench);
-    printf("%zu requests in %.1f s, %.1f tok/s, %llu steps of %.1f ms (longest %.1f ms), %llu set aside\n", s->n, seconds, rate,
-           (unsigned long long)c.steps, 1e3 * c.step_seconds / (double)c.steps, 1e3 * c.longest_step_seconds,
-           (unsigned long long)c.set_aside);
+    printf("%zu requests in %.1f s, %.1f tok/s, %llu steps of %.1f ms (longest %.1f ms), %llu set aside\n", s->n,
+           seconds, rate, (unsigned long long)c.steps, 1e3 * c.step_seconds / (double)c.steps,
+           1e3 * c.longest_step_seconds, (unsigned long long)c.set_aside);
     qn_bench_print_times_head();
     qn_bench_print_times("first token", s->first, s->n_first);
     qn_bench_print_times("between tokens", s->gaps, s->n_gaps);
@@ -208,7 +208,8 @@ static int run_soak(struct soak *s, uint32_t n_clients)
     for (size_t i = 0; i < s->n; i++)
         s->cap_gaps += s->requests[i].n_generate;
     if (qn_alloc(&s->tokens, s->longest + s->n, sizeof *s->tokens, "token ids") ||
-        qn_alloc(&s->first, s->n, sizeof *s->first, "results") || qn_alloc(&s->gaps, s->cap_gaps, sizeof *s->gaps, "results") ||
+        qn_alloc(&s->first, s->n, sizeof *s->first, "results") ||
+        qn_alloc(&s->gaps, s->cap_gaps, sizeof *s->gaps, "results") ||
         qn_scheduler_create(s->bench->model, &params, &s->scheduler))
         return qn_cli_fail();
     qn_bench_tokens(s->tokens, s->longest + s->n, s->bench->info.n_vocab, 1);

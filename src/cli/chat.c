@@ -91,7 +91,9 @@ static qn_reasoning_view view_of(const qn_args *args)
 
 static int chat_on_session(const qn_args *args, const qn_model *model, qn_session *session)
 {
-    qn_chat chat = { .args = args, .model = model, .session = session, .view = view_of(args), .seed = args->sampling.seed };
+    qn_chat chat = {
+        .args = args, .model = model, .session = session, .view = view_of(args), .seed = args->sampling.seed
+    };
     int status = QN_EXIT_FAILED;
     if (begin(&chat))
         qn_cli_fail();

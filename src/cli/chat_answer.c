@@ -34,7 +34,8 @@ static qn_status generate(qn_chat *chat, const qn_cli_prompt *prompt, qn_cli_ans
 /* Makes the generated text a message, also if Ctrl-C or the end of the context ended it. */
 static bool keep(qn_chat *chat, const qn_cli_answer *answer)
 {
-    if (qn_conversation_add(&chat->conversation, "assistant", answer->content ? answer->content : "", answer->reasoning)) {
+    if (qn_conversation_add(&chat->conversation, "assistant", answer->content ? answer->content : "",
+                            answer->reasoning)) {
         qn_cli_fail();
         return false;
     }
@@ -48,7 +49,8 @@ bool qn_chat_answer(qn_chat *chat, size_t n_before)
 {
     qn_cli_prompt prompt;
     qn_cli_answer answer = { 0 };
-    qn_status status = qn_conversation_prompt(&chat->conversation, qn_session_capacity(chat->session), reserve(chat), &prompt);
+    qn_status status =
+        qn_conversation_prompt(&chat->conversation, qn_session_capacity(chat->session), reserve(chat), &prompt);
     if (status) { /* the template refuses the message, or it is too long */
         qn_conversation_truncate(&chat->conversation, n_before);
         qn_cli_fail();

@@ -185,8 +185,9 @@ static void set_thinking(qn_conversation *c, const char *text)
         return;
     }
     if (is_on || is_off ? !format.has_enable_thinking : !format.has_reasoning_effort) {
-        qn_cli_error("/think: the model's chat template has no %s",
-                     is_on || is_off ? "enable_thinking, which on and off set" : "reasoning_effort, which a level sets");
+        qn_cli_error("/think: the model's chat template has no %s", is_on || is_off
+                                                                        ? "enable_thinking, which on and off set"
+                                                                        : "reasoning_effort, which a level sets");
         return;
     }
     if (is_on || is_off) {
@@ -229,9 +230,10 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
     const size_t n_new = last->n_prompt - last->n_reused;
     /* The evaluation of the prompt gives the first token. */
     const size_t n_timed = last->n_generated > 1 ? last->n_generated - 1 : 0;
-    fprintf(stderr, "context  %u of %u tokens, %zu messages, of which %zu dropped\n", length, qn_session_capacity(session),
-            json_array_size(c->messages), c->first);
-    fprintf(stderr, "cache    %s, %s\n", qn_print_size(bytes, qn_session_cache_bytes(session, length)), qn_session_kv(session));
+    fprintf(stderr, "context  %u of %u tokens, %zu messages, of which %zu dropped\n", length,
+            qn_session_capacity(session), json_array_size(c->messages), c->first);
+    fprintf(stderr, "cache    %s, %s\n", qn_print_size(bytes, qn_session_cache_bytes(session, length)),
+            qn_session_kv(session));
     if (last->n_prompt) {
         fprintf(stderr, "prompt   %zu tokens, of which %zu were evaluated, %.1f tok/s\n", last->n_prompt, n_new,
                 rate(n_new, last->prompt_seconds));

@@ -27,7 +27,8 @@ const qn_command qn_commands[] = {
       "memory. SIGTERM and Ctrl-C let requests finish, a second one ends the server at once; SIGHUP reads keys,\n"
       "certificates and the folder of models again. Prompts and answers are never logged.",
       0, 1, qn_serve_defaults, qn_cli_serve },
-    { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time", "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
+    { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time",
+      "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
       "Each line of IN is a request in OpenAI's batch format: an object with custom_id, url (/v1/chat/completions\n"
       "or /v1/completions) and body. OUT gets a line for each request as soon as it is finished: custom_id with\n"
       "response, or with error, whose message has the number of the line. Bodies are those of quern serve\n"
@@ -52,7 +53,8 @@ const qn_command qn_commands[] = {
       "https://HOST, with or without /v1. Two requests before the others find out how many tokens words are for the\n"
       "server, so that prompts have the requested lengths. After Ctrl-C it prints the results so far.",
       1, 1, qn_bench_serve_defaults, qn_cli_bench_serve },
-    { QN_CMD_PERPLEXITY, "perplexity", "measure how well a model predicts a text", "perplexity [-m] MODEL -f TEXT [options]",
+    { QN_CMD_PERPLEXITY, "perplexity", "measure how well a model predicts a text",
+      "perplexity [-m] MODEL -f TEXT [options]",
       "Splits the text into pieces of -c tokens that do not overlap, evaluates each from an empty context, and\n"
       "scores the second half of each: tokens c/2 to c-1, counted from 0, each predicted from all tokens before it\n"
       "in its piece. A rest shorter than a piece is ignored. If the model uses a beginning-of-text token, it\n"

@@ -85,7 +85,8 @@ qn_status qn_conversation_add(qn_conversation *c, const char *role, const char *
     QN_TRY(valid_text(content, &text));
     json_t *message = json_pack("{s:s, s:s}", "role", role, "content", text);
     free(text);
-    if (message && reasoning && *reasoning && json_object_set_new(message, "reasoning_content", json_string(reasoning))) {
+    if (message && reasoning && *reasoning &&
+        json_object_set_new(message, "reasoning_content", json_string(reasoning))) {
         json_decref(message);
         message = NULL;
     }
@@ -166,7 +167,8 @@ static qn_status encode(const qn_conversation *c, struct selection s, qn_token *
 /* The index in with[] of the end token that closes the stand-in's answer; n_with: there is none. It is the last end
  * token of before[], and is found by its number among the end tokens, as a template may print an answer differently
  * when a message follows it. */
-static size_t closing_end(const qn_model *model, const qn_token *before, size_t n_before, const qn_token *with, size_t n_with)
+static size_t closing_end(const qn_model *model, const qn_token *before, size_t n_before, const qn_token *with,
+                          size_t n_with)
 {
     size_t n_ends = 0, at = 0;
     for (size_t i = 0; i < n_before; i++)
@@ -207,8 +209,8 @@ static qn_status encode_after_loaded(const qn_conversation *c, struct selection 
 /* ---- Prompts ---- */
 
 /* Encodes a prompt that begins with a turn. */
-static qn_status encode_prompt(const qn_conversation *c, bool has_loaded, size_t first, bool has_header, qn_token **tokens,
-                               size_t *count)
+static qn_status encode_prompt(const qn_conversation *c, bool has_loaded, size_t first, bool has_header,
+                               qn_token **tokens, size_t *count)
 {
     const struct selection s = { c->system, has_loaded, first, has_header };
     return has_loaded ? encode_after_loaded(c, s, tokens, count) : encode(c, s, tokens, count);
@@ -243,7 +245,8 @@ static qn_status encode_turn(const qn_conversation *c, const struct turns *turns
 }
 
 /* Finds the first turn from which on the prompt has at most `limit` tokens, or the last turn. */
-static qn_status fit(const qn_conversation *c, const struct turns *turns, size_t limit, size_t *turn, qn_cli_prompt *prompt)
+static qn_status fit(const qn_conversation *c, const struct turns *turns, size_t limit, size_t *turn,
+                     qn_cli_prompt *prompt)
 {
     size_t high = turns->n - 1;
     *turn = 0;
@@ -281,8 +284,8 @@ static qn_status make_prompt(qn_conversation *c, const struct turns *turns, size
     size_t turn = 0;
     QN_TRY(fit(c, turns, capacity > reserve ? capacity - reserve : 0, &turn, prompt));
     if (prompt->count >= capacity)
-        return qn_fail(QN_ERR_CONTEXT, "the message has %zu tokens, but the context has %zu; use a larger -c", prompt->count,
-                       capacity);
+        return qn_fail(QN_ERR_CONTEXT, "the message has %zu tokens, but the context has %zu; use a larger -c",
+                       prompt->count, capacity);
     const bool has_loaded = c->loaded && turn == 0;
     QN_TRY(find_shared(c, has_loaded, turns->starts[turn], prompt));
     prompt->n_turns = turn;

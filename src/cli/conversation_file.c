@@ -33,9 +33,10 @@ static qn_status check_messages(const char *path, const json_t *messages)
         if (!json_is_string(json_object_get(message, "role")))
             return qn_fail(QN_ERR_FORMAT, "%s: messages[%zu] has no role", path, i);
         if (is_system(message) && (i > 0 || !json_is_string(json_object_get(message, "content"))))
-            return qn_fail(QN_ERR_FORMAT,
-                           "%s: messages[%zu] is a system message, which only the first one may be, with text as its content",
-                           path, i);
+            return qn_fail(
+                QN_ERR_FORMAT,
+                "%s: messages[%zu] is a system message, which only the first one may be, with text as its content",
+                path, i);
     }
     return QN_OK;
 }

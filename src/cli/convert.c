@@ -9,7 +9,8 @@
 
 int qn_cli_convert(qn_args *args)
 {
-    const char *folder = args->operands[0], *out = args->operands[1], *type = args->n_operands > 2 ? args->operands[2] : NULL;
+    const char *folder = args->operands[0], *out = args->operands[1],
+               *type = args->n_operands > 2 ? args->operands[2] : NULL;
     const qn_type_info *info;
     if (type && qn_type_find_writable(type, true, &info)) {
         qn_cli_fail();

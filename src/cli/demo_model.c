@@ -17,7 +17,8 @@ bool qn_demo_model_find(char *path)
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
     const char *slash = length > 0 && (size_t)length < sizeof program ? memrchr(program, '/', (size_t)length) : NULL;
     for (size_t i = 0; slash && i < sizeof beside / sizeof *beside; i++) {
-        if (qn_print(path, QN_DEMO_MODEL_PATH, "%.*s%s", (int)(slash - program), program, beside[i]) && access(path, R_OK) == 0)
+        if (qn_print(path, QN_DEMO_MODEL_PATH, "%.*s%s", (int)(slash - program), program, beside[i]) &&
+            access(path, R_OK) == 0)
             return true;
     }
     snprintf(path, QN_DEMO_MODEL_PATH, "%s", QN_DATA_DIR "/" NAME);

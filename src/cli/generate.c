@@ -37,8 +37,8 @@ static bool on_progress(void *user, size_t done, size_t total)
     return qn_progress_update(stream->answering ? NULL : &stream->progress, done, total);
 }
 
-qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_request_params params, qn_stream *stream,
-                             qn_request_result *result)
+qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_request_params params,
+                             qn_stream *stream, qn_request_result *result)
 {
     *stream = (qn_stream){ .ends_line = true };
     qn_progress_begin(&stream->progress, "reading");

@@ -16,7 +16,7 @@ typedef struct qn_stream {
 /* qn_stream_generate - call qn_generate with `params`, whose callbacks and user pointer are set here, and stream the
  * text. Returns qn_generate's status. Ctrl-C cancels it while it runs. If standard output fails, it ends with
  * QN_FINISH_CALLBACK and stream->broken. */
-qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_request_params params, qn_stream *stream,
-                             qn_request_result *result);
+qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_request_params params,
+                             qn_stream *stream, qn_request_result *result);
 
 #endif

@@ -18,7 +18,9 @@ int qn_check_grammar(const qn_args *args)
         }
         first = first ? first : given[i];
     }
-    const char *const style = args->json_space ? "--json-whitespace" : args->json_order ? "--json-property-order" : NULL;
+    const char *const style = args->json_space   ? "--json-whitespace"
+                              : args->json_order ? "--json-property-order"
+                                                 : NULL;
     if (style && !args->json_schema) {
         qn_cli_error("%s: needs --json-schema", style);
         return QN_EXIT_USAGE;

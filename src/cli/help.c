@@ -12,8 +12,8 @@ void qn_print_help(const qn_command *command)
         char left[64];
         if (!(option->commands & command->id))
             continue;
-        snprintf(left, sizeof left, "%s%s%s%s%s", option->name, option->alias ? ", " : "", option->alias ? option->alias : "",
-                 option->value ? " " : "", option->value ? option->value : "");
+        snprintf(left, sizeof left, "%s%s%s%s%s", option->name, option->alias ? ", " : "",
+                 option->alias ? option->alias : "", option->value ? " " : "", option->value ? option->value : "");
         printf("  %-24s %s\n", left, option->help);
     }
     printf("  %-24s %s\n", "-h, --help", "show this text");

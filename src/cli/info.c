@@ -171,8 +171,8 @@ static void print_totals(const qn_gguf *file)
             bytes += tensor->bytes;
         }
         if (tensors)
-            printf("  %-7s %6" PRIu64 " tensors %14" PRIu64 " weights %12s  %.3f bits a weight\n", types[t].name, tensors,
-                   weights, qn_print_size(size, bytes), (double)bytes * 8 / (double)weights);
+            printf("  %-7s %6" PRIu64 " tensors %14" PRIu64 " weights %12s  %.3f bits a weight\n", types[t].name,
+                   tensors, weights, qn_print_size(size, bytes), (double)bytes * 8 / (double)weights);
     }
 }
 

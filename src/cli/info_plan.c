@@ -55,8 +55,8 @@ static void print_weights(const qn_plan *plan, const qn_op *op)
     for (size_t i = 0; i < QN_OP_FIELDS && desc->fields[i].kind; i++) {
         const qn_op_field *field = &desc->fields[i];
         const bool table = field->kind == QN_FIELD_TABLE;
-        if (!table &&
-            (field->kind != QN_FIELD_VECTOR || !*(const float *const *)(const void *)((const char *)op + field->offset)))
+        if (!table && (field->kind != QN_FIELD_VECTOR ||
+                       !*(const float *const *)(const void *)((const char *)op + field->offset)))
             continue;
         printf("%s %s", separator, field->name);
         if (table)
@@ -91,8 +91,8 @@ int qn_print_plan(const char *path)
     const qn_status status = qn_model_build(file, &hparams, &plan);
     if (status == QN_OK) {
         qn_print_size(size, qn_plan_weight_bytes(&plan));
-        printf("%zu operations, %zu buffers, %zu activations, %s of weights a token\n", plan.n_ops, plan.n_buffers, plan.n_acts,
-               size);
+        printf("%zu operations, %zu buffers, %zu activations, %s of weights a token\n", plan.n_ops, plan.n_buffers,
+               plan.n_acts, size);
         printf("%5s %6s  %-18s %12s  %-10s operands; weights\n", "", "layer", "operation", "bytes", "fused into");
         for (size_t i = 0; i < plan.n_ops; i++)
             print_op(&plan, i);

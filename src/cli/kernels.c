@@ -1,5 +1,5 @@
-/* quern kernels: lists the kernels that are compiled for a device, where their code came from and how long that took; empties the
- * cache of compiled code. */
+/* quern kernels: lists the kernels that are compiled for a device, where their code came from and how long that took;
+ * empties the cache of compiled code. */
 #include "cli/cli.h"
 
 #include "device/registry.h"

@@ -199,8 +199,8 @@ static void open_editor(qn_line *line, bool quiet)
     el_set(line->edit, EL_EDITOR, "emacs");
     el_set(line->edit, EL_SIGNAL, 0); /* the program's own handler handles Ctrl-C */
     el_wset(line->edit, EL_GETCFN, read_character);
-    el_wset(line->edit, EL_ADDFN, L"quern-paste", L"insert pasted text",
-            insert_paste); /* el_set would leak copies of the texts */
+    el_wset(line->edit, EL_ADDFN, L"quern-paste", L"insert pasted text", insert_paste); /* el_set would leak copies of
+                                                                                           the texts */
     el_set(line->edit, EL_BIND, PASTE_BEGIN, "quern-paste", NULL);
     el_wset(line->edit, EL_ADDFN, L"quern-initial", L"insert the text to edit", insert_initial);
     el_set(line->edit, EL_BIND, INITIAL_KEY, "quern-initial", NULL);
@@ -255,8 +255,9 @@ static char *plain_line(qn_line *line, size_t *length)
         const size_t from = text.length, mark_bytes = line->has_begun ? 0 : qn_utf8_mark(piece, (size_t)got);
         line->has_begun = true;
         ok = append(&text, piece + mark_bytes, (size_t)got - mark_bytes);
-        for (char *mark; ok && line->terminal &&
-                         (mark = find_mark(text.bytes + from, text.length - from, pasting ? PASTE_END : PASTE_BEGIN));) {
+        for (char *mark;
+             ok && line->terminal &&
+             (mark = find_mark(text.bytes + from, text.length - from, pasting ? PASTE_END : PASTE_BEGIN));) {
             const size_t after = text.length - (size_t)(mark - text.bytes) - MARK_BYTES;
             memmove(mark, mark + MARK_BYTES, after + 1);
             text.length -= MARK_BYTES;

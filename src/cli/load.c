@@ -65,10 +65,11 @@ static int print_capacity(const qn_args *args, qn_model *model)
     char limit[32], position[32], sequence[32];
     if (qn_model_get_capacity(model, args->kv, 1, &one) || qn_model_get_capacity(model, args->kv, 8, &eight))
         return qn_cli_fail();
-    qn_cli_error("memory for contexts %s: %s a position, %s a sequence; fits 1 sequence of %llu tokens, or 8 of %llu each",
-                 qn_print_size(limit, one.memory_limit), qn_print_size(position, one.bytes_per_position),
-                 qn_print_size(sequence, one.bytes_per_sequence), (unsigned long long)one.tokens_per_sequence,
-                 (unsigned long long)eight.tokens_per_sequence);
+    qn_cli_error(
+        "memory for contexts %s: %s a position, %s a sequence; fits 1 sequence of %llu tokens, or 8 of %llu each",
+        qn_print_size(limit, one.memory_limit), qn_print_size(position, one.bytes_per_position),
+        qn_print_size(sequence, one.bytes_per_sequence), (unsigned long long)one.tokens_per_sequence,
+        (unsigned long long)eight.tokens_per_sequence);
     return QN_EXIT_DONE;
 }
 
@@ -184,8 +185,8 @@ uint32_t qn_choose_context(const qn_args *args, const qn_model *model, const qn_
     const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
     note_longer_than_trained(args, trained);
     if (fits < wanted && !args->quiet)
-        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv", (unsigned long long)wanted,
-                    (unsigned long long)fits);
+        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv",
+                    (unsigned long long)wanted, (unsigned long long)fits);
     return (uint32_t)(fits < wanted ? fits : wanted);
 }
 
@@ -200,8 +201,8 @@ int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_s
         .n_checkpoints = QN_SESSION_CHECKPOINTS,
         .on_log = args->quiet ? NULL : qn_cli_log_note,
     };
-    const qn_status status =
-        args->load ? qn_session_restore(model, args->load, &params, session) : qn_session_create(model, &params, session);
+    const qn_status status = args->load ? qn_session_restore(model, args->load, &params, session)
+                                        : qn_session_create(model, &params, session);
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 

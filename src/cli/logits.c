@@ -108,7 +108,8 @@ static int output_open(const char *path, struct output *out)
     }
     *out = (struct output){ .path = path, .replaced = { .fd = -1 } };
     if (!exists || regular)
-        return qn_atomic_file_create(&out->replaced, path, QN_FILE_SHARED) ? output_discard(out, qn_cli_fail()) : QN_EXIT_DONE;
+        return qn_atomic_file_create(&out->replaced, path, QN_FILE_SHARED) ? output_discard(out, qn_cli_fail())
+                                                                           : QN_EXIT_DONE;
     out->file = fopen(path, "wbe");
     return out->file ? QN_EXIT_DONE : output_fail(out);
 }

@@ -45,7 +45,8 @@ static int unknown_command(const char *name)
     if (near)
         qn_cli_error("unknown command '%s'; did you mean quern %s? (see quern help)", name, near);
     else if (*name != '-' && strstr(name, ".gguf"))
-        qn_cli_error("unknown command '%s'; did you mean quern run %s, or quern chat %s? (see quern help)", name, name, name);
+        qn_cli_error("unknown command '%s'; did you mean quern run %s, or quern chat %s? (see quern help)", name, name,
+                     name);
     else if (*name == '-')
         qn_cli_error("unknown option '%s'; a command comes first, as in quern run %s (see quern help)", name, name);
     else

@@ -9,7 +9,8 @@ void qn_serve_defaults(qn_args *args)
 int qn_cli_serve(qn_args *args)
 {
     (void)args;
-    qn_cli_error("serve: this quern was built without libmicrohttpd and GnuTLS, so it has no server; install libmicrohttpd-dev "
-                 "and libgnutls28-dev and build it again");
+    qn_cli_error(
+        "serve: this quern was built without libmicrohttpd and GnuTLS, so it has no server; install libmicrohttpd-dev "
+        "and libgnutls28-dev and build it again");
     return QN_EXIT_FAILED;
 }

@@ -26,45 +26,45 @@ enum {
 };
 
 /* Rows: commands, name, alias, llama.cpp's name, field, ... */
-#define FLAG(commands, name, alias, accepted, field, help, more)                                                               \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_FLAG, AT(field), NULL, help, more, 0, 0, NULL                               \
+#define FLAG(commands, name, alias, accepted, field, help, more)                                                       \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_FLAG, AT(field), NULL, help, more, 0, 0, NULL                       \
     }
-#define TEXT(commands, name, alias, accepted, field, value, help, more)                                                        \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_TEXT, AT(field), value, help, more, 0, 0, NULL                              \
+#define TEXT(commands, name, alias, accepted, field, value, help, more)                                                \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_TEXT, AT(field), value, help, more, 0, 0, NULL                      \
     }
-#define TEXTS(commands, name, alias, accepted, field, value, help, more)                                                       \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_TEXTS, AT(field), value, help, more, 0, 0, NULL                             \
+#define TEXTS(commands, name, alias, accepted, field, value, help, more)                                               \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_TEXTS, AT(field), value, help, more, 0, 0, NULL                     \
     }
-#define INT(commands, name, alias, accepted, field, value, min, max, help, more)                                               \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_INT, AT(field), value, help, more, min, max, NULL                           \
+#define INT(commands, name, alias, accepted, field, value, min, max, help, more)                                       \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_INT, AT(field), value, help, more, min, max, NULL                   \
     }
-#define INT32(commands, name, alias, accepted, field, value, min, max, help, more)                                             \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_INT32, AT(field), value, help, more, min, max, NULL                         \
+#define INT32(commands, name, alias, accepted, field, value, min, max, help, more)                                     \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_INT32, AT(field), value, help, more, min, max, NULL                 \
     }
-#define U64(commands, name, alias, accepted, field, value, help, more)                                                         \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_U64, AT(field), value, help, more, 0, 0, NULL                               \
+#define U64(commands, name, alias, accepted, field, value, help, more)                                                 \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_U64, AT(field), value, help, more, 0, 0, NULL                       \
     }
-#define BYTES(commands, name, alias, accepted, field, value, min, help, more)                                                  \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_BYTES, AT(field), value, help, more, min, 0, NULL                           \
+#define BYTES(commands, name, alias, accepted, field, value, min, help, more)                                          \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_BYTES, AT(field), value, help, more, min, 0, NULL                   \
     }
-#define BYTES_TO(commands, name, alias, accepted, field, value, min, max, help, more)                                          \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_BYTES, AT(field), value, help, more, min, max, NULL                         \
+#define BYTES_TO(commands, name, alias, accepted, field, value, min, max, help, more)                                  \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_BYTES, AT(field), value, help, more, min, max, NULL                 \
     }
-#define NUMBER(commands, name, alias, accepted, field, value, min, max, help, more)                                            \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_NUMBER, AT(field), value, help, more, min, max, NULL                        \
+#define NUMBER(commands, name, alias, accepted, field, value, min, max, help, more)                                    \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_NUMBER, AT(field), value, help, more, min, max, NULL                \
     }
-#define CHOICE(commands, name, alias, accepted, field, value, choices, help, more)                                             \
-    {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_ENUM, AT(field), value, help, more, 0, 0, choices                           \
+#define CHOICE(commands, name, alias, accepted, field, value, choices, help, more)                                     \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_ENUM, AT(field), value, help, more, 0, 0, choices                   \
     }
 
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
@@ -125,10 +125,11 @@ const qn_option qn_options[] = {
     INT(BATCH, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens of a request and its answer (default: the model's)", NULL),
     INT(SERVE, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
-        "context: tokens of a request and its answer (default: the model's)", "It is reduced to what the memory holds."),
+        "context: tokens of a request and its answer (default: the model's)",
+        "It is reduced to what the memory holds."),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
-    INT(EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)",
-        NULL),
+    INT(EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024,
+        "threads (default: physical cores)", NULL),
     TEXT(GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
          "The file was written by --save with the same model; the conversation continues as if it had never stopped. "
          "run appends the prompt to it, with --chat as a user's turn; with an empty prompt, or none on a terminal, the "
@@ -140,8 +141,8 @@ const qn_option qn_options[] = {
          "it fails at the end, the conversation is saved to a file in the folder for temporary files, whose name is "
          "printed."),
 
-    NUMBER(SAMPLE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6, "temperature (default 0.8); 0 is greedy",
-           NULL),
+    NUMBER(SAMPLE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
+           "temperature (default 0.8); 0 is greedy", NULL),
     INT32(SAMPLE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
           "keep the K most likely tokens (default 40); 0 keeps all", NULL),
     NUMBER(SAMPLE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1,
@@ -186,8 +187,8 @@ const qn_option qn_options[] = {
         "The same seed, model and prompt give the same text."),
     U64(BENCH, "--seed", NULL, "-s", sampling.seed, "S", "seed of the sampler (default 1)",
         "Of the first sequence; each has its own. The same ones are drawn in every repetition."),
-    U64(SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of requests that have none (default: a new one each time)",
-        NULL),
+    U64(SERVE, "--seed", NULL, "-s", sampling.seed, "S",
+        "seed of requests that have none (default: a new one each time)", NULL),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
     TEXTS(RUN, "--stop-token", NULL, NULL, stop_tokens, "ID", "stop where this token is generated; may be repeated",
@@ -216,12 +217,14 @@ const qn_option qn_options[] = {
            "The text is the same. auto is on with the CPU for one sequence."),
     FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
 
-    INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24, "tokens of the prompt (default 512); 0 skips the test",
+    INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24,
+        "tokens of the prompt (default 512); 0 skips the test", NULL),
+    INT(BENCH, "-n", "--n-gen", NULL, n_generate, "N", 0, 1 << 24, "tokens to decode (default 128); 0 skips the test",
         NULL),
-    INT(BENCH, "-n", "--n-gen", NULL, n_generate, "N", 0, 1 << 24, "tokens to decode (default 128); 0 skips the test", NULL),
-    INT(BENCH, "-d", "--depth", "--n-depth", depth, "N", 0, 1 << 24, "tokens of context before each test (default 0)", NULL),
-    INT(BENCH, "-r", "--repetitions", NULL, repetitions, "N", 1, QN_BENCH_MAX_REPETITIONS, "repetitions of a test (default 5)",
+    INT(BENCH, "-d", "--depth", "--n-depth", depth, "N", 0, 1 << 24, "tokens of context before each test (default 0)",
         NULL),
+    INT(BENCH, "-r", "--repetitions", NULL, repetitions, "N", 1, QN_BENCH_MAX_REPETITIONS,
+        "repetitions of a test (default 5)", NULL),
     TEXT(BENCH, "--parallel", NULL, "-np", parallel, "LIST", "numbers of sequences decoded together, as in 1,8,32",
          "For each number, all prompts are evaluated, then each step decodes one token of each sequence, as in a "
          "scheduler. Rates are those of all sequences together. Each sequence has its own prompt."),
@@ -249,19 +252,22 @@ const qn_option qn_options[] = {
          "the model's name in requests (default: the first that the server lists)", NULL),
     CHOICE(BENCH_SERVE, "--api", NULL, NULL, api, "API", apis, "chat or completions (default chat)",
            "The endpoint /v1/chat/completions or /v1/completions; answers are streamed."),
-    TEXT(BENCH_SERVE, "--api-key", NULL, NULL, api_key, "KEY", "sent with every request, as a bearer token",
-         "Other users of the machine may see it while the program starts; the environment variable QUERN_API_KEY has it "
-         "without that."),
+    TEXT(
+        BENCH_SERVE, "--api-key", NULL, NULL, api_key, "KEY", "sent with every request, as a bearer token",
+        "Other users of the machine may see it while the program starts; the environment variable QUERN_API_KEY has it "
+        "without that."),
     INT(BENCH_SERVE, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
         "clients, each of which waits for its answer before its next request (default 1)",
         "They begin a tenth of a second after one another."),
-    NUMBER(BENCH_SERVE, "--rate", NULL, NULL, rate, "R", 1e-6, 1e6, "requests a second, at random times, instead of clients",
+    NUMBER(BENCH_SERVE, "--rate", NULL, NULL, rate, "R", 1e-6, 1e6,
+           "requests a second, at random times, instead of clients",
            "Times count from the moment when a request was due."),
     INT(BENCH_SERVE, "--requests", NULL, NULL, requests, "N", 1, 1 << 24,
         "requests to send (default 32, or the lines of --lengths)", NULL),
     INT(BENCH_SERVE, "-p", "--n-prompt", NULL, n_prompt, "N", 1, 1 << 24, "tokens of a prompt (default 512)", NULL),
     INT(BENCH_SERVE, "-n", "--n-gen", NULL, n_generate, "N", 1, 1 << 24, "tokens of an answer (default 128)", NULL),
-    TEXT(BENCH_SERVE, "--lengths", NULL, NULL, lengths, "FILE", "lengths of requests; the list repeats from its beginning",
+    TEXT(BENCH_SERVE, "--lengths", NULL, NULL, lengths, "FILE",
+         "lengths of requests; the list repeats from its beginning",
          "Each line has the numbers of tokens of a prompt and of its answer, as for quern bench --soak."),
     TEXT(BENCH_SERVE, "-f", "--file", NULL, file, "FILE",
          "take prompts from this text, each beginning at a random word; - is standard input",
@@ -271,18 +277,21 @@ const qn_option qn_options[] = {
         "If tokens are sampled it is also sent as seed."),
     NUMBER(BENCH_SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
            "the requests' temperature (default 0)", NULL),
-    INT32(BENCH_SERVE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX, "the requests' top_k (default: not sent)",
+    INT32(BENCH_SERVE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
+          "the requests' top_k (default: not sent)",
           "OpenAI's protocol does not have it; quern, vLLM, SGLang and llama.cpp do."),
-    NUMBER(BENCH_SERVE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1, "the requests' top_p (default: not sent)", NULL),
-    NUMBER(BENCH_SERVE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999, "the requests' min_p (default: not sent)",
-           "Not part of OpenAI's protocol, as top_k."),
-    TEXT(BENCH_SERVE, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
-         "the requests' response_format is the JSON schema in this file, which is strict",
-         "With ignore_eos quern begins another document when one is complete; answers of other servers may be shorter."),
+    NUMBER(BENCH_SERVE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1, "the requests' top_p (default: not sent)",
+           NULL),
+    NUMBER(BENCH_SERVE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
+           "the requests' min_p (default: not sent)", "Not part of OpenAI's protocol, as top_k."),
+    TEXT(
+        BENCH_SERVE, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
+        "the requests' response_format is the JSON schema in this file, which is strict",
+        "With ignore_eos quern begins another document when one is complete; answers of other servers may be shorter."),
     FLAG(BENCH_SERVE, "--may-end", NULL, NULL, may_end, "answers may end before their length",
          "Then ignore_eos, which is not part of OpenAI's protocol, is not sent."),
-    INT(BENCH_SERVE, "--timeout", NULL, NULL, timeout, "S", 1, 1 << 20, "seconds after which a request fails (default 600)",
-        NULL),
+    INT(BENCH_SERVE, "--timeout", NULL, NULL, timeout, "S", 1, 1 << 20,
+        "seconds after which a request fails (default 600)", NULL),
     CHOICE(BENCH_SERVE, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
            "JSON is one object with the keys test, url, model, api, requests, parallel (0 with --rate), rate, sent, "
            "answered, failed, cancelled, seconds, requests_per_s, tok_per_s (of answers), sampling (an object of the "
@@ -303,8 +312,8 @@ const qn_option qn_options[] = {
         "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
     INT(SERVE, "--max-queued", NULL, NULL, max_queued, "N", 1, 1 << 20, "maximum requests that wait (default 512)",
         "Further requests are answered with 429."),
-    INT(SERVE, "--max-tokens", NULL, "-n", max_tokens, "N", 1, INT32_MAX, "maximum tokens of an answer (default: the context)",
-        NULL),
+    INT(SERVE, "--max-tokens", NULL, "-n", max_tokens, "N", 1, INT32_MAX,
+        "maximum tokens of an answer (default: the context)", NULL),
     TEXTS(SERVE, "--api-key", NULL, NULL, api_keys, "[NAME: ]KEY", "a key that requests need; may be repeated",
           "Other users of the machine may see it while the program starts; --api-key-file is safer. The name is for "
           "logs. If there are several keys, only the one named metrics may request /metrics."),
@@ -321,8 +330,8 @@ const qn_option qn_options[] = {
     TEXTS(SERVE, "--cors-origin", NULL, NULL, cors_origins, "ORIGIN",
           "pages of this origin may use the server; may be repeated", "As https://name:port; * allows any."),
     FLAG(SERVE, "--no-page", NULL, "--no-ui", no_page, "serve no chat page at /", NULL),
-    TEXT(SERVE, "--tls-cert", NULL, "--ssl-cert-file", tls_cert, "FILE", "the certificate and its chain, in PEM; serves https",
-         NULL),
+    TEXT(SERVE, "--tls-cert", NULL, "--ssl-cert-file", tls_cert, "FILE",
+         "the certificate and its chain, in PEM; serves https", NULL),
     TEXT(SERVE, "--tls-key", NULL, "--ssl-key-file", tls_key, "FILE", "the certificate's key, in PEM", NULL),
     BYTES(SERVE, "--max-body", NULL, NULL, max_body, "SIZE", 1024, "maximum bytes of a body (default 16M)",
           "Longer bodies are answered with 413."),
@@ -354,14 +363,16 @@ const qn_option qn_options[] = {
          "A finished answer then waits in memory for those before it."),
 
     TEXT(PERPLEXITY, "-f", "--file", NULL, file, "FILE", "the text; - is standard input", NULL),
-    INT(PERPLEXITY, "--limit-bytes", NULL, NULL, limit_bytes, "N", 1, 1e15, "read only the first N bytes of the text", NULL),
+    INT(PERPLEXITY, "--limit-bytes", NULL, NULL, limit_bytes, "N", 1, 1e15, "read only the first N bytes of the text",
+        NULL),
 
     FLAG(TOKENIZE, "--ids", NULL, NULL, ids_only, "print ids only", NULL),
     TEXT(TOKENIZE, "-f", "--file", NULL, file, "FILE", "read the text from a file; - is standard input", NULL),
     TEXT(TOKENIZE, "--chat", NULL, NULL, conversation, "FILE", "a conversation in JSON; - is standard input",
          "An object with messages and, optionally, tools, add_generation_prompt, enable_thinking, reasoning_effort and "
          "other variables of the chat template. SOURCE_DATE_EPOCH, if set, is the current time for the template."),
-    FLAG(TOKENIZE, "--text", NULL, NULL, text_only, "with --chat: print the conversation's text, and nothing else", NULL),
+    FLAG(TOKENIZE, "--text", NULL, NULL, text_only, "with --chat: print the conversation's text, and nothing else",
+         NULL),
     FLAG(TOKENIZE, "--bos", NULL, NULL, bos, "begin with the beginning-of-text token, if the model uses one", NULL),
     FLAG(TOKENIZE, "--no-special", NULL, NULL, no_special, "special tokens written in the text are plain text", NULL),
 
@@ -371,7 +382,8 @@ const qn_option qn_options[] = {
     INT(LOGITS, "--batch", NULL, NULL, batch, "N", 1, INT32_MAX, "ids evaluated at a time (default: all)", NULL),
 
     INT(GENERATE | SERVE | BATCH | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,
-        "rows of a step (default 128; 2048 on a GPU)", "It changes memory use and speed; on the CPU it never changes results."),
+        "rows of a step (default 128; 2048 on a GPU)",
+        "It changes memory use and speed; on the CPU it never changes results."),
     CHOICE(EVALUATE, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
            "f16, or AURA codes with the given number of bits per value: aura8, aura6, aura4, aura3, aura2; aura4v3 and "
            "aura4v2 have fewer bits for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 "
@@ -408,10 +420,12 @@ const qn_option qn_options[] = {
          "kernel of GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + "
          "before those that it updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels compiled and cached on this machine", NULL),
-    FLAG(QUANTIZE | CONVERT, "--force", NULL, NULL, force, "write a type of 1 or 2 bits even if it cannot hold the weights",
+    FLAG(QUANTIZE | CONVERT, "--force", NULL, NULL, force,
+         "write a type of 1 or 2 bits even if it cannot hold the weights",
          "The model will not be usable: weights must be trained for such types."),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name each tensor that keeps a wider type", NULL),
-    FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),
+    FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory",
+         NULL),
     FLAG(BENCH, "-v", "--verbose", NULL, verbose,
          "say how many tokens of context fit in memory, and with --parallel how long a GPU waits between steps", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),

@@ -178,7 +178,8 @@ bool qn_begins_as_gguf(const char *path)
 {
     char magic[4];
     FILE *file = fopen(path, "rbe");
-    const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
+    const bool gguf =
+        file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
     if (file)
         fclose(file);
     return gguf;

@@ -70,7 +70,8 @@ static void report(const struct score *score)
     printf("perplexity: %.4f +/- %.4f (%llu tokens)\n", exp(mean), error, (unsigned long long)score->count);
 }
 
-static int score_text(qn_session *session, qn_token *tokens, size_t count, size_t c, size_t n_vocab, const qn_token *begin)
+static int score_text(qn_session *session, qn_token *tokens, size_t count, size_t c, size_t n_vocab,
+                      const qn_token *begin)
 {
     float *logits;
     if (qn_alloc(&logits, ROWS * n_vocab, sizeof *logits, "logits"))
@@ -100,8 +101,8 @@ static int measure(const qn_args *args, qn_model *model)
     char *text;
     size_t length;
     const bool from_stdin = args->file[0] == '-' && !args->file[1];
-    if (!qn_read_all(from_stdin ? NULL : args->file, args->limit_bytes ? (uint64_t)args->limit_bytes : UINT64_MAX, &text,
-                     &length))
+    if (!qn_read_all(from_stdin ? NULL : args->file, args->limit_bytes ? (uint64_t)args->limit_bytes : UINT64_MAX,
+                     &text, &length))
         return QN_EXIT_FAILED;
     qn_token *begin = NULL, *tokens = NULL;
     size_t n_begin, count;

@@ -68,7 +68,8 @@ static void print_line(struct download *d, const qn_hub_progress *p, double now)
     char time[48] = "";
     if (left >= 0 && left < 360000)
         snprintf(time, sizeof time, ", %ld:%02ld left", left / 60, left % 60);
-    qn_cli_error("note: %s: %.0f%%, %s%s", d->label, 100.0 * (double)p->done / (double)p->total, d->progress.note, time);
+    qn_cli_error("note: %s: %.0f%%, %s%s", d->label, 100.0 * (double)p->done / (double)p->total, d->progress.note,
+                 time);
     d->interval = 2 * d->interval < longest_interval ? 2 * d->interval : longest_interval;
     d->next_line = now + d->interval;
 }

@@ -82,7 +82,8 @@ int qn_cli_quantize(qn_args *args)
                      q.n_wider == 1 ? "s" : "", type, q.verbose ? "" : " (-v names them)");
     if (stat(out, &after) == 0) {
         char size_in[32], size_out[32];
-        printf("%s, %s to %s\n", type, qn_print_size(size_in, size_before), qn_print_size(size_out, (uint64_t)after.st_size));
+        printf("%s, %s to %s\n", type, qn_print_size(size_in, size_before),
+               qn_print_size(size_out, (uint64_t)after.st_size));
     }
     return QN_EXIT_DONE;
 }

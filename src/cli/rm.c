@@ -14,7 +14,8 @@ int qn_cli_rm(qn_args *args)
     }
     if (qn_hub_remove(args->operands[0], &removed))
         return qn_cli_fail();
-    printf("%zu file%s removed, %s\n", removed.n_files, removed.n_files == 1 ? "" : "s", qn_print_size(size, removed.bytes));
+    printf("%zu file%s removed, %s\n", removed.n_files, removed.n_files == 1 ? "" : "s",
+           qn_print_size(size, removed.bytes));
     if (removed.shared)
         qn_cli_error("note: %s are in huggingface_hub's store for several repositories; hf cache prune frees them",
                      qn_print_size(size, removed.shared));

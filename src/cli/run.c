@@ -65,7 +65,8 @@ static int check_args(qn_args *args)
         return QN_EXIT_USAGE;
     }
     if (args->n_predict >= 0 && args->min_tokens > args->n_predict) {
-        qn_cli_error("--min-tokens: %lld is more than the %lld of -n", (long long)args->min_tokens, (long long)args->n_predict);
+        qn_cli_error("--min-tokens: %lld is more than the %lld of -n", (long long)args->min_tokens,
+                     (long long)args->n_predict);
         return QN_EXIT_USAGE;
     }
     qn_token stop_tokens[QN_TEXTS_MAX];
@@ -104,8 +105,8 @@ static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
 
 /* The tokens of a text after the session's tokens and the pending token; a pending end token is dropped, as the text
  * continues. */
-static qn_status text_tokens(qn_session *session, const qn_model *model, const char *text, size_t length, qn_token **tokens,
-                             size_t *count)
+static qn_status text_tokens(qn_session *session, const qn_model *model, const char *text, size_t length,
+                             qn_token **tokens, size_t *count)
 {
     const bool begins = !qn_session_length(session);
     qn_token pending;
@@ -152,7 +153,8 @@ static const char *trim(char *text, size_t *length)
     return text + mark;
 }
 
-static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session *session, qn_token **tokens, size_t *count)
+static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session *session, qn_token **tokens,
+                          size_t *count)
 {
     char *read = NULL;
     const char *text = args->prompt;
@@ -228,7 +230,8 @@ static void print_stats(const qn_args *args, const qn_request_result *result)
     char forced[48] = "";
     if (result->n_jumped)
         snprintf(forced, sizeof forced, " (%zu forced)", result->n_jumped);
-    fprintf(stderr, "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens%s, %.1f tok/s; peak memory %s; seed %llu; %s\n",
+    fprintf(stderr,
+            "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens%s, %.1f tok/s; peak memory %s; seed %llu; %s\n",
             result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated, forced,
             rate(n_timed, result->generate_seconds), qn_print_size(peak, qn_peak_rss()),
             (unsigned long long)args->sampling.seed, finish_text(result));

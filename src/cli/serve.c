@@ -127,9 +127,10 @@ static int check_values(const qn_args *args)
 {
     for (size_t i = 0; i < args->cors_origins.count; i++)
         if (!qn_guard_is_origin(args->cors_origins.at[i])) {
-            qn_cli_error("--cors-origin: '%s' is not an origin: expected https://NAME or https://NAME:PORT, without a path and "
-                         "the scheme's own port, or *",
-                         args->cors_origins.at[i]);
+            qn_cli_error(
+                "--cors-origin: '%s' is not an origin: expected https://NAME or https://NAME:PORT, without a path and "
+                "the scheme's own port, or *",
+                args->cors_origins.at[i]);
             return QN_EXIT_USAGE;
         }
     for (size_t i = 0; i < args->allowed_hosts.count; i++)
@@ -144,8 +145,8 @@ static int check_values(const qn_args *args)
             return QN_EXIT_USAGE;
         }
     if (args->batch && args->sequences > args->batch) {
-        qn_cli_error("--parallel: %lld requests, at most %lld are allowed: one a row of --batch", (long long)args->sequences,
-                     (long long)args->batch);
+        qn_cli_error("--parallel: %lld requests, at most %lld are allowed: one a row of --batch",
+                     (long long)args->sequences, (long long)args->batch);
         return QN_EXIT_USAGE;
     }
     if ((args->models_dir && !*args->models_dir) || !*args->host) {
@@ -194,7 +195,8 @@ static void check_key_mode(const char *path)
 {
     struct stat key;
     if (stat(path, &key) == 0 && S_ISREG(key.st_mode) && key.st_mode & S_IROTH)
-        qn_cli_note("%s: all users can read this private key (mode %03o, expected 600)", path, (unsigned)key.st_mode & 0777u);
+        qn_cli_note("%s: all users can read this private key (mode %03o, expected 600)", path,
+                    (unsigned)key.st_mode & 0777u);
 }
 
 static int open_log(serve *s)

@@ -61,8 +61,8 @@ static qn_status load(void *user, qn_registry *registry, const char *path, uint6
     if (status)
         qn_cli_note("%s is not loaded: %s", out->name, qn_error_text());
     else
-        qn_cli_note("%s is loaded in %.1f s: %u tokens of context, %s with its contexts", out->name, qn_seconds() - started,
-                    (unsigned)out->served.n_ctx, qn_print_size(size, out->bytes));
+        qn_cli_note("%s is loaded in %.1f s: %u tokens of context, %s with its contexts", out->name,
+                    qn_seconds() - started, (unsigned)out->served.n_ctx, qn_print_size(size, out->bytes));
     return status;
 }
 

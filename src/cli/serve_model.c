@@ -31,8 +31,9 @@ static qn_status read_sampling(const char *path, qn_sampling *sampling)
     sampling->repeat_last_n = last_n < INT32_MAX ? (int)last_n : INT32_MAX;
     if (!is_read)
         return QN_ERR_FORMAT;
-    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 && sampling->min_p >= 0 &&
-                          sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F && sampling->repeat_penalty <= 1e3F;
+    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 &&
+                          sampling->min_p >= 0 && sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F &&
+                          sampling->repeat_penalty <= 1e3F;
     return is_valid ? QN_OK : QN_ERR_INVALID;
 }
 
@@ -62,7 +63,8 @@ void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES])
         name[length - strlen("-00001-of-00001.gguf")] = 0;
 }
 
-static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel, qn_scheduler **out)
+static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel,
+                                  qn_scheduler **out)
 {
     const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
                                          .kv = args->kv,

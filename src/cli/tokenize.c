@@ -98,7 +98,8 @@ int qn_cli_tokenize(qn_args *args)
         text = read;
     }
     if (status == QN_EXIT_DONE)
-        status = args->conversation ? print_conversation(args, model, text, length) : print_text(args, model, text, length);
+        status =
+            args->conversation ? print_conversation(args, model, text, length) : print_text(args, model, text, length);
     free(read);
     qn_model_free(model);
     return status;

@@ -28,7 +28,8 @@ static qn_status add_file(qn_checkpoint *c, const char *name)
     QN_TRY(qn_safetensors_open(path, &c->files[c->n_files]));
     c->header_bytes += qn_safetensors_header_bytes(c->files[c->n_files++]);
     if (c->header_bytes > MAX_HEADER_BYTES)
-        return qn_fail(QN_ERR_FORMAT, "%s: with it the headers of the checkpoint have %llu bytes, at most %d are allowed", path,
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: with it the headers of the checkpoint have %llu bytes, at most %d are allowed", path,
                        (unsigned long long)c->header_bytes, MAX_HEADER_BYTES);
     return QN_OK;
 }
@@ -52,8 +53,8 @@ static qn_status list_sources(qn_checkpoint *c)
     qsort(c->sources, c->n_sources, sizeof *c->sources, compare_names);
     for (size_t i = 1; i < c->n_sources; i++)
         if (strcmp(c->sources[i].name, c->sources[i - 1].name) == 0)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is in another file, too", qn_safetensors_path(c->sources[i].file),
-                           c->sources[i].name);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is in another file, too",
+                           qn_safetensors_path(c->sources[i].file), c->sources[i].name);
     return QN_OK;
 }
 
@@ -103,8 +104,8 @@ static qn_status open_index(qn_checkpoint *c, const char *path, const json_t *in
     {
         const char *file_name = json_string_value(file);
         if (!is_plain_name(file_name))
-            return qn_fail(QN_ERR_FORMAT, "%s: the file of tensor '%.80s' is '%.80s', expected a name without a folder", path,
-                           name, file_name ? file_name : "not a string");
+            return qn_fail(QN_ERR_FORMAT, "%s: the file of tensor '%.80s' is '%.80s', expected a name without a folder",
+                           path, name, file_name ? file_name : "not a string");
         if (!has_file(c, file_name))
             QN_TRY(add_file(c, file_name));
     }

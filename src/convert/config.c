@@ -49,8 +49,8 @@ static qn_status get_u32(const qn_config *c, const json_t *object, const char *k
     return QN_OK;
 }
 
-static qn_status get_number(const qn_config *c, const json_t *object, const char *key, double fallback, double low, double high,
-                            double *out)
+static qn_status get_number(const qn_config *c, const json_t *object, const char *key, double fallback, double low,
+                            double high, double *out)
 {
     const json_t *value = object ? json_object_get(object, key) : find(c, key);
     char found[QN_JSON_FOUND_BYTES];
@@ -98,8 +98,9 @@ static qn_status reject_layer_types(const qn_config *c)
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         if (!type || strcmp(type, "full_attention") != 0)
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'layer_types': entry %zu is %s, only \"full_attention\" is supported",
-                           c->path, i, qn_json_found(json_array_get(types, i), found));
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "%s: 'layer_types': entry %zu is %s, only \"full_attention\" is supported", c->path, i,
+                           qn_json_found(json_array_get(types, i), found));
     }
     return QN_OK;
 }
@@ -133,7 +134,8 @@ static qn_status read_shape(qn_config *c, const struct class_row *row)
     QN_TRY(get_u32(c, NULL, "intermediate_size", row->n_ff, 1, 1 << 22, &c->n_ff));
     QN_TRY(get_u32(c, NULL, "num_hidden_layers", 32, 1, MAX_BLOCKS, &c->n_layers));
     QN_TRY(get_u32(c, NULL, "num_attention_heads", row->n_heads, 1, 4096, &c->n_heads));
-    QN_TRY(get_u32(c, NULL, "num_key_value_heads", row->n_kv_heads ? row->n_kv_heads : c->n_heads, 1, 4096, &c->n_kv_heads));
+    QN_TRY(get_u32(c, NULL, "num_key_value_heads", row->n_kv_heads ? row->n_kv_heads : c->n_heads, 1, 4096,
+                   &c->n_kv_heads));
     QN_TRY(get_u32(c, NULL, "head_dim", row->head_dim ? row->head_dim : c->n_embd / c->n_heads, 1, 1024, &c->head_dim));
     QN_TRY(get_u32(c, NULL, "max_position_embeddings", row->n_ctx, 1, 1u << 30, &c->n_ctx));
     QN_TRY(get_number(c, NULL, "rms_norm_eps", 1e-6, 1e-30, 0.5, &c->eps));
@@ -193,11 +195,11 @@ static qn_status check_rope_key(qn_config *c, const char *block, const char *nam
         if (strcmp(name, rope_keys[i].name) == 0)
             key = &rope_keys[i];
     if (!key)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' has the unknown key '%.60s', which may change the model", c->path, block,
-                       name);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' has the unknown key '%.60s', which may change the model", c->path,
+                       block, name);
     if (key->is_one && !(json_is_number(value) && json_number_value(value) == 1))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' of '%s' is not 1, and transformers does not know the key", c->path, name,
-                       block);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' of '%s' is not 1, and transformers does not know the key", c->path,
+                       name, block);
     if (!(key->types & 1u << c->rope) && !c->rope_ignored)
         c->rope_ignored = key->name;
     return QN_OK;
@@ -242,9 +244,10 @@ static qn_status read_yarn(qn_config *c)
                        c->rope_base);
     QN_TRY(get_number(c, rope, "mscale", 0, 0, 1e3, &mscale));
     QN_TRY(get_number(c, rope, "mscale_all_dim", 0, 0, 1e3, &mscale_all_dim));
-    const double implied = mscale != 0 && mscale_all_dim != 0 ? qn_config_yarn_mscale(c->rope_factor, mscale) /
-                                                                    qn_config_yarn_mscale(c->rope_factor, mscale_all_dim)
-                                                              : qn_config_yarn_mscale(c->rope_factor, 1);
+    const double implied =
+        mscale != 0 && mscale_all_dim != 0
+            ? qn_config_yarn_mscale(c->rope_factor, mscale) / qn_config_yarn_mscale(c->rope_factor, mscale_all_dim)
+            : qn_config_yarn_mscale(c->rope_factor, 1);
     QN_TRY(get_number(c, rope, "attention_factor", implied, 0.01, 100, &c->rope_attn_factor));
     QN_TRY(get_number(c, rope, "beta_fast", 0, 0, 1e6, &c->rope_beta_fast));
     QN_TRY(get_number(c, rope, "beta_slow", 0, 0, 1e6, &c->rope_beta_slow));
@@ -253,10 +256,11 @@ static qn_status read_yarn(qn_config *c)
     if (c->rope_beta_slow == 0)
         c->rope_beta_slow = 1;
     if (c->rope_beta_fast < c->rope_beta_slow)
-        return qn_fail(QN_ERR_FORMAT, "%s: 'beta_fast' is %g, expected at least 'beta_slow', %g", c->path, c->rope_beta_fast,
-                       c->rope_beta_slow);
+        return qn_fail(QN_ERR_FORMAT, "%s: 'beta_fast' is %g, expected at least 'beta_slow', %g", c->path,
+                       c->rope_beta_fast, c->rope_beta_slow);
     if (truncate && !json_is_null(truncate) && !json_is_boolean(truncate))
-        return qn_fail(QN_ERR_FORMAT, "%s: 'truncate' is %s, expected true or false", c->path, qn_json_found(truncate, found));
+        return qn_fail(QN_ERR_FORMAT, "%s: 'truncate' is %s, expected true or false", c->path,
+                       qn_json_found(truncate, found));
     c->rope_untruncated = truncate && !json_is_true(truncate); /* Python: null is false */
     return QN_OK;
 }
@@ -270,7 +274,8 @@ static qn_status read_scaling(qn_config *c)
     if (c->rope == QN_CONFIG_ROPE_LINEAR)
         return QN_OK;
     QN_TRY(get_u32(c, rope, "original_max_position_embeddings", c->n_ctx, 1, 1u << 30, &c->rope_original_ctx));
-    QN_TRY(get_u32(c, NULL, "original_max_position_embeddings", c->rope_original_ctx, 1, 1u << 30, &c->rope_original_ctx));
+    QN_TRY(
+        get_u32(c, NULL, "original_max_position_embeddings", c->rope_original_ctx, 1, 1u << 30, &c->rope_original_ctx));
     if (c->rope == QN_CONFIG_ROPE_YARN)
         return read_yarn(c);
     QN_TRY(get_number(c, rope, "low_freq_factor", 1, 1e-3, 1e6, &c->rope_low_factor));
@@ -284,8 +289,8 @@ static qn_status reject_partial(const qn_config *c, const json_t *object)
     QN_TRY(get_number(c, object, "partial_rotary_factor", 1, 0, 1, &partial));
     return partial == 1 || c->kind == QN_CONFIG_QWEN35
                ? QN_OK
-               : qn_fail(QN_ERR_UNSUPPORTED, "%s: 'partial_rotary_factor' is %g, which is not supported for %s", c->path,
-                         partial, c->class_name);
+               : qn_fail(QN_ERR_UNSUPPORTED, "%s: 'partial_rotary_factor' is %g, which is not supported for %s",
+                         c->path, partial, c->class_name);
 }
 
 static qn_status read_rope(qn_config *c)
@@ -300,7 +305,8 @@ static qn_status read_rope(qn_config *c)
     if (!c->rope_json)
         return QN_OK;
     if (!json_is_object(c->rope_json))
-        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected an object", c->path, block, qn_json_found(c->rope_json, found));
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected an object", c->path, block,
+                       qn_json_found(c->rope_json, found));
     QN_TRY(find_rope_type(c));
     json_object_foreach((json_t *)c->rope_json, name, value)
     {
@@ -331,15 +337,15 @@ static qn_status read_layer_types(qn_config *c)
     QN_TRY(get_u32(c, NULL, "full_attention_interval", 4, 1, UINT32_MAX, &c->interval));
     QN_TRY(qn_alloc(&c->is_recurrent, c->n_layers + c->n_mtp, sizeof *c->is_recurrent, "kinds of layers"));
     if (types && json_array_size(types) != c->n_layers)
-        return qn_fail(QN_ERR_FORMAT, "%s: 'layer_types' has %zu entries for %u layers", c->path, json_array_size(types),
-                       (unsigned)c->n_layers);
+        return qn_fail(QN_ERR_FORMAT, "%s: 'layer_types' has %zu entries for %u layers", c->path,
+                       json_array_size(types), (unsigned)c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         c->is_recurrent[i] = type ? strcmp(type, "linear_attention") == 0 : (i + 1) % c->interval != 0;
         if (types && (!type || (!c->is_recurrent[i] && strcmp(type, "full_attention") != 0)))
             return qn_fail(QN_ERR_FORMAT,
-                           "%s: 'layer_types': entry %u is %s, expected \"linear_attention\" or \"full_attention\"", c->path,
-                           (unsigned)i, qn_json_found(json_array_get(types, i), found));
+                           "%s: 'layer_types': entry %u is %s, expected \"linear_attention\" or \"full_attention\"",
+                           c->path, (unsigned)i, qn_json_found(json_array_get(types, i), found));
     }
     if (types)
         find_interval(c);
@@ -356,14 +362,14 @@ static qn_status read_qwen35(qn_config *c)
     QN_TRY(get_u32(c, NULL, "linear_conv_kernel_dim", 4, 2, 64, &c->taps));
     QN_TRY(get_u32(c, NULL, "mtp_num_hidden_layers", 0, 0, MAX_BLOCKS - c->n_layers, &c->n_mtp));
     if (c->n_v_heads % c->n_k_heads)
-        return qn_fail(QN_ERR_FORMAT, "%s: linear_num_value_heads %u is not a multiple of linear_num_key_heads %u", c->path,
-                       (unsigned)c->n_v_heads, (unsigned)c->n_k_heads);
+        return qn_fail(QN_ERR_FORMAT, "%s: linear_num_value_heads %u is not a multiple of linear_num_key_heads %u",
+                       c->path, (unsigned)c->n_v_heads, (unsigned)c->n_k_heads);
     QN_TRY(get_number(c, NULL, "partial_rotary_factor", 0.25, 0, 1, &partial));
     QN_TRY(get_number(c, c->rope_json ? c->rope_json : c->text, "partial_rotary_factor", partial, 0, 1, &partial));
     c->n_rot = (uint32_t)(c->head_dim * partial);
     if (c->n_rot < 2 || c->n_rot % 2)
-        return qn_fail(QN_ERR_FORMAT, "%s: partial_rotary_factor %g of %u elements is not an even number", c->path, partial,
-                       (unsigned)c->head_dim);
+        return qn_fail(QN_ERR_FORMAT, "%s: partial_rotary_factor %g of %u elements is not an even number", c->path,
+                       partial, (unsigned)c->head_dim);
     /* llama.cpp requires the sections, which matter only for images; these are transformers' defaults. */
     memcpy(c->rope_sections, (uint32_t[4]){ 11, 11, 10, 0 }, sizeof c->rope_sections);
     const json_t *sections = json_object_get(c->rope_json, "mrope_section");
@@ -408,7 +414,8 @@ bool qn_config_has_rope_factors(const qn_config *c)
 static double llama3_factor(const qn_config *c, double wave)
 {
     const double low = c->rope_original_ctx / c->rope_low_factor, high = c->rope_original_ctx / c->rope_high_factor;
-    const double smooth = (c->rope_original_ctx / wave - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
+    const double smooth =
+        (c->rope_original_ctx / wave - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
     if (wave < high)
         return 1;
     return wave > low ? c->rope_factor : 1 / ((1 - smooth) / c->rope_factor + smooth);
@@ -423,7 +430,8 @@ static double yarn_pair(const qn_config *c, double turns)
 
 static double yarn_factor(const qn_config *c, double pair)
 {
-    const double begin = fmax(yarn_pair(c, c->rope_beta_fast), 0), end = fmin(yarn_pair(c, c->rope_beta_slow), c->n_rot - 1.0);
+    const double begin = fmax(yarn_pair(c, c->rope_beta_fast), 0),
+                 end = fmin(yarn_pair(c, c->rope_beta_slow), c->n_rot - 1.0);
     const double length = end == begin ? 0.001 : end - begin, ramp = fmin(fmax((pair - begin) / length, 0), 1);
     return 1 / (ramp / c->rope_factor + 1 - ramp);
 }
@@ -431,7 +439,7 @@ static double yarn_factor(const qn_config *c, double pair)
 void qn_config_rope_factors(const qn_config *c, float *factors)
 {
     for (uint32_t i = 0; i < c->n_rot / 2; i++)
-        factors[i] =
-            (float)(c->rope == QN_CONFIG_ROPE_LLAMA3 ? llama3_factor(c, 2 * acos(-1) * pow(c->rope_base, 2.0 * i / c->n_rot))
-                                                     : yarn_factor(c, i));
+        factors[i] = (float)(c->rope == QN_CONFIG_ROPE_LLAMA3
+                                 ? llama3_factor(c, 2 * acos(-1) * pow(c->rope_base, 2.0 * i / c->n_rot))
+                                 : yarn_factor(c, i));
 }

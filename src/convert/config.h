@@ -31,8 +31,8 @@ typedef struct qn_config {
     double rope_attn_factor, rope_beta_fast, rope_beta_slow; /* of YaRN; the first one multiplies cosines and sines */
     bool rope_untruncated;                                   /* YaRN's ramp is not rounded to pairs */
     uint32_t n_rot, rope_original_ctx;                       /* n_rot: elements of a head that are rotated */
-    const json_t *rope_json;                                 /* rope_parameters or rope_scaling; NULL if there is none */
-    const char *rope_ignored;                                /* a key in it that its rope_type does not use, or NULL */
+    const json_t *rope_json;  /* rope_parameters or rope_scaling; NULL if there is none */
+    const char *rope_ignored; /* a key in it that its rope_type does not use, or NULL */
     /* Qwen3.5 */
     uint32_t rope_sections[4];
     uint32_t n_k_heads, n_v_heads, head_k, head_v, taps;

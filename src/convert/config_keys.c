@@ -53,8 +53,8 @@ static qn_status write_rope(const qn_config *c, qn_gguf_writer *w)
         return write_attn_factor(c, w, 1);
     if (c->rope == QN_CONFIG_ROPE_PLAIN || c->rope == QN_CONFIG_ROPE_LLAMA3)
         return QN_OK;
-    QN_TRY(
-        qn_gguf_writer_add_string(w, key_of(c, "rope.scaling.type", key), c->rope == QN_CONFIG_ROPE_YARN ? "yarn" : "linear"));
+    QN_TRY(qn_gguf_writer_add_string(w, key_of(c, "rope.scaling.type", key),
+                                     c->rope == QN_CONFIG_ROPE_YARN ? "yarn" : "linear"));
     QN_TRY(add_f32(c, w, "rope.scaling.factor", c->rope_factor));
     return c->rope == QN_CONFIG_ROPE_YARN ? write_yarn(c, w) : QN_OK;
 }
@@ -75,7 +75,8 @@ static qn_status write_qwen35(const qn_config *c, qn_gguf_writer *w)
     if (c->n_mtp)
         QN_TRY(add_u32(c, w, "nextn_predict_layers", c->n_mtp));
     QN_TRY(add_u32(c, w, "full_attention_interval", c->interval));
-    return qn_gguf_writer_add_bools(w, key_of(c, "attention.recurrent_layers", key), c->is_recurrent, c->n_layers + c->n_mtp);
+    return qn_gguf_writer_add_bools(w, key_of(c, "attention.recurrent_layers", key), c->is_recurrent,
+                                    c->n_layers + c->n_mtp);
 }
 
 qn_status qn_config_write(const qn_config *c, qn_gguf_writer *w)

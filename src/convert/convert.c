@@ -203,8 +203,8 @@ static void log_summary(const struct conversion *c)
     for (size_t t = 0; t < c->targets.n; t++)
         n_matrices += !c->targets.at[t].stays_f32;
     if (n_all)
-        log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all, n_matrices,
-                 list, (double)c->difference);
+        log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all,
+                 n_matrices, list, (double)c->difference);
     log_wider(c);
     if (c->n_stripping)
         log_line(c, "%zu flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read",
@@ -221,7 +221,9 @@ static void log_summary(const struct conversion *c)
     if (c->targets.dropped_output)
         log_line(c, "left out: lm_head.weight, which has the values of the embedding (tie_word_embeddings)");
     if (c->targets.untied_output)
-        log_line(c, "lm_head.weight is used: its values are not those of the embedding, although tie_word_embeddings is true");
+        log_line(
+            c,
+            "lm_head.weight is used: its values are not those of the embedding, although tie_word_embeddings is true");
     if (c->targets.dropped_mtp)
         log_line(c, "left out: the MTP block, which config.json names and the checkpoint does not have");
 }

@@ -141,8 +141,8 @@ static void order_columns(const qn_target *t, uint64_t n_rows, const uint8_t *ra
     const size_t size = t->from->block_bytes, row_bytes = (size_t)t->columns * size;
     for (uint64_t r = 0; r < n_rows; r++)
         for (uint64_t c = 0; c < t->columns; c += t->column_order.unit)
-            memcpy(ordered + r * row_bytes + c * size, raw + r * row_bytes + qn_reorder_source(&t->column_order, c) * size,
-                   t->column_order.unit * size);
+            memcpy(ordered + r * row_bytes + c * size,
+                   raw + r * row_bytes + qn_reorder_source(&t->column_order, c) * size, t->column_order.unit * size);
 }
 
 static void change_values(qn_target_change change, float *x, size_t n)
@@ -267,7 +267,8 @@ static void work(void *context, int thread)
 {
     struct pass *p = context;
     if (thread == 0 && p->writer)
-        p->write_status = qn_gguf_writer_data(p->writer, p->encoder->pieces[p->encoder->current ^ 1], p->encoder->pending);
+        p->write_status =
+            qn_gguf_writer_data(p->writer, p->encoder->pieces[p->encoder->current ^ 1], p->encoder->pending);
     for (size_t c; (c = atomic_fetch_add(&p->next, 1)) < p->n_chunks;) {
         const uint64_t at = c * p->stride, left = p->n_rows - at;
         if (atomic_load(&p->failure) || (!p->out && atomic_load(&p->kind) == QN_WEIGHTS_ORDINARY))
@@ -283,12 +284,14 @@ static qn_status run(struct pass *p)
     QN_TRY(p->write_status);
     switch ((enum failure)atomic_load(&p->failure)) {
     case READ_FAILURE:
-        return qn_fail(QN_ERR_IO, "%s: tensor '%s', row %llu: %s", qn_safetensors_path(t->source->file), t->source->name,
-                       (unsigned long long)atomic_load(&p->failed_row),
-                       atomic_load(&p->error) == ENODATA ? "the file has become shorter" : strerror(atomic_load(&p->error)));
+        return qn_fail(QN_ERR_IO, "%s: tensor '%s', row %llu: %s", qn_safetensors_path(t->source->file),
+                       t->source->name, (unsigned long long)atomic_load(&p->failed_row),
+                       atomic_load(&p->error) == ENODATA ? "the file has become shorter"
+                                                         : strerror(atomic_load(&p->error)));
     case NONFINITE_WEIGHT:
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s', row %llu contains an infinity or NaN",
-                       qn_safetensors_path(t->source->file), t->source->name, (unsigned long long)atomic_load(&p->failed_row));
+                       qn_safetensors_path(t->source->file), t->source->name,
+                       (unsigned long long)atomic_load(&p->failed_row));
     case LARGE_WEIGHT:
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' has a weight that is too large for %s",
                        qn_safetensors_path(t->source->file), t->source->name, t->to->name);
@@ -320,7 +323,9 @@ static qn_pack_fn *find_pack(const qn_encoder *e, const qn_target *t)
 {
     if (!t->lossless || t->change != QN_TARGET_KEEP || (t->from->type != QN_TYPE_BF16 && t->from->type != QN_TYPE_F16))
         return NULL;
-    return t->to->type == QN_TYPE_Q1_0 ? e->kernels.pack_q1_0 : t->to->type == QN_TYPE_PTQ1_0 ? e->kernels.pack_ptq1_0 : NULL;
+    return t->to->type == QN_TYPE_Q1_0     ? e->kernels.pack_q1_0
+           : t->to->type == QN_TYPE_PTQ1_0 ? e->kernels.pack_ptq1_0
+                                           : NULL;
 }
 
 static qn_status write_values(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer)
@@ -329,8 +334,8 @@ static qn_status write_values(qn_encoder *e, const qn_target *t, qn_gguf_writer 
     return qn_gguf_writer_data(writer, t->values, (size_t)t->rows * sizeof *t->values);
 }
 
-qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report, void *user,
-                           float *difference)
+qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report,
+                           void *user, float *difference)
 {
     *difference = 0;
     if (!t->source)
@@ -340,7 +345,9 @@ qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *wr
     const uint64_t row_bytes = t->columns * t->from->block_bytes;
     for (uint64_t row = 0; row < t->rows && *difference == 0; row += rows) {
         const uint64_t n = t->rows - row < rows ? t->rows - row : rows;
-        struct pass p = { .encoder = e, .target = t, .first_row = row, .n_rows = n, .chunk_rows = chunk, .stride = chunk };
+        struct pass p = {
+            .encoder = e, .target = t, .first_row = row, .n_rows = n, .chunk_rows = chunk, .stride = chunk
+        };
         p.from = qn_quant_type(&e->kernels, t->from);
         p.to = qn_quant_type(&e->kernels, t->to);
         p.pack = find_pack(e, t);

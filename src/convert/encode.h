@@ -32,8 +32,8 @@ qn_status qn_encoder_classify(qn_encoder *encoder, const qn_target *target, bool
  * QN_ERR_IO       the source cannot be read, or the file cannot be written
  * QN_ERR_FORMAT   a weight is infinite or NaN */
 typedef qn_status (*qn_encoder_report)(void *user, uint64_t bytes);
-qn_status qn_encoder_write(qn_encoder *encoder, const qn_target *target, qn_gguf_writer *writer, qn_encoder_report report,
-                           void *user, float *difference);
+qn_status qn_encoder_write(qn_encoder *encoder, const qn_target *target, qn_gguf_writer *writer,
+                           qn_encoder_report report, void *user, float *difference);
 
 /* qn_encoder_flush - writes the last piece. */
 qn_status qn_encoder_flush(qn_encoder *encoder, qn_gguf_writer *writer);

@@ -49,7 +49,8 @@ void qn_general_name(const char *folder, char *out, size_t size)
             out[used++] = ' ';
         for (size_t i = 0; i < n && used + 1 < size; i++)
             out[used++] =
-                (char)(title && (i == 0 || !isalpha((unsigned char)name[i - 1])) ? toupper((unsigned char)name[i]) : name[i]);
+                (char)(title && (i == 0 || !isalpha((unsigned char)name[i - 1])) ? toupper((unsigned char)name[i])
+                                                                                 : name[i]);
     }
     out[used] = '\0';
     free(real);

@@ -5,7 +5,8 @@
 #include "convert/targets.h"
 
 /* qn_general_write - adds the keys of the model in a folder. */
-qn_status qn_general_write(const char *folder, const qn_config *config, const qn_targets *targets, qn_gguf_writer *writer);
+qn_status qn_general_write(const char *folder, const qn_config *config, const qn_targets *targets,
+                           qn_gguf_writer *writer);
 
 /* qn_general_name - derives the model's name from that of its folder: words are capitalised unless they contain
  * capitals, are versions or begin with digits. `out` has `size` bytes. */

@@ -18,7 +18,8 @@ static const struct {
     [BOS] = { "bos", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token" },
     [EOS] = { "eos", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token" },
     [UNK] = { "unk", "tokenizer.ggml.unknown_token_id", NULL },
-    [SEP] = { "sep", "tokenizer.ggml.seperator_token_id", "tokenizer.ggml.add_sep_token" }, /* spelled so in the format */
+    [SEP] = { "sep", "tokenizer.ggml.seperator_token_id", "tokenizer.ggml.add_sep_token" }, /* spelled so in the format
+                                                                                             */
     [PAD] = { "pad", "tokenizer.ggml.padding_token_id", NULL },
     [CLS] = { "cls", "tokenizer.ggml.cls_token_id", NULL },
     [MASK] = { "mask", "tokenizer.ggml.mask_token_id", NULL },
@@ -49,8 +50,9 @@ static qn_status read_end(const qn_tokenizer_files *f, struct special *s, enum t
     if (!s->text[role])
         s->text[role] = token;
     if (strcmp(token, s->text[role]) != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the post-processor adds '%.60s' to texts, which is not the %s_token, '%.60s'",
-                       f->path, token, roles[role].name, s->text[role]);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: the post-processor adds '%.60s' to texts, which is not the %s_token, '%.60s'", f->path,
+                       token, roles[role].name, s->text[role]);
     s->adds[role] = 1;
     return QN_OK;
 }
@@ -120,8 +122,8 @@ static qn_status check_id(const qn_tokenizer_files *f, const char *path, const c
     if (!json_is_integer(id))
         return qn_fail(QN_ERR_FORMAT, "%s: '%s' is not an id", path, name);
     if (json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)f->config->n_vocab)
-        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %lld, expected 0 to %u", path, name, (long long)json_integer_value(id),
-                       (unsigned)f->config->n_vocab - 1);
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %lld, expected 0 to %u", path, name,
+                       (long long)json_integer_value(id), (unsigned)f->config->n_vocab - 1);
     return QN_OK;
 }
 
@@ -161,7 +163,8 @@ static qn_status add_ends(const qn_tokenizer_files *f, struct ends *ends, const 
         if (is_known)
             continue;
         if (ends->n == MAX_ENDS)
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' has too many ids, at most %d are supported", path, name, MAX_ENDS);
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' has too many ids, at most %d are supported", path, name,
+                           MAX_ENDS);
         ends->ids[ends->n++] = (int32_t)json_integer_value(id);
     }
     return QN_OK;
@@ -213,7 +216,8 @@ static qn_status write_templates(qn_gguf_writer *w, const json_t *list)
         for (size_t j = 0; is_new && j < i; j++)
             is_new = !template_key(json_array_get(list, j), earlier) || strcmp(key, earlier) != 0;
         if (is_new)
-            QN_TRY(qn_gguf_writer_add_string(w, key, json_string_value(json_object_get(json_array_get(list, i), "template"))));
+            QN_TRY(qn_gguf_writer_add_string(w, key,
+                                             json_string_value(json_object_get(json_array_get(list, i), "template"))));
     }
     return QN_OK;
 }

@@ -53,7 +53,8 @@ static qn_status resolve(const struct list *l, qn_target *target, const char *na
 {
     qn_source *source = qn_checkpoint_find(l->checkpoint, name);
     if (!source)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' of %s is missing", l->checkpoint->folder, name, l->config->class_name);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' of %s is missing", l->checkpoint->folder, name,
+                       l->config->class_name);
     const qn_safetensor *t = source->tensor;
     char shape[128];
     if (!has_shape(t, target))
@@ -96,8 +97,8 @@ static qn_status add(const struct list *l, const char *name, const char *source,
 }
 
 /* Appends a tensor with names inside the current block. *out is valid until the next tensor. */
-static qn_status add_in_block(const struct list *l, const char *name, const char *source, uint64_t rows, uint64_t columns,
-                              qn_target **out)
+static qn_status add_in_block(const struct list *l, const char *name, const char *source, uint64_t rows,
+                              uint64_t columns, qn_target **out)
 {
     char target_name[64], source_name[160];
     snprintf(target_name, sizeof target_name, "%s%s", l->target_block, name);
@@ -126,7 +127,8 @@ static qn_status add_attention(const struct list *l)
     const qn_config *c = l->config;
     const uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
     qn_target *t;
-    QN_TRY(add_in_block(l, "attn_q.weight", "self_attn.q_proj.weight", c->kind == QN_CONFIG_QWEN35 ? 2 * q : q, c->n_embd, &t));
+    QN_TRY(add_in_block(l, "attn_q.weight", "self_attn.q_proj.weight", c->kind == QN_CONFIG_QWEN35 ? 2 * q : q,
+                        c->n_embd, &t));
     t->row_order = rope_order(c);
     QN_TRY(add_in_block(l, "attn_k.weight", "self_attn.k_proj.weight", kv, c->n_embd, &t));
     t->row_order = rope_order(c);
@@ -238,7 +240,8 @@ static qn_status add_rope_factors(const struct list *l)
 enum { COMPARED = 1 << 12 }; /* weights compared at a time */
 
 /* Compares as torch.equal: 0 equals -0, and a NaN does not equal itself. */
-static bool have_equal_values(const qn_type_info *a, const uint8_t *left, const qn_type_info *b, const uint8_t *right, size_t n)
+static bool have_equal_values(const qn_type_info *a, const uint8_t *left, const qn_type_info *b, const uint8_t *right,
+                              size_t n)
 {
     float x[COMPARED], y[COMPARED];
     a->to_float(left, n, x);
@@ -275,7 +278,8 @@ static qn_status resolve_tie(const struct list *l, char *embedding, size_t size)
     static const char output[] = "lm_head.weight";
     bool equal = true;
     snprintf(embedding, size, "%sembed_tokens.weight", l->prefix);
-    const qn_source *in = qn_checkpoint_find(l->checkpoint, embedding), *out = qn_checkpoint_find(l->checkpoint, output);
+    const qn_source *in = qn_checkpoint_find(l->checkpoint, embedding),
+                    *out = qn_checkpoint_find(l->checkpoint, output);
     if (l->config->tied && !in && out)
         snprintf(embedding, size, "%s", output);
     if (!l->config->tied || !in || !out)
@@ -337,8 +341,8 @@ qn_status qn_targets_list(qn_targets *targets, qn_config *config, qn_checkpoint 
     drop_known(&l);
     const qn_source *unused = qn_checkpoint_first_unused(checkpoint);
     if (unused)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is unknown to %s", qn_safetensors_path(unused->file), unused->name,
-                       config->class_name);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is unknown to %s", qn_safetensors_path(unused->file),
+                       unused->name, config->class_name);
     return QN_OK;
 }
 

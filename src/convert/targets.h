@@ -28,7 +28,12 @@ typedef enum qn_target_change { QN_TARGET_KEEP, QN_TARGET_ADD_ONE, QN_TARGET_MIN
 
 /* The values in the groups of 128 weights of a matrix, each kind including the ones before: d and -d; 0; 2d;
  * anything. */
-typedef enum qn_weight_kind { QN_WEIGHTS_BINARY, QN_WEIGHTS_TERNARY, QN_WEIGHTS_FOUR, QN_WEIGHTS_ORDINARY } qn_weight_kind;
+typedef enum qn_weight_kind {
+    QN_WEIGHTS_BINARY,
+    QN_WEIGHTS_TERNARY,
+    QN_WEIGHTS_FOUR,
+    QN_WEIGHTS_ORDINARY
+} qn_weight_kind;
 
 typedef struct qn_target {
     char name[64];

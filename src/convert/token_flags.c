@@ -35,9 +35,10 @@ static qn_status check_flag(const char *path, const char *content, const char *f
     if (json_is_false(value) || json_is_null(value) || is_one_of(flag, others, sizeof others / sizeof *others))
         return QN_OK;
     if (is_one_of(flag, flags, sizeof flags / sizeof *flags))
-        return json_is_true(value) ? QN_OK
-                                   : qn_fail(QN_ERR_FORMAT, "%s: '%s' of the added token '%.60s' is %s, expected true or false",
-                                             path, flag, content, qn_json_found(value, found));
+        return json_is_true(value)
+                   ? QN_OK
+                   : qn_fail(QN_ERR_FORMAT, "%s: '%s' of the added token '%.60s' is %s, expected true or false", path,
+                             flag, content, qn_json_found(value, found));
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: the added token '%.60s' has the flag '%.40s', which is not supported", path,
                    content, flag);
 }
@@ -52,8 +53,8 @@ static qn_status read_flags(const qn_tokenizer_files *f, const char *path, const
     json_object_foreach((json_t *)entry, flag, value) QN_TRY(check_flag(path, content, flag, value));
     if (json_is_true(json_object_get(entry, "normalized")) && f->nfc && !is_ascii(content))
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: the added token '%.60s' has the flag 'normalized', which is supported for ASCII alone", path,
-                       content);
+                       "%s: the added token '%.60s' has the flag 'normalized', which is supported for ASCII alone",
+                       path, content);
     *flags = (uint8_t)((json_is_true(json_object_get(entry, "lstrip")) ? LSTRIP : 0) |
                        (json_is_true(json_object_get(entry, "rstrip")) ? RSTRIP : 0));
     return QN_OK;

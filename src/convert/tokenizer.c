@@ -46,8 +46,8 @@ void qn_tokenizer_files_free(qn_tokenizer_files *f)
 /* ---- Pre-tokeniser ---- */
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define LETTERS_AND(letters, not_letters, digits)                                                                              \
-    "split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" not_letters                                 \
+#define LETTERS_AND(letters, not_letters, digits)                                                                      \
+    "split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" not_letters                         \
     "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\nbytes\n"
 
 /* The steps of a pre_tokenizer, one a line, and its name in GGUF files. The name determines whether qn_pretokenizer
@@ -109,8 +109,8 @@ static qn_status find_nfc(const qn_tokenizer_files *f, const json_t *normalizer,
         return QN_OK;
     }
     if (!type || strcmp(type, "NFC") != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the normaliser '%.40s' is not supported with the pre-tokeniser %s", f->path,
-                       type ? type : "without a type", pre);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the normaliser '%.40s' is not supported with the pre-tokeniser %s",
+                       f->path, type ? type : "without a type", pre);
     *nfc = true;
     return QN_OK;
 }
@@ -129,8 +129,9 @@ static qn_status write_pretokenizer(qn_tokenizer_files *f, qn_gguf_writer *w)
         QN_TRY(qn_gguf_writer_add_string(w, "tokenizer.ggml.pre", pretokenizers[i].name));
         if (f->nfc != pretokenizers[i].nfc)
             QN_TRY(qn_gguf_writer_add_bool(w, QN_KEY_NFC, f->nfc));
-        return ignore_merges != pretokenizers[i].ignore_merges ? qn_gguf_writer_add_bool(w, QN_KEY_IGNORE_MERGES, ignore_merges)
-                                                               : QN_OK;
+        return ignore_merges != pretokenizers[i].ignore_merges
+                   ? qn_gguf_writer_add_bool(w, QN_KEY_IGNORE_MERGES, ignore_merges)
+                   : QN_OK;
     }
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: quern has no such pre-tokeniser: %s", f->path, steps);
 }
@@ -148,8 +149,8 @@ static qn_status check_id(const qn_tokenizer_files *f, const char *token, const 
 {
     char found[QN_JSON_FOUND_BYTES];
     if (!json_is_integer(id) || json_integer_value(id) < 0 || (uint64_t)json_integer_value(id) >= n)
-        return qn_fail(QN_ERR_FORMAT, "%s: token '%.40s' has the id %s, expected 0 to %zu (vocab_size of config.json)", f->path,
-                       token, qn_json_found(id, found), n - 1);
+        return qn_fail(QN_ERR_FORMAT, "%s: token '%.40s' has the id %s, expected 0 to %zu (vocab_size of config.json)",
+                       f->path, token, qn_json_found(id, found), n - 1);
     return QN_OK;
 }
 
@@ -163,7 +164,8 @@ static bool looks_special(const char *token)
     const size_t n = strlen(token);
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
         const size_t begin = strlen(marks[i].begin), end = strlen(marks[i].end);
-        if (n >= begin && n >= end && strncmp(token, marks[i].begin, begin) == 0 && strcmp(token + n - end, marks[i].end) == 0)
+        if (n >= begin && n >= end && strncmp(token, marks[i].begin, begin) == 0 &&
+            strcmp(token + n - end, marks[i].end) == 0)
             return true;
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -196,7 +198,8 @@ static qn_status add_token(const qn_tokenizer_files *f, struct vocabulary *v, co
     return QN_OK;
 }
 
-static qn_status add_added_token(const qn_tokenizer_files *f, struct vocabulary *v, const json_t *entry, const json_t *id)
+static qn_status add_added_token(const qn_tokenizer_files *f, struct vocabulary *v, const json_t *entry,
+                                 const json_t *id)
 {
     const char *content = json_string_value(json_object_get(entry, "content"));
     if (!content)
@@ -249,7 +252,8 @@ static qn_status name_unused(struct vocabulary *v)
 
 static qn_status fill(const qn_tokenizer_files *f, struct vocabulary *v)
 {
-    const json_t *model = json_object_get(f->tokenizer, "model"), *added = json_object_get(f->tokenizer, "added_tokens");
+    const json_t *model = json_object_get(f->tokenizer, "model"),
+                 *added = json_object_get(f->tokenizer, "added_tokens");
     const char *token;
     json_t *id;
     QN_TRY(qn_alloc(&v->tokens, v->n, sizeof *v->tokens, "tokens"));
@@ -363,8 +367,8 @@ static qn_status check_model(const qn_tokenizer_files *f)
     const char *type = json_string_value(json_object_get(model, "type")),
                *unknown = json_string_value(json_object_get(model, "unk_token"));
     if (!type || strcmp(type, "BPE") != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the tokeniser's model is '%.40s', only byte-level BPE is supported", f->path,
-                       type ? type : "not named");
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the tokeniser's model is '%.40s', only byte-level BPE is supported",
+                       f->path, type ? type : "not named");
     if (json_is_true(json_object_get(model, "byte_fallback")))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "%s: a tokeniser with byte_fallback (SentencePiece), only byte-level BPE is supported", f->path);
@@ -372,7 +376,8 @@ static qn_status check_model(const qn_tokenizer_files *f)
         if (json_string_length(json_object_get(model, affixes[i])))
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' is not supported", f->path, affixes[i]);
     if (json_number_value(json_object_get(model, "dropout")) != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'dropout' is not 0: the tokens of a text would be drawn at random", f->path);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'dropout' is not 0: the tokens of a text would be drawn at random",
+                       f->path);
     if (unknown && json_object_get(vocab, unknown) && !has_all_bytes(vocab))
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'unk_token' is '%.40s' and bytes have no token, which is not supported",
                        f->path, unknown);
@@ -387,7 +392,8 @@ static qn_status check_decoder(const qn_tokenizer_files *f)
         decoder = json_array_get(parts, 0);
     if (!decoder || json_is_null(decoder) || strcmp(type_name(decoder), "ByteLevel") == 0)
         return QN_OK;
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: the decoder '%.40s' is not supported, only ByteLevel", f->path, type_name(decoder));
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: the decoder '%.40s' is not supported, only ByteLevel", f->path,
+                   type_name(decoder));
 }
 
 /* Checks that at most one token is added before a text and one after it (qn_special_tokens_write). */
@@ -431,8 +437,8 @@ static qn_status check_settings(const qn_tokenizer_files *f)
     static const char *const flags[] = { "add_prefix_space", "split_special_tokens" };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (json_is_true(json_object_get(f->settings, flags[i])))
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s/tokenizer_config.json: '%s' is true, which is not supported", f->folder,
-                           flags[i]);
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s/tokenizer_config.json: '%s' is true, which is not supported",
+                           f->folder, flags[i]);
     return QN_OK;
 }
 

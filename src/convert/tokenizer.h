@@ -25,7 +25,8 @@ typedef struct qn_tokenizer_files {
  *   path   of tokenizer.json
  *
  * All pointers must stay valid as long as the files. */
-qn_status qn_tokenizer_files_read(qn_tokenizer_files *files, const char *folder, const char *path, const qn_config *config);
+qn_status qn_tokenizer_files_read(qn_tokenizer_files *files, const char *folder, const char *path,
+                                  const qn_config *config);
 void qn_tokenizer_files_free(qn_tokenizer_files *files);
 
 /* qn_tokenizer_write - adds the vocabulary, the merges, the flags of added tokens and the name of the pre-tokeniser to

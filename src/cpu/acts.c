@@ -1,8 +1,8 @@
 /* Slices of activations. */
 #include "cpu/acts.h"
 
-void qn_hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values, size_t first,
-                        size_t n)
+void qn_hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values,
+                        size_t first, size_t n)
 {
     for (size_t i = 0; i < n; i += rotation->block) {
         const float *signs = rotation->signs ? rotation->signs + first + i : NULL;

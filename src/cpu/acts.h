@@ -4,7 +4,8 @@
 
 #include "cpu/operations.h"
 
-/* A slice of a row of activations, computed and quantised by one thread: full super-blocks and full blocks of a rotation. */
+/* A slice of a row of activations, computed and quantised by one thread: full super-blocks and full blocks of a
+ * rotation. */
 typedef struct qn_act_slice {
     size_t row, first, n;
     float *values; /* [n] of the thread's scratch */
@@ -18,12 +19,12 @@ size_t qn_act_slice_width(const qn_plan *plan, const qn_op_acts *acts);
 size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows);
 qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size_t index, int thread);
 
-/* qn_act_slice_write - rotate and quantise the slice's values into all activations that the operation writes; the values are
- * overwritten. */
+/* qn_act_slice_write - rotate and quantise the slice's values into all activations that the operation writes; the
+ * values are overwritten. */
 void qn_act_slice_write(const qn_executor *ex, const qn_op_acts *acts, const qn_act_slice *slice);
 
 /* qn_hadamard_blocks - Hadamard transforms, in place, of the blocks in values [first, first + n) of a row. */
-void qn_hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values, size_t first,
-                        size_t n);
+void qn_hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values,
+                        size_t first, size_t n);
 
 #endif

@@ -1,7 +1,7 @@
-/* Attention on the CPU: biases, qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends to its
- * visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The splits' results
- * are combined in the same order either way, so results do not depend on the number of threads. qn_kv_view in
- * view.h describes pages, and which of an AURA cache are fp16. */
+/* Attention on the CPU: biases, qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends
+ * to its visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The
+ * splits' results are combined in the same order either way, so results do not depend on the number of threads.
+ * qn_kv_view in view.h describes pages, and which of an AURA cache are fp16. */
 #include "cpu/acts.h"
 #include "cpu/memory.h"
 
@@ -77,7 +77,8 @@ static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, 
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_kv_view *cache = cache_of(&ex->step->rows[row]);
-    const float *from = qn_buffer_row(ex, op->qk_norm_rope_store.queries, row) + head * h->head_dim * (h->gated ? 2 : 1);
+    const float *from =
+        qn_buffer_row(ex, op->qk_norm_rope_store.queries, row) + head * h->head_dim * (h->gated ? 2 : 1);
     float *q = qn_buffer_row(ex, op->qk_norm_rope_store.out, row) + head * h->head_dim;
     if (op->qk_norm_rope_store.q_bias)
         add_bias(q, from, op->qk_norm_rope_store.q_bias + head * h->head_dim, h->head_dim);
@@ -117,8 +118,8 @@ static void quantize_page(const qn_executor *ex, const qn_kv_view *cache, size_t
             key[d] = qn_f16_to_f32(tile[d * QN_KEY_TILE]) - mean[d];
             value[d] = qn_f16_to_f32(values[i * dim + d]);
         }
-        qn_aura_store_position(&ex->kernels->aura, cache->key_codec, cache->value_codec, qn_kv_keys(cache, layer, page, kv),
-                               qn_kv_values(cache, layer, page, kv), i, key, value);
+        qn_aura_store_position(&ex->kernels->aura, cache->key_codec, cache->value_codec,
+                               qn_kv_keys(cache, layer, page, kv), qn_kv_values(cache, layer, page, kv), i, key, value);
     }
 }
 
@@ -175,8 +176,8 @@ static size_t rows_of_page(const qn_step *step, size_t row)
     return n;
 }
 
-/* Queries of all rows are distributed over the threads in ranges, and pairs of (rows of a page, KV head) round-robin from the
- * last thread downwards, because the first threads have the remainder of the queries. */
+/* Queries of all rows are distributed over the threads in ranges, and pairs of (rows of a page, KV head) round-robin
+ * from the last thread downwards, because the first threads have the remainder of the queries. */
 void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
@@ -195,8 +196,8 @@ void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int 
 
 /* ---- Splits ---- */
 
-/* The visible positions of a row are divided into splits, in this order. fp16 cache: its blocks. AURA cache: page 0, the
- * blocks of codes, and the row's own page if that is not page 0. Pages without a visible position are NULL. */
+/* The visible positions of a row are divided into splits, in this order. fp16 cache: its blocks. AURA cache: page 0,
+ * the blocks of codes, and the row's own page if that is not page 0. Pages without a visible position are NULL. */
 typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;
@@ -261,12 +262,15 @@ static uint16_t count_before(size_t first, size_t n, size_t end)
 static uint16_t visible_in_block(const qn_row *row, size_t block)
 {
     const size_t page = row->position / QN_PAGE, codes = page ? (page - 1) * QN_PAGE : 0;
-    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK, cache_of(row)->key_codec ? codes : (size_t)row->position + 1);
+    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK,
+                        cache_of(row)->key_codec ? codes : (size_t)row->position + 1);
 }
 
 static uint16_t visible_in_page(const qn_row *row, size_t page)
 {
-    return page == 0 || row->position / QN_PAGE == page ? count_before(page * QN_PAGE, QN_PAGE, (size_t)row->position + 1) : 0;
+    return page == 0 || row->position / QN_PAGE == page
+               ? count_before(page * QN_PAGE, QN_PAGE, (size_t)row->position + 1)
+               : 0;
 }
 
 static uint16_t visible_at(const qn_row *row, size_t index)
@@ -313,8 +317,8 @@ static void load_query(struct attention_scratch *s, const qn_kv_view *cache, siz
 }
 
 /* Attention of the scratch's n queries to one split. `next`: the split whose keys to prefetch, or NULL. */
-static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p, const kv_split *next,
-                             size_t n, size_t dim, float *out, float *m, float *l)
+static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p,
+                             const kv_split *next, size_t n, size_t dim, float *out, float *m, float *l)
 {
     const qn_kv_view *cache = p->cache;
     if (!p->is_codes) {
@@ -352,7 +356,8 @@ static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, floa
     qn_aura_rotate_back(&ex->kernels->aura, cache->value_codec, y, x);
 }
 
-/* Few rows, split-KV: units of (row, split, KV head) are distributed over the threads and write to the partial buffers. */
+/* Few rows, split-KV: units of (row, split, KV head) are distributed over the threads and write to the partial
+ * buffers. */
 static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->attention.shape;
@@ -377,8 +382,8 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++) {
                     s->visible[i] = visible_at(r, index);
-                    load_query(s, cache_of(r), i, qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim,
-                               dim);
+                    load_query(s, cache_of(r), i,
+                               qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim, dim);
                 }
                 attend_one_split(ex, s, &p, prefetched, n, dim, workspace->partial + (entry + q) * dim,
                                  workspace->partial_m + entry + q, workspace->partial_l + entry + q);
@@ -394,19 +399,20 @@ struct tile {
     bool has_result; /* the running results hold at least one split */
 };
 
-/* Adds one split to the running results; visible(row, index) gives the number of its positions that a row attends to. */
+/* Adds one split to the running results; visible(row, index) gives the number of its positions that a row attends
+ * to. */
 static void accumulate_split(const qn_executor *ex, struct tile *t, struct attention_scratch *s, const kv_split *p,
                              const kv_split *next, uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
 {
     const size_t n_queries = t->n * t->n_heads;
     for (size_t q = 0; q < n_queries; q++)
         s->visible[q] = visible(&ex->step->rows[t->row + q / t->n_heads], index);
-    attend_one_split(ex, s, p, next, n_queries, t->dim, t->has_result ? s->block : s->acc, t->has_result ? s->block_m : s->m,
-                     t->has_result ? s->block_l : s->l);
+    attend_one_split(ex, s, p, next, n_queries, t->dim, t->has_result ? s->block : s->acc,
+                     t->has_result ? s->block_m : s->m, t->has_result ? s->block_l : s->l);
     for (size_t q = 0; t->has_result && q < n_queries; q++)
         if (s->visible[q])
-            ex->kernels->attention.combine(s->acc + q * t->dim, &s->m[q], &s->l[q], s->block + q * t->dim, s->block_m[q],
-                                           s->block_l[q], t->dim);
+            ex->kernels->attention.combine(s->acc + q * t->dim, &s->m[q], &s->l[q], s->block + q * t->dim,
+                                           s->block_m[q], s->block_l[q], t->dim);
     t->has_result = true;
 }
 
@@ -419,7 +425,8 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
     const size_t n_blocks = cache->key_codec ? code_blocks(last->position) : last->position / QN_KEY_BLOCK + 1;
     for (size_t q = 0; q < t->n * t->n_heads; q++)
         load_query(s, cache, q,
-                   qn_buffer_row(ex, op->attention.queries, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
+                   qn_buffer_row(ex, op->attention.queries, t->row + q / t->n_heads) +
+                       (t->head + q % t->n_heads) * t->dim,
                    t->dim);
     if (cache->key_codec) {
         const kv_split first = page_split(cache, layer, t->kv, 0);
@@ -438,7 +445,8 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
     }
     for (size_t q = 0; q < t->n * t->n_heads; q++)
         normalize_query(ex, cache,
-                        qn_buffer_row(ex, op->attention.out, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
+                        qn_buffer_row(ex, op->attention.out, t->row + q / t->n_heads) +
+                            (t->head + q % t->n_heads) * t->dim,
                         s->acc + q * t->dim, s->l[q], t->dim);
 }
 
@@ -451,8 +459,8 @@ static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), h->head_dim);
     size_t unit = 0;
     for (size_t row = 0, n; row < ex->step->n_rows; row += n) {
-        for (n = 1;
-             n < tile_rows && row + n < ex->step->n_rows && ex->step->rows[row + n].memory == ex->step->rows[row].memory;)
+        for (n = 1; n < tile_rows && row + n < ex->step->n_rows &&
+                    ex->step->rows[row + n].memory == ex->step->rows[row].memory;)
             n++;
         for (size_t kv = 0; kv < h->n_kv_heads; kv++, unit++) {
             if (unit % (size_t)qn_team_size(ex->team) != (size_t)thread)
@@ -474,7 +482,8 @@ void qn_executor_attention(const qn_executor *ex, const qn_op *op, int thread)
 /* ---- Results ---- */
 
 /* Combines the partials of one head of a row, in the order of the splits; `sum` is scratch [head_dim]. */
-static void combine_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out, float *sum)
+static void combine_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out,
+                         float *sum)
 {
     const qn_cpu_workspace *workspace = &ex->workspace;
     const size_t n_splits = visible_splits(&ex->step->rows[row]);
@@ -483,24 +492,26 @@ static void combine_head(const qn_executor *ex, const qn_attention_shape *h, siz
     memcpy(sum, workspace->partial + entry * h->head_dim, h->head_dim * sizeof *sum);
     for (size_t index = 1; index < n_splits; index++) {
         entry += h->n_heads;
-        ex->kernels->attention.combine(sum, &m, &l, workspace->partial + entry * h->head_dim, workspace->partial_m[entry],
-                                       workspace->partial_l[entry], h->head_dim);
+        ex->kernels->attention.combine(sum, &m, &l, workspace->partial + entry * h->head_dim,
+                                       workspace->partial_m[entry], workspace->partial_l[entry], h->head_dim);
     }
     normalize_query(ex, cache_of(&ex->step->rows[row]), out, sum, l, h->head_dim);
 }
 
 /* Values [from, from + n) of a head's output, with its gate. */
-static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values,
-                        float *combined)
+static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n,
+                        float *values, float *combined)
 {
     const qn_attention_shape *h = &op->attention_combine.shape;
     if (ex->split_kv)
         combine_head(ex, h, row, head, combined, combined + h->head_dim);
-    memcpy(values, (ex->split_kv ? combined : qn_buffer_row(ex, op->attention_combine.in, row) + head * h->head_dim) + from,
+    memcpy(values,
+           (ex->split_kv ? combined : qn_buffer_row(ex, op->attention_combine.in, row) + head * h->head_dim) + from,
            n * sizeof *values);
     if (h->gated)
         ex->kernels->elementwise.gate(
-            values, values, qn_buffer_row(ex, op->attention_combine.queries, row) + (2 * head + 1) * h->head_dim + from, n);
+            values, values, qn_buffer_row(ex, op->attention_combine.queries, row) + (2 * head + 1) * h->head_dim + from,
+            n);
 }
 
 void qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, int thread)

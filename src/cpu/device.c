@@ -17,7 +17,8 @@ static void device_free(qn_device *device)
     qn_free(cpu);
 }
 
-/* The host memory of packed rows may be released: tables and rows beyond the last full panel are read from the file again. */
+/* The host memory of packed rows may be released: tables and rows beyond the last full panel are read from the file
+ * again. */
 static qn_status device_upload(qn_device *device, const uint8_t *data, bool *uploaded)
 {
     return qn_executor_pack(((qn_cpu_device *)device)->executor, data, uploaded);

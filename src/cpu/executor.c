@@ -1,6 +1,6 @@
-/* The CPU executor: distribution of each operation's work over the thread team. The kernels define the arithmetic and its
- * order; no result depends on the distribution. Attention, matmuls and Gated DeltaNet layers are in attention.c, matmul.c and
- * recurrent.c. */
+/* The CPU executor: distribution of each operation's work over the thread team. The kernels define the arithmetic and
+ * its order; no result depends on the distribution. Attention, matmuls and Gated DeltaNet layers are in attention.c,
+ * matmul.c and recurrent.c. */
 #include "cpu/executor.h"
 
 #include "base/memory.h"
@@ -42,8 +42,10 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
     qn_executor *executor;
     *out = NULL;
     QN_TRY(qn_alloc(&executor, 1, sizeof *executor, "executor"));
-    *executor = (qn_executor){ .team = team, .kernels = kernels, .plan = plan, .scratch_bytes = scratch_bytes(kernels, plan) };
-    qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
+    *executor =
+        (qn_executor){ .team = team, .kernels = kernels, .plan = plan, .scratch_bytes = scratch_bytes(kernels, plan) };
+    qn_status status =
+        qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
     if (status == QN_OK)
         status = qn_alloc(&executor->chunk_counters, plan->n_ops, sizeof *executor->chunk_counters, "executor");
     if (status == QN_OK)
@@ -79,13 +81,14 @@ void qn_executor_free(qn_executor *executor)
 
 qn_status qn_executor_pack(qn_executor *executor, const uint8_t *data, bool *packed)
 {
-    return qn_cpu_weights_pack(&executor->weights, executor->plan, &executor->kernels->matmul, executor->team, data, packed);
+    return qn_cpu_weights_pack(&executor->weights, executor->plan, &executor->kernels->matmul, executor->team, data,
+                               packed);
 }
 
 qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max_positions)
 {
-    return qn_cpu_workspace_reserve(executor->plan, &executor->kernels->matmul, &executor->weights, max_rows, max_positions,
-                                    &executor->workspace);
+    return qn_cpu_workspace_reserve(executor->plan, &executor->kernels->matmul, &executor->weights, max_rows,
+                                    max_positions, &executor->workspace);
 }
 
 void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
@@ -97,7 +100,8 @@ void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
     for (size_t row = begin; row < end; row++) {
         const qn_row *r = &ex->step->rows[row];
         float *x = qn_buffer_row(ex, op->embed.out, row);
-        table->type->to_float(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
+        table->type->to_float(table->data + (size_t)r->token * table->row_bytes,
+                              table->n_cols / table->type->block_weights, x);
         if (op->embed.inverse.block)
             qn_hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
         qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->attn_factor, ex->plan->heads.n_rot,
@@ -105,8 +109,8 @@ void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* Slices of all rows are distributed over the threads. Every thread computes the scale of its rows itself: cheaper than a
- * barrier after one thread has computed it. */
+/* Slices of all rows are distributed over the threads. Every thread computes the scale of its rows itself: cheaper than
+ * a barrier after one thread has computed it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
 {
     const qn_op_acts *acts = &op->norm.acts;

@@ -1,5 +1,5 @@
-/* Executes a plan on the CPU: a fixed thread team runs the operations in order, each thread its part of the work, with a
- * barrier where the next operation depends on it. */
+/* Executes a plan on the CPU: a fixed thread team runs the operations in order, each thread its part of the work, with
+ * a barrier where the next operation depends on it. */
 #ifndef QN_CPU_EXECUTOR_H
 #define QN_CPU_EXECUTOR_H
 
@@ -14,8 +14,8 @@ void qn_executor_free(qn_executor *executor);
 qn_status qn_executor_pack(qn_executor *executor, const uint8_t *data, bool *packed);
 
 /* qn_executor_reserve - allocate the workspace for steps of up to max_rows rows over sessions of up to max_positions
- * positions. Sizes only grow; a call that needs no growth costs nothing. After QN_ERR_MEMORY there is no workspace, and the
- * caller reserves again before it runs a step. */
+ * positions. Sizes only grow; a call that needs no growth costs nothing. After QN_ERR_MEMORY there is no workspace, and
+ * the caller reserves again before it runs a step. */
 qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max_positions);
 
 /* qn_executor_run - execute one step: stores the rows' keys and values in the caches, updates recurrent state, writes

@@ -12,13 +12,13 @@ typedef struct qn_kv_layout {
     size_t head_dim;
 } qn_kv_layout;
 
-/* qn_kv_layout_create - the layout for the attention layers of a plan. The codecs, of dimension head_dim, outlive it; NULL: an
- * fp16 cache. QN_ERR_MEMORY if sizes overflow. Free with qn_kv_layout_free, which accepts a zeroed struct. */
+/* qn_kv_layout_create - the layout for the attention layers of a plan. The codecs, of dimension head_dim, outlive it;
+ * NULL: an fp16 cache. QN_ERR_MEMORY if sizes overflow. Free with qn_kv_layout_free, which accepts a zeroed struct. */
 qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_plan *plan, const qn_aura_codecs *codecs);
 void qn_kv_layout_free(qn_kv_layout *layout);
 
-/* qn_kv_region - where a region that has bytes is in a sequence's memory, which has the layout of the file. Of keys in full
- * tiles, elements of positions after region->held are arbitrary. */
+/* qn_kv_region - where a region that has bytes is in a sequence's memory, which has the layout of the file. Of keys in
+ * full tiles, elements of positions after region->held are arbitrary. */
 void *qn_kv_region(const qn_kv_view *view, const qn_saved_region *region);
 
 /* qn_kv_bytes - bytes in use by `length` positions. */

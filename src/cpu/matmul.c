@@ -9,8 +9,8 @@
  * core delays the others little. The thread that computes a row does not affect its result. */
 enum { CHUNK_ROWS = QN_PANEL_ROWS };
 
-/* Bytes prefetched from the start of a range while the previous range, or the previous operation, is computed: the prefetch
- * distance of the kernels themselves. */
+/* Bytes prefetched from the start of a range while the previous range, or the previous operation, is computed: the
+ * prefetch distance of the kernels themselves. */
 enum { PREFETCH_BYTES = 9216 };
 
 struct row_range {

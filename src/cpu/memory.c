@@ -96,7 +96,8 @@ static qn_status for_each_array(const qn_cpu_memory *m, qn_memory_region_fn on_r
     if (!n_arrays)
         return QN_OK;
     qn_saved_counts(&view.layout->shape, counts);
-    const size_t most = counts[QN_SAVED_STATE] > counts[QN_SAVED_HISTORY] ? counts[QN_SAVED_STATE] : counts[QN_SAVED_HISTORY];
+    const size_t most =
+        counts[QN_SAVED_STATE] > counts[QN_SAVED_HISTORY] ? counts[QN_SAVED_STATE] : counts[QN_SAVED_HISTORY];
     if (!view.state)
         QN_TRY(qn_alloc(&zeros, most, sizeof *zeros, "session"));
     for (size_t i = 0; status == QN_OK && i < n_arrays; i++) {
@@ -138,7 +139,8 @@ static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn o
     return for_each_array(m, on_region, context);
 }
 
-static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region, void *context)
+static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region,
+                                    void *context)
 {
     const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
     qn_saved_region region;
@@ -172,7 +174,8 @@ static const uint64_t DEFAULT_BUDGET = (uint64_t)4 << 30;
 
 enum { IDLE_SHARE = 16, MAX_CLASSES = 4 };
 
-/* Half of what is left once the weights are in memory. If addresses are limited, all classes must fit in half of them. */
+/* Half of what is left once the weights are in memory. If addresses are limited, all classes must fit in half of
+ * them. */
 static uint64_t default_budget(const qn_plan *plan)
 {
     const uint64_t available = qn_available_memory(), weights = qn_plan_weight_bytes(plan),
@@ -203,7 +206,8 @@ qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_cach
     c->plan = plan;
     const int error = pthread_mutex_init(&c->lock, NULL);
     c->has_lock = !error;
-    const qn_status status = error ? qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error)) : create_pool(c, budget);
+    const qn_status status =
+        error ? qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error)) : create_pool(c, budget);
     if (status != QN_OK) {
         qn_cpu_caches_free(c);
         return status;
@@ -238,11 +242,13 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
 
 static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
 {
-    QN_TRY(qn_aura_codecs_new(&f->codecs, c->plan->heads.head_dim, f->format->key_bits, f->format->value_bits, QN_KV_SEED));
+    QN_TRY(qn_aura_codecs_new(&f->codecs, c->plan->heads.head_dim, f->format->key_bits, f->format->value_bits,
+                              QN_KV_SEED));
     QN_TRY(qn_kv_layout_create(&f->layout, c->plan, &f->codecs));
     f->saved = qn_saved_layout_of(c->plan, f->format);
     f->recurrent = c->states ? &c->recurrent : NULL;
-    f->cache = (qn_cache){ .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_PAGE, .copy = copy_item };
+    f->cache =
+        (qn_cache){ .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_PAGE, .copy = copy_item };
     if (!f->layout.view.page_stride)
         return QN_OK;
     QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", f->layout.view.page_stride, &f->cache.pages));

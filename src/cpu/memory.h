@@ -1,4 +1,5 @@
-/* What sessions keep on the CPU: sequences of a pool that all sessions of a device share, and the CPU's views of them. */
+/* What sessions keep on the CPU: sequences of a pool that all sessions of a device share, and the CPU's views of
+ * them. */
 #ifndef QN_CPU_MEMORY_H
 #define QN_CPU_MEMORY_H
 
@@ -37,8 +38,8 @@ static inline const qn_cpu_memory *qn_cpu_memory_of(const qn_row *row)
 /* qn_cpu_view - set the views for appending n rows, which are reserved; n = 0: of the present contents. */
 void qn_cpu_view(qn_cpu_memory *memory, size_t n);
 
-/* qn_cpu_caches_create - the pool for a plan, which outlives it. budget: bytes, 0: half of what is available besides weights.
- * Free with qn_cpu_caches_free, which accepts NULL, after all memories. */
+/* qn_cpu_caches_create - the pool for a plan, which outlives it. budget: bytes, 0: half of what is available besides
+ * weights. Free with qn_cpu_caches_free, which accepts NULL, after all memories. */
 qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_caches **out);
 void qn_cpu_caches_free(qn_cpu_caches *caches);
 

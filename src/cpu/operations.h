@@ -34,7 +34,7 @@ static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread
 }
 
 /* qn_executor_NAME - one thread's part of an operation. */
-#define OP(KIND, name, rows, order, reads, writes, phase, fields)                                                              \
+#define OP(KIND, name, rows, order, reads, writes, phase, fields)                                                      \
     void qn_executor_##name(const qn_executor *ex, const qn_op *op, int thread);
 #include "plan/operations.def"
 

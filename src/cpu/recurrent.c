@@ -1,5 +1,5 @@
-/* Gated DeltaNet layers on the CPU: distribution of heads over the threads, and the update of a layer's state and open chunk.
- * The arithmetic is in kernels/deltanet/. */
+/* Gated DeltaNet layers on the CPU: distribution of heads over the threads, and the update of a layer's state and open
+ * chunk. The arithmetic is in kernels/deltanet/. */
 #include "cpu/acts.h"
 #include "cpu/memory.h"
 
@@ -44,7 +44,8 @@ static size_t count_sequences(const qn_executor *ex)
 static size_t next_state_position(const seq_rows *seq)
 {
     const size_t end = seq->position + seq->n;
-    return end > (size_t)seq->state_position + QN_GDN_CHUNK ? (end - 1) / QN_GDN_CHUNK * QN_GDN_CHUNK : seq->state_position;
+    return end > (size_t)seq->state_position + QN_GDN_CHUNK ? (end - 1) / QN_GDN_CHUNK * QN_GDN_CHUNK
+                                                            : seq->state_position;
 }
 
 static size_t q_width(const qn_recurrent_shape *shape)
@@ -64,7 +65,8 @@ static const float *stored_conv_input(const qn_recurrent_shape *shape, const qn_
 }
 
 /* The input rows of a row's taps: rows of this step, stored rows, or zeros before position 0. */
-static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row, const float *conv_inputs[QN_CONV_MAX_TAPS])
+static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row,
+                             const float *conv_inputs[QN_CONV_MAX_TAPS])
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const qn_row *r = &ex->step->rows[row];
@@ -131,14 +133,16 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 /* The most heads in one call of qn_gdn_advance. */
 enum { MAX_GROUP = 8 };
 
-/* A unit of work: values [first, last) of a value head. Units with the same key head and the same values are adjacent. */
+/* A unit of work: values [first, last) of a value head. Units with the same key head and the same values are
+ * adjacent. */
 typedef struct head_slice {
     size_t k_head, head, first, last;
 } head_slice;
 
 static head_slice slice_at(const qn_recurrent_shape *shape, size_t slices, size_t index)
 {
-    const size_t rep = shape->n_v_heads / shape->n_k_heads, k_head = index / (rep * slices), slice = index / rep % slices;
+    const size_t rep = shape->n_v_heads / shape->n_k_heads, k_head = index / (rep * slices),
+                 slice = index / rep % slices;
     head_slice u = { .k_head = k_head, .head = index % rep * shape->n_k_heads + k_head };
     qn_team_range(shape->head_v, QN_GDN_UNIT, (int)slice, (int)slices, &u.first, &u.last);
     return u;
@@ -149,8 +153,8 @@ static const float *open_keys_of(const qn_recurrent_shape *shape, const seq_rows
     return seq->memory.keys + k_head * shape->head_k * QN_GDN_CHUNK;
 }
 
-/* The state of a head's values, [head_k][*row]: where the step stores it, with the present state copied there, or the present
- * state, which is then only read. */
+/* The state of a head's values, [head_k][*row]: where the step stores it, with the present state copied there, or the
+ * present state, which is then only read. */
 static float *state_of(const qn_executor *ex, const seq_rows *seq, const head_slice *u, size_t *row)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -182,8 +186,8 @@ static qn_gdn_head gdn_head_of(const qn_executor *ex, const qn_op *op, const seq
 }
 
 /* Units [begin, end) of a sequence; units that share a key head and a slice go into one call. */
-static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t slices, size_t begin, size_t end,
-                          int thread)
+static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t slices, size_t begin,
+                          size_t end, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t width = qn_recurrent_width(shape), rep = shape->n_v_heads / shape->n_k_heads;
@@ -197,29 +201,31 @@ static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows
             const head_slice of = slice_at(shape, slices, begin + i);
             heads[i] = gdn_head_of(ex, op, seq, &of);
         }
-        qn_gdn_advance(&ex->kernels->deltanet,
-                       &(qn_gdn_group){
-                           .head_k = shape->head_k,
-                           .n_values = u.last - u.first,
-                           .heads = heads,
-                           .n_heads = n,
-                           .keys = open_keys_of(shape, seq, u.k_head),
-                           .open_tokens = seq->position - seq->state_position,
-                           .n = seq->n,
-                           .q = qkv + u.k_head * shape->head_k,
-                           .k = qkv + q_width(shape) + u.k_head * shape->head_k,
-                           .qk_stride = width,
-                           .v_stride = width,
-                           .gate_stride = shape->n_v_heads,
-                           .o_stride = shape->n_v_heads * shape->head_v,
-                           .scale = (float)(1 / sqrt((double)shape->head_k)),
-                           .next = begin + n < end ? open_keys_of(shape, seq, slice_at(shape, slices, begin + n).k_head) : NULL,
-                       },
-                       qn_thread_scratch(ex, thread));
+        qn_gdn_advance(
+            &ex->kernels->deltanet,
+            &(qn_gdn_group){
+                .head_k = shape->head_k,
+                .n_values = u.last - u.first,
+                .heads = heads,
+                .n_heads = n,
+                .keys = open_keys_of(shape, seq, u.k_head),
+                .open_tokens = seq->position - seq->state_position,
+                .n = seq->n,
+                .q = qkv + u.k_head * shape->head_k,
+                .k = qkv + q_width(shape) + u.k_head * shape->head_k,
+                .qk_stride = width,
+                .v_stride = width,
+                .gate_stride = shape->n_v_heads,
+                .o_stride = shape->n_v_heads * shape->head_v,
+                .scale = (float)(1 / sqrt((double)shape->head_k)),
+                .next = begin + n < end ? open_keys_of(shape, seq, slice_at(shape, slices, begin + n).k_head) : NULL,
+            },
+            qn_thread_scratch(ex, thread));
     }
 }
 
-/* The value heads of all sequences are distributed over the threads; with more threads than heads, slices of their values. */
+/* The value heads of all sequences are distributed over the threads; with more threads than heads, slices of their
+ * values. */
 void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -231,16 +237,16 @@ void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
     for (size_t row = 0; row < ex->step->n_rows && first < end; first += units) {
         const seq_rows seq = seq_rows_at(ex, op, row);
         if (first + units > begin)
-            advance_units(ex, op, &seq, slices, begin > first ? begin - first : 0, end - first < units ? end - first : units,
-                          thread);
+            advance_units(ex, op, &seq, slices, begin > first ? begin - first : 0,
+                          end - first < units ? end - first : units, thread);
         row += seq.n;
     }
 }
 
 /* ---- Gated norm, and the open chunk ---- */
 
-/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the last rows before it become the
- * history of its state; then the new rows are appended. */
+/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the last rows before it become
+ * the history of its state; then the new rows are appended. */
 static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t first, size_t n)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -249,13 +255,14 @@ static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq
     float *stored = seq->memory.conv_inputs + first, *history = after != before ? seq->memory.history_to + first : NULL;
     for (size_t r = 0; after != before && r < n_history; r++) {
         const size_t p = after - n_history + r;
-        const float *from = p < seq->position ? stored + (p - before) * width
-                                              : qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first;
+        const float *from = p < seq->position
+                                ? stored + (p - before) * width
+                                : qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first;
         memcpy(history + r * width, from, n * sizeof *history);
     }
     for (size_t p = seq->position > after ? seq->position : after; p < end; p++)
-        memcpy(stored + (p - after) * width, qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first,
-               n * sizeof *stored);
+        memcpy(stored + (p - after) * width,
+               qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first, n * sizeof *stored);
 }
 
 static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_rows *seq, int thread)
@@ -287,7 +294,8 @@ static void gated_norm_head(const qn_executor *ex, const qn_op *op, size_t row, 
     const float *o = qn_buffer_row(ex, op->gated_norm.in, row) + v_head * dim;
     const float scale = qn_rms_scale(&ex->kernels->norm, o, dim, op->gated_norm.eps);
     ex->kernels->norm.scale(values, o + from, op->gated_norm.weight + from, scale, n);
-    ex->kernels->elementwise.swiglu(values, qn_buffer_row(ex, op->gated_norm.gate, row) + v_head * dim + from, values, n);
+    ex->kernels->elementwise.swiglu(values, qn_buffer_row(ex, op->gated_norm.gate, row) + v_head * dim + from, values,
+                                    n);
 }
 
 void qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, int thread)

@@ -1,5 +1,5 @@
-/* The KV cache and the recurrent state of a session as the operations of the CPU see them: the layout in memory. kv_layout.h and
- * recurrent_layout.h have sizes and offsets, cache/sequence.h which items of a pool a sequence has. */
+/* The KV cache and the recurrent state of a session as the operations of the CPU see them: the layout in memory.
+ * kv_layout.h and recurrent_layout.h have sizes and offsets, cache/sequence.h which items of a pool a sequence has. */
 #ifndef QN_CPU_VIEW_H
 #define QN_CPU_VIEW_H
 
@@ -15,19 +15,20 @@ _Static_assert((int)QN_PAGE == (int)QN_AURA_PAGE && (int)QN_PAGE == (int)QN_GDN_
 
 /* A sequence's KV cache, as the operations read and write it.
  *
- * Page r is positions [r, r+1) * QN_PAGE. Tables give the index of each page's memory, which holds all attention layers.
- * Within a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16) or of
- * kernels/aura/aura.h (AURA codes, if there are codecs).
+ * Page r is positions [r, r+1) * QN_PAGE. Tables give the index of each page's memory, which holds all attention
+ * layers. Within a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16) or
+ * of kernels/aura/aura.h (AURA codes, if there are codecs).
  *
- * Quantisation error matters most at the positions that queries attend to most: the first and the newest. The rows of a page
- * of an AURA cache are therefore stored in fp16 first, in the codecs' rotated basis; a complete page is quantised, except
- * page 0. A query at a position of page r reads fp16 rows of pages 0 and r, and codes of the pages between them, however
- * the tokens were split into steps. The blocks of attention to codes begin at page 1: block b is pages 1 + 4b to 4 + 4b. The
- * mean of page 0's keys is subtracted from keys before they are quantised: much of a key is common to all keys of a head, and
- * a term common to all scores of a query does not change its softmax. docs/lab/2026-11-aura.md has the measured gain of each
- * of these. */
+ * Quantisation error matters most at the positions that queries attend to most: the first and the newest. The rows of a
+ * page of an AURA cache are therefore stored in fp16 first, in the codecs' rotated basis; a complete page is quantised,
+ * except page 0. A query at a position of page r reads fp16 rows of pages 0 and r, and codes of the pages between them,
+ * however the tokens were split into steps. The blocks of attention to codes begin at page 1: block b is pages 1 + 4b
+ * to 4 + 4b. The mean of page 0's keys is subtracted from keys before they are quantised: much of a key is common to
+ * all keys of a head, and a term common to all scores of a query does not change its softmax. docs/lab/2026-11-aura.md
+ * has the measured gain of each of these. */
 typedef struct qn_kv_view {
-    uint8_t *pages; /* page_stride apart, each [n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
+    uint8_t *pages; /* page_stride apart, each [n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes]
+                     */
     size_t page_stride;
     const uint32_t *table;                        /* [r]: index of page r in `pages`; codes have no page 0 */
     const uint32_t *kv_index;                     /* [n_layers]: a layer's index among the attention layers */
@@ -35,9 +36,11 @@ typedef struct qn_kv_view {
     size_t key_bytes, value_bytes;                /* of one head in one page; multiples of 64 */
     const qn_aura_codec *key_codec, *value_codec; /* both NULL: an fp16 cache, without the fields below */
     uint8_t *f16_pages; /* f16_stride apart, each [n_kv_layers][n_heads]: QN_PAGE keys, then QN_PAGE values; then
-                           [n_kv_layers][n_heads][dim] f32: the mean of the page's keys in the rotated basis, used of page 0 */
+                           [n_kv_layers][n_heads][dim] f32: the mean of the page's keys in the rotated basis, used of
+                           page 0 */
     size_t f16_stride;
-    const uint32_t *f16_table; /* [r]: index of page r in f16_pages; valid for page 0 and for pages that are being filled */
+    const uint32_t *f16_table; /* [r]: index of page r in f16_pages; valid for page 0 and for pages that are being
+                                  filled */
 } qn_kv_view;
 
 /* qn_kv_keys, qn_kv_values - the keys or values of a head in a page: fp16 rows or codes. */
@@ -77,10 +80,10 @@ static inline float *qn_kv_key_mean(const qn_kv_view *view, size_t layer, size_t
     return (float *)(void *)means + (view->kv_index[layer] * view->n_heads + head) * view->key_codec->dim;
 }
 
-/* The recurrent layers of a sequence, as the operations read and write them in a step (kernels/deltanet/deltanet.h). The state
- * is that at state_position, a multiple of QN_GDN_CHUNK. The open chunk holds the tokens since, up to QN_GDN_CHUNK of them: a
- * sequence can be truncated by dropping rows of it. The first token after a full open chunk folds it into the state.
- * recurrent_layout.h has the layout of both. */
+/* The recurrent layers of a sequence, as the operations read and write them in a step (kernels/deltanet/deltanet.h).
+ * The state is that at state_position, a multiple of QN_GDN_CHUNK. The open chunk holds the tokens since, up to
+ * QN_GDN_CHUNK of them: a sequence can be truncated by dropping rows of it. The first token after a full open chunk
+ * folds it into the state. recurrent_layout.h has the layout of both. */
 typedef struct qn_recurrent_view {
     const struct qn_recurrent_layout *layout;
     float *state;      /* of all layers; NULL: zeros, at state_position 0 */

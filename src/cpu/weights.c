@@ -49,7 +49,8 @@ static const qn_packed_kernel *find_kernel(const qn_matmul_kernels *kernels, con
     return kernel && (!hilo || kernel->hilo) && stored->n_rows >= QN_PANEL_ROWS ? kernel : NULL;
 }
 
-static qn_status pack_rows(qn_cpu_weights *weights, const qn_matrix *stored, qn_packing packing, qn_team *team, uint8_t **out)
+static qn_status pack_rows(qn_cpu_weights *weights, const qn_matrix *stored, qn_packing packing, qn_team *team,
+                           uint8_t **out)
 {
     const size_t bytes = stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS * stored->row_bytes;
     struct pack pack = { .stored = stored, .packing = packing, .team = team };
@@ -62,17 +63,18 @@ static qn_status pack_rows(qn_cpu_weights *weights, const qn_matrix *stored, qn_
     return QN_OK;
 }
 
-qn_status qn_cpu_weights_pack(qn_cpu_weights *weights, const qn_plan *plan, const qn_matmul_kernels *kernels, qn_team *team,
-                              const uint8_t *data, bool *packed)
+qn_status qn_cpu_weights_pack(qn_cpu_weights *weights, const qn_plan *plan, const qn_matmul_kernels *kernels,
+                              qn_team *team, const uint8_t *data, bool *packed)
 {
     uint8_t *rows = NULL;
     for (size_t i = 0; i < plan->n_ops; i++) {
         const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
         for (size_t m = 0; matrices && m < matrices->n; m++) {
             qn_packed_matrix *matrix = &weights->at[i][m];
-            const qn_packed_kernel *kernel = matrix->stored.data == data
-                                                 ? find_kernel(kernels, &matrix->stored, plan->acts[matrices->at[m].acts].hilo)
-                                                 : NULL;
+            const qn_packed_kernel *kernel =
+                matrix->stored.data == data
+                    ? find_kernel(kernels, &matrix->stored, plan->acts[matrices->at[m].acts].hilo)
+                    : NULL;
             if (!kernel)
                 continue;
             if (!rows)

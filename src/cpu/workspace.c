@@ -21,7 +21,8 @@ static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
 }
 
 /* The layouts in which the matmuls read activations `id`, as bits 1 << layout. */
-static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights, size_t id)
+static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
+                               size_t id)
 {
     unsigned layouts = 0;
     for (size_t i = 0; i < plan->n_ops; i++) {
@@ -51,7 +52,8 @@ static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *ker
     for (size_t i = 0; i < plan->n_buffers; i++) {
         size_t count;
         if (!qn_mul_size(max_rows, plan->buffers[i].width, &count))
-            return qn_fail(QN_ERR_MEMORY, "plan: %zu rows of %zu do not fit in memory", max_rows, plan->buffers[i].width);
+            return qn_fail(QN_ERR_MEMORY, "plan: %zu rows of %zu do not fit in memory", max_rows,
+                           plan->buffers[i].width);
         QN_TRY(qn_alloc(&ws->buffers[i], count, sizeof(float), "step buffer"));
     }
     for (size_t i = 0; i < plan->n_acts; i++)

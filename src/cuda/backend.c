@@ -20,8 +20,9 @@ static qn_status describe(int ordinal, char text[QN_DEVICE_TEXT_MAX])
 {
     qn_cuda_info info;
     QN_TRY(qn_cuda_read_info(NULL, ordinal, &info));
-    snprintf(text, QN_DEVICE_TEXT_MAX, "cuda:%d, %s, compute capability %d.%d, %u multiprocessors, %.1f GiB, driver %d.%d",
-             ordinal, info.name, info.major, info.minor, (unsigned)info.n_sms, (double)info.memory_bytes / 0x1p30,
+    snprintf(text, QN_DEVICE_TEXT_MAX,
+             "cuda:%d, %s, compute capability %d.%d, %u multiprocessors, %.1f GiB, driver %d.%d", ordinal, info.name,
+             info.major, info.minor, (unsigned)info.n_sms, (double)info.memory_bytes / 0x1p30,
              info.driver_version / 1000, info.driver_version % 1000 / 10);
     return QN_OK;
 }

@@ -40,7 +40,8 @@ typedef struct qn_backend_kernels {
     const char *(*compiler)(void);
 
     /* Opens a device; on_log as in qn_device_params. Free with `close`. */
-    qn_status (*open)(int ordinal, void (*on_log)(void *user, const char *line), void *user, qn_device_kernels **kernels);
+    qn_status (*open)(int ordinal, void (*on_log)(void *user, const char *line), void *user,
+                      qn_device_kernels **kernels);
     void (*close)(qn_device_kernels *kernels);
 
     /* The architecture of the device; the folder in which compiled kernels are cached, NULL for none, and then why. */

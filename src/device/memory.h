@@ -1,5 +1,5 @@
-/* What memories do on every device alike, because a memory is a sequence of a pool (qn_memory.sequence), and a checkpoint is a fork
- * of it. */
+/* What memories do on every device alike, because a memory is a sequence of a pool (qn_memory.sequence), and a
+ * checkpoint is a fork of it. */
 #ifndef QN_DEVICE_MEMORY_H
 #define QN_DEVICE_MEMORY_H
 
@@ -8,14 +8,14 @@
 /* qn_memory_on_append - the memory now holds `length` positions: those before the step, or more. */
 void qn_memory_on_append(qn_memory *memory, size_t length);
 
-/* qn_memory_rewind_length - the greatest length, at most `length`, to which the KV cache can be truncated without computing
- * anything again. qn_memory_truncate - set the length to a result of it, or to 0: recurrent layers then have their state before
- * the first token. */
+/* qn_memory_rewind_length - the greatest length, at most `length`, to which the KV cache can be truncated without
+ * computing anything again. qn_memory_truncate - set the length to a result of it, or to 0: recurrent layers then have
+ * their state before the first token. */
 size_t qn_memory_rewind_length(const qn_memory *memory, size_t length);
 void qn_memory_truncate(qn_memory *memory, size_t length);
 
-/* qn_memory_open_tokens - with recurrent layers, the number of lengths that the memory can be truncated to by dropping rows of the
- * open chunk, its length included; 0 for an empty one. */
+/* qn_memory_open_tokens - with recurrent layers, the number of lengths that the memory can be truncated to by dropping
+ * rows of the open chunk, its length included; 0 for an empty one. */
 size_t qn_memory_open_tokens(const qn_memory *memory);
 
 /* qn_memory_copy - copy the contents to another memory with the same parameters. After an error `to` is empty. */

@@ -1,4 +1,5 @@
-/* Where public functions may be called. A thread is in a callback of the scheduler that it last began to call callbacks for. */
+/* Where public functions may be called. A thread is in a callback of the scheduler that it last began to call callbacks
+ * for. */
 #include "engine/calls.h"
 
 #include "base/process.h"
@@ -15,21 +16,21 @@ qn_status qn_model_enter(qn_model *model, const char *function)
     QN_TRY(qn_model_check_process(model, function));
     if (!qn_model_is_locked_here(model))
         return QN_OK;
-    return qn_fail(
-        QN_ERR_INVALID,
-        "%s: a step of the same model is in flight, which this thread has begun and would wait for: it must not be called "
-        "in a callback during a step, or between steps with run_ahead",
-        function);
+    return qn_fail(QN_ERR_INVALID,
+                   "%s: a step of the same model is in flight, which this thread has begun and would wait for: it must "
+                   "not be called "
+                   "in a callback during a step, or between steps with run_ahead",
+                   function);
 }
 
 qn_status qn_session_take(qn_session *session, const char *function)
 {
     if (atomic_exchange(&session->is_used, true))
-        return qn_fail(
-            QN_ERR_INVALID,
-            "%s: the session is in use: it must not be called in a callback of the same session, or while another thread "
-            "uses it",
-            function);
+        return qn_fail(QN_ERR_INVALID,
+                       "%s: the session is in use: it must not be called in a callback of the same session, or while "
+                       "another thread "
+                       "uses it",
+                       function);
     return QN_OK;
 }
 
@@ -65,7 +66,8 @@ qn_status qn_check_no_callback(const char *function)
 {
     if (!calling)
         return QN_OK;
-    return qn_fail(QN_ERR_INVALID,
-                   "%s: it must not be called in a callback of a scheduler: it would wait for what comes after that callback",
-                   function);
+    return qn_fail(
+        QN_ERR_INVALID,
+        "%s: it must not be called in a callback of a scheduler: it would wait for what comes after that callback",
+        function);
 }

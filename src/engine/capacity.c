@@ -3,7 +3,8 @@
 
 #include "base/params.h"
 
-qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache)
+qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params,
+                              const qn_cache **cache)
 {
     qn_memory *memory;
     params->format = format;
@@ -41,8 +42,8 @@ qn_status qn_model_get_capacity(qn_model *model, const char *kv, uint32_t n_sequ
     const qn_capacity found = { .memory_limit =
                                     qn_pool_get_usage(qn_pool_of(cache->pages ? cache->pages : cache->states)).budget,
                                 .bytes_per_position = stride_of(cache->pages) / QN_PAGE,
-                                .bytes_per_sequence =
-                                    stride_of(cache->states) + stride_of(cache->open_chunks) + 2 * stride_of(cache->f16_pages),
+                                .bytes_per_sequence = stride_of(cache->states) + stride_of(cache->open_chunks) +
+                                                      2 * stride_of(cache->f16_pages),
                                 .tokens_per_sequence = qn_cache_length(cache, n_sequences) };
     qn_result_write(&found, sizeof found, capacity);
     return QN_OK;

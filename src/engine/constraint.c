@@ -38,7 +38,8 @@ static qn_status find_start(const qn_model *model, const qn_output_params *outpu
     qn_output_params calls;
     *start = (qn_grammar_start){ .opening_token = -1 };
     if ((trigger->text != NULL) != (trigger->when == QN_GRAMMAR_AFTER_TEXT))
-        return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d %s text", (int)trigger->when, trigger->text ? "with" : "without");
+        return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d %s text", (int)trigger->when,
+                       trigger->text ? "with" : "without");
     switch (trigger->when) {
     case QN_GRAMMAR_AT_ONCE: return QN_OK;
     case QN_GRAMMAR_AFTER_REASONING: return add_reasoning(model, output, prompt, n, start);
@@ -49,8 +50,9 @@ static qn_status find_start(const qn_model *model, const qn_output_params *outpu
             start->triggers[start->n_triggers++] = trigger_of(&output->call_open);
         return QN_OK;
     case QN_GRAMMAR_AFTER_TEXT:
-        start->triggers[start->n_triggers++] = (qn_grammar_trigger_text){ trigger->text, strlen(trigger->text),
-                                                                          qn_tokenizer_find(model->tokenizer, trigger->text) };
+        start->triggers[start->n_triggers++] =
+            (qn_grammar_trigger_text){ trigger->text, strlen(trigger->text),
+                                       qn_tokenizer_find(model->tokenizer, trigger->text) };
         return *trigger->text ? QN_OK : qn_fail(QN_ERR_INVALID, "grammar_trigger: the text is empty");
     }
     return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d, expected 0 to %d", (int)trigger->when, QN_GRAMMAR_AT_CALL);
@@ -126,7 +128,8 @@ void qn_constraint_count_mask(qn_constraint *c)
     c->rejected *= 0.98f;
 }
 
-qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
+qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab,
+                             uint32_t *allowed)
 {
     memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
     if (c->match)
@@ -135,7 +138,8 @@ qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, siz
     return QN_OK;
 }
 
-bool qn_constraint_quick_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
+bool qn_constraint_quick_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab,
+                              uint32_t *allowed)
 {
     memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
     return qn_grammar_match_quick_mask(c->match, answer, n, allowed);
@@ -144,7 +148,8 @@ bool qn_constraint_quick_mask(const qn_constraint *c, const qn_token *answer, si
 /* ---- Tokens that are held back ---- */
 
 qn_status qn_held_biases(const qn_model *model, int64_t min_tokens, bool ignore_end, const qn_token *stop_tokens,
-                         size_t n_stop_tokens, const qn_logit_bias *bias, size_t n_bias, qn_logit_bias **out, size_t *n_held)
+                         size_t n_stop_tokens, const qn_logit_bias *bias, size_t n_bias, qn_logit_bias **out,
+                         size_t *n_held)
 {
     const size_t n_vocab = min_tokens > 0 && !ignore_end ? model->hparams.n_vocab : 0;
     size_t n = min_tokens > 0 ? n_stop_tokens : 0;

@@ -66,8 +66,8 @@ static qn_status encode(const qn_model *model, const char *conversation, size_t 
     return status;
 }
 
-qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now, qn_token **tokens,
-                                 size_t *count)
+qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now,
+                                 qn_token **tokens, size_t *count)
 {
     struct rest rest;
     const qn_status status = encode(model, conversation, length, now, SIZE_MAX, &rest, tokens, count);
@@ -75,7 +75,8 @@ qn_status qn_conversation_tokens(const qn_model *model, const char *conversation
     return status;
 }
 
-qn_status qn_conversation_count(const qn_model *model, const char *conversation, size_t length, int64_t now, size_t *count)
+qn_status qn_conversation_count(const qn_model *model, const char *conversation, size_t length, int64_t now,
+                                size_t *count)
 {
     struct rest rest;
     qn_token *tokens;
@@ -134,14 +135,16 @@ bool qn_model_output(const qn_model *model, qn_output_params *output)
 qn_status qn_model_calls(const qn_model *model, qn_output_params *output)
 {
     if (!qn_model_output(model, output))
-        return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has tools, but its calls cannot be parsed back");
-    return output->form != QN_OUTPUT_PLAIN ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "tools: the model's chat template has tools, but its calls cannot be parsed back");
+    return output->form != QN_OUTPUT_PLAIN ? QN_OK
+                                           : qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
 }
 
 /* ---- Answers ---- */
 
-qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
-                                size_t *count, qn_output_params *output, qn_output_tools **kept)
+qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most,
+                                qn_token **tokens, size_t *count, qn_output_params *output, qn_output_tools **kept)
 {
     struct rest rest;
     *output = (qn_output_params){ 0 };

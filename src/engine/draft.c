@@ -3,12 +3,13 @@
 
 #include <string.h>
 
-/* What a row more costs in a step of one row, on a CPU. Beside rows of other sequences it costs as much as a row of a step of its own. */
+/* What a row more costs in a step of one row, on a CPU. Beside rows of other sequences it costs as much as a row of a
+ * step of its own. */
 static const float row_cost = 0.75f;
 static const float first_chance = 0.95f, memory = 0.1f, recovery = 1.0f / 256;
 
-qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling, bool excluded,
-                             qn_constraint *constraint)
+qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling,
+                             bool excluded, qn_constraint *constraint)
 {
     const bool is_wanted =
         jump_forward == QN_JUMP_FORWARD_ON || (jump_forward == QN_JUMP_FORWARD_AUTO && !device->vtable->launch);
@@ -33,8 +34,8 @@ static size_t find_length(qn_drafter *drafter)
 static size_t find_forced(const qn_draft_input *in, qn_token tokens[QN_GRAMMAR_FORCED])
 {
     size_t n;
-    const qn_status status =
-        qn_grammar_match_forced_tokens(in->constraint->match, in->tokenizer, in->tokens, in->n, in->n_answer, tokens, &n);
+    const qn_status status = qn_grammar_match_forced_tokens(in->constraint->match, in->tokenizer, in->tokens, in->n,
+                                                            in->n_answer, tokens, &n);
     return status == QN_OK ? n : 0;
 }
 
@@ -51,8 +52,8 @@ size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t n_seq
         return 0;
     memcpy(in->tokens + in->n, forced, n * sizeof *forced);
     memset(masks, 0, n * n_words * sizeof *masks);
-    const size_t n_masks =
-        qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer), in->n_answer, n, n_words, masks);
+    const size_t n_masks = qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer),
+                                                  in->n_answer, n, n_words, masks);
     if (!n_masks) /* they take too long, as will the next ones */
         qn_draft_count(drafter, n, 0);
     return n_masks;

@@ -1,6 +1,7 @@
-/* Jump-forward: text that a grammar forces, as a draft. A step evaluates the tokens of the text after the last token of the answer, and
- * samples at each of them under the mask that holds there, with the random number that it would have alone. The tokens that are
- * sampled are kept up to the first that differs from the draft: answers are those of one token a step, in fewer steps. */
+/* Jump-forward: text that a grammar forces, as a draft. A step evaluates the tokens of the text after the last token of
+ * the answer, and samples at each of them under the mask that holds there, with the random number that it would have
+ * alone. The tokens that are sampled are kept up to the first that differs from the draft: answers are those of one
+ * token a step, in fewer steps. */
 #ifndef QN_ENGINE_DRAFT_H
 #define QN_ENGINE_DRAFT_H
 
@@ -15,14 +16,14 @@ typedef struct qn_drafter {
     float chance; /* that a token is accepted if those before it are, by the last ones; 0 to 1 */
 } qn_drafter;
 
-/* qn_drafter_create - whether an answer has drafts. With drafts its tokens are sampled under masks alone, unless sampling is greedy:
- * a token that is checked first and a masked one differ for the same random number, and how many tokens are drafted depends on
- * other requests.
+/* qn_drafter_create - whether an answer has drafts. With drafts its tokens are sampled under masks alone, unless
+ * sampling is greedy: a token that is checked first and a masked one differ for the same random number, and how many
+ * tokens are drafted depends on other requests.
  *
  *   excluded     the request has something that drafts do not support
  *   constraint   `accepts` is changed */
-qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling, bool excluded,
-                             qn_constraint *constraint);
+qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling,
+                             bool excluded, qn_constraint *constraint);
 
 /* What a draft follows. */
 typedef struct qn_draft_input {
@@ -38,15 +39,17 @@ typedef struct qn_draft_input {
  *   n_sequences   that have rows in the step, this one included
  *   masks   [most, qn_sample_mask_words(n_vocab)] row i is the mask of what follows token i of the draft
  *
- * Returns the number of tokens: 0 where nothing is forced, where a mask fails or takes long, and sometimes where few tokens were
- * accepted lately. */
-size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *input, size_t n_sequences, size_t most, uint32_t *masks);
+ * Returns the number of tokens: 0 where nothing is forced, where a mask fails or takes long, and sometimes where few
+ * tokens were accepted lately. */
+size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *input, size_t n_sequences, size_t most,
+                     uint32_t *masks);
 
-/* qn_draft_expects - whether the token that follows is forced and others after it: a draft is there when it is known. */
+/* qn_draft_expects - whether the token that follows is forced and others after it: a draft is there when it is
+ * known. */
 bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *input);
 
-/* qn_draft_accepted - how many tokens of a draft were sampled. Of these the last is left out where the sample after it failed: it
- * fails again in the next step, after the answer has the token.
+/* qn_draft_accepted - how many tokens of a draft were sampled. Of these the last is left out where the sample after it
+ * failed: it fails again in the next step, after the answer has the token.
  *
  *   draft    [n]
  *   sampled  [n + 1] */

@@ -16,7 +16,8 @@ qn_status qn_dry_check(const qn_token *given, size_t n)
         return qn_fail(QN_ERR_INVALID, "dry_breakers: NULL, expected %zu tokens", n);
     for (size_t i = 0; i < n; i++) {
         if (given[i] < -1)
-            return qn_fail(QN_ERR_INVALID, "dry_breakers: %d, expected a token, or -1 behind a sequence", (int)given[i]);
+            return qn_fail(QN_ERR_INVALID, "dry_breakers: %d, expected a token, or -1 behind a sequence",
+                           (int)given[i]);
         if (given[i] == -1 && !length)
             return qn_fail(QN_ERR_INVALID, "dry_breakers: a sequence of no tokens, expected at least one");
         length = given[i] == -1 ? 0 : length + 1;
@@ -79,9 +80,9 @@ void qn_dry_free(qn_sample_breakers *breakers)
 
 size_t qn_dry_bytes(const qn_sample_breakers *breakers)
 {
-    return breakers
-               ? sizeof *breakers + breakers->n_tokens * sizeof *breakers->tokens + breakers->n * sizeof *breakers->sequences
-               : 0;
+    return breakers ? sizeof *breakers + breakers->n_tokens * sizeof *breakers->tokens +
+                          breakers->n * sizeof *breakers->sequences
+                    : 0;
 }
 
 /* ---- Of texts ---- */
@@ -102,8 +103,9 @@ typedef struct breaker_search {
     const qn_tokenizer *tokenizer;
     const char *const *texts; /* [n_texts] */
     size_t lengths[QN_MAX_DRY_BREAKERS];
-    token_list *rests; /* [n_texts * QN_MAX_DRY_BREAKER_BYTES] what follows the first bytes of a text, from when it is needed */
-    uint8_t first[256];                /* 1 + the first text that begins with a byte; 0: none */
+    token_list *rests;  /* [n_texts * QN_MAX_DRY_BREAKER_BYTES] what follows the first bytes of a text, from when it is
+                           needed */
+    uint8_t first[256]; /* 1 + the first text that begins with a byte; 0: none */
     uint8_t next[QN_MAX_DRY_BREAKERS]; /* 1 + the next one with the same byte */
     token_list found;
     size_t most;
@@ -161,8 +163,8 @@ static qn_status add_beginning(breaker_search *search, qn_token token, size_t te
 {
     token_list *rest = &search->rests[text * QN_MAX_DRY_BREAKER_BYTES + length];
     if (!rest->tokens)
-        QN_TRY(qn_tokenizer_encode(search->tokenizer, search->texts[text] + length, search->lengths[text] - length, false,
-                                   false, &rest->tokens, &rest->n));
+        QN_TRY(qn_tokenizer_encode(search->tokenizer, search->texts[text] + length, search->lengths[text] - length,
+                                   false, false, &rest->tokens, &rest->n));
     return rest->n && rest->n < QN_MAX_DRY_BREAKER_BYTES ? add(search, token, rest) : QN_OK;
 }
 
@@ -188,7 +190,8 @@ static qn_status add_token(breaker_search *search, qn_token token)
 static qn_status search_all(const qn_model *model, const char *const *texts, size_t n, breaker_search *search)
 {
     QN_TRY(begin(model, texts, n, search));
-    QN_TRY(qn_realloc_array(&search->found.tokens, &search->found.capacity, 1, sizeof(qn_token), "dry_sequence_breakers"));
+    QN_TRY(
+        qn_realloc_array(&search->found.tokens, &search->found.capacity, 1, sizeof(qn_token), "dry_sequence_breakers"));
     const size_t n_vocab = n ? qn_tokenizer_n_vocab(search->tokenizer) : 0;
     for (size_t token = 0; token < n_vocab; token++)
         QN_TRY(add_token(search, (qn_token)token));

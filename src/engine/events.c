@@ -51,8 +51,8 @@ static bool ends_with_token(const qn_tokenizer *tok, const qn_token *prompt, siz
     return false;
 }
 
-qn_status qn_prompt_ends_with(const qn_tokenizer *tok, const qn_token *prompt, size_t n, const qn_output_delimiter *delimiter,
-                              bool *ends)
+qn_status qn_prompt_ends_with(const qn_tokenizer *tok, const qn_token *prompt, size_t n,
+                              const qn_output_delimiter *delimiter, bool *ends)
 {
     char *text;
     size_t length;
@@ -137,8 +137,9 @@ static void on_parsed(const qn_output_event *event, void *user)
         events->status = events->emit(events->user, event);
 }
 
-qn_status qn_events_create(qn_output_params output, const qn_grammar *grammar, const qn_grammar_trigger *trigger, qn_stop *stop,
-                           qn_status (*emit)(void *user, const qn_output_event *event), void *user, qn_events *events)
+qn_status qn_events_create(qn_output_params output, const qn_grammar *grammar, const qn_grammar_trigger *trigger,
+                           qn_stop *stop, qn_status (*emit)(void *user, const qn_output_event *event), void *user,
+                           qn_events *events)
 {
     char words[QN_OUTPUT_MAX_WORDS];
     const bool is_cut = grammar && trigger->when == QN_GRAMMAR_AFTER_REASONING && output.think_close.text;

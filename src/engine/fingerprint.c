@@ -1,4 +1,5 @@
-/* The fingerprint of a model: a hash of the hyperparameters and tensor headers of the file and of samples of its weights. */
+/* The fingerprint of a model: a hash of the hyperparameters and tensor headers of the file and of samples of its
+ * weights. */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -16,8 +17,8 @@ static bool begins_with(qn_string s, const char *start, size_t length)
 static bool is_hyper_parameter(qn_string key, const char *architecture)
 {
     const size_t n = strlen(architecture);
-    return (key.length > n && begins_with(key, architecture, n) && key.data[n] == '.') || begins_with(key, "prism.", 6) ||
-           qn_string_equals(key, "general.architecture");
+    return (key.length > n && begins_with(key, architecture, n) && key.data[n] == '.') ||
+           begins_with(key, "prism.", 6) || qn_string_equals(key, "general.architecture");
 }
 
 static void add_bytes(XXH64_state_t *hash, const void *data, size_t bytes)

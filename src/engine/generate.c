@@ -36,8 +36,9 @@ static void pass_progress(qn_generation *g)
         atomic_store(&session->cancelled, true);
 }
 
-/* The session holds all tokens of the answer but the last, which is pending: tokens of a draft behind a callback that returned
- * false go, and words that end reasoning and were not evaluated are. After an error it holds what was evaluated. */
+/* The session holds all tokens of the answer but the last, which is pending: tokens of a draft behind a callback that
+ * returned false go, and words that end reasoning and were not evaluated are. After an error it holds what was
+ * evaluated. */
 static qn_status settle(qn_generation *g, qn_status status)
 {
     qn_session *session = g->session;

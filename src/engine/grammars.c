@@ -1,6 +1,7 @@
-/* Grammars that are kept. They are found by their scope, kind and text: what one scope has compiled takes another one as long as if
- * it were the first, so that time tells nothing of others. Of the scope that has most, the least recently used are dropped; those in use live on
- * by the references of their users. Two threads that compile the same text at the same time both do it, and share one result. */
+/* Grammars that are kept. They are found by their scope, kind and text: what one scope has compiled takes another one
+ * as long as if it were the first, so that time tells nothing of others. Of the scope that has most, the least recently
+ * used are dropped; those in use live on by the references of their users. Two threads that compile the same text at
+ * the same time both do it, and share one result. */
 #include "engine/grammars.h"
 
 #include "base/keyed_hash.h"
@@ -110,8 +111,9 @@ static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
 {
     for (size_t i = 0; i < g->counts.n; i++) {
         kept_grammar *k = &g->kept[i];
-        if (k->hash != hash || k->kind != s->kind || k->style.space != s->style.space || k->style.order != s->style.order ||
-            k->length != s->length || memcmp(k->text, s->text, s->length) || strcmp(k->scope, s->scope) != 0)
+        if (k->hash != hash || k->kind != s->kind || k->style.space != s->style.space ||
+            k->style.order != s->style.order || k->length != s->length || memcmp(k->text, s->text, s->length) ||
+            strcmp(k->scope, s->scope) != 0)
             continue;
         k->used = ++g->n_uses;
         return qn_grammar_share(k->grammar);
@@ -129,14 +131,18 @@ static size_t weigh(const qn_grammars *g, const char *scope, bool by_bytes)
     return weight;
 }
 
-/* For a grammar of `bytes` that a scope gets, which counts as its own. So no scope drops what others have, up to an equal part. */
+/* For a grammar of `bytes` that a scope gets, which counts as its own. So no scope drops what others have, up to an
+ * equal part. */
 static void drop_one(qn_grammars *g, const char *scope, size_t bytes)
 {
     const bool by_bytes = g->counts.n < QN_KEPT_GRAMMARS;
     size_t most = 0, found = 0;
     for (size_t i = 0; i < g->counts.n; i++) {
         const kept_grammar *k = &g->kept[i];
-        const size_t own = strcmp(k->scope, scope) != 0 ? 0 : by_bytes ? bytes : 1, weight = weigh(g, k->scope, by_bytes) + own;
+        const size_t own = strcmp(k->scope, scope) != 0 ? 0
+                           : by_bytes                   ? bytes
+                                                        : 1,
+                     weight = weigh(g, k->scope, by_bytes) + own;
         if (weight > most || (weight == most && k->used < g->kept[found].used)) {
             most = weight;
             found = i;
@@ -224,7 +230,8 @@ static qn_status read_style(const qn_json_style *given, qn_json_style *style)
     if (given)
         QN_TRY(QN_PARAMS_READ(qn_json_style, given, style));
     if ((unsigned)style->space > QN_JSON_SPACE_ANY)
-        return qn_fail(QN_ERR_INVALID, "grammar: white space %d, expected 0 to %d", (int)style->space, QN_JSON_SPACE_ANY);
+        return qn_fail(QN_ERR_INVALID, "grammar: white space %d, expected 0 to %d", (int)style->space,
+                       QN_JSON_SPACE_ANY);
     if ((unsigned)style->order > QN_JSON_ORDER_ANY)
         return qn_fail(QN_ERR_INVALID, "grammar: order %d, expected 0 to %d", (int)style->order, QN_JSON_ORDER_ANY);
     return QN_OK;
@@ -292,7 +299,8 @@ static qn_status describe_calls(const qn_call_params *params, char **text, size_
 {
     const unsigned flags = params->is_required + 2u * params->is_single + 4u * (params->name != NULL) +
                            8u * (params->format != NULL) + 16u * params->is_format_strict;
-    const size_t n_name = params->name ? strlen(params->name) : 0, n_format = params->format ? params->format_length : 0;
+    const size_t n_name = params->name ? strlen(params->name) : 0,
+                 n_format = params->format ? params->format_length : 0;
     QN_TRY(qn_alloc(text, 1 + n_name + 1 + n_format + 1 + params->length, 1, "tools"));
     char *to = *text;
     *to++ = (char)('0' + flags);

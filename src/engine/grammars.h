@@ -1,5 +1,5 @@
-/* The grammars of a model: the compiled ones that are kept for further requests, and the vocabulary as tries, which is made for
- * the first request that has a grammar. */
+/* The grammars of a model: the compiled ones that are kept for further requests, and the vocabulary as tries, which is
+ * made for the first request that has a grammar. */
 #ifndef QN_ENGINE_GRAMMARS_H
 #define QN_ENGINE_GRAMMARS_H
 
@@ -13,7 +13,8 @@ typedef struct qn_grammars qn_grammars;
 qn_status qn_grammars_create(qn_grammars **out);
 void qn_grammars_free(qn_grammars *grammars);
 
-/* qn_grammars_vocab - the vocabulary of the model's tokeniser and output, owned by `grammars`. Threads that call it while it is made wait. */
+/* qn_grammars_vocab - the vocabulary of the model's tokeniser and output, owned by `grammars`. Threads that call it
+ * while it is made wait. */
 qn_status qn_grammars_vocab(qn_grammars *grammars, const qn_tokenizer *tokenizer, const qn_output_params *output,
                             qn_grammar_vocab **out);
 

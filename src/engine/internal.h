@@ -25,8 +25,9 @@ struct qn_model {
     unsigned cpu;
     qn_team *team;
     qn_device *device;
-    pthread_mutex_t lock;    /* held while the device runs or reserves (qn_model_lock) */
-    pthread_mutex_t turn;    /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
+    pthread_mutex_t lock; /* held while the device runs or reserves (qn_model_lock) */
+    pthread_mutex_t turn; /* held while waiting for `lock`, so that of two that run step after step each gets its turn
+                           */
     atomic_uintptr_t holder; /* of `lock`: the thread, as qn_model_is_locked_here tells it; 0: none */
     bool has_lock;
     qn_kept_list kept; /* with has_lock */
@@ -57,9 +58,10 @@ struct qn_session {
     qn_memory *memory;
     bool is_recurrent; /* the model has recurrent layers */
     uint32_t n_ctx, n_batch, length;
-    qn_token *tokens;           /* [n_ctx] of which `length` are in the session; sampling writes the next batch behind them */
-    qn_token pending;           /* sampled but not evaluated, or QN_NO_TOKEN */
-    qn_checkpoint *checkpoints; /* [max_checkpoints] in ascending length; unused slots keep their allocations for reuse */
+    qn_token *tokens; /* [n_ctx] of which `length` are in the session; sampling writes the next batch behind them */
+    qn_token pending; /* sampled but not evaluated, or QN_NO_TOKEN */
+    qn_checkpoint *checkpoints; /* [max_checkpoints] in ascending length; unused slots keep their allocations for reuse
+                                 */
     uint32_t n_checkpoints, max_checkpoints;
     qn_row *rows; /* [n_batch] */
     uint32_t *logit_rows;
@@ -69,18 +71,20 @@ struct qn_session {
     atomic_bool is_used; /* by a call (engine/calls.h) */
 };
 
-/* qn_model_kv_format - the cache format with this name (NULL: f16), or f16 if there are no codes for the model's head size or
- * its biases are too large for them (model/kv_bias.h). QN_ERR_UNSUPPORTED for an unknown name.
+/* qn_model_kv_format - the cache format with this name (NULL: f16), or f16 if there are no codes for the model's head
+ * size or its biases are too large for them (model/kv_bias.h). QN_ERR_UNSUPPORTED for an unknown name.
  *
  * qn_model_log_kv - reports that `format` is not the one with this name (NULL: f16), and why. on_log may be NULL. */
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format);
 void qn_model_log_kv(const qn_model *model, const char *name, const qn_kv_format *format, qn_log_fn on_log, void *user);
 
-/* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and freed.
- * Sets params->format. */
-qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
+/* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and
+ * freed. Sets params->format. */
+qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params,
+                              const qn_cache **cache);
 
-/* qn_model_default_context - n_ctx where 0 is given: the context length used in training, or what the memory holds if that is less. */
+/* qn_model_default_context - n_ctx where 0 is given: the context length used in training, or what the memory holds if
+ * that is less. */
 uint32_t qn_model_default_context(const qn_model *model, const qn_cache *cache);
 
 /* qn_model_check_tokens - whether all are of the vocabulary; `what` names them. */
@@ -93,8 +97,8 @@ void qn_model_unlock(qn_model *model);
 /* qn_model_is_locked_here - whether the calling thread holds that lock. */
 bool qn_model_is_locked_here(const qn_model *model);
 
-/* qn_model_check - QN_ERR_IO if the model's file was cut while it was in use: what a step computed from it is not to be used.
- * After each step. It stays so: the model must be loaded again. */
+/* qn_model_check - QN_ERR_IO if the model's file was cut while it was in use: what a step computed from it is not to be
+ * used. After each step. It stays so: the model must be loaded again. */
 qn_status qn_model_check(const qn_model *model);
 
 /* qn_model_is_awaited - whether another thread waits for the lock, which the caller holds. */
@@ -106,8 +110,8 @@ qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 /* qn_model_find_chat_format - what qn_model_get_chat_format returns. */
 void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format);
 
-/* qn_model_output - how answers are parsed: by the chat template, plain without one. False if it has tools whose calls cannot be
- * parsed back. qn_model_calls - the same where calls are needed: QN_ERR_UNSUPPORTED without them. */
+/* qn_model_output - how answers are parsed: by the chat template, plain without one. False if it has tools whose calls
+ * cannot be parsed back. qn_model_calls - the same where calls are needed: QN_ERR_UNSUPPORTED without them. */
 bool qn_model_output(const qn_model *model, qn_output_params *output);
 qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
 
@@ -118,8 +122,8 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
  *   kept     their tools, or NULL: free them with qn_output_tools_free, also after an error
  *
  * QN_ERR_UNSUPPORTED also for tools with a chat template that has none, or whose calls cannot be parsed back. */
-qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
-                                size_t *count, qn_output_params *output, qn_output_tools **kept);
+qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most,
+                                qn_token **tokens, size_t *count, qn_output_params *output, qn_output_tools **kept);
 
 /* qn_model_open_device - create model->device by params->device, from the model's plan and team. Weights are not yet
  * uploaded. */
@@ -130,15 +134,17 @@ qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t 
 
 /* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
  *
- *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Those behind the n_recent tokens
- *            of the first call are the generated text */
+ *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Those behind the n_recent
+ *            tokens of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
 /* qn_sampler_take_back - let the generator continue before its last n requests. */
 void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 
-/* qn_sampler_set_text - what a request depends on besides the logits and the random number, by the tokens that precede its token. */
-void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent, qn_sample_request *request);
+/* qn_sampler_set_text - what a request depends on besides the logits and the random number, by the tokens that precede
+ * its token. */
+void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent,
+                         qn_sample_request *request);
 
 /* qn_sampler_breaker_bytes - the memory of DRY's breakers, which may be as many as the vocabulary has tokens. */
 size_t qn_sampler_breaker_bytes(const qn_sampler *sampler);
@@ -146,16 +152,16 @@ size_t qn_sampler_breaker_bytes(const qn_sampler *sampler);
 /* qn_sampler_observe - after a token has been sampled, and before the next request: mirostat follows its surprise. */
 void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled);
 
-/* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One thread at
- * a time. */
+/* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One
+ * thread at a time. */
 qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_request *request);
 
-/* qn_session_add_checkpoint - append a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets its
- * length, pending token and state. */
+/* qn_session_add_checkpoint - append a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets
+ * its length, pending token and state. */
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
 
-/* qn_model_fingerprint - a hash that identifies the model: xxHash64 of the hyperparameters, of the names, types and shapes of
- * the tensors, and of samples of their weights. The tokeniser and descriptive keys are not included. */
+/* qn_model_fingerprint - a hash that identifies the model: xxHash64 of the hyperparameters, of the names, types and
+ * shapes of the tensors, and of samples of their weights. The tokeniser and descriptive keys are not included. */
 qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
 
 /* qn_scan_tensor - scan a tensor for infinities and NaN, on all threads of the team.
@@ -177,8 +183,8 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
  * QN_ERR_INVALID, with line and column. */
 qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out);
 
-/* qn_step_positions - the workspace of a step, in positions, for sequences of up to `length` tokens: it grows in few steps, to at
- * most n_ctx. */
+/* qn_step_positions - the workspace of a step, in positions, for sequences of up to `length` tokens: it grows in few
+ * steps, to at most n_ctx. */
 static inline size_t qn_step_positions(size_t length, size_t n_ctx)
 {
     size_t positions = 4096;

@@ -40,7 +40,8 @@ static bool reclaim(void *list)
     return qn_kept_evict(list);
 }
 
-qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, uint64_t host_budget, qn_kept **out)
+qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, uint64_t host_budget,
+                         qn_kept **out)
 {
     qn_kept *kept;
     *out = NULL;

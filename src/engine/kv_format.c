@@ -30,8 +30,8 @@ void qn_model_log_kv(const qn_model *model, const char *name, const qn_kv_format
     qn_text_buffer to = QN_APPEND_TO(line);
     if (qn_aura_has_dim(model->hparams.head_dim)) {
         qn_plan_describe_kv_bias(&model->plan, layers, sizeof layers);
-        qn_append(&to, "cache: all layers are stored as %s, not as %s, which would be inaccurate: %s", format->name, name,
-                  layers);
+        qn_append(&to, "cache: all layers are stored as %s, not as %s, which would be inaccurate: %s", format->name,
+                  name, layers);
     } else {
         qn_append(&to, "cache: heads of %u values cannot be stored as %s; they are stored as %s",
                   (unsigned)model->hparams.head_dim, name, format->name);

@@ -41,7 +41,8 @@ static qn_status load_tokenizer(qn_model *model, const qn_model_params *params)
         return status;
     if (!params->vocab_only && qn_tokenizer_n_vocab(model->tokenizer) > model->hparams.n_vocab)
         return qn_fail(QN_ERR_FORMAT, "%s: %zu tokens in the vocabulary, but only %u rows in token_embd.weight",
-                       qn_gguf_path(model->file), qn_tokenizer_n_vocab(model->tokenizer), (unsigned)model->hparams.n_vocab);
+                       qn_gguf_path(model->file), qn_tokenizer_n_vocab(model->tokenizer),
+                       (unsigned)model->hparams.n_vocab);
     return qn_chat_template_create(model->file, model->tokenizer, params->chat_template, &model->chat);
 }
 

@@ -1,5 +1,5 @@
-/* Conversion of a model's file to another type: selects the type of each tensor and converts the tensors in chunks on a thread
- * team. Types are implemented in quant/, the atomic write of the file in gguf/. */
+/* Conversion of a model's file to another type: selects the type of each tensor and converts the tensors in chunks on a
+ * thread team. Types are implemented in quant/, the atomic write of the file in gguf/. */
 #include "quern/quern.h"
 
 #include "base/cpu.h"
@@ -14,7 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Weights converted between two writes: the buffer is at most 16 MiB, and on_progress is called several times per second. */
+/* Weights converted between two writes: the buffer is at most 16 MiB, and on_progress is called several times per
+ * second. */
 enum { PIECE_WEIGHTS = 1 << 22, CHUNK_WEIGHTS = 4096 };
 
 struct quantizer {
@@ -50,14 +51,17 @@ static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_ten
     if (t->n_dims == 1)
         return qn_type_find(QN_TYPE_F32);
     if (ends_with(t->name, "ssm_conv1d.weight")) {
-        snprintf(line, sizeof line, "%.*s: stays f32: the taps of a convolution are not a matrix", STRING_ARGS(t->name));
+        snprintf(line, sizeof line, "%.*s: stays f32: the taps of a convolution are not a matrix",
+                 STRING_ARGS(t->name));
         log_line(q, line);
         return qn_type_find(QN_TYPE_F32);
     }
     const qn_type_info *info = qn_type_for_width(q->target, t->dims[0]);
     if (info != q->target) {
-        snprintf(line, sizeof line, "%.*s: the row length %llu is not a multiple of the block size %zu (%s): %s instead",
-                 STRING_ARGS(t->name), (unsigned long long)t->dims[0], q->target->block_weights, q->target->name, info->name);
+        snprintf(line, sizeof line,
+                 "%.*s: the row length %llu is not a multiple of the block size %zu (%s): %s instead",
+                 STRING_ARGS(t->name), (unsigned long long)t->dims[0], q->target->block_weights, q->target->name,
+                 info->name);
         log_line(q, line);
     }
     return info;
@@ -90,8 +94,8 @@ static qn_status write_header(struct quantizer *q)
         size_t bytes;
         q->types[i] = type_for(q, t);
         if (!qn_row_bytes(q->types[i], tensor_weights(t), &bytes))
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows", qn_gguf_tensor_path(q->source, t),
-                           STRING_ARGS(t->name), q->types[i]->name);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows",
+                           qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), q->types[i]->name);
         QN_TRY(qn_gguf_writer_add_tensor(q->writer, t->name, (uint32_t)q->types[i]->type, t->n_dims, t->dims, bytes));
         q->total += t->bytes;
     }
@@ -109,7 +113,8 @@ struct work {
     atomic_bool nonfinite, too_large, differs;
 };
 
-/* Whether a type of 1 or 2 bits holds the weights. Their scale may be rounded to fp16, which changes all of a group alike. */
+/* Whether a type of 1 or 2 bits holds the weights. Their scale may be rounded to fp16, which changes all of a group
+ * alike. */
 static bool holds(const qn_type_info *type, const float *weights, const uint8_t *blocks, size_t n)
 {
     const float rounding = 1.0f / 1024;
@@ -154,17 +159,18 @@ static qn_status report(struct quantizer *q)
     return QN_OK;
 }
 
-static qn_status check_result(const struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to, struct work *work)
+static qn_status check_result(const struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to,
+                              struct work *work)
 {
     if (atomic_load(&work->too_large))
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has a weight that is too large for %s",
                        qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), to->name);
     if (atomic_load(&work->differs) && !q->params.force)
-        return qn_fail(
-            QN_ERR_INVALID,
-            "%s: tensor '%.*s' (%s) has weights that %s does not hold: the model would not be usable (quantize it to q8_0 "
-            "or q4_0, or to a type for its values; --force writes it all the same)",
-            qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), qn_type_find(t->type)->name, to->name);
+        return qn_fail(QN_ERR_INVALID,
+                       "%s: tensor '%.*s' (%s) has weights that %s does not hold: the model would not be usable "
+                       "(quantize it to q8_0 "
+                       "or q4_0, or to a type for its values; --force writes it all the same)",
+                       qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), qn_type_find(t->type)->name, to->name);
     return QN_OK;
 }
 
@@ -192,7 +198,8 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
         if (atomic_load(&work.nonfinite))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) contains an infinity or NaN",
                            qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name),
-                           (size_t)(at / from->block_weights) + from->find_nonfinite(work.from, n / from->block_weights),
+                           (size_t)(at / from->block_weights) +
+                               from->find_nonfinite(work.from, n / from->block_weights),
                            from->name);
         QN_TRY(check_result(q, t, to, &work));
         lossy |= atomic_load(&work.differs);
@@ -213,7 +220,8 @@ static void log_lossy(const struct quantizer *q)
     char line[256];
     if (!q->n_lossy)
         return;
-    snprintf(line, sizeof line, "warning: %zu of %zu matrices have weights that %s does not hold: the model will not be usable",
+    snprintf(line, sizeof line,
+             "warning: %zu of %zu matrices have weights that %s does not hold: the model will not be usable",
              q->n_lossy, q->n_matrices, q->target->name);
     log_line(q, line);
 }

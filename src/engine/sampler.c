@@ -22,8 +22,8 @@ struct qn_sampler {
     void *scratch;                /* for qn_sampler_sample; allocated when it is first called */
 };
 
-/* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35; those of
- * real models are far smaller. */
+/* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35;
+ * those of real models are far smaller. */
 #define QN_LEAST_PENALTY 1e-3f
 #define QN_MOST_PENALTY 1e3f
 
@@ -126,8 +126,9 @@ qn_status qn_sampler_create(const qn_sampling *given, size_t n_vocab, qn_sampler
         return qn_fail(QN_ERR_INVALID, "sampler: a vocabulary of %zu, expected 1 to %d", n_vocab, INT32_MAX);
     QN_TRY(qn_cpu_features(&cpu));
     QN_TRY(qn_alloc(&sampler, 1, sizeof *sampler, "sampler"));
-    *sampler =
-        (qn_sampler){ .params = *params, .n_vocab = n_vocab, .random = params->seed, .mirostat_mu = 2 * params->mirostat_tau };
+    *sampler = (qn_sampler){
+        .params = *params, .n_vocab = n_vocab, .random = params->seed, .mirostat_mu = 2 * params->mirostat_tau
+    };
     qn_sample_kernels_init(&sampler->kernels, cpu);
     const qn_status status = copy_breakers(params, sampler);
     if (status != QN_OK)
@@ -156,7 +157,8 @@ void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size
     const qn_sampling *p = &sampler->params;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
     const size_t wanted = p->dry_penalty_last_n < 0 ? n_recent : (size_t)p->dry_penalty_last_n,
-                 most = wanted < QN_DRY_MOST_TEXT ? wanted : QN_DRY_MOST_TEXT, n_text = n_recent < most ? n_recent : most;
+                 most = wanted < QN_DRY_MOST_TEXT ? wanted : QN_DRY_MOST_TEXT,
+                 n_text = n_recent < most ? n_recent : most;
     const bool is_dry = p->dry_multiplier > 0 && n_text;
     const size_t n_generated = n_recent > sampler->n_before ? n_recent - sampler->n_before : 0;
     request->recent = n ? recent + (n_recent - n) : NULL;
@@ -202,7 +204,8 @@ qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_
     return QN_OK;
 }
 
-qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token)
+qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
+                          qn_token *token)
 {
     qn_sample_request request = qn_sampler_next_request(sampler, recent, n_recent);
     QN_TRY(qn_sampler_sample(sampler, logits, &request));

@@ -23,7 +23,8 @@ static void scan_worker(void *context, int thread)
     if (nonfinite == end - begin)
         return;
     size_t known = atomic_load(&scan->first_nonfinite);
-    while (begin + nonfinite < known && !atomic_compare_exchange_weak(&scan->first_nonfinite, &known, begin + nonfinite))
+    while (begin + nonfinite < known &&
+           !atomic_compare_exchange_weak(&scan->first_nonfinite, &known, begin + nonfinite))
         ;
 }
 
@@ -35,14 +36,17 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
     size_t piece = PIECE_BYTES / type->block_bytes;
     for (size_t begin = 0; begin < n_blocks; begin += piece) {
         piece = n_blocks - begin < piece ? n_blocks - begin : piece;
-        struct scan scan = { .data = tensor->data + begin * type->block_bytes, .type = type, .n_blocks = piece, .team = team };
+        struct scan scan = {
+            .data = tensor->data + begin * type->block_bytes, .type = type, .n_blocks = piece, .team = team
+        };
         atomic_init(&scan.first_nonfinite, piece);
         qn_team_run(team, scan_worker, &scan);
         const size_t nonfinite = atomic_load(&scan.first_nonfinite);
         if (nonfinite != piece)
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu contains an infinity or NaN",
-                           qn_gguf_tensor_path(file, tensor), (int)(tensor->name.length < 64 ? tensor->name.length : 64),
-                           tensor->name.data, begin + nonfinite, n_blocks);
+                           qn_gguf_tensor_path(file, tensor),
+                           (int)(tensor->name.length < 64 ? tensor->name.length : 64), tensor->name.data,
+                           begin + nonfinite, n_blocks);
         *done += piece * type->block_bytes;
         if (on_progress && !on_progress(user, *done, total))
             return qn_fail(QN_ERR_CANCELLED, "%s: loading was cancelled", qn_gguf_path(file));

@@ -32,8 +32,8 @@ static qn_status check_params(const qn_scheduler_params *p)
     if (p->max_rows > MAX_ROWS)
         return qn_fail(QN_ERR_INVALID, "rows of a step: %u, at most %d are allowed", (unsigned)p->max_rows, MAX_ROWS);
     if (p->max_sequences > (p->max_rows ? p->max_rows : MAX_ROWS))
-        return qn_fail(QN_ERR_INVALID, "sequences: %u, at most %u are allowed: one a row of a step", (unsigned)p->max_sequences,
-                       p->max_rows ? (unsigned)p->max_rows : MAX_ROWS);
+        return qn_fail(QN_ERR_INVALID, "sequences: %u, at most %u are allowed: one a row of a step",
+                       (unsigned)p->max_sequences, p->max_rows ? (unsigned)p->max_rows : MAX_ROWS);
     if (!(p->step_seconds >= 0) || isinf(p->step_seconds))
         return qn_fail(QN_ERR_INVALID, "step time: %g seconds, expected 0 or more", p->step_seconds);
     return QN_OK;
@@ -59,7 +59,8 @@ static qn_status find_cache(qn_scheduler *s)
     QN_TRY(qn_model_kv_format(s->model, s->params.kv, &format));
     qn_model_log_kv(s->model, s->params.kv, format, s->params.on_log, s->params.user);
     s->params.kv = format->name;
-    s->memory_params = (qn_memory_params){ .n_ctx = s->params.n_ctx ? s->params.n_ctx : 1, .n_batch = s->params.max_rows };
+    s->memory_params =
+        (qn_memory_params){ .n_ctx = s->params.n_ctx ? s->params.n_ctx : 1, .n_batch = s->params.max_rows };
     QN_TRY(qn_model_find_cache(s->model, format, &s->memory_params, &s->cache));
     if (!s->params.n_ctx)
         s->memory_params.n_ctx = s->params.n_ctx = qn_model_default_context(s->model, s->cache);
@@ -127,7 +128,8 @@ static qn_status create(qn_scheduler *s)
     return create_threads(s);
 }
 
-static qn_status create_with(qn_model *model, const qn_scheduler_params *params, qn_generation *generation, qn_scheduler **out)
+static qn_status create_with(qn_model *model, const qn_scheduler_params *params, qn_generation *generation,
+                             qn_scheduler **out)
 {
     qn_scheduler *s;
     QN_TRY(qn_alloc(&s, 1, sizeof *s, "scheduler"));
@@ -290,8 +292,9 @@ static qn_status find_client(const qn_request_params *params, size_t n, const ch
     for (size_t i = 0; i < n; i++) {
         QN_TRY(QN_PARAMS_READ(qn_request_params, params_of(params, i), &own));
         if (params_of(params, i)->size != params->size)
-            return qn_fail(QN_ERR_INVALID, "qn_request_params: the size of request %zu is %zu, expected that of the first, %zu",
-                           i, params_of(params, i)->size, params->size);
+            return qn_fail(QN_ERR_INVALID,
+                           "qn_request_params: the size of request %zu is %zu, expected that of the first, %zu", i,
+                           params_of(params, i)->size, params->size);
         *client = i ? *client : own.client;
         if (strcmp(own.client ? own.client : "", *client ? *client : ""))
             return qn_fail(QN_ERR_INVALID, "client: that of request %zu is another one than that of the first", i);

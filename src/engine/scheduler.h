@@ -1,13 +1,13 @@
-/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_input.c: what requests
- * have in common; scheduler_request.c: what is submitted; scheduler_clients.c: clients, their queues and shares;
- * scheduler_admit.c: who is evaluated next, and who gives up a place; scheduler_queue.c: the end of sequences;
- * scheduler_step.c: the rows of a step; scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c: what
- * tokens are sampled by; scheduler_masks.c: whose mask is made next; scheduler_output.c: text and callbacks;
+/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_input.c: what
+ * requests have in common; scheduler_request.c: what is submitted; scheduler_clients.c: clients, their queues and
+ * shares; scheduler_admit.c: who is evaluated next, and who gives up a place; scheduler_queue.c: the end of sequences;
+ * scheduler_step.c: the rows of a step; scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c:
+ * what tokens are sampled by; scheduler_masks.c: whose mask is made next; scheduler_output.c: text and callbacks;
  * generate.c: qn_generate, a scheduler of one request that has a session's memory.
  *
- * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
- * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence
- * that has lost its memory are the same thing: tokens that the sequence does not hold.
+ * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A
+ * step evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and
+ * a sequence that has lost its memory are the same thing: tokens that the sequence does not hold.
  *
  * One thread runs steps: the scheduler's, or the callers of qn_scheduler_step. It alone uses what is marked "step". */
 #ifndef QN_ENGINE_SCHEDULER_H
@@ -72,8 +72,8 @@ typedef struct qn_client {
     uint32_t n_requests; /* that are not freed */
     qn_request *queue;
     uint32_t n_queued, n_running; /* n_running is changed by the step thread only */
-    /* Rows of steps that it has had since it came, and before that as many as the client that had had the fewest: its deficit
-     * is the difference to that one. */
+    /* Rows of steps that it has had since it came, and before that as many as the client that had had the fewest: its
+     * deficit is the difference to that one. */
     uint64_t rows;
 
     /* Step. */
@@ -84,9 +84,9 @@ typedef struct qn_client {
     struct qn_client *next_ready;
     struct qn_event *first_event, **last_event;
     struct qn_client *next_masking;
-    qn_request *masks; /* that are to be made */
-    double
-        mask_seconds; /* that its masks have taken, or as many as the client had whose mask was begun last when it had none */
+    qn_request *masks;   /* that are to be made */
+    double mask_seconds; /* that its masks have taken, or as many as the client had whose mask was begun last when it
+                            had none */
 } qn_client;
 
 typedef enum qn_event_kind {
@@ -111,8 +111,9 @@ typedef struct qn_event {
 /* What becomes of a rejected token. */
 enum qn_mask_state {
     QN_MASK_NONE,    /* no token was rejected */
-    QN_MASK_WAITING, /* until another thread has sampled under the mask: that of masks with a grammar, else the one that calls
-                        callbacks. The request has no rows in steps; if it was set aside, those of its tokens, without a sample */
+    QN_MASK_WAITING, /* until another thread has sampled under the mask: that of masks with a grammar, else the one that
+                        calls callbacks. The request has no rows in steps; if it was set aside, those of its tokens,
+                        without a sample */
     QN_MASK_SAMPLED  /* the step thread adds the token */
 };
 
@@ -166,7 +167,8 @@ struct qn_request {
     char error[QN_ERROR_TEXT_MAX];
     qn_logprobs logprobs; /* of the last token, with n_logprobs >= 0 */
 
-    /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that makes the mask, and `tokens` do not change. */
+    /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that makes the mask, and `tokens` do not
+     * change. */
     atomic_int mask_state;
     bool is_rejected;      /* the token that this step has sampled */
     uint32_t n_slow;       /* tokens whose masks are made later, because one took too long for others to wait */
@@ -264,8 +266,8 @@ struct qn_scheduler {
 
 /* ---- scheduler.c ---- */
 
-/* qn_scheduler_create_generation - the scheduler of qn_generate. qn_scheduler_destroy - qn_scheduler_free, from any thread; NULL is
- * allowed. */
+/* qn_scheduler_create_generation - the scheduler of qn_generate. qn_scheduler_destroy - qn_scheduler_free, from any
+ * thread; NULL is allowed. */
 qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler **out);
 void qn_scheduler_destroy(qn_scheduler *s);
 
@@ -287,9 +289,10 @@ void qn_request_free(qn_request *request);
 
 /* ---- scheduler_input.c ---- */
 
-/* qn_input_prompt_create - tokenise the prompt of params that were checked. *n is set to its tokens, also when they are too
- * many. qn_input_prompt_is_of - whether params that point to the same have the same. */
-qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *params, qn_input_prompt **out, size_t *n);
+/* qn_input_prompt_create - tokenise the prompt of params that were checked. *n is set to its tokens, also when they are
+ * too many. qn_input_prompt_is_of - whether params that point to the same have the same. */
+qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *params, qn_input_prompt **out,
+                                 size_t *n);
 bool qn_input_prompt_is_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt);
 size_t qn_input_prompt_bytes(const qn_input_prompt *prompt);
@@ -304,8 +307,8 @@ void qn_input_lists_free(qn_input_lists *lists); /* NULL is allowed */
 
 /* ---- scheduler_clients.c ---- */
 
-/* qn_clients_enqueue - queue n requests, linked by `next`, of the client of the first one's params; none if there is no room for
- * all of them. They get ids in their order.
+/* qn_clients_enqueue - queue n requests, linked by `next`, of the client of the first one's params; none if there is no
+ * room for all of them. They get ids in their order.
  *
  *   ids   [n], written before a callback is called; NULL is allowed */
 qn_status qn_clients_enqueue(qn_scheduler *s, qn_request *first, size_t n, uint64_t *ids);
@@ -313,11 +316,13 @@ qn_status qn_clients_enqueue(qn_scheduler *s, qn_request *first, size_t n, uint6
 /* qn_clients_check_room - whether n more requests of a client may be queued now. */
 qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n);
 
-/* qn_client_push - put a request in the queue of its client. qn_client_remove - take it out. The caller holds s->lock. */
+/* qn_client_push - put a request in the queue of its client. qn_client_remove - take it out. The caller holds
+ * s->lock. */
 void qn_client_push(qn_scheduler *s, qn_request *r);
 void qn_client_remove(qn_scheduler *s, qn_request *r);
 
-/* qn_client_begin - a request of the queue begins, and with it all that were submitted with it. The caller holds s->lock.
+/* qn_client_begin - a request of the queue begins, and with it all that were submitted with it. The caller holds
+ * s->lock.
  * qn_client_withdraws - whether a request of the queue must not begin. */
 void qn_client_begin(qn_scheduler *s, qn_request *r);
 bool qn_client_withdraws(const qn_scheduler *s, const qn_request *r);
@@ -331,8 +336,8 @@ void qn_clients_charge(qn_scheduler *s, const qn_scheduled *step);
 /* qn_clients_count_held - n_held of all clients that have running requests. */
 void qn_clients_count_held(const qn_scheduler *s);
 
-/* qn_clients_share_prompts - prompt_share of the clients of running requests that have prompts left: `rows` rows, as many for each as
- * far as they need them, in parts of `part`, beginning with the client that has had the fewest. */
+/* qn_clients_share_prompts - prompt_share of the clients of running requests that have prompts left: `rows` rows, as
+ * many for each as far as they need them, in parts of `part`, beginning with the client that has had the fewest. */
 void qn_clients_share_prompts(qn_scheduler *s, size_t rows, size_t part);
 
 /* ---- scheduler_queue.c ---- */
@@ -340,25 +345,25 @@ void qn_clients_share_prompts(qn_scheduler *s, size_t rows, size_t part);
 /* qn_scheduler_end_late - end what was cancelled or is late; of those with rows in flight, note that they are over. */
 void qn_scheduler_end_late(qn_scheduler *s);
 
-/* qn_scheduler_set_aside - free a running request's sequence, of which no step in flight has rows, and queue it again. Its
- * pages are kept for reuse as long as there is memory. */
+/* qn_scheduler_set_aside - free a running request's sequence, of which no step in flight has rows, and queue it again.
+ * Its pages are kept for reuse as long as there is memory. */
 void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
 
 /* qn_scheduler_requeue - the same without counting it. */
 void qn_scheduler_requeue(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_end - end a request: its pages are kept for reuse, its last events queued. With QN_FINISH_ERROR, the error is
- * `status` with the thread's error text, and its pages are dropped. */
+/* qn_scheduler_end - end a request: its pages are kept for reuse, its last events queued. With QN_FINISH_ERROR, the
+ * error is `status` with the thread's error text, and its pages are dropped. */
 void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
 
-/* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it is of a
- * prompt, those with generated tokens may not. */
+/* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it
+ * is of a prompt, those with generated tokens may not. */
 bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
 
 /* ---- scheduler_admit.c ---- */
 
-/* qn_scheduler_admit - let requests of the queue begin, also while a step of others is computed. Where none is, running requests
- * of clients that have more than their share are set aside for others. */
+/* qn_scheduler_admit - let requests of the queue begin, also while a step of others is computed. Where none is, running
+ * requests of clients that have more than their share are set aside for others. */
 void qn_scheduler_admit(qn_scheduler *s);
 
 /* qn_scheduler_wants_place - whether qn_scheduler_admit would set a request aside if no step were in flight. */
@@ -366,22 +371,22 @@ bool qn_scheduler_wants_place(qn_scheduler *s);
 
 /* ---- scheduler_step.c ---- */
 
-/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at most
- * that at `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece
+/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at
+ * most that at `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece
  * (qn_sequence.state_position). */
 size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
 
 /* qn_request_rows_left - tokens that the sequence does not hold, a pending one included. */
 size_t qn_request_rows_left(const qn_request *r);
 
-/* qn_request_keeps_state - whether the state that its sequence has now is to be kept. qn_request_keep_prefix - keep it, and
- * the pages of a prompt that is complete. */
+/* qn_request_keeps_state - whether the state that its sequence has now is to be kept. qn_request_keep_prefix - keep it,
+ * and the pages of a prompt that is complete. */
 bool qn_request_keeps_state(const qn_scheduler *s, const qn_request *r);
 void qn_request_keep_prefix(qn_scheduler *s, qn_request *r);
 
-/* qn_scheduler_compose - the pieces of a step. qn_scheduler_reserve - memory for them; gives up that of others. Not while a
- * step is in flight. qn_scheduler_reserve_ahead - the same beside a step in flight: false, with nothing reserved, if there is
- * no memory. */
+/* qn_scheduler_compose - the pieces of a step. qn_scheduler_reserve - memory for them; gives up that of others. Not
+ * while a step is in flight. qn_scheduler_reserve_ahead - the same beside a step in flight: false, with nothing
+ * reserved, if there is no memory. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to);
 void qn_scheduler_reserve(qn_scheduler *s, qn_scheduled *step);
 bool qn_scheduler_reserve_ahead(qn_scheduled *step);
@@ -392,21 +397,23 @@ bool qn_scheduler_has_finished(const qn_scheduler *s);
 /* qn_scheduler_unreserve - give back what is reserved for a step that is not launched. */
 void qn_scheduler_unreserve(qn_scheduled *step);
 
-/* qn_scheduler_positions - workspace for a step, in positions. qn_scheduler_fill_rows - the device's step, from the pieces. */
+/* qn_scheduler_positions - workspace for a step, in positions. qn_scheduler_fill_rows - the device's step, from the
+ * pieces. */
 size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
 void qn_scheduler_fill_rows(qn_scheduled *step);
 
 /* ---- scheduler_flight.c ---- */
 
-/* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what follows
- * from a step and the next does not depend on is left for the next call: it is done while that computes. The scheduler's
- * thread leaves a step in flight, which the next call finishes. */
+/* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what
+ * follows from a step and the next does not depend on is left for the next call: it is done while that computes. The
+ * scheduler's thread leaves a step in flight, which the next call finishes. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 
 /* qn_scheduler_catch_up - emit tokens, and end requests that are over and have no rows in flight. */
 void qn_scheduler_catch_up(qn_scheduler *s);
 
-/* qn_request_fail - end a request by an error when no step in flight has its rows; its text is the thread's error text. */
+/* qn_request_fail - end a request by an error when no step in flight has its rows; its text is the thread's error
+ * text. */
 void qn_request_fail(qn_request *r, qn_status status);
 
 /* qn_request_emit_last - emit the last token with has_output. */
@@ -414,13 +421,13 @@ void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
 /* ---- scheduler_sample.c ---- */
 
-/* qn_request_next_sample - what the next token is sampled by. qn_request_waits_for_token - whether that depends on the token
- * before, or the host needs that token first: the next step cannot be launched before this one is finished. */
+/* qn_request_next_sample - what the next token is sampled by. qn_request_waits_for_token - whether that depends on the
+ * token before, or the host needs that token first: the next step cannot be launched before this one is finished. */
 bool qn_request_waits_for_token(const qn_request *request);
 qn_sample_request qn_request_next_sample(qn_request *request);
 
-/* qn_request_draft - draft up to `most` tokens behind those of a request, of which no step in flight has rows, in a step that has
- * n_sequences.
+/* qn_request_draft - draft up to `most` tokens behind those of a request, of which no step in flight has rows, in a
+ * step that has n_sequences.
  * qn_request_drafted_sample - what is sampled behind i > 0 of them. */
 size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
 qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
@@ -428,15 +435,17 @@ qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const
 /* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */
 void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);
 
-/* qn_request_sample_masked - make the mask and sample under it; false if the request was cancelled. The state is not changed. */
+/* qn_request_sample_masked - make the mask and sample under it; false if the request was cancelled. The state is not
+ * changed. */
 bool qn_request_sample_masked(qn_request *request);
 void qn_request_set_mask_state(qn_scheduler *s, qn_request *request, int state);
 
-/* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *status, and *sampled or the
- * thread's error text. */
+/* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *status, and *sampled or
+ * the thread's error text. */
 bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_status *status);
 
-/* qn_scheduler_await_masks - if running requests wait for masks: return when one has it, or there is other work, or soon. */
+/* qn_scheduler_await_masks - if running requests wait for masks: return when one has it, or there is other work, or
+ * soon. */
 void qn_scheduler_await_masks(qn_scheduler *s);
 
 /* ---- scheduler_masks.c ---- */
@@ -444,11 +453,12 @@ void qn_scheduler_await_masks(qn_scheduler *s);
 /* qn_scheduler_push_mask - a request waits for its mask. */
 void qn_scheduler_push_mask(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_push_end - queue a request's last event, behind a mask that is being made. One that is not begun is not made. */
+/* qn_scheduler_push_end - queue a request's last event, behind a mask that is being made. One that is not begun is not
+ * made. */
 void qn_scheduler_push_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_make_mask - make the mask that is next; false: there is none. The caller holds events_lock, which is given up
- * meanwhile. */
+/* qn_scheduler_make_mask - make the mask that is next; false: there is none. The caller holds events_lock, which is
+ * given up meanwhile. */
 bool qn_scheduler_make_mask(qn_scheduler *s);
 
 /* qn_scheduler_masks - the thread of masks. */

@@ -1,19 +1,20 @@
 /* Who is evaluated next.
  *
- * Clients share the places, max_sequences of them, evenly: the next request is one of the client that has the fewest places, of
- * these of the one that has had the fewest rows (deficit round robin, in rows). Of a client's requests it is that of the highest
- * priority. It is admitted when there is memory for its tokens besides what those that are running still need for theirs. One
- * that does not fit waits, and others with it, but for smaller ones of clients that have no place, MAX_PASSED of them.
+ * Clients share the places, max_sequences of them, evenly: the next request is one of the client that has the fewest
+ * places, of these of the one that has had the fewest rows (deficit round robin, in rows). Of a client's requests it is
+ * that of the highest priority. It is admitted when there is memory for its tokens besides what those that are running
+ * still need for theirs. One that does not fit waits, and others with it, but for smaller ones of clients that have no
+ * place, MAX_PASSED of them.
  *
- * A request of a client that has fewer places by two or more than another client does not wait for one: the other's youngest is
- * set aside. Then neither has two more than the other, so that they do not take turns. Where there are more clients than places,
- * they do: a request that is the only one of its client gives up its place to a client that has none after TURN_ROWS rows, and not
- * before it has progressed since it had the place last. So that many answers of one client cost another one's request no more than
- * the end of a step.
+ * A request of a client that has fewer places by two or more than another client does not wait for one: the other's
+ * youngest is set aside. Then neither has two more than the other, so that they do not take turns. Where there are more
+ * clients than places, they do: a request that is the only one of its client gives up its place to a client that has
+ * none after TURN_ROWS rows, and not before it has progressed since it had the place last. So that many answers of one
+ * client cost another one's request no more than the end of a step.
  *
- * When the pool is full nonetheless, because sequences grow, the youngest of the client that has most of it is set aside, at most
- * QN_MAX_SET_ASIDE times. Of those that were set aside so often only one runs at a time: it can take the memory of all others, so
- * that it ends. Places that are given up do not count as such. */
+ * When the pool is full nonetheless, because sequences grow, the youngest of the client that has most of it is set
+ * aside, at most QN_MAX_SET_ASIDE times. Of those that were set aside so often only one runs at a time: it can take the
+ * memory of all others, so that it ends. Places that are given up do not count as such. */
 #include "engine/scheduler.h"
 
 #include <string.h>
@@ -110,8 +111,9 @@ static bool is_full(const qn_scheduler *s)
     return s->n_running == s->params.max_sequences;
 }
 
-/* The running request that gives up its place for a client; or, where there are places, its memory for a request of n_tokens: a
- * client that would have more of the memory than another one takes none from it. NULL: there is none. The caller holds the lock. */
+/* The running request that gives up its place for a client; or, where there are places, its memory for a request of
+ * n_tokens: a client that would have more of the memory than another one takes none from it. NULL: there is none. The
+ * caller holds the lock. */
 static qn_request *find_place(const qn_scheduler *s, const qn_client *c, size_t n_tokens)
 {
     qn_request *place = NULL;
@@ -127,8 +129,8 @@ static qn_request *find_place(const qn_scheduler *s, const qn_client *c, size_t 
     return place;
 }
 
-/* The request that is next; NULL: there is none, or no place that it may have. blocked: NULL, or one that waits for memory and that may be passed. The caller
- * holds the lock. */
+/* The request that is next; NULL: there is none, or no place that it may have. blocked: NULL, or one that waits for
+ * memory and that may be passed. The caller holds the lock. */
 static qn_request *find_next(const qn_scheduler *s, double now, const qn_request *blocked)
 {
     const qn_client *best = NULL;
@@ -150,7 +152,8 @@ bool qn_scheduler_wants_place(qn_scheduler *s)
 {
     pthread_mutex_lock(&s->lock);
     const qn_request *r = s->n_clients > 1 ? find_next(s, qn_now(), NULL) : NULL;
-    const bool wants = r && (is_full(s) || (r->admitted_after == s->n_released && find_place(s, r->client, r->n_tokens)));
+    const bool wants =
+        r && (is_full(s) || (r->admitted_after == s->n_released && find_place(s, r->client, r->n_tokens)));
     pthread_mutex_unlock(&s->lock);
     return wants;
 }
@@ -248,8 +251,8 @@ static bool has_rows(const qn_scheduler *s)
     return false;
 }
 
-/* Whether a request begins with what is copied from host memory. Others do not wait for the copy, which is made beside a step
- * of theirs. */
+/* Whether a request begins with what is copied from host memory. Others do not wait for the copy, which is made beside
+ * a step of theirs. */
 static bool waits_for_copy(const qn_scheduler *s, const qn_request *r)
 {
     return s->overlaps && !s->flight && s->kept && has_rows(s) &&

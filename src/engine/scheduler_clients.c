@@ -89,9 +89,11 @@ bool qn_client_withdraws(const qn_scheduler *s, const qn_request *r)
 
 static qn_status check_room(const qn_scheduler *s, const qn_client *c, size_t n)
 {
-    qn_share share = {
-        .most = s->params.max_queued, .factor = QN_QUEUE_FACTOR, .used = s->n_queued, .own = c ? c->n_queued : 0, .n_clients = 1
-    };
+    qn_share share = { .most = s->params.max_queued,
+                       .factor = QN_QUEUE_FACTOR,
+                       .used = s->n_queued,
+                       .own = c ? c->n_queued : 0,
+                       .n_clients = 1 };
     for (const qn_client *other = s->clients; other; other = other->next)
         share.n_clients += other != c && other->n_queued;
     if (qn_share_allows(&share, n))

@@ -1,8 +1,8 @@
 /* Steps on the device, and what is done with the tokens that they sample.
  *
- * While a step is in flight the next one is launched behind it, if that needs nothing that the host learns from it: a row
- * whose token the step samples takes it on the device. When the step is finished the tokens are known, and a request may turn
- * out to have ended: its row in the next step is void. */
+ * While a step is in flight the next one is launched behind it, if that needs nothing that the host learns from it: a
+ * row whose token the step samples takes it on the device. When the step is finished the tokens are known, and a
+ * request may turn out to have ended: its row in the next step is void. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
@@ -26,12 +26,12 @@ static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
     return !r->params.ignore_end && qn_token_is_end(s->model, token);
 }
 
-/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request, no budget
- * its reasoning, and the step does not replace what is emitted. First tokens are emitted at once. */
+/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request, no
+ * budget its reasoning, and the step does not replace what is emitted. First tokens are emitted at once. */
 static bool can_emit_later(const qn_scheduler *s, const qn_request *r)
 {
-    return s->overlaps && !s->generation && !r->params.n_stop && r->params.reasoning_budget < 0 && r->params.n_logprobs < 0 &&
-           r->result.n_generated > 1;
+    return s->overlaps && !s->generation && !r->params.n_stop && r->params.reasoning_budget < 0 &&
+           r->params.n_logprobs < 0 && r->result.n_generated > 1;
 }
 
 /* Emits the last token. Sets *found to whether a stop string ended the request. */
@@ -94,8 +94,8 @@ static qn_status add_words(qn_scheduler *s, qn_request *r)
     return status;
 }
 
-/* Adds a sampled token and what follows it, unless `status` is an error, with which the request ends. `sampled` is NULL before
- * the first. */
+/* Adds a sampled token and what follows it, unless `status` is an error, with which the request ends. `sampled` is NULL
+ * before the first. */
 static void take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, qn_status status)
 {
     const uint64_t before = r->result.n_generated;
@@ -164,8 +164,8 @@ void qn_scheduler_catch_up(qn_scheduler *s)
     end_requests(s);
 }
 
-/* While a step is computed. The driver frees memory of a GPU when it is idle: that comes last, and requests that were waiting
- * for it. */
+/* While a step is computed. The driver frees memory of a GPU when it is idle: that comes last, and requests that were
+ * waiting for it. */
 static void work_beside(qn_scheduler *s)
 {
     emit_outputs(s);
@@ -358,7 +358,8 @@ static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
         qn_model_is_awaited(s->model) || qn_scheduler_wants_place(s))
         return false;
     for (uint32_t i = 0; i < step->n_pieces; i++)
-        if (step->pieces[i].n_drafted || (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)))
+        if (step->pieces[i].n_drafted ||
+            (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)))
             return false;
     return true;
 }
@@ -369,8 +370,8 @@ static bool is_last_token(const qn_scheduler *s, const qn_request *r)
            r->n_tokens + 1 > s->params.n_ctx;
 }
 
-/* Counts the rows of a step in flight as appended. False if one of its states is to be kept: it is shared, which the next fold
- * must know, when the step has ended. */
+/* Counts the rows of a step in flight as appended. False if one of its states is to be kept: it is shared, which the
+ * next fold must know, when the step has ended. */
 static bool advance(const qn_scheduler *s, qn_scheduled *step)
 {
     bool keeps_none = true;
@@ -431,9 +432,9 @@ static bool has_prompts(const qn_scheduler *s)
     return false;
 }
 
-/* Samples in the step in flight, and finishes it. Meanwhile the next one is launched, and what is left of the one before is done. Its tokens come
- * first where the next one may have rows of prompts: such a step is many launches, and the driver's queue may be full of those
- * in flight, so that launching it takes as long as these do. */
+/* Samples in the step in flight, and finishes it. Meanwhile the next one is launched, and what is left of the one
+ * before is done. Its tokens come first where the next one may have rows of prompts: such a step is many launches, and
+ * the driver's queue may be full of those in flight, so that launching it takes as long as these do. */
 static qn_status finish(qn_scheduler *s, qn_scheduled **next)
 {
     qn_device *device = s->model->device;

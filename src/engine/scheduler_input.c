@@ -1,5 +1,5 @@
-/* What requests of a submission have in common: the prompt as tokens, with the positions whose states are kept, and lists such
- * as stop strings. Each is checked and made once, and does not change; its users count. */
+/* What requests of a submission have in common: the prompt as tokens, with the positions whose states are kept, and
+ * lists such as stop strings. Each is checked and made once, and does not change; its users count. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the ends of a conversation's messages, the first's, which other conversations may share, and so many of the last. */
+/* Of the ends of a conversation's messages, the first's, which other conversations may share, and so many of the
+ * last. */
 enum { LAST_MESSAGES = 3 };
 
 static qn_status copy_tokens(const qn_token *from, size_t n, qn_token **to)
@@ -36,7 +37,8 @@ static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, 
         return qn_conversation_input(model, p->conversation, p->conversation_length, s->params.n_ctx, &prompt->tokens,
                                      &prompt->n_tokens, &prompt->output, &prompt->tools);
     if (p->conversation)
-        return qn_conversation_tokens(model, p->conversation, p->conversation_length, -1, &prompt->tokens, &prompt->n_tokens);
+        return qn_conversation_tokens(model, p->conversation, p->conversation_length, -1, &prompt->tokens,
+                                      &prompt->n_tokens);
     return qn_chat_tokens(model, p->messages, p->n_messages, true, &prompt->tokens, &prompt->n_tokens);
 }
 
@@ -102,7 +104,8 @@ static void keep_messages(const qn_scheduler *s, qn_input_prompt *prompt)
 static qn_status find_kept_positions(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt *prompt)
 {
     const bool has_messages = p->messages || p->conversation;
-    QN_TRY(qn_alloc(&prompt->keep, (has_messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *prompt->keep, "request"));
+    QN_TRY(
+        qn_alloc(&prompt->keep, (has_messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *prompt->keep, "request"));
     for (size_t i = 0; i < p->n_marks; i++)
         keep_before(prompt, p->marks[i]);
     if (has_messages)
@@ -122,7 +125,8 @@ static qn_status fill_prompt(const qn_scheduler *s, const qn_request_params *p, 
     if (s->generation)
         QN_TRY(continue_session(s->generation->session, prompt));
     if (*n > s->params.n_ctx)
-        return qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %u", *n, (unsigned)s->params.n_ctx);
+        return qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %u", *n,
+                       (unsigned)s->params.n_ctx);
     QN_TRY(find_output(s, p, prompt));
     return find_kept_positions(s, p, prompt);
 }
@@ -156,7 +160,8 @@ qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt)
 
 size_t qn_input_prompt_bytes(const qn_input_prompt *p)
 {
-    return sizeof *p + p->n_tokens * sizeof *p->tokens + (p->n_keep + 1) * sizeof *p->keep + qn_output_tools_bytes(p->tools);
+    return sizeof *p + p->n_tokens * sizeof *p->tokens + (p->n_keep + 1) * sizeof *p->keep +
+           qn_output_tools_bytes(p->tools);
 }
 
 void qn_input_prompt_free(qn_input_prompt *prompt)
@@ -177,8 +182,8 @@ static qn_status copy_bias(const qn_scheduler *s, const qn_request_params *p, qn
     for (size_t i = 0; i < p->n_bias; i++) {
         const qn_logit_bias *bias = &p->bias[i];
         if (bias->token < 0 || (size_t)bias->token >= n_vocab)
-            return qn_fail(QN_ERR_INVALID, "bias %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)bias->token,
-                           n_vocab - 1);
+            return qn_fail(QN_ERR_INVALID, "bias %zu: id %d is outside the vocabulary, expected 0 to %zu", i,
+                           (int)bias->token, n_vocab - 1);
         if (!(bias->value < INFINITY))
             return qn_fail(QN_ERR_INVALID, "bias %zu: %g, expected a finite value or -inf", i, (double)bias->value);
     }

@@ -1,5 +1,5 @@
-/* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called with
- * them by another thread, or after the step. */
+/* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called
+ * with them by another thread, or after the step. */
 #include "engine/calls.h"
 
 #include "base/memory.h"
@@ -65,7 +65,8 @@ static qn_status push_token(qn_scheduler *s, qn_request *r, qn_token token, cons
     qn_event *event;
     if (!has_callbacks(r))
         return QN_OK;
-    QN_TRY(qn_alloc(&event, 1, sizeof *event + (has_logprobs ? sizeof *event->logprobs : 0) + length, "text of a request"));
+    QN_TRY(qn_alloc(&event, 1, sizeof *event + (has_logprobs ? sizeof *event->logprobs : 0) + length,
+                    "text of a request"));
     *event = (qn_event){ .request = r, .token = token, .length = length, .text = (char *)(event + 1) };
     if (has_logprobs) {
         event->logprobs = (qn_logprobs *)(void *)(event + 1);
@@ -110,13 +111,15 @@ static qn_status finish_events(qn_request *r)
 /* ---- Text ---- */
 
 /* The bytes of a token, none if it has no text. */
-static qn_status find_bytes(const qn_scheduler *s, const qn_request *r, qn_token token, const char **bytes, size_t *length)
+static qn_status find_bytes(const qn_scheduler *s, const qn_request *r, qn_token token, const char **bytes,
+                            size_t *length)
 {
     const qn_tokenizer *tok = s->model->tokenizer;
     *bytes = "";
     *length = 0;
     /* The vocabulary may be smaller than n_vocab: ids beyond it have no text. */
-    if (!tok || (size_t)token >= qn_tokenizer_n_vocab(tok) || (!r->params.show_special && qn_tokenizer_is_special(tok, token)))
+    if (!tok || (size_t)token >= qn_tokenizer_n_vocab(tok) ||
+        (!r->params.show_special && qn_tokenizer_is_special(tok, token)))
         return QN_OK;
     return qn_tokenizer_piece(tok, token, bytes, length);
 }
@@ -255,7 +258,8 @@ static bool deliver_next(qn_scheduler *s)
     if (!event)
         return false;
     pthread_mutex_unlock(&s->events_lock);
-    const qn_scheduler *before = qn_callbacks_begin(s->generation ? qn_callbacks_of() : s); /* a session's callbacks may wait */
+    const qn_scheduler *before = qn_callbacks_begin(s->generation ? qn_callbacks_of() : s); /* a session's callbacks may
+                                                                                               wait */
     deliver(s, event);
     qn_callbacks_end(before);
     pthread_mutex_lock(&s->events_lock);

@@ -30,8 +30,8 @@ static qn_status check_prompt(const qn_scheduler *s, const qn_request_params *p)
 {
     const int prompts = (p->tokens != NULL) + (p->text != NULL) + (p->messages != NULL) + (p->conversation != NULL);
     if (prompts != 1)
-        return qn_fail(QN_ERR_INVALID, "prompt: %d of tokens, text, messages and a conversation are given, expected one",
-                       prompts);
+        return qn_fail(QN_ERR_INVALID,
+                       "prompt: %d of tokens, text, messages and a conversation are given, expected one", prompts);
     if (p->tokens && !p->n_tokens)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
     if (p->messages && !p->n_messages)
@@ -74,16 +74,18 @@ static bool is_same_trigger(const qn_grammar_trigger *a, const qn_grammar_trigge
 }
 
 /* By a grammar, or by callbacks. The match of a grammar is made once for a prompt: others begin as copies of it. */
-static qn_status find_constraint(const qn_scheduler *s, const qn_request_params *p, const qn_request *before, qn_request *r)
+static qn_status find_constraint(const qn_scheduler *s, const qn_request_params *p, const qn_request *before,
+                                 qn_request *r)
 {
     r->constraint = (qn_constraint){ .accepts = p->accepts, .mask = p->mask, .user = p->user };
     if (!p->grammar)
         return QN_OK;
     if (before && before->prompt == r->prompt && before->constraint.grammar == p->grammar &&
-        is_same_trigger(&before->params.grammar_trigger, &p->grammar_trigger) && before->params.ignore_end == p->ignore_end)
+        is_same_trigger(&before->params.grammar_trigger, &p->grammar_trigger) &&
+        before->params.ignore_end == p->ignore_end)
         return qn_constraint_copy(&before->constraint, &p->sampling, &r->constraint);
-    return qn_constraint_create(s->model, p->grammar, &p->grammar_trigger, p->ignore_end, r->tokens, r->n_prompt, &p->sampling,
-                                &r->constraint);
+    return qn_constraint_create(s->model, p->grammar, &p->grammar_trigger, p->ignore_end, r->tokens, r->n_prompt,
+                                &p->sampling, &r->constraint);
 }
 
 static qn_status find_events(const qn_request_params *p, qn_request *r)
@@ -92,8 +94,8 @@ static qn_status find_events(const qn_request_params *p, qn_request *r)
     if (!p->on_event && p->reasoning_budget < 0)
         return QN_OK;
     output.reasoning_budget = p->reasoning_budget < 0 ? SIZE_MAX : (size_t)p->reasoning_budget;
-    return qn_events_create(output, p->grammar, &p->grammar_trigger, r->stop, p->on_event ? qn_request_push_parsed : NULL, r,
-                            &r->events);
+    return qn_events_create(output, p->grammar, &p->grammar_trigger, r->stop,
+                            p->on_event ? qn_request_push_parsed : NULL, r, &r->events);
 }
 
 static qn_status find_input(const qn_scheduler *s, const qn_request_params *p, const qn_request *before, qn_request *r,

@@ -1,8 +1,8 @@
-/* What a request's tokens are sampled by, and masks. Under a grammar a token is sampled under a mask, which the device's threads make
- * while the step is computed. A mask that takes longer than others should wait is not made there: the token is sampled from the
- * whole vocabulary and checked at the end of the step, as are those of a caller's mask. If it is rejected the step leaves its
- * logits, and the request stays out of the following steps: another thread makes the mask and samples from these logits, while
- * other requests continue. */
+/* What a request's tokens are sampled by, and masks. Under a grammar a token is sampled under a mask, which the
+ * device's threads make while the step is computed. A mask that takes longer than others should wait is not made there:
+ * the token is sampled from the whole vocabulary and checked at the end of the step, as are those of a caller's mask.
+ * If it is rejected the step leaves its logits, and the request stays out of the following steps: another thread makes
+ * the mask and samples from these logits, while other requests continue. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
@@ -40,8 +40,8 @@ static float *check(void *request, qn_token token)
 {
     qn_request *r = request;
     const qn_constraint *c = &r->constraint;
-    r->is_rejected =
-        r->is_masked_later || !c->accepts || !c->accepts(c->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token);
+    r->is_rejected = r->is_masked_later || !c->accepts ||
+                     !c->accepts(c->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token);
     if (r->is_masked_later)
         qn_constraint_count_mask(&r->constraint);
     else
@@ -58,8 +58,8 @@ static float *check(void *request, qn_token token)
 static void constrain(qn_request *r, qn_sample_request *sampled)
 {
     enum { SLOW_TOKENS = 32 };
-    if (alloc_mask(r) == QN_OK &&
-        qn_constraint_quick_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed)) {
+    if (alloc_mask(r) == QN_OK && qn_constraint_quick_mask(&r->constraint, r->tokens + r->n_prompt,
+                                                           r->n_tokens - r->n_prompt, r->n_vocab, r->allowed)) {
         sampled->allowed = r->allowed;
         qn_constraint_release(r->allowed, r->n_vocab, sampled->n_bias - r->lists->n_bias, sampled);
         qn_constraint_count_mask(&r->constraint);
@@ -94,14 +94,16 @@ static void prepare(void *request, qn_sample_request *sampled)
     r->expects_draft = r->scheduler->overlaps && qn_draft_expects(&r->drafter, &input);
 }
 
-/* What the host draws is known when the step has ended. Behind a forced token there is a draft, which the next step is to have: it
- * is several tokens, which is more than a step ahead saves. */
+/* What the host draws is known when the step has ended. Behind a forced token there is a draft, which the next step is
+ * to have: it is several tokens, which is more than a step ahead saves. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->is_checked || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) || r->params.reasoning_budget >= 0;
+    return r->is_checked || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) ||
+           r->params.reasoning_budget >= 0;
 }
 
-/* The biases of the token that is sampled after n others from now on, which may be one of those that do not end the request. */
+/* The biases of the token that is sampled after n others from now on, which may be one of those that do not end the
+ * request. */
 static size_t n_bias(const qn_request *r, size_t n)
 {
     const bool holds_back = (int64_t)(r->result.n_generated + n) < r->params.min_tokens;

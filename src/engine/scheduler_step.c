@@ -101,8 +101,8 @@ static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
                : n;
 }
 
-/* The same for devices whose pieces are fixed: one of a prompt is not cut, and generated tokens of a sequence that was set
- * aside are evaluated one by one again. */
+/* The same for devices whose pieces are fixed: one of a prompt is not cut, and generated tokens of a sequence that was
+ * set aside are evaluated one by one again. */
 static size_t fixed_piece(const qn_scheduler *s, const qn_request *r, size_t left)
 {
     const size_t length = r->memory->sequence->length;
@@ -240,8 +240,8 @@ static qn_status prepare_piece(qn_piece *piece)
     return memory->vtable->prepare(memory, piece->n);
 }
 
-/* Reserves memory for a piece; kept prefixes go first, then requests that are over, then the youngest sequences, then rows of
- * the piece. A request that does not fit by itself ends. */
+/* Reserves memory for a piece; kept prefixes go first, then requests that are over, then the youngest sequences, then
+ * rows of the piece. A request that does not fit by itself ends. */
 static void reserve_piece(qn_scheduler *s, qn_scheduled *step, qn_piece *piece)
 {
     qn_request *r = piece->request;

@@ -10,8 +10,8 @@
 
 enum { MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
-/* Reserves workspace on the device for steps of this session up to `length` tokens. It grows in few steps, to at most that of the
- * context. The caller holds model->lock. */
+/* Reserves workspace on the device for steps of this session up to `length` tokens. It grows in few steps, to at most
+ * that of the context. The caller holds model->lock. */
 static qn_status reserve(qn_session *session, size_t length)
 {
     qn_device *device = session->model->device;
@@ -58,7 +58,8 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     const qn_kv_format *format;
     QN_TRY(qn_model_kv_format(model, params->kv, &format));
     if (params->n_ctx > QN_MAX_CTX)
-        return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)params->n_ctx, QN_MAX_CTX);
+        return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)params->n_ctx,
+                       QN_MAX_CTX);
     if (params->n_batch > MAX_BATCH)
         return qn_fail(QN_ERR_INVALID, "batch: %u rows, at most %d are allowed", (unsigned)params->n_batch, MAX_BATCH);
     if (params->n_checkpoints > MAX_CHECKPOINTS)
@@ -192,8 +193,8 @@ static bool within_open_chunk(uint32_t held, size_t open_tokens, uint32_t length
     return length <= held && held - length < open_tokens;
 }
 
-/* The checkpoint from which the state after `length` tokens can be restored; `current` if the session's own state suffices;
- * NULL if there is none. */
+/* The checkpoint from which the state after `length` tokens can be restored; `current` if the session's own state
+ * suffices; NULL if there is none. */
 static const qn_checkpoint *find_checkpoint(const qn_session *session, uint32_t length, const qn_checkpoint *current)
 {
     if (within_open_chunk(session->length, qn_memory_open_tokens(session->memory), length) &&
@@ -236,10 +237,11 @@ static qn_status rewind_error(const qn_session *session, uint32_t length)
     for (uint32_t i = session->n_checkpoints; i-- > 0;)
         append_lengths(&text, session->checkpoints[i].length,
                        qn_checkpoint_open_tokens(session->checkpoints[i].memory_checkpoint));
-    return qn_fail(QN_ERR_UNSUPPORTED,
-                   "session: cannot rewind from %u to %u tokens: recurrent layers have folded that chunk into their state; "
-                   "possible are %sand 0",
-                   (unsigned)session->length, (unsigned)length, lengths);
+    return qn_fail(
+        QN_ERR_UNSUPPORTED,
+        "session: cannot rewind from %u to %u tokens: recurrent layers have folded that chunk into their state; "
+        "possible are %sand 0",
+        (unsigned)session->length, (unsigned)length, lengths);
 }
 
 /* ---- Appending ---- */
@@ -269,7 +271,8 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
 {
     qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits };
     for (size_t i = 0; i < n; i++)
-        session->rows[i] = (qn_row){ .token = tokens[i], .position = session->length + (uint32_t)i, .memory = session->memory };
+        session->rows[i] =
+            (qn_row){ .token = tokens[i], .position = session->length + (uint32_t)i, .memory = session->memory };
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     QN_TRY(session->memory->vtable->prepare(session->memory, n));
@@ -313,12 +316,12 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
     for (size_t done = 0; done < n;) {
         if (atomic_load(&session->cancelled))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
-        const size_t batch =
-            qn_device_piece(session->model->device, session->length, n - done < session->n_batch ? n - done : session->n_batch);
+        const size_t batch = qn_device_piece(session->model->device, session->length,
+                                             n - done < session->n_batch ? n - done : session->n_batch);
         const bool last = done + batch == n;
-        QN_TRY(
-            append_batch(session, tokens + done, batch, last, eval_request,
-                         eval_request->which == QN_LOGITS_ALL ? eval_request->logits + done * n_vocab : eval_request->logits));
+        QN_TRY(append_batch(session, tokens + done, batch, last, eval_request,
+                            eval_request->which == QN_LOGITS_ALL ? eval_request->logits + done * n_vocab
+                                                                 : eval_request->logits));
         done += batch;
         if (session->on_progress && !last && !session->on_progress(session->progress_user, done, n))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
@@ -342,8 +345,8 @@ qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n,
 
 /* ---- Truncation ---- */
 
-/* Rewinds the recurrent state to `length` tokens. A checkpoint also restores its f16 page of the cache. If that fails, the
- * contents are lost, and the session is empty. */
+/* Rewinds the recurrent state to `length` tokens. A checkpoint also restores its f16 page of the cache. If that fails,
+ * the contents are lost, and the session is empty. */
 static qn_status rewind_recurrent(qn_session *session, uint32_t length)
 {
     const qn_checkpoint current = { 0 };
@@ -364,8 +367,8 @@ static qn_status rewind_recurrent(qn_session *session, uint32_t length)
     return status;
 }
 
-/* Truncates the KV cache to `length` tokens. With a cache of codes the last tokens may have to be evaluated again, if their
- * f16 page no longer exists. */
+/* Truncates the KV cache to `length` tokens. With a cache of codes the last tokens may have to be evaluated again, if
+ * their f16 page no longer exists. */
 static qn_status rewind_cache(qn_session *session, uint32_t length)
 {
     const uint32_t rewind_length = (uint32_t)qn_memory_rewind_length(session->memory, length);
@@ -383,7 +386,8 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
 static qn_status drop_tokens(qn_session *session, uint32_t length)
 {
     if (length > session->length)
-        return qn_fail(QN_ERR_INVALID, "session: cannot truncate %u tokens to %u", (unsigned)session->length, (unsigned)length);
+        return qn_fail(QN_ERR_INVALID, "session: cannot truncate %u tokens to %u", (unsigned)session->length,
+                       (unsigned)length);
     if (length == session->length)
         return QN_OK;
     if (session->is_recurrent)

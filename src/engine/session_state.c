@@ -164,7 +164,8 @@ static qn_status read_bytes(const struct restore_context *r, void *data, size_t 
 {
     uint8_t *at = data;
     while (bytes > 0) {
-        const ssize_t n = read(r->fd, at, bytes < (1u << 30) ? bytes : 1u << 30); /* Linux reads at most 2 GiB at a time */
+        const ssize_t n = read(r->fd, at, bytes < (1u << 30) ? bytes : 1u << 30); /* Linux reads at most 2 GiB at a time
+                                                                                   */
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -190,8 +191,8 @@ static qn_status read_piece(void *context, void *data, size_t bytes)
 static qn_status open_file(struct restore_context *r)
 {
     struct stat st;
-    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a pipe, which
-                                                                 is rejected below */
+    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a
+                                                                 pipe, which is rejected below */
     if (r->fd < 0)
         return qn_fail(QN_ERR_IO, "%s: %m", r->path);
     if (fstat(r->fd, &st) != 0)
@@ -207,13 +208,15 @@ static qn_status read_header(struct restore_context *r)
 {
     struct qn_state_header *h = &r->header;
     if (r->size < fixed_bytes(0))
-        return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path, (unsigned long long)r->size);
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path,
+                       (unsigned long long)r->size);
     QN_TRY(read_piece(r, h, sizeof *h));
     if (memcmp(h->magic, QN_STATE_MAGIC, sizeof h->magic) != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path, QN_STATE_MAGIC);
+        return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path,
+                       QN_STATE_MAGIC);
     if (h->version != QN_STATE_VERSION)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d", r->path, (unsigned)h->version,
-                       QN_STATE_VERSION);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d", r->path,
+                       (unsigned)h->version, QN_STATE_VERSION);
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
@@ -236,13 +239,14 @@ static qn_status check_header(struct restore_context *r, const qn_model *model, 
     QN_TRY(qn_model_kv_format(model, params->kv ? params->kv : h->kv, &requested));
     r->has_other_format = used != format;
     if (requested != used)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv, requested->name);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv,
+                       requested->name);
     if (h->file_bytes != r->size)
-        return qn_fail(QN_ERR_FORMAT, "%s: is damaged: it has %llu bytes, expected %llu", r->path, (unsigned long long)r->size,
-                       (unsigned long long)h->file_bytes);
+        return qn_fail(QN_ERR_FORMAT, "%s: is damaged: it has %llu bytes, expected %llu", r->path,
+                       (unsigned long long)r->size, (unsigned long long)h->file_bytes);
     if (h->length > h->capacity || h->capacity > QN_MAX_CTX)
-        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens in a context of %u, at most %d are possible", r->path, (unsigned)h->length,
-                       (unsigned)h->capacity, QN_MAX_CTX);
+        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens in a context of %u, at most %d are possible", r->path,
+                       (unsigned)h->length, (unsigned)h->capacity, QN_MAX_CTX);
     if (params->n_ctx && params->n_ctx < h->length)
         return qn_fail(QN_ERR_CONTEXT, "%s: its %u tokens do not fit in a context of %u", r->path, (unsigned)h->length,
                        (unsigned)params->n_ctx);
@@ -266,18 +270,18 @@ static bool is_possible(const qn_session *session, const struct qn_state_header 
     const bool is_complete = session->format->key_bits && h->length > QN_PAGE && h->length % QN_PAGE == 0;
     if (!session->is_recurrent)
         return !h->state_position && !h->shortest && !h->has_last_page;
-    return h->state_position % QN_PAGE == 0 && h->state_position <= h->length && h->length - h->state_position <= QN_PAGE &&
-           h->shortest <= h->length && (h->shortest > h->state_position || h->shortest == h->length) &&
-           h->has_last_page <= is_complete;
+    return h->state_position % QN_PAGE == 0 && h->state_position <= h->length &&
+           h->length - h->state_position <= QN_PAGE && h->shortest <= h->length &&
+           (h->shortest > h->state_position || h->shortest == h->length) && h->has_last_page <= is_complete;
 }
 
 static qn_status find_extent(struct restore_context *r)
 {
     const struct qn_state_header *h = &r->header;
     if (h->zero || !is_possible(r->session, h))
-        return qn_fail(QN_ERR_FORMAT, "%s: a state at %u, truncation to %u and %u pages are not possible with %u tokens",
-                       r->path, (unsigned)h->state_position, (unsigned)h->shortest, (unsigned)h->has_last_page,
-                       (unsigned)h->length);
+        return qn_fail(
+            QN_ERR_FORMAT, "%s: a state at %u, truncation to %u and %u pages are not possible with %u tokens", r->path,
+            (unsigned)h->state_position, (unsigned)h->shortest, (unsigned)h->has_last_page, (unsigned)h->length);
     r->extent = (qn_extent){ h->length, h->state_position, h->shortest, h->has_last_page };
     return QN_OK;
 }
@@ -324,8 +328,8 @@ static qn_status read_contents(struct restore_context *r)
     session->length = r->header.length;
     session->pending = r->header.pending;
     if (expected != r->size)
-        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path, (unsigned)session->length,
-                       (unsigned long long)expected, (unsigned long long)r->size);
+        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path,
+                       (unsigned)session->length, (unsigned long long)expected, (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
     QN_TRY(read_memory(r));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
@@ -343,8 +347,9 @@ static void log_other_format(const struct restore_context *r, const qn_session_p
     char line[512];
     if (!params->on_log)
         return;
-    (void)qn_print(line, sizeof line, "%s: its cache format '%s' is not used with this model: %u tokens are evaluated again",
-                   r->path, r->header.kv, (unsigned)r->header.length);
+    (void)qn_print(line, sizeof line,
+                   "%s: its cache format '%s' is not used with this model: %u tokens are evaluated again", r->path,
+                   r->header.kv, (unsigned)r->header.length);
     params->on_log(params->user, line);
 }
 

@@ -2,20 +2,20 @@
  *
  *   header     struct qn_state_header
  *   tokens     [length] i32
- *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU converts exactly, but that it
- *              rounds v' and keys of an open chunk to the fp16 that it keeps them in
+ *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU converts exactly,
+ *              but that it rounds v' and keys of an open chunk to the fp16 that it keeps them in
  *   checksum   u64: xxHash64 of all preceding bytes
  *
- * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps give the
- * same file on the same device.
+ * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps
+ * give the same file on the same device.
  *
  * Recurrent layers. The open chunk has the rows from state_position to length; it may be empty. Of the inputs of the
- * convolution it has those from position shortest - (taps - 1) on, and none before state_position, which are the history. A
- * GPU keeps fewer of them than rows of the open chunk: `shortest` is the shortest length that the session can then be
- * truncated to by dropping rows.
+ * convolution it has those from position shortest - (taps - 1) on, and none before state_position, which are the
+ * history. A GPU keeps fewer of them than rows of the open chunk: `shortest` is the shortest length that the session
+ * can then be truncated to by dropping rows.
  *
- * A file in a format that sessions of its model no longer get (qn_model_kv_format) is read for its tokens, which are evaluated
- * again. */
+ * A file in a format that sessions of its model no longer get (qn_model_kv_format) is read for its tokens, which are
+ * evaluated again. */
 #ifndef QN_ENGINE_STATE_FILE_H
 #define QN_ENGINE_STATE_FILE_H
 

@@ -1,20 +1,20 @@
-/* Means of measured steps. Times depend on the model, the device, the depth of sequences and the load of the machine, so that
- * no formula is assumed: a class of rows has the mean of its recent steps, and one without recent steps takes that of its
- * neighbours.
+/* Means of measured steps. Times depend on the model, the device, the depth of sequences and the load of the machine,
+ * so that no formula is assumed: a class of rows has the mean of its recent steps, and one without recent steps takes
+ * that of its neighbours.
  *
- * A single step may take far too long (a kernel that is compiled, a busy machine): means follow shorter times quickly and
- * longer ones slowly. */
+ * A single step may take far too long (a kernel that is compiled, a busy machine): means follow shorter times quickly
+ * and longer ones slowly. */
 #include "engine/step_time.h"
 
-/* A mean that was not measured for so many steps is not used. A step without prompts is measured after so many with prompts,
- * the first one earlier. */
+/* A mean that was not measured for so many steps is not used. A step without prompts is measured after so many with
+ * prompts, the first one earlier. */
 enum { STALE_STEPS = 1024, PROBE_STEPS = 256, FIRST_PROBE_STEPS = 16 };
 
 /* Shares of a shorter and of a longer measurement in a mean; a longer one counts as at most MOST_RATIO means. */
 static const double SHORTER = 0.5, LONGER = 0.125, MOST_RATIO = 2;
 
-/* A step may take so many times as long as without prompts: they get half of the device. Steps of few milliseconds are not cut
- * shorter: the time of a step that does not depend on its rows would be too large a share. */
+/* A step may take so many times as long as without prompts: they get half of the device. Steps of few milliseconds are
+ * not cut shorter: the time of a step that does not depend on its rows would be too large a share. */
 static const double DECODE_STEPS = 2, LEAST_SECONDS = 0.008;
 
 /* Of the last class: more than steps have. */

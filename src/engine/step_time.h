@@ -1,5 +1,5 @@
-/* How long steps take, by their rows, as far as measured; and how many rows of prompts a step may have beside the sequences
- * that are decoded. Independent of requests and devices: it is given rows and seconds. */
+/* How long steps take, by their rows, as far as measured; and how many rows of prompts a step may have beside the
+ * sequences that are decoded. Independent of requests and devices: it is given rows and seconds. */
 #ifndef QN_ENGINE_STEP_TIME_H
 #define QN_ENGINE_STEP_TIME_H
 
@@ -32,7 +32,8 @@ void qn_step_times_add(qn_step_times *t, size_t n_decode, size_t n_prompt, doubl
  *             milliseconds
  *   multiple  the rows are a multiple of it
  *
- * At least `multiple`, so that prompts progress, but for 0 now and then: a step without prompts is then to be measured. */
+ * At least `multiple`, so that prompts progress, but for 0 now and then: a step without prompts is then to be
+ * measured. */
 size_t qn_step_times_prompt_rows(const qn_step_times *t, size_t n_decode, double most, size_t multiple);
 
 #endif

@@ -54,7 +54,8 @@ qn_status qn_gguf_settle_type_42(qn_gguf *file);
  *               there on
  *
  * Free table->slots with qn_free, even after an error. */
-qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, size_t *duplicate);
+qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride,
+                              size_t *duplicate);
 
 /* qn_name_table_find - the item with a name, or NULL. */
 const void *qn_name_table_find(const struct qn_name_table *table, const char *name, size_t length);

@@ -115,7 +115,8 @@ static bool load_float(qn_gguf_type type, const uint8_t *at, double *value)
 }
 
 /* The entry of a key, or NULL if it is missing: *status is then QN_ERR_FORMAT if it is required, else QN_OK. */
-static const qn_gguf_kv *find_key(const qn_gguf *file, const char *key, bool required, const char *expected, qn_status *status)
+static const qn_gguf_kv *find_key(const qn_gguf *file, const char *key, bool required, const char *expected,
+                                  qn_status *status)
 {
     const qn_gguf_kv *kv = qn_gguf_find(file, key);
     *status = QN_OK;
@@ -140,7 +141,8 @@ qn_status qn_gguf_get_u32(const qn_gguf *file, const char *key, bool required, u
     if (!load_integer(kv->type, kv->data, &value))
         return wrong_type(file, kv, "an integer");
     if (value < 0 || value > UINT32_MAX)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is %lld, expected 0 to %u", file->path, key, (long long)value, UINT32_MAX);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is %lld, expected 0 to %u", file->path, key, (long long)value,
+                       UINT32_MAX);
     *out = (uint32_t)value;
     return QN_OK;
 }
@@ -169,7 +171,8 @@ qn_status qn_gguf_get_bool(const qn_gguf *file, const char *key, bool required, 
     if (kv->type != QN_GGUF_BOOL)
         return wrong_type(file, kv, "bool");
     if (kv->data[0] > 1)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is a bool of value %u, expected 0 or 1", file->path, key, kv->data[0]);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is a bool of value %u, expected 0 or 1", file->path, key,
+                       kv->data[0]);
     *out = kv->data[0] == 1;
     return QN_OK;
 }
@@ -209,13 +212,14 @@ qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_st
 }
 
 /* The address of element i of a numeric array. */
-static qn_status element_at(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, const char *expected, const uint8_t **at)
+static qn_status element_at(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, const char *expected,
+                            const uint8_t **at)
 {
     if (kv->type != QN_GGUF_ARRAY)
         return wrong_type(file, kv, expected);
     if (kv->element_type == QN_GGUF_STRING || kv->element_type == QN_GGUF_BOOL)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' is an array of %s, expected %s", file->path, QN_STRING_ARGS(kv->key),
-                       qn_gguf_type_name(kv->element_type), expected);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' is an array of %s, expected %s", file->path,
+                       QN_STRING_ARGS(kv->key), qn_gguf_type_name(kv->element_type), expected);
     if (i >= kv->count)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' has %llu elements, expected more than %llu", file->path,
                        QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, (unsigned long long)i);

@@ -25,7 +25,8 @@ static size_t *slot_of(const struct qn_name_table *table, const char *name, size
     }
 }
 
-qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, size_t *duplicate)
+qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride,
+                              size_t *duplicate)
 {
     size_t size = 16;
     while (size / 2 < count)

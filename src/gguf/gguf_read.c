@@ -126,7 +126,8 @@ static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_
         return qn_fail(QN_ERR_FORMAT, "%s: GGUF version %u, expected 2 or 3", file->path, version);
     const size_t min_kv_bytes = 8 + 4 + 1, min_tensor_bytes = 8 + 4 + 8 + 4 + 8;
     if (*n_kv > c->left / min_kv_bytes)
-        return qn_fail(QN_ERR_FORMAT, "%s: %llu keys do not fit in %zu bytes", file->path, (unsigned long long)*n_kv, c->left);
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu keys do not fit in %zu bytes", file->path, (unsigned long long)*n_kv,
+                       c->left);
     if (*n_tensors > c->left / min_tensor_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: the headers of %llu tensors do not fit in %zu bytes", file->path,
                        (unsigned long long)*n_tensors, c->left);
@@ -140,23 +141,27 @@ static qn_status read_array(const qn_gguf *file, struct cursor *c, qn_gguf_kv *k
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array's header", file->path,
                        QN_STRING_ARGS(kv->key));
     if (type == QN_GGUF_ARRAY)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s': an array of arrays, expected an array of scalars or strings",
-                       file->path, QN_STRING_ARGS(kv->key));
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: key '%.*s': an array of arrays, expected an array of scalars or strings", file->path,
+                       QN_STRING_ARGS(kv->key));
     if (type > QN_GGUF_F64)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of unknown type %u", file->path, QN_STRING_ARGS(kv->key), type);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of unknown type %u", file->path,
+                       QN_STRING_ARGS(kv->key), type);
     kv->element_type = (qn_gguf_type)type;
     kv->data = c->at;
     const size_t min_bytes = type == QN_GGUF_STRING ? 8 : qn_gguf_type_size(type);
     if (kv->count > c->left / min_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of %llu elements (%s) does not fit the %zu bytes left",
-                       file->path, QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type), c->left);
+                       file->path, QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type),
+                       c->left);
     if (type != QN_GGUF_STRING && !cursor_read(c, (size_t)kv->count * min_bytes))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array", file->path, QN_STRING_ARGS(kv->key));
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array", file->path,
+                       QN_STRING_ARGS(kv->key));
     for (uint64_t i = 0; type == QN_GGUF_STRING && i < kv->count; i++) {
         qn_string s;
         if (!cursor_read_string(c, &s))
-            return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu extends past the end of the file", file->path,
-                           QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
+            return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu extends past the end of the file",
+                           file->path, QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
     }
     kv->bytes = (size_t)(c->at - kv->data);
     return QN_OK;
@@ -172,7 +177,8 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     if (has_nul(kv->key))
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' has a NUL character", file->path, QN_STRING_ARGS(kv->key));
     if (type > QN_GGUF_F64)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key), type);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key),
+                       type);
     kv->type = (qn_gguf_type)type;
     if (type == QN_GGUF_ARRAY)
         return read_array(file, c, kv);
@@ -188,14 +194,16 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
 
 /* Reads the header of a tensor. For type 42, `bytes` stays 0: locate_tensors sets it from the offset of the next
  * tensor. */
-static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
+static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors,
+                             qn_gguf_tensor *t)
 {
     *t = (qn_gguf_tensor){ 0 };
     if (!cursor_read_string(c, &t->name) || !cursor_read_u32(c, &t->n_dims))
-        return qn_fail(QN_ERR_FORMAT, "%s: the header of tensor %llu of %llu extends past the end of the file", file->path,
-                       (unsigned long long)index, (unsigned long long)n_tensors);
+        return qn_fail(QN_ERR_FORMAT, "%s: the header of tensor %llu of %llu extends past the end of the file",
+                       file->path, (unsigned long long)index, (unsigned long long)n_tensors);
     if (has_nul(t->name))
-        return qn_fail(QN_ERR_FORMAT, "%s: the name of tensor '%.*s' has a NUL character", file->path, QN_STRING_ARGS(t->name));
+        return qn_fail(QN_ERR_FORMAT, "%s: the name of tensor '%.*s' has a NUL character", file->path,
+                       QN_STRING_ARGS(t->name));
     if (t->n_dims < 1 || t->n_dims > QN_GGUF_MAX_DIMS)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path,
                        QN_STRING_ARGS(t->name), t->n_dims, QN_GGUF_MAX_DIMS);
@@ -206,9 +214,11 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its dimensions", file->path,
                            QN_STRING_ARGS(t->name));
         if (t->dims[d] == 0)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': dimension %u is 0", file->path, QN_STRING_ARGS(t->name), d);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': dimension %u is 0", file->path, QN_STRING_ARGS(t->name),
+                           d);
         if (!qn_mul_size(n_weights, t->dims[d], &n_weights) || n_weights > INT64_MAX)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the product of its dimensions overflows at dimension %u, %llu",
+            return qn_fail(QN_ERR_FORMAT,
+                           "%s: tensor '%.*s': the product of its dimensions overflows at dimension %u, %llu",
                            file->path, QN_STRING_ARGS(t->name), d, (unsigned long long)t->dims[d]);
         rows *= d > 0 ? t->dims[d] : 1;
     }
@@ -223,11 +233,13 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
     if (t->type == QN_TYPE_Q2_0)
         return QN_OK;
     if (t->dims[0] % info->block_weights != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the row length %llu is not a multiple of the block size %zu (%s)",
-                       file->path, QN_STRING_ARGS(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
+        return qn_fail(
+            QN_ERR_FORMAT, "%s: tensor '%.*s': the row length %llu is not a multiple of the block size %zu (%s)",
+            file->path, QN_STRING_ARGS(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
     size_t row_bytes;
     if (!qn_row_bytes(info, t->dims[0], &row_bytes) || !qn_mul_size(row_bytes, rows, &t->bytes))
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path, QN_STRING_ARGS(t->name));
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path,
+                       QN_STRING_ARGS(t->name));
     return QN_OK;
 }
 
@@ -254,13 +266,15 @@ static qn_status locate_tensor(const qn_gguf *file, const uint8_t *data, size_t 
                                const qn_gguf_tensor *next)
 {
     if (t->offset % file->alignment != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu", file->path,
-                       QN_STRING_ARGS(t->name), (unsigned long long)t->offset, file->alignment);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu",
+                       file->path, QN_STRING_ARGS(t->name), (unsigned long long)t->offset, file->alignment);
     if (t->offset >= data_bytes || t->bytes > data_bytes - t->offset)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': %zu bytes at offset %llu extend past the end of the data, %zu bytes",
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: tensor '%.*s': %zu bytes at offset %llu extend past the end of the data, %zu bytes",
                        file->path, QN_STRING_ARGS(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
     t->data = data + t->offset;
-    const size_t available_bytes = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
+    const size_t available_bytes =
+        (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
     if (t->bytes > available_bytes || available_bytes == 0)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' at offset %llu overlaps '%.*s' at offset %llu", file->path,
                        QN_STRING_ARGS(t->name), (unsigned long long)t->offset, QN_STRING_ARGS(next->name),
@@ -276,8 +290,8 @@ static qn_status locate_tensors(qn_gguf *file, size_t header_end)
         return QN_OK;
     const size_t data_start = qn_round_up(header_end, file->alignment);
     if (data_start >= file->size)
-        return qn_fail(QN_ERR_FORMAT, "%s: the tensors' data begin at byte %zu of a file of %zu", file->path, data_start,
-                       file->size);
+        return qn_fail(QN_ERR_FORMAT, "%s: the tensors' data begin at byte %zu of a file of %zu", file->path,
+                       data_start, file->size);
     qn_gguf_tensor **sorted;
     QN_TRY(qn_alloc(&sorted, file->n_tensors, sizeof *sorted, "order of tensors"));
     for (size_t i = 0; i < file->n_tensors; i++)
@@ -302,11 +316,12 @@ static qn_status read_structure(qn_gguf *file, struct cursor *c)
     }
     QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, &duplicate));
     if (duplicate < file->n_kv)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path, QN_STRING_ARGS(file->kv[duplicate].key));
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path,
+                       QN_STRING_ARGS(file->kv[duplicate].key));
     QN_TRY(read_alignment(file));
     for (; file->n_tensors < n_tensors; file->n_tensors++) {
-        QN_TRY(
-            qn_realloc_array(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors, "tensors"));
+        QN_TRY(qn_realloc_array(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors,
+                                "tensors"));
         QN_TRY(read_tensor(file, c, file->n_tensors, n_tensors, &file->tensors[file->n_tensors]));
     }
     QN_TRY(qn_name_table_build(&file->tensor_table, file->tensors, file->n_tensors, sizeof *file->tensors, &duplicate));

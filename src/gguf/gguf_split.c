@@ -35,8 +35,8 @@ bool qn_gguf_split_numbers(const char *path, uint32_t *no, uint32_t *count)
     const size_t length = strlen(path);
     char tail[TAIL + 1];
     uint32_t number, total;
-    if (length < TAIL || sscanf(path + length - TAIL, "-%5" SCNu32 "-of-%5" SCNu32, &number, &total) != 2 || number == 0 ||
-        number > total || total > QN_GGUF_MAX_FILES)
+    if (length < TAIL || sscanf(path + length - TAIL, "-%5" SCNu32 "-of-%5" SCNu32, &number, &total) != 2 ||
+        number == 0 || number > total || total > QN_GGUF_MAX_FILES)
         return false;
     print_tail(tail, number - 1, total);
     if (strcmp(path + length - TAIL, tail) != 0)
@@ -72,8 +72,8 @@ static qn_status check_given(const qn_gguf *file, const struct split *split)
         return qn_fail(QN_ERR_FORMAT, "%s: key '" COUNT "' is %u, expected at most %d", file->path, split->count,
                        QN_GGUF_MAX_FILES);
     if (split->no >= split->count)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '" NO "' is %u, expected less than '" COUNT "', %u", file->path, split->no,
-                       split->count);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '" NO "' is %u, expected less than '" COUNT "', %u", file->path,
+                       split->no, split->count);
     print_tail(tail, split->no, split->count);
     if (length < TAIL || strcmp(file->path + length - TAIL, tail) != 0)
         return qn_fail(QN_ERR_FORMAT,
@@ -122,8 +122,8 @@ static qn_status check_present(const qn_gguf *given, const struct split *split, 
     char more[40] = "";
     if (n_listed < n_missing)
         snprintf(more, sizeof more, "%s%u more", n_listed ? " and " : "", n_missing - n_listed);
-    return qn_fail(QN_ERR_IO, "%s: file %u of %u of a split model; missing in its directory: %s%s", given->path, split->no + 1,
-                   split->count, list, more);
+    return qn_fail(QN_ERR_IO, "%s: file %u of %u of a split model; missing in its directory: %s%s", given->path,
+                   split->no + 1, split->count, list, more);
 }
 
 static qn_status open_part(const char *name, uint32_t no, const struct split *given, qn_gguf **out)
@@ -144,7 +144,8 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
     for (size_t i = 0; i < whole->n_parts; i++)
         total += whole->parts[i]->n_tensors; /* no overflow: each tensor has a header in memory */
     if (total != expected)
-        return qn_fail(QN_ERR_FORMAT, "%s: the %zu files of this model have %zu tensors, expected %u by the key '" TENSORS "'",
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: the %zu files of this model have %zu tensors, expected %u by the key '" TENSORS "'",
                        whole->path, whole->n_parts, total, expected);
     QN_TRY(qn_realloc_array(&whole->tensors, &whole->tensors_capacity, total, sizeof *whole->tensors, "tensors"));
     for (size_t i = 1; i < whole->n_parts; i++) {

@@ -163,8 +163,8 @@ qn_status qn_gguf_writer_copy(qn_gguf_writer *w, const qn_gguf_kv *kv)
     return append(&w->keys, kv->data, kv->bytes);
 }
 
-qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t type, uint32_t n_dims, const uint64_t *dims,
-                                    size_t bytes)
+qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t type, uint32_t n_dims,
+                                    const uint64_t *dims, size_t bytes)
 {
     if (w->header_written)
         return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' is added after the data have begun", w->file.target,
@@ -183,8 +183,8 @@ qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t 
         QN_TRY(append_u64(&w->tensors, dims[d]));
     QN_TRY(append_u32(&w->tensors, type));
     QN_TRY(append_u64(&w->tensors, w->data_bytes));
-    QN_TRY(qn_realloc_array(&w->tensor_bytes, &w->tensor_bytes_capacity, (size_t)w->n_tensors + 1, sizeof *w->tensor_bytes,
-                            "sizes of tensors"));
+    QN_TRY(qn_realloc_array(&w->tensor_bytes, &w->tensor_bytes_capacity, (size_t)w->n_tensors + 1,
+                            sizeof *w->tensor_bytes, "sizes of tensors"));
     w->tensor_bytes[w->n_tensors++] = bytes;
     w->data_bytes += qn_round_up(bytes, QN_GGUF_DEFAULT_ALIGNMENT);
     return QN_OK;

@@ -26,8 +26,9 @@ static const struct {
     const char *name;
     unsigned bytes;
 } dtypes[] = {
-    { "F64", 8 }, { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "I64", 8 }, { "I32", 4 },  { "I16", 2 },     { "I8", 1 },
-    { "U64", 8 }, { "U32", 4 }, { "U16", 2 }, { "U8", 1 },   { "C64", 8 }, { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 },
+    { "F64", 8 }, { "F32", 4 },  { "F16", 2 },     { "BF16", 2 },    { "I64", 8 }, { "I32", 4 },
+    { "I16", 2 }, { "I8", 1 },   { "U64", 8 },     { "U32", 4 },     { "U16", 2 }, { "U8", 1 },
+    { "C64", 8 }, { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 },
 };
 
 static qn_status read_dtype(const char *path, const json_t *entry, qn_safetensor *t, unsigned *bytes)
@@ -49,13 +50,14 @@ static qn_status read_shape(const char *path, const json_t *entry, qn_safetensor
     const json_t *shape = json_object_get(entry, "shape");
     const size_t n = json_array_size(shape);
     if (!json_is_array(shape) || n > QN_SAFETENSORS_MAX_DIMS)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': its shape is not an array of at most %d dimensions", path, t->name,
-                       QN_SAFETENSORS_MAX_DIMS);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': its shape is not an array of at most %d dimensions", path,
+                       t->name, QN_SAFETENSORS_MAX_DIMS);
     t->n_dims = (uint32_t)n;
     for (size_t d = 0; d < QN_SAFETENSORS_MAX_DIMS; d++) {
         const json_t *dim = json_array_get(shape, d);
         if (d < n && (!json_is_integer(dim) || json_integer_value(dim) < 0))
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': dimension %zu is not a non-negative integer", path, t->name, d);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': dimension %zu is not a non-negative integer", path,
+                           t->name, d);
         t->dims[d] = d < n ? (uint64_t)json_integer_value(dim) : 1;
     }
     return QN_OK;
@@ -65,9 +67,10 @@ static qn_status read_range(const qn_safetensors *file, const json_t *entry, qn_
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
-    if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last) || json_integer_value(first) < 0 ||
-        json_integer_value(last) < json_integer_value(first))
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': data_offsets are not two ascending integers", file->path, t->name);
+    if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last) ||
+        json_integer_value(first) < 0 || json_integer_value(last) < json_integer_value(first))
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': data_offsets are not two ascending integers", file->path,
+                       t->name);
     t->begin = (uint64_t)json_integer_value(first);
     *end = (uint64_t)json_integer_value(last);
     if (*end > file->data_bytes)
@@ -91,8 +94,8 @@ static qn_status read_tensor(const qn_safetensors *file, const char *name, const
         if (__builtin_mul_overflow(t->bytes, t->dims[d], &t->bytes))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': the size of its shape overflows", file->path, name);
     if (t->bytes != end - t->begin)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': its shape takes %llu bytes, data_offsets %llu", file->path, name,
-                       (unsigned long long)t->bytes, (unsigned long long)(end - t->begin));
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s': its shape takes %llu bytes, data_offsets %llu", file->path,
+                       name, (unsigned long long)t->bytes, (unsigned long long)(end - t->begin));
     return QN_OK;
 }
 
@@ -111,8 +114,8 @@ static qn_status check_ranges(qn_safetensors *file)
     for (size_t i = 0; i < file->n_tensors; i++) {
         const qn_safetensor *t = &file->tensors[i];
         if (t->begin != end)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' begins at byte %llu of the data, expected %llu (%s)", file->path,
-                           t->name, (unsigned long long)t->begin, (unsigned long long)end,
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' begins at byte %llu of the data, expected %llu (%s)",
+                           file->path, t->name, (unsigned long long)t->begin, (unsigned long long)end,
                            t->begin < end ? "ranges overlap" : "a gap");
         end += t->bytes;
     }
@@ -170,8 +173,8 @@ static qn_status read_header(qn_safetensors *file)
     for (size_t i = 0; i < sizeof prefix; i++)
         size |= (uint64_t)prefix[i] << 8 * i;
     if (size > QN_SAFETENSORS_MAX_HEADER || size > (uint64_t)info.st_size - sizeof prefix)
-        return qn_fail(QN_ERR_FORMAT, "%s: a header of %llu bytes in a file of %lld, at most %d are allowed", file->path,
-                       (unsigned long long)size, (long long)info.st_size, QN_SAFETENSORS_MAX_HEADER);
+        return qn_fail(QN_ERR_FORMAT, "%s: a header of %llu bytes in a file of %lld, at most %d are allowed",
+                       file->path, (unsigned long long)size, (long long)info.st_size, QN_SAFETENSORS_MAX_HEADER);
     file->data_at = sizeof prefix + size;
     file->data_bytes = (uint64_t)info.st_size - file->data_at;
     char *text;
@@ -223,8 +226,9 @@ qn_status qn_safetensors_check_unchanged(const qn_safetensors *file)
     if (fstat(file->fd, &info))
         return qn_fail(QN_ERR_IO, "%s: %m", file->path);
     const qn_file_identity now = qn_file_identity_of(&info);
-    return qn_file_identity_equal(&now, &file->identity) ? QN_OK
-                                                         : qn_fail(QN_ERR_IO, "%s: was changed while it was read", file->path);
+    return qn_file_identity_equal(&now, &file->identity)
+               ? QN_OK
+               : qn_fail(QN_ERR_IO, "%s: was changed while it was read", file->path);
 }
 
 uint64_t qn_safetensors_header_bytes(const qn_safetensors *file)

@@ -264,7 +264,8 @@ static qn_status visit_rule(left_calls *l, uint32_t rule, bool *reaches_end)
         }
         if (n->kind == QN_SPLIT)
             l->stack[depth++] = n->a;
-        if (n->kind == QN_SPLIT || (n->kind == QN_CALL && l->nullable[n->a]) || (n->kind == QN_DFA && g->dfas[n->a].accept[1]))
+        if (n->kind == QN_SPLIT || (n->kind == QN_CALL && l->nullable[n->a]) ||
+            (n->kind == QN_DFA && g->dfas[n->a].accept[1]))
             l->stack[depth++] = n->next;
     }
     return QN_OK;
@@ -311,7 +312,8 @@ static qn_status refuse_cycles(left_calls *l, uint8_t *colors, uint32_t *next)
             }
             const uint32_t callee = l->calls[next[rule]++];
             if (colors[callee] == OPEN)
-                return qn_fail(QN_ERR_INVALID, "grammar: '%s' refers to itself before any text", l->g->rules[callee].name);
+                return qn_fail(QN_ERR_INVALID, "grammar: '%s' refers to itself before any text",
+                               l->g->rules[callee].name);
             if (colors[callee] == DONE)
                 continue;
             colors[callee] = OPEN;

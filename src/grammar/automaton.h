@@ -103,9 +103,9 @@ typedef struct qn_object_rule {
 
 typedef struct qn_array_rule {
     uint32_t min, max, n_prefix;
-    uint32_t *items;             /* [n_prefix + 1] node of an item: it calls the item's rule and continues; the last is for
-                             all further items */
-    uint32_t *item_rules;        /* [n_prefix + 1] */
+    uint32_t *items;      /* [n_prefix + 1] node of an item: it calls the item's rule and continues; the last is for
+                      all further items */
+    uint32_t *item_rules; /* [n_prefix + 1] */
     uint32_t close_empty, close; /* nodes of `]`: in an empty array, and after an item */
     uint32_t first, comma;       /* nodes that lead to the first item, and to the next */
 } qn_array_rule;
@@ -223,7 +223,8 @@ qn_status qn_expr_regex(qn_exprs *x, const char *regex, size_t length, bool sear
  *
  *   in_string   true: characters as JSON strings spell them; false: UTF-8
  *   steps       is increased; QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS, or after QN_GRAMMAR_DFA_STEPS in this call */
-qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps, qn_dfa *out);
+qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps,
+                         qn_dfa *out);
 
 /* qn_dfa_trim - redirects transitions to state 0 if no accepting state can be reached from their target.
  * QN_ERR_INVALID if nothing is accepted. */
@@ -232,7 +233,8 @@ qn_status qn_dfa_trim(qn_dfa *dfa, const char *what, uint64_t *steps);
 /* qn_dfa_without_words - makes the DFA of all UTF-8 texts that contain none of the words.
  *
  *   words   [n_words] ASCII, not empty */
-qn_status qn_dfa_without_words(const char *const *words, size_t n_words, const char *what, uint64_t *steps, qn_dfa *out);
+qn_status qn_dfa_without_words(const char *const *words, size_t n_words, const char *what, uint64_t *steps,
+                               qn_dfa *out);
 
 /* qn_dfa_meet - makes the DFA of the texts that `a` accepts and `b` accepts too, or with `without` does not.
  * QN_ERR_INVALID if there are none. */
@@ -261,7 +263,8 @@ typedef struct qn_bound {
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id);
 
 /* qn_grammar_add_expr - adds nodes that read a text of the expression and continue at `next`. */
-qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next, uint32_t *entry);
+qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next,
+                              uint32_t *entry);
 
 /* ---- Running ---- */
 

@@ -36,7 +36,8 @@ static bool may_be_object(json_t *type)
 {
     json_t *name;
     size_t i;
-    json_array_foreach(type, i, name) if (json_is_string(name) && !strcmp(json_string_value(name), "object")) return true;
+    json_array_foreach(type, i,
+                       name) if (json_is_string(name) && !strcmp(json_string_value(name), "object")) return true;
     return !json_is_array(type) && (!json_is_string(type) || !strcmp(json_string_value(type), "object"));
 }
 
@@ -76,8 +77,9 @@ static qn_status add_function(call_compiler *k, const json_t *function, uint32_t
     QN_TRY(qn_schema_compile(c, what, schema, schema, QN_FORM_JSON, &rule));
     QN_TRY(add_regex(c, " ?\\}", next, &node));
     QN_TRY(qn_schema_node(c, QN_CALL, rule, node, &node));
-    QN_TRY(add_regex(c, k->calls->output->form == QN_OUTPUT_LLAMA3 ? " ?, ?\"parameters\" ?: ?" : " ?, ?\"arguments\" ?: ?",
-                     node, &node));
+    QN_TRY(add_regex(
+        c, k->calls->output->form == QN_OUTPUT_LLAMA3 ? " ?, ?\"parameters\" ?: ?" : " ?, ?\"arguments\" ?: ?", node,
+        &node));
     char *text = json_dumps(json_object_get(function, "name"), JSON_ENCODE_ANY);
     const qn_status status = text ? qn_schema_literal(c, text, node, entry) : qn_schema_no_memory();
     free(text);
@@ -108,7 +110,8 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
             return qn_fail(QN_ERR_INVALID, "tools: two tools have the name '%.60s'", name);
         if (name && json_object_set_new(names, name, json_true()))
             return qn_schema_no_memory();
-        c->options.strict = json_is_true(json_object_get(function, "strict")) || json_is_true(json_object_get(tool, "strict"));
+        c->options.strict =
+            json_is_true(json_object_get(function, "strict")) || json_is_true(json_object_get(tool, "strict"));
         QN_TRY(add_function(k, function, close, &node));
         QN_TRY(qn_schema_or(c, node, &functions));
     }

@@ -11,7 +11,9 @@ static int compare_texts(const void *a, const void *b)
 {
     const qn_trie_text *x = a, *y = b;
     const int order = memcmp(x->text, y->text, x->length < y->length ? x->length : y->length);
-    return order ? order : x->length != y->length ? (x->length > y->length) - (x->length < y->length) : x->value - y->value;
+    return order                    ? order
+           : x->length != y->length ? (x->length > y->length) - (x->length < y->length)
+                                    : x->value - y->value;
 }
 
 static bool have_equal_bytes(const qn_trie_text *a, const qn_trie_text *b)
@@ -20,8 +22,8 @@ static bool have_equal_bytes(const qn_trie_text *a, const qn_trie_text *b)
 }
 
 /* The bytes after the quote of each token that closes. texts: [n]. Returns their number. */
-static size_t find_texts(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form, qn_closers *closers,
-                         qn_trie_text *texts)
+static size_t find_texts(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
+                         qn_closers *closers, qn_trie_text *texts)
 {
     size_t n_texts = 0;
     for (size_t i = 0; i < n; i++) {
@@ -65,7 +67,8 @@ static void make_groups(const qn_grammar_vocab *v, qn_trie_text *texts, size_t n
     closers->has_bare = closers->n_groups > 0 && texts[0].length == 0;
 }
 
-qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form, qn_closers *closers)
+qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
+                          qn_closers *closers)
 {
     qn_trie_text *texts;
     QN_TRY(qn_alloc(&texts, n, sizeof *texts, "grammar vocabulary"));

@@ -71,7 +71,8 @@ static qn_status new_state(nfa *m, uint32_t *state)
 static qn_status add_edge(nfa *m, uint32_t from, uint32_t to, bool is_empty, uint32_t lo, uint32_t hi)
 {
     QN_TRY(qn_realloc_array(&m->edges, &m->edge_capacity, m->n_edges + 1, sizeof *m->edges, "NFA"));
-    m->edges[m->n_edges] = (edge){ .target = to, .next = m->states[from].first, .lo = lo, .hi = hi, .is_empty = is_empty };
+    m->edges[m->n_edges] =
+        (edge){ .target = to, .next = m->states[from].first, .lo = lo, .hi = hi, .is_empty = is_empty };
     m->states[from].first = (int32_t)m->n_edges++;
     return QN_OK;
 }
@@ -240,7 +241,8 @@ static qn_status add_spelled(nfa *m, uint32_t from, uint32_t to, uint32_t lo, ui
             QN_TRY(add_utf8(m, from, to, lo > raw[i].lo ? lo : raw[i].lo, hi < raw[i].hi ? hi : raw[i].hi));
     for (int i = 0; i < 2; i++)
         if (lo <= escaped[i].hi && hi >= escaped[i].lo)
-            QN_TRY(add_escape(m, from, to, lo > escaped[i].lo ? lo : escaped[i].lo, hi < escaped[i].hi ? hi : escaped[i].hi));
+            QN_TRY(add_escape(m, from, to, lo > escaped[i].lo ? lo : escaped[i].lo,
+                              hi < escaped[i].hi ? hi : escaped[i].hi));
     return hi > 0xffff ? add_pairs(m, from, to, lo > 0x10000 ? lo : 0x10000, hi) : QN_OK;
 }
 
@@ -429,7 +431,8 @@ static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *
         return too_large(b->m->what);
     QN_TRY(qn_realloc_array(&b->set_of, &b->set_of_capacity, id + 2, sizeof *b->set_of, "DFA"));
     QN_TRY(qn_realloc_array(&b->dfa.accept, &b->accept_capacity, id + 1, 1, "DFA"));
-    QN_TRY(qn_realloc_array(&b->dfa.next, &b->next_capacity, (size_t)(id + 1) * b->dfa.n_classes, sizeof *b->dfa.next, "DFA"));
+    QN_TRY(qn_realloc_array(&b->dfa.next, &b->next_capacity, (size_t)(id + 1) * b->dfa.n_classes, sizeof *b->dfa.next,
+                            "DFA"));
     memset(b->dfa.next + (size_t)id * b->dfa.n_classes, 0, b->dfa.n_classes * sizeof *b->dfa.next);
     b->set_of[id + 1] = b->set_of[id] + (uint32_t)count;
     b->dfa.accept[id] = false;
@@ -472,7 +475,8 @@ static qn_status add_transitions(builder *b, uint32_t state)
     uint32_t next = 0, before = 0, n_before = 0; /* neighbouring classes often have the same targets */
     for (uint32_t c = 0, begin = 0; c < n_classes; begin = b->target_of[c++]) {
         const uint32_t count = b->target_of[c] - begin;
-        if (count != n_before || (count && memcmp(b->targets + begin, b->targets + before, count * sizeof *b->targets) != 0))
+        if (count != n_before ||
+            (count && memcmp(b->targets + begin, b->targets + before, count * sizeof *b->targets) != 0))
             QN_TRY(intern(b, b->targets + begin, count, &next));
         before = begin;
         n_before = count;
@@ -637,7 +641,8 @@ static void take_ascii(builder *b, qn_dfa *out)
     b->dfa = (qn_dfa){ 0 };
 }
 
-qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps, qn_dfa *out)
+qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps,
+                         qn_dfa *out)
 {
     nfa m = { .x = x, .what = what, .steps = steps, .limit = *steps + QN_GRAMMAR_DFA_STEPS, .in_string = in_string };
     m.limit = m.limit < QN_GRAMMAR_STEPS ? m.limit : QN_GRAMMAR_STEPS;
@@ -705,7 +710,8 @@ qn_status qn_dfa_count(qn_dfa *d, uint32_t min, uint32_t max, const char *what, 
     out.accept = calloc(n_states, 1);
     uint8_t *machine_of = malloc(d->n_states);
     uint32_t *queue = malloc((d->n_states + 1) * sizeof *queue);
-    qn_status status = out.next && out.accept && machine_of && queue ? QN_OK : qn_fail(QN_ERR_MEMORY, "%s: no memory", what);
+    qn_status status =
+        out.next && out.accept && machine_of && queue ? QN_OK : qn_fail(QN_ERR_MEMORY, "%s: no memory", what);
     if (status == QN_OK)
         find_aligned(d, machine_of, queue);
     for (size_t count = 0; count <= most && status == QN_OK; count++)

@@ -24,7 +24,21 @@ static qn_status no_memory(const char *what)
 enum { DEAD, ROOT, NEED_1, NEED_2, NEED_3, AFTER_E0, AFTER_ED, AFTER_F0, AFTER_F4, FIRST_PART };
 
 /* Classes of bytes outside ASCII. */
-enum { INVALID, LOW, MIDDLE, HIGH, LEAD_2, LEAD_E0, LEAD_3, LEAD_ED, LEAD_F0, LEAD_4, LEAD_F4, PLAIN, FIRST_WORD_CLASS };
+enum {
+    INVALID,
+    LOW,
+    MIDDLE,
+    HIGH,
+    LEAD_2,
+    LEAD_E0,
+    LEAD_3,
+    LEAD_ED,
+    LEAD_F0,
+    LEAD_4,
+    LEAD_F4,
+    PLAIN,
+    FIRST_WORD_CLASS
+};
 
 static uint8_t class_of_foreign(int byte)
 {
@@ -40,19 +54,22 @@ static uint8_t class_of_foreign(int byte)
 /* Transitions from between two characters to inside one. */
 static void set_leads(uint32_t *next)
 {
-    static const uint8_t to[][2] = { { LEAD_2, NEED_1 },    { LEAD_E0, AFTER_E0 }, { LEAD_3, NEED_2 },   { LEAD_ED, AFTER_ED },
-                                     { LEAD_F0, AFTER_F0 }, { LEAD_4, NEED_3 },    { LEAD_F4, AFTER_F4 } };
+    static const uint8_t to[][2] = { { LEAD_2, NEED_1 },    { LEAD_E0, AFTER_E0 }, { LEAD_3, NEED_2 },
+                                     { LEAD_ED, AFTER_ED }, { LEAD_F0, AFTER_F0 }, { LEAD_4, NEED_3 },
+                                     { LEAD_F4, AFTER_F4 } };
     for (size_t i = 0; i < sizeof to / sizeof *to; i++)
         next[to[i][0]] = to[i][1];
 }
 
 static void set_inner(qn_dfa *d)
 {
-    static const uint8_t to[][3] = { { NEED_1, LOW, ROOT },        { NEED_1, MIDDLE, ROOT },   { NEED_1, HIGH, ROOT },
-                                     { NEED_2, LOW, NEED_1 },      { NEED_2, MIDDLE, NEED_1 }, { NEED_2, HIGH, NEED_1 },
-                                     { NEED_3, LOW, NEED_2 },      { NEED_3, MIDDLE, NEED_2 }, { NEED_3, HIGH, NEED_2 },
-                                     { AFTER_E0, HIGH, NEED_1 },   { AFTER_ED, LOW, NEED_1 },  { AFTER_ED, MIDDLE, NEED_1 },
-                                     { AFTER_F0, MIDDLE, NEED_2 }, { AFTER_F0, HIGH, NEED_2 }, { AFTER_F4, LOW, NEED_2 } };
+    static const uint8_t to[][3] = {
+        { NEED_1, LOW, ROOT },        { NEED_1, MIDDLE, ROOT },   { NEED_1, HIGH, ROOT },
+        { NEED_2, LOW, NEED_1 },      { NEED_2, MIDDLE, NEED_1 }, { NEED_2, HIGH, NEED_1 },
+        { NEED_3, LOW, NEED_2 },      { NEED_3, MIDDLE, NEED_2 }, { NEED_3, HIGH, NEED_2 },
+        { AFTER_E0, HIGH, NEED_1 },   { AFTER_ED, LOW, NEED_1 },  { AFTER_ED, MIDDLE, NEED_1 },
+        { AFTER_F0, MIDDLE, NEED_2 }, { AFTER_F0, HIGH, NEED_2 }, { AFTER_F4, LOW, NEED_2 }
+    };
     for (size_t i = 0; i < sizeof to / sizeof *to; i++)
         d->next[(size_t)to[i][0] * d->n_classes + to[i][1]] = to[i][2];
 }
@@ -175,7 +192,8 @@ static qn_status find_pair(pairs *p, uint32_t a, uint32_t b, const char *what, u
         if (n >= MAX_STATES || (n + 1) * p->out.n_classes > MAX_TABLE)
             return too_large(what);
         QN_TRY(qn_realloc_array(&p->of, &p->of_capacity, n + 1, sizeof *p->of, "DFA"));
-        QN_TRY(qn_realloc_array(&p->out.next, &p->next_capacity, (n + 1) * p->out.n_classes, sizeof *p->out.next, "DFA"));
+        QN_TRY(
+            qn_realloc_array(&p->out.next, &p->next_capacity, (n + 1) * p->out.n_classes, sizeof *p->out.next, "DFA"));
         QN_TRY(qn_realloc_array(&p->out.accept, &p->accept_capacity, n + 1, 1, "DFA"));
         p->of[n][0] = a;
         p->of[n][1] = b;

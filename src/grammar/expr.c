@@ -80,7 +80,8 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
     }
     if (negated)
         QN_TRY(add_range(x, next, LAST_CODE));
-    return qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CLASS, .a = (uint32_t)first, .b = (uint32_t)(x->n_ranges - first) }, id);
+    return qn_expr_add(
+        x, (qn_expr){ .kind = QN_EXPR_CLASS, .a = (uint32_t)first, .b = (uint32_t)(x->n_ranges - first) }, id);
 }
 
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id)

@@ -275,7 +275,8 @@ static qn_status take_rule(reader *r)
     if (!take(r, ':') || !take(r, ':') || !take(r, '='))
         return invalid(r, "expected '::='");
     if (r->bodies[rule])
-        return qn_fail(QN_ERR_INVALID, "grammar: line %zu: rule '%s' is defined twice", r->line, r->grammar->rules[rule].name);
+        return qn_fail(QN_ERR_INVALID, "grammar: line %zu: rule '%s' is defined twice", r->line,
+                       r->grammar->rules[rule].name);
     QN_TRY(take_alternatives(r, false, &body));
     r->bodies[rule] = body;
     if (r->at < r->n && !strchr("\r\n", peek(r)))

@@ -91,9 +91,9 @@ typedef struct qn_grammar_calls {
     const qn_output_params *output; /* the form of calls and their delimiters */
     const json_t *tools;            /* as in qn_output_params */
     const char *name;               /* the only function that may be called; NULL: any */
-    bool is_lazy;                   /* text may come first. The grammar begins after the first call_open. In the form llama3 it
-                       covers the text too: an answer that begins with neither a brace nor a space is text */
-    bool is_single;                 /* at most one call; always so in the form llama3 */
+    bool is_lazy;   /* text may come first. The grammar begins after the first call_open. In the form llama3 it
+       covers the text too: an answer that begins with neither a brace nor a space is text */
+    bool is_single; /* at most one call; always so in the form llama3 */
     json_t *format; /* NULL, or a schema: content that fits it may come instead of calls, which are not lazy then */
     bool is_format_strict;
     qn_json_style style; /* of arguments and of the format */
@@ -238,8 +238,8 @@ bool qn_grammar_match_quick_mask(qn_grammar_match *match, const qn_token *answer
  *
  * Returns the number of masks that were made: together they take at most the steps that qn_grammar_match_quick_mask
  * allows. The match stays where it is. */
-size_t qn_grammar_match_masks(const qn_grammar_match *match, const qn_token *answer, size_t n, size_t n_more, size_t n_words,
-                              uint32_t *masks);
+size_t qn_grammar_match_masks(const qn_grammar_match *match, const qn_token *answer, size_t n, size_t n_more,
+                              size_t n_words, uint32_t *masks);
 
 /* The hash of a grammar's state, keyed with a secret of the process. */
 typedef struct qn_grammar_key {
@@ -260,8 +260,8 @@ enum { QN_GRAMMAR_FORCED = 256 };
  *   text     its bytes: the longest text with which every output of the grammar continues here, marks included, at most
  *            QN_GRAMMAR_FORCED bytes. It may end inside a character
  *   length   0 if several bytes may follow or the output may end, in free text, and where the mask fails */
-qn_status qn_grammar_match_forced(qn_grammar_match *match, const qn_token *answer, size_t n, char text[QN_GRAMMAR_FORCED],
-                                  size_t *length);
+qn_status qn_grammar_match_forced(qn_grammar_match *match, const qn_token *answer, size_t n,
+                                  char text[QN_GRAMMAR_FORCED], size_t *length);
 
 /* qn_grammar_match_forced_tokens - tokens that may be appended at once, without sampling.
  *
@@ -282,8 +282,9 @@ qn_status qn_grammar_match_forced(qn_grammar_match *match, const qn_token *answe
  *
  * Takes 20 us, 150 us with the alternatives of 50 tools, and at most 1 us if nothing is forced. If the grammar is so
  * ambiguous that it would take much longer, fewer tokens are returned. */
-qn_status qn_grammar_match_forced_tokens(qn_grammar_match *match, const qn_tokenizer *tokenizer, const qn_token *sequence,
-                                         size_t n, size_t n_answer, qn_token tokens[QN_GRAMMAR_FORCED], size_t *n_tokens);
+qn_status qn_grammar_match_forced_tokens(qn_grammar_match *match, const qn_tokenizer *tokenizer,
+                                         const qn_token *sequence, size_t n, size_t n_answer,
+                                         qn_token tokens[QN_GRAMMAR_FORCED], size_t *n_tokens);
 
 /* qn_grammar_match_is_finished - whether the output may end after the tokens read so far. */
 bool qn_grammar_match_is_finished(const qn_grammar_match *match);

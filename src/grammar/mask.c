@@ -167,7 +167,8 @@ static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byt
 
 /* ---- Walks ---- */
 
-static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
+static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end,
+                      size_t at);
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, size_t at);
 
@@ -408,7 +409,8 @@ static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_
 
 /* Walks from configurations [begin, end) in the same state of a DFA. With shapes the nodes are those of shapes, from
  * the root on; without, those of the byte trie. */
-static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
+static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end,
+                      size_t at)
 {
     qn_grammar_state *s = w->s;
     const size_t n_frames = s->n_frames;
@@ -530,7 +532,9 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     const qn_string_table *table = qn_string_machine(rule->form);
     const qn_dfa *dfa = rule->dfa >= 0 ? &s->grammar->dfas[rule->dfa] : NULL;
     const uint32_t depth = w->nodes[first].depth - 1u;
-    closing c = { .begin = begin, .end = end, .at = at, .is_constant = is_constant(s, begin, end), .n_frames = s->n_frames };
+    closing c = {
+        .begin = begin, .end = end, .at = at, .is_constant = is_constant(s, begin, end), .n_frames = s->n_frames
+    };
     if (reserve(s, at + (end - begin)) != QN_OK)
         return;
     w->characters[depth] = (uint8_t)string.sub;
@@ -539,7 +543,8 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte], count = w->counts[above];
+        const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte],
+                       count = w->counts[above];
         uint32_t state = w->states[above];
         if (character == QN_STRING_END) {
             walk_closed(w, i, &c, w->characters[above] | state << 8, count);
@@ -640,7 +645,8 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
         for (int part = 0; part <= kind; part++)
             if (parts >> part & 1 && added[part] < fit.characters)
                 added[part] = fit.characters;
-        if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(fit.ends_within && goes_on(w->s, next, (qn_text_class)kind))))
+        if (fit.characters == QN_UNLIMITED ||
+            (fit.is_closed && !(fit.ends_within && goes_on(w->s, next, (qn_text_class)kind))))
             tries &= ~parts;
     }
     qn_state_pay(w->s, steps);
@@ -655,7 +661,8 @@ enum { FIRST_CLOSERS = QN_TRIES };
 /* Whether any token that closes a string may do so after `count` characters. */
 static bool may_close_anywhere(const walker *w, const qn_string_rule *rule, uint32_t count)
 {
-    return count >= rule->min && (rule->max == QN_UNLIMITED || rule->max - count >= w->v->closers[rule->form].most_characters);
+    return count >= rule->min &&
+           (rule->max == QN_UNLIMITED || rule->max - count >= w->v->closers[rule->form].most_characters);
 }
 
 /* Replaces a text that is long enough, and that no token makes too long, by the node before it, which has no length
@@ -701,7 +708,8 @@ static unsigned prepare(walker *w, size_t config)
 }
 
 /* The way of all bytes of a shape's kind with which tokens begin; OTHERS if they differ. */
-static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, const alternatives *a, uint32_t ways[256])
+static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, const alternatives *a,
+                               uint32_t ways[256])
 {
     const qn_shape *n = &shapes->nodes[i];
     const uint32_t way = look_up_way(w->s, a, w->nodes[shapes->members[n->members]].byte, ways);

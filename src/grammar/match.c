@@ -65,7 +65,8 @@ static qn_status prepare_trigger(const qn_grammar_vocab *v, const qn_grammar_tri
     if (!given->n)
         return QN_OK;
     if (given->n > MAX_TRIGGER)
-        return qn_fail(QN_ERR_INVALID, "grammar: a trigger of %zu bytes, at most %d are allowed", given->n, MAX_TRIGGER);
+        return qn_fail(QN_ERR_INVALID, "grammar: a trigger of %zu bytes, at most %d are allowed", given->n,
+                       MAX_TRIGGER);
     memcpy(t->text, given->text, given->n);
     for (size_t i = 1; i < given->n; i++)
         t->border[i + 1] = (uint8_t)match_byte(t, t->border[i], t->text[i]);
@@ -110,12 +111,14 @@ static const char *rule_name(const qn_grammar_match *m)
 
 static qn_status too_ambiguous(const qn_grammar_match *m)
 {
-    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: too ambiguous at byte %zu of the answer, in '%s'", m->n_bytes, rule_name(m));
+    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: too ambiguous at byte %zu of the answer, in '%s'", m->n_bytes,
+                   rule_name(m));
 }
 
 static qn_status does_not_fit(const qn_grammar_match *m)
 {
-    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: the answer does not fit from byte %zu on, in '%s'", m->n_bytes, rule_name(m));
+    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: the answer does not fit from byte %zu on, in '%s'", m->n_bytes,
+                   rule_name(m));
 }
 
 static bool is_at_depth(const qn_grammar_state *s)
@@ -134,8 +137,9 @@ static qn_status nothing_follows(const qn_grammar_match *m)
                        "rules may be "
                        "open, and so many are",
                        m->n_bytes, rule_name(m), QN_GRAMMAR_DEPTH);
-    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s'",
-                   m->n_bytes, rule_name(m));
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s'", m->n_bytes,
+                   rule_name(m));
 }
 
 static void check_free(const qn_grammar_match *m, qn_token token, uint32_t *allowed)
@@ -409,8 +413,8 @@ bool qn_grammar_match_quick_mask(qn_grammar_match *m, const qn_token *answer, si
     return status == QN_OK;
 }
 
-size_t qn_grammar_match_masks(const qn_grammar_match *match, const qn_token *answer, size_t n, size_t n_more, size_t n_words,
-                              uint32_t *masks)
+size_t qn_grammar_match_masks(const qn_grammar_match *match, const qn_token *answer, size_t n, size_t n_more,
+                              size_t n_words, uint32_t *masks)
 {
     qn_grammar_match *m;
     uint64_t left = QN_GRAMMAR_QUICK_STEPS;
@@ -461,8 +465,9 @@ qn_status qn_grammar_match_forced(qn_grammar_match *m, const qn_token *answer, s
     return status;
 }
 
-qn_status qn_grammar_match_forced_tokens(qn_grammar_match *m, const qn_tokenizer *tokenizer, const qn_token *sequence, size_t n,
-                                         size_t n_answer, qn_token tokens[QN_GRAMMAR_FORCED], size_t *n_tokens)
+qn_status qn_grammar_match_forced_tokens(qn_grammar_match *m, const qn_tokenizer *tokenizer, const qn_token *sequence,
+                                         size_t n, size_t n_answer, qn_token tokens[QN_GRAMMAR_FORCED],
+                                         size_t *n_tokens)
 {
     qn_forced forced;
     *n_tokens = 0;

@@ -54,7 +54,8 @@ static qn_status add_split(qn_grammar *g, uint32_t a, uint32_t b, uint32_t *entr
 
 static qn_status add_parts(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next, uint32_t *entry);
 
-qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next, uint32_t *entry)
+qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next,
+                              uint32_t *entry)
 {
     bool is_done = false;
     QN_TRY(count_step(g, what));
@@ -78,8 +79,8 @@ static qn_status copy_children(qn_exprs *x, qn_expr_kind kind, const uint32_t *c
 }
 
 /* Adds a CAT from its end. Each run of children without calls becomes a DFA. */
-static qn_status add_cat(qn_grammar *g, qn_exprs *x, const uint32_t *children, size_t n, const char *what, uint32_t next,
-                         uint32_t *entry)
+static qn_status add_cat(qn_grammar *g, qn_exprs *x, const uint32_t *children, size_t n, const char *what,
+                         uint32_t next, uint32_t *entry)
 {
     *entry = next;
     while (n) {
@@ -128,7 +129,8 @@ static qn_status add_alt(qn_grammar *g, qn_exprs *x, uint32_t *children, size_t 
     return QN_OK;
 }
 
-static qn_status add_repeat(qn_grammar *g, qn_exprs *x, const qn_expr *e, const char *what, uint32_t next, uint32_t *entry)
+static qn_status add_repeat(qn_grammar *g, qn_exprs *x, const qn_expr *e, const char *what, uint32_t next,
+                            uint32_t *entry)
 {
     const uint32_t child = e->child, min = e->a, max = e->b;
     *entry = next;
@@ -169,8 +171,8 @@ static qn_status add_parts(qn_grammar *g, qn_exprs *x, uint32_t expr, const char
     n = 0;
     for (uint32_t c = e.child; c; c = x->items[c].sibling)
         children[n++] = c;
-    const qn_status status =
-        e.kind == QN_EXPR_CAT ? add_cat(g, x, children, n, what, next, entry) : add_alt(g, x, children, n, what, next, entry);
+    const qn_status status = e.kind == QN_EXPR_CAT ? add_cat(g, x, children, n, what, next, entry)
+                                                   : add_alt(g, x, children, n, what, next, entry);
     free(children);
     return status;
 }

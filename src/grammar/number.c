@@ -122,7 +122,8 @@ static qn_status tail(qn_exprs *x, bool integer, const limit *lo, const limit *h
 
 /* Integer parts with as many digits as the bounds, from digit `at` on, and their fractions. `n`: total number of
  * digits. */
-static qn_status integers(qn_exprs *x, bool integer, const limit *lo, const limit *hi, size_t n, size_t at, uint32_t *id)
+static qn_status integers(qn_exprs *x, bool integer, const limit *lo, const limit *hi, size_t n, size_t at,
+                          uint32_t *id)
 {
     if (at == n)
         return tail(x, integer, lo, hi, id);
@@ -231,7 +232,8 @@ static qn_status exponents(qn_exprs *x, int lo, int hi, uint32_t *id)
 }
 
 /* Appends to an ALT the mantissas from lo to hi, with exponents from `from` to `to`. */
-static qn_status append_scientific(qn_exprs *x, const limit *lo, const limit *hi, int from, int to, uint32_t id, uint32_t *last)
+static qn_status append_scientific(qn_exprs *x, const limit *lo, const limit *hi, int from, int to, uint32_t id,
+                                   uint32_t *last)
 {
     uint32_t mantissa, exponent, part;
     if (from > to)
@@ -270,11 +272,14 @@ static limit limit_of(const qn_bound *bound, const qn_decimal *decimal)
 }
 
 /* Appends numbers of one sign whose magnitudes are between the bounds. lo NULL: from 0 on; hi NULL: unlimited. */
-static qn_status append_signed(qn_exprs *x, bool integer, bool negative, const qn_bound *lo, const qn_bound *hi, uint32_t id,
-                               uint32_t *last)
+static qn_status append_signed(qn_exprs *x, bool integer, bool negative, const qn_bound *lo, const qn_bound *hi,
+                               uint32_t id, uint32_t *last)
 {
     const limit none = { 0 }, above_zero = { true, true, "0", "" };
-    const limit from = lo ? limit_of(lo, &lo->plain) : negative ? above_zero : none, to = hi ? limit_of(hi, &hi->plain) : none;
+    const limit from = lo         ? limit_of(lo, &lo->plain)
+                       : negative ? above_zero
+                                  : none,
+                to = hi ? limit_of(hi, &hi->plain) : none;
     uint32_t part, with_exponent, minus;
     QN_TRY(magnitudes(x, integer, &from, &to, &part));
     if (!integer) {
@@ -299,8 +304,8 @@ static bool admits_zero(const qn_bound *b, bool is_min)
 
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id)
 {
-    static const char plain[] = "-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?", plain_integer[] = "-?(0|[1-9][0-9]*)",
-                      minus_zero[] = "-0(\\.0+)?";
+    static const char plain[] = "-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?",
+                      plain_integer[] = "-?(0|[1-9][0-9]*)", minus_zero[] = "-0(\\.0+)?";
     uint32_t last = 0, part;
     if (!min->present && !max->present) {
         const char *text = integer ? plain_integer : plain;
@@ -308,8 +313,8 @@ qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const q
     }
     QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
     if (!max->present || !max->negative) /* 0 and above */
-        QN_TRY(append_signed(x, integer, false, min->present && !min->negative ? min : NULL, max->present ? max : NULL, *id,
-                             &last));
+        QN_TRY(append_signed(x, integer, false, min->present && !min->negative ? min : NULL, max->present ? max : NULL,
+                             *id, &last));
     if (!integer && admits_zero(min, true) && admits_zero(max, false)) {
         QN_TRY(qn_expr_regex(x, minus_zero, strlen(minus_zero), false, "number", &part));
         qn_expr_append(x, *id, &last, part);
@@ -317,5 +322,6 @@ qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const q
     if (min->present && !min->negative)
         return QN_OK;
     /* Below 0: magnitudes from that of max to that of min. */
-    return append_signed(x, integer, true, max->present && max->negative ? max : NULL, min->present ? min : NULL, *id, &last);
+    return append_signed(x, integer, true, max->present && max->negative ? max : NULL, min->present ? min : NULL, *id,
+                         &last);
 }

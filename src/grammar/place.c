@@ -94,7 +94,8 @@ static uint32_t find_empty_callee(const search *s, const uint8_t *is_open, const
     }
     if (n->kind == QN_ITEM) {
         callees = g->arrays[n->a].item_rules;
-        n_callees = g->arrays[n->a].min < g->arrays[n->a].n_prefix + 1 ? g->arrays[n->a].min : g->arrays[n->a].n_prefix + 1;
+        n_callees =
+            g->arrays[n->a].min < g->arrays[n->a].n_prefix + 1 ? g->arrays[n->a].min : g->arrays[n->a].n_prefix + 1;
     }
     for (size_t i = 0; i < n_callees; i++) {
         const bool counts = n->kind != QN_MEMBER || g->objects[n->a].required[i / 64] >> (i % 64) & 1;
@@ -133,5 +134,6 @@ qn_status qn_grammar_refuse_empty(const qn_grammar *g, uint32_t rule)
     const char *name = g->rules[rule].name;
     if (empty == rule)
         return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s'", name);
-    return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s': it needs '%s', which no text fits", name, g->rules[empty].name);
+    return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s': it needs '%s', which no text fits", name,
+                   g->rules[empty].name);
 }

@@ -22,8 +22,8 @@ typedef struct class_set {
 
 static qn_status invalid(const reader *r, const char *problem)
 {
-    return qn_fail(QN_ERR_INVALID, "%s: %s at byte %zu of '%.*s'", r->what, problem, r->at, (int)(r->n < 100 ? r->n : 100),
-                   r->text);
+    return qn_fail(QN_ERR_INVALID, "%s: %s at byte %zu of '%.*s'", r->what, problem, r->at,
+                   (int)(r->n < 100 ? r->n : 100), r->text);
 }
 
 static qn_status unsupported(const reader *r, const char *thing)
@@ -68,7 +68,8 @@ static qn_status add_range(const reader *r, class_set *set, uint32_t lo, uint32_
 /* \d, \w, \s and their complements. *is_named: `letter` names one of them; it is added to the set. */
 static qn_status add_named(const reader *r, class_set *set, char letter, bool *is_named)
 {
-    static const qn_range digits[] = { { '0', '9' } }, words[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } },
+    static const qn_range digits[] = { { '0', '9' } },
+                          words[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } },
                           spaces[] = { { 9, 13 },          { ' ', ' ' },       { 0xa0, 0xa0 },     { 0x1680, 0x1680 },
                                        { 0x2000, 0x200a }, { 0x2028, 0x2029 }, { 0x202f, 0x202f }, { 0x205f, 0x205f },
                                        { 0x3000, 0x3000 }, { 0xfeff, 0xfeff } };

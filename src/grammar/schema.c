@@ -53,8 +53,8 @@ static qn_status add_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form 
     return QN_OK;
 }
 
-qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *keyword, const char *key,
-                         uint32_t *rule)
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *keyword,
+                         const char *key, uint32_t *rule)
 {
     char path[256];
     qn_text_buffer to = QN_APPEND_TO(path);
@@ -71,8 +71,8 @@ qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, u
 
 qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id)
 {
-    return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_BYTE, .lo = (uint8_t)byte, .hi = (uint8_t)byte, .next = next },
-                               id);
+    return qn_grammar_add_node(
+        c->grammar, (qn_node){ .kind = QN_BYTE, .lo = (uint8_t)byte, .hi = (uint8_t)byte, .next = next }, id);
 }
 
 qn_status qn_schema_literal(qn_schema_compiler *c, const char *text, uint32_t next, uint32_t *id)
@@ -142,7 +142,8 @@ qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa)
 qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps)
 {
     c->grammar->steps += steps;
-    return c->grammar->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", qn_schema_path(c)) : QN_OK;
+    return c->grammar->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", qn_schema_path(c))
+                                                : QN_OK;
 }
 
 bool qn_schema_may_ignore(const qn_schema_compiler *c, qn_status status)
@@ -236,7 +237,8 @@ bool qn_schema_is_note(const char *key)
 /* Numbers are checked in every schema that is compiled, whatever its types. */
 static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
 {
-    static const char *const counts[] = { "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties" },
+    static const char *const counts[] = { "minLength", "maxLength",     "minItems",
+                                          "maxItems",  "minProperties", "maxProperties" },
                              *const bounds[] = { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum" };
     uint32_t count;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -300,7 +302,8 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
 }
 
 /* Joins a part of a keyword with the schema's other keywords. Owned by the compiler. */
-static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest, json_t **joined)
+static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest,
+                      json_t **joined)
 {
     const bool is_rest_first = qn_schema_is_properties_first(schema, keyword);
     QN_TRY(qn_schema_at_place(c, is_rest_first ? qn_schema_merge(c->root, rest, part, &c->merges, joined)
@@ -322,7 +325,8 @@ static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *r
             return qn_schema_no_memory();
         for (size_t k = 0; k < i; k++)
             if (!qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &c->comparisons))
-                return qn_fail(QN_ERR_UNSUPPORTED, "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
+                return qn_fail(QN_ERR_UNSUPPORTED,
+                               "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
                                qn_schema_path(c), k, i);
     }
     return QN_OK;
@@ -336,8 +340,8 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
     if (!json_is_array(branches) || !json_array_size(branches))
         return qn_fail(QN_ERR_INVALID, "%s/%s: not a list of schemas", qn_schema_path(c), keyword);
     if (json_array_size(branches) > MAX_BRANCHES)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: %zu alternatives, at most %d are supported", qn_schema_path(c), keyword,
-                       json_array_size(branches), MAX_BRANCHES);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: %zu alternatives, at most %d are supported", qn_schema_path(c),
+                       keyword, json_array_size(branches), MAX_BRANCHES);
     json_t *rest = without(schema, keyword, &is_empty);
     QN_TRY(qn_schema_own(c, rest));
     if (c->options.strict && !strcmp(keyword, "oneOf"))
@@ -364,7 +368,8 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     QN_TRY(qn_schema_own(c, all));
     if (!json_is_array(parts))
         return qn_fail(QN_ERR_INVALID, "%s/allOf: not a list of schemas", qn_schema_path(c));
-    if (json_array_extend(all, parts) || (!is_empty && json_array_insert(all, is_rest_first ? 0 : json_array_size(all), rest)))
+    if (json_array_extend(all, parts) ||
+        (!is_empty && json_array_insert(all, is_rest_first ? 0 : json_array_size(all), rest)))
         return qn_schema_no_memory();
     json_array_foreach(all, i, part)
     {
@@ -426,8 +431,8 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
     *types = 0;
     if (json_is_array(type)) {
         if (json_array_size(type) > N_TYPES)
-            return qn_fail(QN_ERR_INVALID, "%s/type: %zu types, but only %d exist", qn_schema_path(c), json_array_size(type),
-                           N_TYPES);
+            return qn_fail(QN_ERR_INVALID, "%s/type: %zu types, but only %d exist", qn_schema_path(c),
+                           json_array_size(type), N_TYPES);
         json_array_foreach(type, i, each) QN_TRY(add_type(c, each, types));
     } else if (type) {
         QN_TRY(add_type(c, type, types));

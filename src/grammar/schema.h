@@ -72,8 +72,8 @@ qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema);
 /* qn_schema_rule - the rule of a schema in a form. A new rule is queued and compiled later.
  *
  *   keyword, key   where the schema stands: under this key of this keyword. NULL: it is the whole schema */
-qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *keyword, const char *key,
-                         uint32_t *rule);
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *keyword,
+                         const char *key, uint32_t *rule);
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id);
 qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id);
 qn_status qn_schema_literal(qn_schema_compiler *c, const char *text, uint32_t next, uint32_t *id);
@@ -108,7 +108,8 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema);
  *
  * No output reaches INT32_MAX characters, items or properties: a larger maximum becomes QN_UNLIMITED, a larger
  * minimum is QN_ERR_UNSUPPORTED. A value that is not an integer is QN_ERR_INVALID. */
-qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise, uint32_t *count);
+qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise,
+                          uint32_t *count);
 
 /* qn_schema_is_note - whether a keyword is an annotation, which restricts nothing. */
 bool qn_schema_is_note(const char *key);
@@ -176,7 +177,8 @@ qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn
 
 /* qn_schema_members - the properties of an object's schema, its required names, and the schema of additional
  * members, which is never NULL. Borrowed. */
-qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest);
+qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required,
+                            json_t **rest);
 
 /* qn_schema_object_counts - sets the object's limits of members, and whether they are in order. */
 qn_status qn_schema_object_counts(const qn_schema_compiler *c, json_t *schema, qn_object_rule *o);

@@ -140,7 +140,8 @@ static bool plain_disjoint(search *s, json_t *a, json_t *b, int depth)
         return true;
     if (both & (IS_NULL | IS_BOOLEAN))
         return false;
-    if (both & (IS_INTEGER | IS_NUMBER) && !are_apart(a, b, "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"))
+    if (both & (IS_INTEGER | IS_NUMBER) &&
+        !are_apart(a, b, "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"))
         return false;
     if (both & IS_STRING && !are_apart(a, b, "maxLength", NULL, "minLength", NULL))
         return false;
@@ -157,7 +158,8 @@ static bool parts_disjoint(search *s, json_t *a, json_t *b, int depth)
     json_t *part, *target, *list;
     size_t i;
     const char *reference = json_string_value(json_object_get(a, "$ref"));
-    if (reference && qn_schema_resolve(s->root, reference, &s->steps, &target) == QN_OK && disjoint(s, target, b, depth + 1))
+    if (reference && qn_schema_resolve(s->root, reference, &s->steps, &target) == QN_OK &&
+        disjoint(s, target, b, depth + 1))
         return true;
     json_array_foreach(json_object_get(a, "allOf"), i, part) if (disjoint(s, part, b, depth + 1)) return true;
     for (size_t u = 0; u < 2; u++) {

@@ -91,7 +91,8 @@ static json_t *beside(json_t *schema)
         json_decref(rest);
         return NULL;
     }
-    json_object_set_new(rest, "type", json_pack("[s,s,s,s,s,s]", "null", "boolean", "number", "string", "array", "object"));
+    json_object_set_new(rest, "type",
+                        json_pack("[s,s,s,s,s,s]", "null", "boolean", "number", "string", "array", "object"));
     return rest;
 }
 
@@ -152,7 +153,8 @@ static qn_status exclude(qn_schema_compiler *c, json_t *excluded, bool in_string
     if (!last)
         return QN_OK;
     QN_TRY(qn_dfa_compile(&c->exprs, expr, in_string, qn_schema_path(c), &c->grammar->steps, &without));
-    const qn_status status = qn_dfa_meet(&c->grammar->dfas[*id], &without, true, qn_schema_path(c), &c->grammar->steps, &dfa);
+    const qn_status status =
+        qn_dfa_meet(&c->grammar->dfas[*id], &without, true, qn_schema_path(c), &c->grammar->steps, &dfa);
     qn_dfa_free(&without);
     *is_none = status == QN_ERR_INVALID;
     return status == QN_OK ? qn_grammar_add_dfa(c->grammar, &dfa, id) : *is_none ? QN_OK : status;
@@ -223,8 +225,8 @@ json_t *qn_schema_of_constant(json_t *value)
             json_object_set_new(inner, key, json_pack("{s:O}", "const", item));
             json_array_append_new(required, json_string(key));
         }
-        schema = json_pack("{s:s,s:O,s:b,s:o}", "type", "object", "properties", inner, "additionalProperties", 0, "required",
-                           required);
+        schema = json_pack("{s:s,s:O,s:b,s:o}", "type", "object", "properties", inner, "additionalProperties", 0,
+                           "required", required);
     }
     json_decref(inner);
     return schema;
@@ -252,7 +254,8 @@ static qn_status append_literal(qn_exprs *x, const char *text, uint32_t parent, 
 }
 
 /* Appends one of two characters, repeated min to max times. */
-static qn_status append_repeated(qn_exprs *x, char a, char b, uint32_t min, uint32_t max, uint32_t parent, uint32_t *last)
+static qn_status append_repeated(qn_exprs *x, char a, char b, uint32_t min, uint32_t max, uint32_t parent,
+                                 uint32_t *last)
 {
     uint32_t character, part;
     QN_TRY(qn_expr_either(x, a, b, &character));
@@ -335,8 +338,8 @@ static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t paren
     return QN_OK;
 }
 
-static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string, uint32_t scalars,
-                           uint32_t *last_scalar, uint32_t *entry)
+static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string,
+                           uint32_t scalars, uint32_t *last_scalar, uint32_t *entry)
 {
     uint32_t rule, node;
     if (json_is_string(value))
@@ -359,7 +362,8 @@ qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, 
     QN_TRY(qn_schema_constants(c, schema, types, &constants));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
-    json_array_foreach(constants, i, value) QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
+    json_array_foreach(constants, i, value)
+        QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
     if (last_string) {
         QN_TRY(qn_dfa_compile(&c->exprs, strings, true, qn_schema_path(c), &c->grammar->steps, &dfa));
         QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &node));

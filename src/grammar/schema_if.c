@@ -106,8 +106,8 @@ static bool asks_for_more(json_t *condition)
     const char *key;
     json_t *value, *object = json_string("object");
     bool more = false;
-    json_object_foreach(condition, key, value) more |=
-        strcmp(key, "properties") != 0 && strcmp(key, "required") != 0 && !(!strcmp(key, "type") && json_equal(value, object));
+    json_object_foreach(condition, key, value) more |= strcmp(key, "properties") != 0 && strcmp(key, "required") != 0 &&
+                                                       !(!strcmp(key, "type") && json_equal(value, object));
     json_decref(object);
     return more;
 }
@@ -188,7 +188,8 @@ json_t *qn_schema_expand_if(json_t *schema, json_t *beside)
     }
     then = then ? then : json_true();
     otherwise = otherwise ? otherwise : json_true();
-    json_array_append_new(alternatives, json_pack("{s:[o,O]}", "allOf", require_those(condition, schema, beside), then));
+    json_array_append_new(alternatives,
+                          json_pack("{s:[o,O]}", "allOf", require_those(condition, schema, beside), then));
     if (!append_others(alternatives, condition, schema, beside, otherwise))
         json_array_append_new(alternatives, json_pack("{s:[O,O]}", "allOf", then, otherwise));
     all = json_object_get(out, "allOf") ? json_copy(json_object_get(out, "allOf")) : json_array();

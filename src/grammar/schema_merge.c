@@ -157,11 +157,12 @@ static bool is_one_of(const char *key, const char *const *keys)
 /* The value of a keyword that both schemas have; NULL if the two cannot be joined. */
 static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y, uint64_t *steps)
 {
-    static const char *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
-                             *const upper[] = { "maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL },
-                             *const schemas[] = { "items", "additionalProperties", "propertyNames", NULL },
-                             *const notes[] = { "title", "description", "default",  "examples", "$schema",  "$id",
-                                                "$defs", "definitions", "$comment", "example",  "nullable", NULL };
+    static const char
+        *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
+               *const upper[] = { "maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL },
+               *const schemas[] = { "items", "additionalProperties", "propertyNames", NULL },
+               *const notes[] = { "title", "description", "default",  "examples", "$schema",  "$id",
+                                  "$defs", "definitions", "$comment", "example",  "nullable", NULL };
     if (is_one_of(key, notes) || qn_schema_is_equal(x, y, steps))
         return json_incref(x);
     if (json_is_number(x) && json_is_number(y) && (is_one_of(key, lower) || is_one_of(key, upper)))
@@ -272,7 +273,8 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
             json_decref(merged);
             return *steps > QN_SCHEMA_STEPS
                        ? too_many()
-                       : qn_fail(QN_ERR_UNSUPPORTED, "two schemas for one value have '%s', which cannot be joined", key);
+                       : qn_fail(QN_ERR_UNSUPPORTED, "two schemas for one value have '%s', which cannot be joined",
+                                 key);
         }
         json_object_set_new(merged, key, joined);
     }

@@ -29,8 +29,8 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, js
     const char *pattern, *key;
     if (!json_is_object(patterns) || json_object_size(patterns) > MAX_PATTERNS) {
         json_decref(out);
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/patternProperties: not an object of at most %d patterns", qn_schema_path(c),
-                       MAX_PATTERNS);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/patternProperties: not an object of at most %d patterns",
+                       qn_schema_path(c), MAX_PATTERNS);
     }
     QN_TRY(qn_schema_own(c, out));
     if (!*properties)
@@ -75,7 +75,8 @@ static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list
         QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &names)));
     json_object_foreach(names, key, value)
     {
-        const bool is_string = !strcmp(key, "type") && json_is_string(value) && !strcmp(json_string_value(value), "string");
+        const bool is_string =
+            !strcmp(key, "type") && json_is_string(value) && !strcmp(json_string_value(value), "string");
         is_known &= is_string || !strcmp(key, "enum") || !strcmp(key, "const") || qn_schema_is_note(key);
     }
     json_t *all = json_object_get(names, "enum"), *one = json_object_get(names, "const");
@@ -99,9 +100,10 @@ static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, 
     json_array_foreach(list, i,
                        name) if (json_is_string(name) && json_object_set_new(listed, json_string_value(name),
                                                                              json_null())) return qn_schema_no_memory();
-    json_object_foreach_safe(properties, next, key,
-                             value) if (!json_object_get(listed, key) &&
-                                        json_object_set_new(properties, key, json_false())) return qn_schema_no_memory();
+    json_object_foreach_safe(
+        properties, next, key,
+        value) if (!json_object_get(listed, key) &&
+                   json_object_set_new(properties, key, json_false())) return qn_schema_no_memory();
     json_object_foreach(listed, key, value) if (!json_object_get(properties, key) &&
                                                 json_object_set(properties, key, rest)) return qn_schema_no_memory();
     return QN_OK;
@@ -116,7 +118,8 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
     QN_TRY(find_listed(c, names, &list, &is_any));
     if (is_any)
         return QN_OK;
-    if (!json_is_array(list) || json_array_size(list) > QN_GRAMMAR_PROPERTIES || json_object_get(*schema, "patternProperties"))
+    if (!json_is_array(list) || json_array_size(list) > QN_GRAMMAR_PROPERTIES ||
+        json_object_get(*schema, "patternProperties"))
         return c->options.strict ? qn_fail(QN_ERR_UNSUPPORTED, "%s/propertyNames: expected at most %d constants",
                                            qn_schema_path(c), QN_GRAMMAR_PROPERTIES)
                                  : QN_OK;
@@ -127,7 +130,8 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
     QN_TRY(qn_schema_own(c, all));
     QN_TRY(keep_listed(c, list, rest, all));
     *schema = copy;
-    return json_object_set(copy, "properties", all) || json_object_set_new(copy, "additionalProperties", json_false()) ||
+    return json_object_set(copy, "properties", all) ||
+                   json_object_set_new(copy, "additionalProperties", json_false()) ||
                    json_object_del(copy, "propertyNames")
                ? qn_schema_no_memory()
                : QN_OK;
@@ -213,6 +217,7 @@ qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn
     if (!(o->other_rules = calloc(n + 1, sizeof *o->other_rules)))
         return qn_schema_no_memory();
     for (; o->n_other_rules < n; o->n_other_rules++)
-        QN_TRY(qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
+        QN_TRY(
+            qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
     return QN_OK;
 }

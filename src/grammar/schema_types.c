@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise, uint32_t *count)
+qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise,
+                          uint32_t *count)
 {
     json_t *value = json_object_get(schema, key);
     *count = otherwise;
@@ -75,7 +76,8 @@ static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t le
 qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const char **text, size_t *length)
 {
     json_t *pattern = json_object_get(schema, "pattern");
-    const char *name = json_string_value(json_object_get(schema, "format")), *format = name ? qn_schema_format(name) : NULL;
+    const char *name = json_string_value(json_object_get(schema, "format")),
+               *format = name ? qn_schema_format(name) : NULL;
     if (pattern && !json_is_string(pattern))
         return qn_fail(QN_ERR_INVALID, "%s/pattern: not a string", qn_schema_path(c));
     if (name && !format && c->options.strict)
@@ -221,7 +223,8 @@ static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, 
     /* Integers are exact, and so are their bounds. */
     bound->plain.exclusive = exclusive;
     if (json_is_integer(value))
-        snprintf(bound->plain.integer, sizeof bound->plain.integer, "%llu", (unsigned long long)(exact < 0 ? -exact : exact));
+        snprintf(bound->plain.integer, sizeof bound->plain.integer, "%llu",
+                 (unsigned long long)(exact < 0 ? -exact : exact));
     else if (fabs(number) >= 0x1p53)
         snprintf(bound->plain.integer, sizeof bound->plain.integer, "%.0f", fabs(number));
     else
@@ -273,8 +276,8 @@ static qn_status add_item(qn_schema_compiler *c, const char *keyword, json_t *sc
 {
     char key[32];
     snprintf(key, sizeof key, "%zu", i);
-    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, i < array->n_prefix ? keyword : "items", i < array->n_prefix ? key : NULL,
-                          &array->item_rules[i]));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, i < array->n_prefix ? keyword : "items",
+                          i < array->n_prefix ? key : NULL, &array->item_rules[i]));
     return qn_schema_inner(c, array->item_rules[i], next, &array->items[i]);
 }
 
@@ -366,7 +369,8 @@ static qn_status too_long(const qn_schema_compiler *c, size_t n)
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: a property's name of %zu bytes is too long", qn_schema_path(c), n);
 }
 
-static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length, uint32_t property)
+static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length,
+                               uint32_t property)
 {
     qn_object_rule *o = &c->grammar->objects[object];
     for (int ascii = 0; ascii < (is_ascii(key, length) ? 1 : 2); ascii++) {
@@ -424,7 +428,8 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     return QN_OK;
 }
 
-qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest)
+qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required,
+                            json_t **rest)
 {
     *properties = json_object_get(schema, "properties");
     *required = json_object_get(schema, "required");
@@ -474,7 +479,8 @@ static qn_status find_other_names(qn_schema_compiler *c, json_t *properties, jso
         qn_expr_append(&c->exprs, known, &last, part);
     }
     QN_TRY(qn_dfa_compile(&c->exprs, any, true, qn_schema_path(c), &c->grammar->steps, &all));
-    qn_status status = last ? qn_dfa_compile(&c->exprs, known, true, qn_schema_path(c), &c->grammar->steps, &declared) : QN_OK;
+    qn_status status =
+        last ? qn_dfa_compile(&c->exprs, known, true, qn_schema_path(c), &c->grammar->steps, &declared) : QN_OK;
     if (status == QN_OK && !last) {
         *out = all;
         return QN_OK;

@@ -366,12 +366,14 @@ static qn_status add_line(qn_schema_compiler *c, uint32_t rule, uint32_t between
     return qn_schema_byte(c, '\n', *node, node);
 }
 
-static qn_status add_parameter(qn_schema_compiler *c, uint32_t object, const char *key, json_t *schema, uint32_t between)
+static qn_status add_parameter(qn_schema_compiler *c, uint32_t object, const char *key, json_t *schema,
+                               uint32_t between)
 {
     const uint32_t property = c->grammar->objects[object].n_properties++;
     qn_object_rule *o = &c->grammar->objects[object];
     if (!qn_schema_is_tag_name(key))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the name of a parameter, '%.80s', is not supported", qn_schema_path(c), key);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the name of a parameter, '%.80s', is not supported", qn_schema_path(c),
+                       key);
     char *text = strdup(key);
     if (!text)
         return qn_schema_no_memory();

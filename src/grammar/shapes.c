@@ -134,7 +134,8 @@ qn_status qn_shapes_make(const qn_grammar_vocab *v, const qn_trie *trie, qn_shap
     free(roots);
     QN_TRY(status);
     QN_TRY(qn_realloc_array(&shapes->nodes, &b.node_capacity, shapes->n + 1, sizeof *shapes->nodes, "shapes"));
-    shapes->nodes[shapes->n] = (qn_shape){ .tokens = (uint32_t)shapes->n_tokens, .members = (uint32_t)shapes->n_members };
+    shapes->nodes[shapes->n] =
+        (qn_shape){ .tokens = (uint32_t)shapes->n_tokens, .members = (uint32_t)shapes->n_members };
     return add_sets(&b);
 }
 

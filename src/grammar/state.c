@@ -22,8 +22,8 @@ static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
             return (uint32_t)i;
         }
     qn_state_pay(s, s->n_frames / COMPARED_FRAMES);
-    if (s->n_frames >= MAX_FRAMES ||
-        qn_realloc_array(&s->frames, &s->frame_capacity, s->n_frames + 1, sizeof *s->frames, "grammar state") != QN_OK) {
+    if (s->n_frames >= MAX_FRAMES || qn_realloc_array(&s->frames, &s->frame_capacity, s->n_frames + 1,
+                                                      sizeof *s->frames, "grammar state") != QN_OK) {
         s->failed = true;
         return 0;
     }
@@ -40,7 +40,9 @@ static bool push(qn_grammar_state *s, const qn_node *call, uint32_t parent, uint
         node = s->frames[parent].node;
         parent = s->frames[parent].parent;
     }
-    const qn_frame f = { .node = node, .parent = parent, .depth = (uint16_t)(s->frames[parent].depth + 1), .level = level };
+    const qn_frame f = {
+        .node = node, .parent = parent, .depth = (uint16_t)(s->frames[parent].depth + 1), .level = level
+    };
     if (f.depth > QN_GRAMMAR_DEPTH)
         return false;
     *frame = add_frame(s, &f);
@@ -219,7 +221,9 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
         return;
     }
     qn_frame f = s->frames[frame];
-    const uint32_t most = array->max != QN_UNLIMITED ? array->max : array->min > array->n_prefix ? array->min : array->n_prefix;
+    const uint32_t most = array->max != QN_UNLIMITED     ? array->max
+                          : array->min > array->n_prefix ? array->min
+                                                         : array->n_prefix;
     if (f.count < most)
         f.count++;
     put(s, w, array->items[which], add_frame(s, &f));
@@ -389,7 +393,8 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     if (next == QN_STRING_END)
         return additional ? add_closure(s, begin, end, o->rest_value, count_member(s, o, c.frame, -1)) : end;
     qn_state_pay(s, (last - first) / COMPARED);
-    while (first < last && (o->spellings[first].length <= c.count || (uint8_t)o->spellings[first].text[c.count] != byte))
+    while (first < last &&
+           (o->spellings[first].length <= c.count || (uint8_t)o->spellings[first].text[c.count] != byte))
         first++;
     while (first < last && (uint8_t)o->spellings[last - 1].text[c.count] != byte)
         last--;
@@ -479,7 +484,8 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     case QN_BYTE: return byte >= n->lo && byte <= n->hi;
     case QN_INDENT: return indent_takes(s, n, c, byte, &ends);
     case QN_TEXT: return next_of_text(g, n, c, byte) != 0;
-    case QN_DFA: return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
+    case QN_DFA:
+        return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
     case QN_STRING: return string_takes(g, &g->strings[n->a], c, byte);
     case QN_KEY: {
         const qn_object_rule *o = &g->objects[n->a];

@@ -25,7 +25,13 @@ typedef enum qn_text_class {
 /* Separate tries: one for each class, of the tokens whose smallest class it is; one of the tokens without a class
  * that have no line ends; one of those with line ends; and, again, one of the tokens that close a JSON string when
  * read from between two characters. */
-enum { QN_TRIE_OTHER = QN_TEXT_CLASSES, QN_TRIE_LINES, QN_TRIE_CLOSING, QN_TRIES, QN_TRIES_ALL = (1 << QN_TRIE_CLOSING) - 1 };
+enum {
+    QN_TRIE_OTHER = QN_TEXT_CLASSES,
+    QN_TRIE_LINES,
+    QN_TRIE_CLOSING,
+    QN_TRIES,
+    QN_TRIES_ALL = (1 << QN_TRIE_CLOSING) - 1
+};
 
 /* A node of a trie. Nodes are in preorder, without the root. */
 typedef struct qn_trie_node {
@@ -146,7 +152,8 @@ void qn_shapes_free(qn_shapes *shapes);
 /* qn_closers_make - makes the closers of a form. Free them with qn_closers_free, even after an error.
  *
  *   tokens   [n] tokens with bytes, the first of those with equal bytes */
-qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form, qn_closers *closers);
+qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
+                          qn_closers *closers);
 void qn_closers_free(qn_closers *closers);
 
 /* Where a token leads that begins in a JSON string. */

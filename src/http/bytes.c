@@ -25,7 +25,9 @@ void qn_bytes_free(qn_bytes *bytes)
 static bool grow(qn_bytes *bytes, size_t need)
 {
     enum { LEAST = 64 };
-    const size_t half = bytes->capacity + bytes->capacity / 2, wanted = half > need ? half : need > LEAST ? need : LEAST;
+    const size_t half = bytes->capacity + bytes->capacity / 2, wanted = half > need    ? half
+                                                                        : need > LEAST ? need
+                                                                                       : LEAST;
     if (!qn_account_take(bytes->account, wanted - bytes->capacity))
         return false;
     char *data = realloc(bytes->data, wanted);

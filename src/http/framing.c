@@ -95,7 +95,8 @@ static const char *check_request_line(qn_framing *f, const char *line, size_t n)
 {
     const char *const end = line + n, *const target = memchr(line, ' ', n),
                       *const version = target ? memchr(target + 1, ' ', (size_t)(end - target) - 1) : NULL;
-    if (!version || end - version != 9 || memcmp(version, " HTTP/1.", 8) != 0 || (version[8] != '0' && version[8] != '1'))
+    if (!version || end - version != 9 || memcmp(version, " HTTP/1.", 8) != 0 ||
+        (version[8] != '0' && version[8] != '1'))
         return bad_line;
     f->has_first = true;
     f->is_http_1_0 = version[8] == '0';

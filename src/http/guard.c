@@ -128,8 +128,9 @@ bool qn_guard_origin(const char *origin, const char *host_header, unsigned schem
     if (!origin || qn_guard_listed_origin(origin, allowed, n_allowed))
         return true;
     const bool is_https = !strncasecmp(origin, "https://", 8);
-    if (!(schemes & (is_https ? QN_GUARD_HTTPS : QN_GUARD_HTTP)) || (!is_https && strncasecmp(origin, "http://", 7) != 0) ||
-        !host_header || !split_host(origin + 7 + is_https, &page) || !split_host(host_header, &server))
+    if (!(schemes & (is_https ? QN_GUARD_HTTPS : QN_GUARD_HTTP)) ||
+        (!is_https && strncasecmp(origin, "http://", 7) != 0) || !host_header ||
+        !split_host(origin + 7 + is_https, &page) || !split_host(host_header, &server))
         return false;
     const int standard = is_https ? 443 : 80;
     return page.is_ipv6 == server.is_ipv6 && page.length == server.length &&

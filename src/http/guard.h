@@ -20,7 +20,8 @@ bool qn_guard_listed_host(const char *host, const char *const *allowed, size_t n
  * [n_allowed], as "https://name:port", or "*" for all. "null", the origin of files and sandboxes, is allowed only if it
  * is listed. */
 enum { QN_GUARD_HTTP = 1, QN_GUARD_HTTPS = 2 };
-bool qn_guard_origin(const char *origin, const char *host, unsigned schemes, const char *const *allowed, size_t n_allowed);
+bool qn_guard_origin(const char *origin, const char *host, unsigned schemes, const char *const *allowed,
+                     size_t n_allowed);
 
 /* qn_guard_is_origin - whether a text can be listed in `allowed` of origins: "*", "null" or SCHEME://NAME[:PORT], as
  * Origin headers have it: without the scheme's own port, which browsers leave out. */

@@ -69,11 +69,12 @@ static qn_status add_key(const qn_keys *keys, key_set *set, const char *text, si
     for (; n_key && *key == ' '; n_key--)
         key++;
     if (delimiter && (!n_name || n_name >= QN_KEY_NAME_BYTES || !is_visible(name, n_name)))
-        return qn_fail(QN_ERR_INVALID, "%s: the name of an API key has %zu bytes, expected 1 to %d visible ASCII characters",
-                       where, n_name, QN_KEY_NAME_BYTES - 1);
+        return qn_fail(QN_ERR_INVALID,
+                       "%s: the name of an API key has %zu bytes, expected 1 to %d visible ASCII characters", where,
+                       n_name, QN_KEY_NAME_BYTES - 1);
     if (!n_key || n_key > QN_KEY_MAX_BYTES || !is_visible(key, n_key))
-        return qn_fail(QN_ERR_INVALID, "%s: an API key has %zu bytes, expected 1 to %d visible ASCII characters", where, n_key,
-                       QN_KEY_MAX_BYTES);
+        return qn_fail(QN_ERR_INVALID, "%s: an API key has %zu bytes, expected 1 to %d visible ASCII characters", where,
+                       n_key, QN_KEY_MAX_BYTES);
     if (set->n == QN_KEY_MAX_KEYS)
         return qn_fail(QN_ERR_INVALID, "%s: there are more than %d API keys", where, QN_KEY_MAX_KEYS);
     QN_TRY(qn_realloc_array(&set->entries, &set->capacity, set->n + 1, sizeof *set->entries, "API keys"));

@@ -38,8 +38,8 @@ static qn_status describe(qn_listener *listener)
         getnameinfo((struct sockaddr *)&listener->address, length, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
         return qn_fail(QN_ERR_IO, "cannot read the address of the server: %s", strerror(errno));
-    snprintf(listener->authority, sizeof listener->authority, listener->address.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s",
-             host, port);
+    snprintf(listener->authority, sizeof listener->authority,
+             listener->address.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
     return QN_OK;
 }
 

@@ -38,8 +38,8 @@ void qn_hub_tag(const qn_hub_cache *cache)
     static const char name[] = "CACHEDIR.TAG";
     struct stat st;
     if (!qn_hub_stat(cache, name, false, &st)) /* a cache without the tag works as well */
-        (void)qn_hub_write_text(cache, name,
-                                "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of models, made by quern.\n");
+        (void)qn_hub_write_text(
+            cache, name, "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of models, made by quern.\n");
 }
 
 /* ---- Locks ---- */
@@ -155,7 +155,8 @@ static qn_status replace_link(const qn_hub_cache *cache, const char *link, const
     return status;
 }
 
-qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path, const char *hash)
+qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path,
+                      const char *hash)
 {
     char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path), found[PATH_MAX];
     char *blob = qn_hub_path("%s/blobs/%s", folder, hash);
@@ -231,7 +232,8 @@ static void mark_used(const qn_hub_cache *cache, const char *path)
 }
 
 /* The path of the first selected file. Marks all as used now. */
-static char *use(const qn_hub_cache *cache, const char *folder, const qn_hub_files *files, const qn_hub_selection *selection)
+static char *use(const qn_hub_cache *cache, const char *folder, const qn_hub_files *files,
+                 const qn_hub_selection *selection)
 {
     char *first = NULL;
     for (size_t i = 0; i < selection->count; i++) {
@@ -278,8 +280,8 @@ qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name,
     return status;
 }
 
-qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
-                                char **path)
+qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *name,
+                                char commit[QN_HUB_COMMIT_LENGTH + 1], char **path)
 {
     struct timespec newest = { 0 };
     char *folder = qn_hub_folder(name->repo), *snapshots = folder ? qn_hub_path("%s/snapshots", folder) : NULL;

@@ -47,7 +47,8 @@ qn_status qn_hub_make_snapshot(const qn_hub_cache *cache, const char *folder, co
 /* qn_hub_link - makes snapshots/COMMIT/PATH a link to blobs/HASH; its folders must exist. Another entry there is
  * replaced. The correct link is left alone, so a read-only cache that has the file is enough. If the file system has
  * no symbolic links, the blob is moved to snapshots/COMMIT/PATH. */
-qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path, const char *hash);
+qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path,
+                      const char *hash);
 
 /* qn_hub_read_snapshot - lists the files of a snapshot whose content is present, sorted; `hash` is not set. A
  * missing snapshot has no files. Free the list with qn_hub_files_free, even after an error. */
@@ -59,7 +60,7 @@ qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name,
 
 /* qn_hub_find_elsewhere - the same in any snapshot that has the model, the last changed first; returns its commit,
  * too. */
-qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
-                                char **path);
+qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *name,
+                                char commit[QN_HUB_COMMIT_LENGTH + 1], char **path);
 
 #endif

@@ -86,8 +86,8 @@ static qn_status flush(struct transfer *t)
             continue;
         if (n < 0) {
             t->filled = 0;
-            return qn_fail(QN_ERR_IO, "%s: cannot write: %m; %" PRIu64 " bytes are kept, and the next pull continues", t->path,
-                           t->done);
+            return qn_fail(QN_ERR_IO, "%s: cannot write: %m; %" PRIu64 " bytes are kept, and the next pull continues",
+                           t->path, t->done);
         }
         from += n;
         t->filled -= (size_t)n;
@@ -168,7 +168,8 @@ static qn_status check_space(const struct transfer *t)
     const uint64_t left = t->file->size - t->done, free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (left <= free_bytes)
         return QN_OK;
-    return qn_fail(QN_ERR_IO, "%s: %.3g GB are to be downloaded, and its disk has %.3g GB left; %" PRIu64 " bytes are kept",
+    return qn_fail(QN_ERR_IO,
+                   "%s: %.3g GB are to be downloaded, and its disk has %.3g GB left; %" PRIu64 " bytes are kept",
                    t->path, (double)left * 1e-9, (double)free_bytes * 1e-9, t->done);
 }
 
@@ -192,14 +193,14 @@ static qn_status receive(qn_hub_http *http, struct transfer *t)
             return status;
         if (response.status == 416) {
             if (asked_anew || !t->done)
-                return qn_fail(QN_ERR_FORMAT, "%s: the server has nothing from byte %" PRIu64 " on (416)", t->file->path,
-                               t->done);
+                return qn_fail(QN_ERR_FORMAT, "%s: the server has nothing from byte %" PRIu64 " on (416)",
+                               t->file->path, t->done);
             asked_anew = true;
             qn_hub_log(t->params, "%s: the server has nothing to continue with; from the beginning", t->file->path);
             QN_TRY(restart(t));
         } else if (t->done < t->file->size) {
-            (void)qn_fail(QN_ERR_IO, "%s: the server ended after %" PRIu64 " of %" PRIu64 " bytes", t->file->path, t->done,
-                          t->file->size);
+            (void)qn_fail(QN_ERR_IO, "%s: the server ended after %" PRIu64 " of %" PRIu64 " bytes", t->file->path,
+                          t->done, t->file->size);
             if (++t->failures >= MAX_FAILURES)
                 return QN_ERR_IO;
             QN_TRY(qn_hub_wait(t->params, 1));
@@ -238,8 +239,8 @@ static qn_status download(qn_hub_http *http, struct transfer *t)
     return QN_OK;
 }
 
-qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file, char *url,
-                          const qn_hub_cache *cache, const char *blob, uint32_t part, uint32_t n_parts)
+qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file,
+                          char *url, const qn_hub_cache *cache, const char *blob, uint32_t part, uint32_t n_parts)
 {
     char *path = qn_hub_path("%s/%s.incomplete", cache->path, blob);
     if (!path)

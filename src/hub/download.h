@@ -15,7 +15,7 @@
  *   part, n_parts   for the progress
  *
  * The caller holds the lock of the blob. Memory does not grow with the file. */
-qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file, char *url,
-                          const qn_hub_cache *cache, const char *blob, uint32_t part, uint32_t n_parts);
+qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file,
+                          char *url, const qn_hub_cache *cache, const char *blob, uint32_t part, uint32_t n_parts);
 
 #endif

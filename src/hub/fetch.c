@@ -91,7 +91,8 @@ static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
     if (!*file->hash || (qn_hub_is_etag(hash) && strcmp(hash, file->hash) != 0))
         return qn_fail(QN_ERR_FORMAT, "%s: its ETag is '%.80s', expected %s", file->path, hash,
                        *file->hash ? file->hash : "a SHA-256 or SHA-1 by which the file can be verified");
-    if (*r.linked_size ? !qn_hub_size_parse(r.linked_size, &size) : r.length < 0 || (uint64_t)r.length > QN_HUB_SIZE_MAX)
+    if (*r.linked_size ? !qn_hub_size_parse(r.linked_size, &size)
+                       : r.length < 0 || (uint64_t)r.length > QN_HUB_SIZE_MAX)
         return qn_fail(QN_ERR_FORMAT, "%s: its size is '%.80s', expected a number up to %llu", file->path,
                        *r.linked_size ? r.linked_size : "unknown", (unsigned long long)QN_HUB_SIZE_MAX);
     if (!*r.linked_size)
@@ -142,8 +143,8 @@ static qn_status fetch_blob(struct fetch *f, qn_hub_file *file, char *url, uint3
     char *blob = qn_hub_path("%s/blobs/%s", f->folder, file->hash);
     qn_status status = blob ? QN_OK : QN_ERR_MEMORY;
     if (!status && !is_there(f, file) && !is_in_snapshot(f, file))
-        status =
-            qn_hub_download(f->http, f->params, f->name->repo, file, url, &f->cache, blob, part, (uint32_t)f->selection.count);
+        status = qn_hub_download(f->http, f->params, f->name->repo, file, url, &f->cache, blob, part,
+                                 (uint32_t)f->selection.count);
     free(blob);
     qn_hub_unlock(fd);
     return status;
@@ -186,12 +187,13 @@ static qn_status fetch_selected(struct fetch *f)
     qn_hub_tag(&f->cache);
     /* The reference comes last: until then, offline use finds the earlier content. */
     QN_TRY(qn_hub_write_ref(&f->cache, f->folder, f->files.commit));
-    f->path =
-        qn_hub_path("%s/%s/snapshots/%s/%s", f->cache.path, f->folder, f->files.commit, f->files.at[f->selection.at[0]].path);
+    f->path = qn_hub_path("%s/%s/snapshots/%s/%s", f->cache.path, f->folder, f->files.commit,
+                          f->files.at[f->selection.at[0]].path);
     return f->path ? QN_OK : QN_ERR_MEMORY;
 }
 
-qn_status qn_hub_fetch(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, char **path)
+qn_status qn_hub_fetch(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name,
+                       char **path)
 {
     struct fetch f = { .settings = settings, .params = params, .name = name, .cache = { .fd = -1 } };
     qn_status status = qn_hub_http_create(settings, params, &f.http);

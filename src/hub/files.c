@@ -12,7 +12,8 @@ enum { MAX_DEPTH = 32 };
 
 qn_status qn_hub_files_add(qn_hub_files *files, const char *path, uint64_t size, const char *hash)
 {
-    QN_TRY(qn_realloc_array(&files->at, &files->capacity, files->count + 1, sizeof *files->at, "files of a repository"));
+    QN_TRY(
+        qn_realloc_array(&files->at, &files->capacity, files->count + 1, sizeof *files->at, "files of a repository"));
     qn_hub_file *file = &files->at[files->count];
     *file = (qn_hub_file){ .path = strdup(path), .size = size <= QN_HUB_SIZE_MAX ? size : 0 };
     if (!file->path)
@@ -56,8 +57,8 @@ static qn_status add_sibling(qn_hub_files *files, size_t index, const json_t *si
     if (!path)
         return qn_fail(QN_ERR_FORMAT, "the hub's answer: entry %zu of 'siblings' has no string 'rfilename'", index);
     if (!qn_hub_path_is_safe(path) && qn_hub_path_is_gguf(path))
-        return qn_fail(QN_ERR_FORMAT, "the hub's answer: '%.200s' is not a file's name that could stay inside the cache folder",
-                       path);
+        return qn_fail(QN_ERR_FORMAT,
+                       "the hub's answer: '%.200s' is not a file's name that could stay inside the cache folder", path);
     if (!qn_hub_path_is_safe(path))
         return QN_OK;
     const json_t *size = json_object_get(json_is_object(lfs) ? lfs : sibling, "size");

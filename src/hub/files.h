@@ -62,7 +62,8 @@ typedef struct qn_hub_selection {
  * ternary ones of PrismML's types, then quantised ones, 16-bit ones, and others; among these the largest that fits
  * in four fifths of the memory. QN_ERR_INVALID, with the available files, if none or several are selected, or none
  * fits. Free the selection with qn_hub_selection_free, even after an error. */
-qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory, qn_hub_selection *selection);
+qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory,
+                        qn_hub_selection *selection);
 
 void qn_hub_selection_free(qn_hub_selection *selection);
 

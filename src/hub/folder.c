@@ -105,8 +105,8 @@ qn_status qn_hub_make_parent(const qn_hub_cache *cache, const char *path, const 
     *fd = parent(cache, path, true, name);
     const int length = (int)(*name - path);
     if (*fd < 0 && errno == ENOTDIR)
-        return qn_fail(QN_ERR_IO, "%s/%.*s: a part of it is a symbolic link or a file, expected folders", cache->path, length,
-                       path);
+        return qn_fail(QN_ERR_IO, "%s/%.*s: a part of it is a symbolic link or a file, expected folders", cache->path,
+                       length, path);
     return *fd >= 0 ? QN_OK : qn_fail(QN_ERR_IO, "%s/%.*s: cannot create the folder: %m", cache->path, length, path);
 }
 

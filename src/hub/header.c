@@ -43,7 +43,8 @@ void qn_hub_header(qn_hub_response *r, const char *line, size_t length)
     };
     const char *colon = length ? memchr(line, ':', length) : NULL;
     for (size_t i = 0; colon && i < sizeof known / sizeof *known; i++) {
-        if (strlen(known[i].name) != (size_t)(colon - line) || strncasecmp(known[i].name, line, strlen(known[i].name)) != 0)
+        if (strlen(known[i].name) != (size_t)(colon - line) ||
+            strncasecmp(known[i].name, line, strlen(known[i].name)) != 0)
             continue;
         const char *value = colon + 1;
         while (value < line + length && (*value == ' ' || *value == '\t'))

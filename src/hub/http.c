@@ -188,7 +188,8 @@ static bool set_options(qn_hub_http *http)
     char agent[64];
     snprintf(agent, sizeof agent, "quern/%s", qn_version());
     return !curl_easy_setopt(c, CURLOPT_ERRORBUFFER, http->error) && !curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L) &&
-           !curl_easy_setopt(c, CURLOPT_USERAGENT, agent) && !curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "https,http") &&
+           !curl_easy_setopt(c, CURLOPT_USERAGENT, agent) &&
+           !curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "https,http") &&
            !curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 1L) && !curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 2L) &&
            (!certificates || !*certificates || !curl_easy_setopt(c, CURLOPT_CAINFO, certificates)) &&
            !curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) && !curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10) &&
@@ -197,15 +198,16 @@ static bool set_options(qn_hub_http *http)
            !curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, http->settings->timeout) &&
            !curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header) && !curl_easy_setopt(c, CURLOPT_HEADERDATA, http) &&
            !curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data) && !curl_easy_setopt(c, CURLOPT_WRITEDATA, http) &&
-           !curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_transfer) && !curl_easy_setopt(c, CURLOPT_XFERINFODATA, http) &&
-           !curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+           !curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_transfer) &&
+           !curl_easy_setopt(c, CURLOPT_XFERINFODATA, http) && !curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
 }
 
 /* Whether the token may be sent to the endpoint. */
 static bool may_send_token(const qn_hub_settings *settings)
 {
     struct address a;
-    const bool may = parse_address(settings->endpoint, &a) && (strcasecmp(a.scheme, "https") == 0 || is_loopback(a.host));
+    const bool may =
+        parse_address(settings->endpoint, &a) && (strcasecmp(a.scheme, "https") == 0 || is_loopback(a.host));
     free_address(&a);
     return may;
 }
@@ -228,7 +230,8 @@ qn_status qn_hub_http_create(const qn_hub_settings *settings, const qn_hub_param
     if (!ok) {
         http->authorization = NULL;
         qn_hub_http_free(http);
-        return qn_fail(QN_ERR_UNSUPPORTED, "libcurl: %s lacks a feature that quern needs, or memory is short", curl_version());
+        return qn_fail(QN_ERR_UNSUPPORTED, "libcurl: %s lacks a feature that quern needs, or memory is short",
+                       curl_version());
     }
     *out = http;
     return QN_OK;
@@ -313,7 +316,8 @@ static qn_status perform_once(qn_hub_http *http, const char *url, bool *transien
         status = http->status;
         if (!status && code != CURLE_OK && http->ignored <= MAX_IGNORED) {
             *transient = is_transient(code);
-            status = qn_fail(QN_ERR_IO, "%s: %s", http->request->what, *http->error ? http->error : curl_easy_strerror(code));
+            status = qn_fail(QN_ERR_IO, "%s: %s", http->request->what,
+                             *http->error ? http->error : curl_easy_strerror(code));
         }
     }
     curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, NULL);
@@ -335,7 +339,8 @@ static qn_status redirect_target(const qn_hub_http *http, const char *from, char
     if (!location)
         return qn_fail(QN_ERR_FORMAT, "%s: a redirect (%d) without a usable address", http->request->what, status);
     if (strncasecmp(from, "https:", 6) == 0 && strncasecmp(location, "https:", 6) != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: a redirect from https to '%.100s' is not followed", http->request->what, location);
+        return qn_fail(QN_ERR_FORMAT, "%s: a redirect from https to '%.100s' is not followed", http->request->what,
+                       location);
     *to = strdup(location);
     return *to ? QN_OK : qn_fail(QN_ERR_MEMORY, "%s: no memory for an address", http->request->what);
 }
@@ -375,23 +380,24 @@ static qn_status refuse(const qn_hub_http *http)
                        "%s: the hub refuses access (%d): %s the conditions on %s/%s in a browser, and set HF_TOKEN to "
                        "a token of that "
                        "account%s%s",
-                       what, r->status, gated ? "the model is gated; accept" : "where the model is gated, accept", endpoint,
-                       http->request->repo, colon, message);
+                       what, r->status, gated ? "the model is gated; accept" : "where the model is gated, accept",
+                       endpoint, http->request->repo, colon, message);
     if (r->status == 401 && http->authorization)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the hub does not accept the token (401); set HF_TOKEN to a valid one%s%s", what,
-                       colon, message);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: the hub does not accept the token (401); set HF_TOKEN to a valid one%s%s", what, colon,
+                       message);
     if (r->status == 401)
         return qn_fail(
             QN_ERR_UNSUPPORTED,
-            "%s: the hub requires a token (401): there is no such repository, or it is private; then set HF_TOKEN%s%s", what,
-            colon, message);
+            "%s: the hub requires a token (401): there is no such repository, or it is private; then set HF_TOKEN%s%s",
+            what, colon, message);
     if (r->status == 404)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: not found on %s (404)%s%s", what, endpoint, colon, message);
     if (r->status == 429 && r->retry_after > LONGEST_WAIT)
         return qn_fail(
             QN_ERR_IO,
-            "%s: too many requests (429); the hub requires a wait of %ld s, quern waits %d s at most: try again later", what,
-            r->retry_after, LONGEST_WAIT);
+            "%s: too many requests (429); the hub requires a wait of %ld s, quern waits %d s at most: try again later",
+            what, r->retry_after, LONGEST_WAIT);
     return qn_fail(QN_ERR_IO, "%s: %s answered with status %d%s%s", what, endpoint, r->status, colon, message);
 }
 

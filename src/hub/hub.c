@@ -8,7 +8,8 @@
 #include <stdio.h>
 
 /* Offline, any snapshot may be used, so that every model that `quern list` shows can be used. */
-static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *params, const qn_hub_name *name, char **path)
+static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *params, const qn_hub_name *name,
+                              char **path)
 {
     char commit[QN_HUB_COMMIT_LENGTH + 1], line[320];
     QN_TRY(qn_hub_find_elsewhere(cache, name, commit, path));
@@ -22,7 +23,8 @@ static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *pa
 }
 
 /* Finds a model in the cache. Offline, in any snapshot; otherwise *path is NULL if that of branch main lacks it. */
-static qn_status find(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, char **path)
+static qn_status find(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name,
+                      char **path)
 {
     qn_hub_cache cache;
     qn_status status = qn_hub_cache_open(settings->cache, false, &cache);

@@ -77,7 +77,9 @@ bool qn_hub_path_is_safe(const char *path)
     if (strlen(path) >= QN_HUB_PATH_SIZE)
         return false;
     for (const char *c = path; *c; c++) {
-        const bool c1 = (unsigned char)c[0] == 0xc2 && (unsigned char)c[1] >= 0x80 && (unsigned char)c[1] <= 0x9f; /* UTF-8 */
+        const bool c1 =
+            (unsigned char)c[0] == 0xc2 && (unsigned char)c[1] >= 0x80 && (unsigned char)c[1] <= 0x9f; /* UTF-8
+                                                                                                        */
         if ((unsigned char)*c < 0x20 || *c == 0x7f || *c == '\\' || c1)
             return false;
     }

@@ -66,7 +66,8 @@ qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t
         uint32_t no = 0, n_parts = 1;
         if (!is_model(path) || (qn_gguf_split_numbers(path, &no, &n_parts) && no != 0))
             continue;
-        const qn_status status = qn_realloc_array(models, &capacity, *count + 1, sizeof **models, "models of a repository");
+        const qn_status status =
+            qn_realloc_array(models, &capacity, *count + 1, sizeof **models, "models of a repository");
         if (status) {
             free(*models);
             *models = NULL;
@@ -95,7 +96,8 @@ static qn_status take(const qn_hub_files *files, size_t index, qn_hub_selection 
             qn_gguf_split_rename(path, i, count);
             if (!find(files, path, &index))
                 return qn_fail(QN_ERR_INVALID,
-                               "'%.200s' is one of %" PRIu32 " files of a split model, and the repository lacks '%.200s'",
+                               "'%.200s' is one of %" PRIu32
+                               " files of a split model, and the repository lacks '%.200s'",
                                files->at[selection->count ? selection->at[0] : 0].path, count, path);
         }
         selection->at[selection->count++] = index;
@@ -117,8 +119,8 @@ static qn_status take_named(const qn_hub_files *files, const qn_hub_name *name, 
     if (n_same == 1)
         return take(files, index, selection);
     if (n_same)
-        return qn_fail(QN_ERR_INVALID, "%s: %zu of its files are named '%.200s'; give the path of one", name->repo, n_same,
-                       name->file);
+        return qn_fail(QN_ERR_INVALID, "%s: %zu of its files are named '%.200s'; give the path of one", name->repo,
+                       n_same, name->file);
     return qn_fail(QN_ERR_INVALID, "%s: it has no file '%.200s'", name->repo, name->file);
 }
 
@@ -146,8 +148,8 @@ static bool matches(const qn_hub_files *files, const qn_hub_model *model, const 
 }
 
 /* Prints "A, B, C and 4 more": the models that match a type, or all if `type` is NULL, as many as fit. */
-static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type, enum match match,
-                      bool types, char *text, size_t size)
+static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type,
+                      enum match match, bool types, char *text, size_t size)
 {
     qn_text_buffer to = qn_append_to(text, size);
     size_t n_left = 0;
@@ -183,8 +185,8 @@ static qn_status take_type(const qn_hub_files *files, const qn_hub_name *name, c
         return take(files, models[found].first, selection);
     enumerate(files, models, count, n_found ? name->type : NULL, match, !n_found, list, sizeof list);
     if (n_found)
-        return qn_fail(QN_ERR_INVALID, "%s: %zu models match the type %s; name a file: %s", name->repo, n_found, name->type,
-                       list);
+        return qn_fail(QN_ERR_INVALID, "%s: %zu models match the type %s; name a file: %s", name->repo, n_found,
+                       name->type, list);
     return qn_fail(QN_ERR_INVALID, "%s: no model of type %s; there is %s", name->repo, name->type,
                    count ? list : "no GGUF file");
 }
@@ -270,22 +272,25 @@ static qn_status take_best(const qn_hub_files *files, const qn_hub_name *name, c
         return take(files, best->first, selection);
     }
     if (smallest)
-        return qn_fail(QN_ERR_INVALID,
-                       "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: "
-                       "name it after ':' to "
-                       "have it all the same",
-                       name->repo, (double)memory * 1e-9, qn_hub_path_base(files->at[smallest->first].path),
-                       (double)smallest->bytes * 1e-9);
+        return qn_fail(
+            QN_ERR_INVALID,
+            "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: "
+            "name it after ':' to "
+            "have it all the same",
+            name->repo, (double)memory * 1e-9, qn_hub_path_base(files->at[smallest->first].path),
+            (double)smallest->bytes * 1e-9);
     for (size_t i = 0; i < count; i++)
         if (models[i].n_listed != models[i].n_parts)
             return take(files, models[i].first, selection); /* fails and names the missing part */
     enumerate(files, models, count, NULL, WORDS, false, list, sizeof list);
     return qn_fail(QN_ERR_INVALID,
-                   count ? "%s: quern reads the weight type of none of its GGUF files: %s" : "%s: it has no GGUF file%s",
+                   count ? "%s: quern reads the weight type of none of its GGUF files: %s"
+                         : "%s: it has no GGUF file%s",
                    name->repo, list);
 }
 
-qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory, qn_hub_selection *selection)
+qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory,
+                        qn_hub_selection *selection)
 {
     qn_hub_model *models;
     size_t count;

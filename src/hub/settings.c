@@ -212,7 +212,8 @@ static qn_status read_endpoint(qn_hub_settings *settings)
     for (const char *c = settings->endpoint; *c; c++)
         plain = plain && *c > 0x20 && *c < 0x7f && !strchr("@?#\\", *c);
     if (!plain || (strncmp(settings->endpoint, "https://", 8) != 0 && strncmp(settings->endpoint, "http://", 7) != 0))
-        return qn_fail(QN_ERR_INVALID, "HF_ENDPOINT: '%s' is not an address, expected https://HOST[:PORT]", settings->endpoint);
+        return qn_fail(QN_ERR_INVALID, "HF_ENDPOINT: '%s' is not an address, expected https://HOST[:PORT]",
+                       settings->endpoint);
     return QN_OK;
 }
 
@@ -233,7 +234,8 @@ qn_status qn_hub_settings_read(qn_hub_settings *settings)
     *settings = (qn_hub_settings){ 0 };
     if (!cache)
         cache = set(getenv("HUGGINGFACE_HUB_CACHE"));
-    settings->offline = is_true(set(getenv("HF_HUB_OFFLINE")) ? getenv("HF_HUB_OFFLINE") : getenv("TRANSFORMERS_OFFLINE"));
+    settings->offline =
+        is_true(set(getenv("HF_HUB_OFFLINE")) ? getenv("HF_HUB_OFFLINE") : getenv("TRANSFORMERS_OFFLINE"));
     QN_TRY(read_endpoint(settings));
     QN_TRY(read_timeout(settings));
     char *folder = hub_home();

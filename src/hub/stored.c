@@ -46,8 +46,8 @@ static qn_status read_names(const qn_hub_cache *cache, const char *folder, struc
     while (directory && !status && (entry = readdir(directory))) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
-        status =
-            qn_realloc_array(&names->at, &names->capacity, names->count + 1, sizeof *names->at, "names in the hub's cache");
+        status = qn_realloc_array(&names->at, &names->capacity, names->count + 1, sizeof *names->at,
+                                  "names in the hub's cache");
         char *name = status ? NULL : strdup(entry->d_name);
         if (name)
             names->at[names->count++] = name;
@@ -101,8 +101,9 @@ static bool is_in_main(const qn_hub_cache *cache, const char *folder, const char
     qn_hub_read_ref(cache, folder, now);
     char *path = qn_hub_path("%s/snapshots/%s/%s", folder, commit, file),
          *current = qn_hub_path("%s/snapshots/%s/%s", folder, now, file);
-    const bool same = path && current && qn_hub_stat(cache, path, true, &here) && qn_hub_stat(cache, current, true, &main) &&
-                      here.st_dev == main.st_dev && here.st_ino == main.st_ino;
+    const bool same = path && current && qn_hub_stat(cache, path, true, &here) &&
+                      qn_hub_stat(cache, current, true, &main) && here.st_dev == main.st_dev &&
+                      here.st_ino == main.st_ino;
     free(current);
     free(path);
     return same;
@@ -453,7 +454,8 @@ static qn_status remove_all(struct removal *r)
     if (!status)
         remove_rest(r);
     if (!status && !r->removed->n_files)
-        status = r->refused ? r->refused : qn_fail(QN_ERR_INVALID, "%s: no models of it in %s", r->name->repo, r->cache.path);
+        status = r->refused ? r->refused
+                            : qn_fail(QN_ERR_INVALID, "%s: no models of it in %s", r->name->repo, r->cache.path);
     free_names(&r->snapshots);
     free(snapshots);
     return status;

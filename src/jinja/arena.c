@@ -32,7 +32,8 @@ static qn_status add_block(qn_arena *arena, size_t bytes)
 
 static qn_status fail_limit(const qn_arena *arena)
 {
-    return qn_fail(QN_ERR_INVALID, "chat template: needs more than the %zu bytes that a template may use", arena->limit);
+    return qn_fail(QN_ERR_INVALID, "chat template: needs more than the %zu bytes that a template may use",
+                   arena->limit);
 }
 
 static qn_status allocate(qn_arena *arena, void *out, size_t bytes)

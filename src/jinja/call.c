@@ -36,7 +36,8 @@ static qn_status bind(const qn_run *r, const qn_builtin *f, const qn_call *call,
     return QN_OK;
 }
 
-qn_status qn_call_builtin(qn_run *r, const qn_builtin *builtin, const qn_value *self, const qn_call *call, qn_value *out)
+qn_status qn_call_builtin(qn_run *r, const qn_builtin *builtin, const qn_value *self, const qn_call *call,
+                          qn_value *out)
 {
     qn_call bound = *call;
     if (!builtin->is_variadic)
@@ -47,7 +48,8 @@ qn_status qn_call_builtin(qn_run *r, const qn_builtin *builtin, const qn_value *
 qn_status qn_call_value(qn_run *r, const qn_value *callee, const qn_call *call, qn_value *out)
 {
     switch (callee->type) {
-    case QN_VALUE_FUNCTION: return qn_call_builtin(r, callee->u.function->builtin, &callee->u.function->self, call, out);
+    case QN_VALUE_FUNCTION:
+        return qn_call_builtin(r, callee->u.function->builtin, &callee->u.function->self, call, out);
     case QN_VALUE_MACRO: return qn_call_macro(r, callee->u.macro, call, out);
     case QN_VALUE_UNDEFINED: return qn_fail_undefined(r, callee);
     default: return qn_run_fail(r, "%s cannot be called", qn_value_type_name(callee));

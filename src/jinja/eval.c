@@ -19,8 +19,8 @@ qn_status qn_run_fail(const qn_run *r, const char *format, ...)
         return qn_fail(QN_ERR_INVALID, "chat template: %s", text);
     const char *source = r->jinja->source + r->at->begin;
     return qn_fail(QN_ERR_INVALID, "chat template, line %u, '%.*s': %s", r->at->line,
-                   qn_shown_bytes(source, r->at->end > r->at->begin ? r->at->end - r->at->begin : 0, QN_SHOWN_BYTES), source,
-                   text);
+                   qn_shown_bytes(source, r->at->end > r->at->begin ? r->at->end - r->at->begin : 0, QN_SHOWN_BYTES),
+                   source, text);
 }
 
 qn_status qn_run_work(qn_run *r, uint64_t steps)
@@ -224,7 +224,8 @@ static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_
 }
 
 /* The name of a macro, and the names of its parameters. */
-static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out, bool *found)
+static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out,
+                                 bool *found)
 {
     const bool is_name = length == strlen("name") && !memcmp(name, "name", length);
     *found = is_name || (length == strlen("arguments") && !memcmp(name, "arguments", length));
@@ -243,7 +244,8 @@ static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *na
 }
 
 /* Attributes that are not keys: methods, and attributes of loops and macros. */
-static qn_status own_attribute(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out, bool *found)
+static qn_status own_attribute(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out,
+                               bool *found)
 {
     *found = true;
     if (value->type == QN_VALUE_LOOP && loop_attribute(value->u.loop, name, length, out))
@@ -398,7 +400,8 @@ static qn_status slice_range(qn_run *r, const qn_range_value *of, int64_t start,
 {
     qn_range_value slice = { .n = n }, *range;
     if (__builtin_mul_overflow(of->step, start, &slice.start) || __builtin_mul_overflow(of->step, stop, &slice.stop) ||
-        __builtin_mul_overflow(of->step, step, &slice.step) || __builtin_add_overflow(of->start, slice.start, &slice.start) ||
+        __builtin_mul_overflow(of->step, step, &slice.step) ||
+        __builtin_add_overflow(of->start, slice.start, &slice.start) ||
         __builtin_add_overflow(of->start, slice.stop, &slice.stop))
         return qn_run_fail(r, "the result has more than 64 bits");
     QN_TRY(qn_arena_alloc(&r->arena, &range, 1, sizeof *range));
@@ -529,7 +532,8 @@ qn_status qn_items_of(qn_run *r, const qn_value *value, const qn_value **items, 
 
 static qn_status eval_sequence(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
 {
-    QN_TRY(qn_value_sequence(&r->arena, node->kind == QN_NODE_LIST ? QN_VALUE_LIST : QN_VALUE_TUPLE, node->n_items, out));
+    QN_TRY(
+        qn_value_sequence(&r->arena, node->kind == QN_NODE_LIST ? QN_VALUE_LIST : QN_VALUE_TUPLE, node->n_items, out));
     for (uint32_t i = 0; i < node->n_items; i++) {
         qn_value item;
         QN_TRY(qn_eval(r, scope, node->items[i], &item));
@@ -717,7 +721,8 @@ static qn_status eval_node(qn_run *r, qn_scope *scope, const qn_node *node, qn_v
     case QN_NODE_NAME: return eval_name(r, scope, node->name, out);
     case QN_NODE_ATTRIBUTE:
     case QN_NODE_NOT: return eval_one(r, scope, node, out);
-    case QN_NODE_BINARY: return is_sum(node) && is_sum(node->a) ? eval_sum(r, scope, node, out) : eval_two(r, scope, node, out);
+    case QN_NODE_BINARY:
+        return is_sum(node) && is_sum(node->a) ? eval_sum(r, scope, node, out) : eval_two(r, scope, node, out);
     case QN_NODE_ITEM:
     case QN_NODE_AND:
     case QN_NODE_OR: return eval_two(r, scope, node, out);

@@ -385,7 +385,8 @@ static bool read_integer(const qn_jinja_string *s, int base, int64_t *out)
         base = of_prefix;
         digits += 2;
     }
-    if (!((*digits >= '0' && *digits <= '9') || (*digits >= 'a' && *digits <= 'z') || (*digits >= 'A' && *digits <= 'Z')))
+    if (!((*digits >= '0' && *digits <= '9') || (*digits >= 'a' && *digits <= 'z') ||
+          (*digits >= 'A' && *digits <= 'Z')))
         return false;
     errno = 0;
     const unsigned long long magnitude = strtoull(digits, &end, base ? base : 10);
@@ -512,7 +513,8 @@ FILTER(filter_round)
         return QN_OK;
     }
     const double scale = pow(10, (double)precision), x = qn_real_of(self);
-    *out = qn_value_float(common ? round_real(x, precision) : ((up ? ceil(x * scale) : floor(x * scale)) + 0.0) / scale);
+    *out =
+        qn_value_float(common ? round_real(x, precision) : ((up ? ceil(x * scale) : floor(x * scale)) + 0.0) / scale);
     return QN_OK;
 }
 

@@ -50,7 +50,8 @@ static qn_status get_attribute(qn_run *r, const qn_value *item, const qn_value *
 }
 
 /* Strings are compared in lower case unless case_sensitive is set. */
-static qn_status sort_key(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive, qn_value *out)
+static qn_status sort_key(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive,
+                          qn_value *out)
 {
     QN_TRY(get_attribute(r, item, attribute, NULL, out));
     return qn_is_string(out) && !case_sensitive ? qn_change_case(r, out, QN_CASE_LOWER, out) : QN_OK;
@@ -199,9 +200,11 @@ static const qn_value *named_argument(const qn_call *call, const char *name)
 /* The arguments without the first `skip`. */
 static qn_call rest_of(const qn_call *call, size_t skip)
 {
-    return (qn_call){
-        .values = call->values + skip, .n = call->n - skip, .names = call->names, .named = call->named, .n_named = call->n_named
-    };
+    return (qn_call){ .values = call->values + skip,
+                      .n = call->n - skip,
+                      .names = call->names,
+                      .named = call->named,
+                      .n_named = call->n_named };
 }
 
 static qn_status map_by_filter(qn_run *r, const qn_value *items, size_t n, const qn_call *call, qn_list *to)
@@ -625,7 +628,10 @@ static const qn_builtin filters[] = {
     { .name = "sum", .call = filter_sum, .parameters = { "attribute", "start" } },
     { .name = "batch", .call = filter_batch, .parameters = { "linecount", "fill_with" }, .required = 1 },
     { .name = "slice", .call = filter_slice, .parameters = { "slices", "fill_with" }, .required = 1 },
-    { .name = "groupby", .call = filter_groupby, .parameters = { "attribute", "default", "case_sensitive" }, .required = 1 },
+    { .name = "groupby",
+      .call = filter_groupby,
+      .parameters = { "attribute", "default", "case_sensitive" },
+      .required = 1 },
     { .name = "attr", .call = filter_attr, .parameters = { "name" }, .required = 1 },
 };
 

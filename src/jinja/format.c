@@ -45,7 +45,8 @@ static qn_status put_fill(qn_run *r, qn_builder *b, const spec *s, size_t n)
 }
 
 /* With '=', the padding comes after the first `sign` bytes of a number. */
-static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, size_t sign, char default_align)
+static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, size_t sign,
+                            char default_align)
 {
     QN_TRY(qn_run_work(r, text->u.string->length / QN_READ_PER_STEP));
     const size_t n = qn_code_points(text->u.string), width = s->width > 0 ? (size_t)s->width : 0,
@@ -135,7 +136,8 @@ static qn_status put_real(qn_run *r, qn_builder *b, const spec *s, double v)
         qn_float_text(magnitude, digits);
     } else {
         snprintf(format, sizeof format, "%%%s.*%c", s->alternate ? "#" : "", percent ? 'f' : s->type ? s->type : 'g');
-        snprintf(digits, sizeof digits, format, s->precision < 0 ? 6 : s->precision, percent ? magnitude * 100 : magnitude);
+        snprintf(digits, sizeof digits, format, s->precision < 0 ? 6 : s->precision,
+                 percent ? magnitude * 100 : magnitude);
     }
     if (s->comma)
         add_commas(digits, sizeof digits);
@@ -198,8 +200,8 @@ static qn_status read_key(percent *p, const qn_value **value)
         return qn_run_fail(p->r, close ? "a format with names needs a dict" : "a name in the format has no end");
     *value = qn_dict_find_text(p->values->u.dict, p->at, (size_t)(close - p->at));
     if (!*value)
-        return qn_run_fail(p->r, "the dict has no key '%.*s'", qn_shown_bytes(p->at, (size_t)(close - p->at), QN_SHOWN_BYTES),
-                           p->at);
+        return qn_run_fail(p->r, "the dict has no key '%.*s'",
+                           qn_shown_bytes(p->at, (size_t)(close - p->at), QN_SHOWN_BYTES), p->at);
     p->at = close + 1;
     return QN_OK;
 }
@@ -222,7 +224,9 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
     case 's':
     case 'r':
     case 'a':
-        QN_TRY(s->type == 's' ? qn_str(p->r, v, &text) : s->type == 'r' ? qn_repr(p->r, v, &text) : qn_ascii(p->r, v, &text));
+        QN_TRY(s->type == 's'   ? qn_str(p->r, v, &text)
+               : s->type == 'r' ? qn_repr(p->r, v, &text)
+                                : qn_ascii(p->r, v, &text));
         text.safe = text.safe && s->type == 's';
         if (p->is_safe)
             QN_TRY(qn_escape_html(p->r, &text, &text));
@@ -327,7 +331,8 @@ qn_status qn_format_percent(qn_run *r, const qn_value *format, const qn_value *v
         QN_TRY(qn_run_work(r, 1));
         QN_TRY(put_conversion(&p));
     }
-    if (p.used < p.n && values->type != QN_VALUE_DICT && values->type != QN_VALUE_LIST && values->type != QN_VALUE_UNDEFINED)
+    if (p.used < p.n && values->type != QN_VALUE_DICT && values->type != QN_VALUE_LIST &&
+        values->type != QN_VALUE_UNDEFINED)
         return qn_run_fail(r, "the format has fewer places than the %zu values", p.n);
     QN_TRY(qn_builder_finish(&p.b, out));
     out->safe = format->safe;
@@ -399,7 +404,8 @@ static qn_status put_formatted(braces *f, const spec *s, const qn_value *v, bool
     if (has_spec && !qn_is_string(v))
         return qn_run_fail(f->r, "%s has no formats", qn_value_type_name(v));
     if ((s->type && s->type != 's') || s->align == '=')
-        return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type ? s->type : s->align, qn_value_type_name(v));
+        return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type ? s->type : s->align,
+                           qn_value_type_name(v));
     QN_TRY(qn_str(f->r, v, &text));
     return put_text(f->r, &f->b, s, &text, '<');
 }

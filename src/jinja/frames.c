@@ -208,7 +208,8 @@ static qn_status visit(finder *f, symbols *s, const qn_node *node)
 {
     enum { MAX_DEPTH = 1000 };
     if (++f->depth > MAX_DEPTH)
-        return qn_fail(QN_ERR_INVALID, "chat template, line %u: expressions are nested deeper than %d", node->line, MAX_DEPTH);
+        return qn_fail(QN_ERR_INVALID, "chat template, line %u: expressions are nested deeper than %d", node->line,
+                       MAX_DEPTH);
     QN_TRY(visit_node(f, s, node));
     f->depth--;
     return QN_OK;

@@ -25,7 +25,8 @@ FUNCTION(make_range)
     if (limits[2] == 0)
         return qn_run_fail(r, "the step of a range is 0");
     const __int128 distance = limits[2] > 0 ? (__int128)limits[1] - limits[0] : (__int128)limits[0] - limits[1],
-                   step = limits[2] > 0 ? limits[2] : -(__int128)limits[2], n = distance > 0 ? (distance - 1) / step + 1 : 0;
+                   step = limits[2] > 0 ? limits[2] : -(__int128)limits[2],
+                   n = distance > 0 ? (distance - 1) / step + 1 : 0;
     if (n > MAX_RANGE)
         return qn_run_fail(r, "a range of more than %d integers", MAX_RANGE);
     qn_range_value *range;
@@ -122,7 +123,8 @@ FUNCTION(strftime_now)
     const qn_jinja_string *s = call->bound[0]->u.string;
     const time_t now = (time_t)r->now;
     if (s->length >= sizeof format || !localtime_r(&now, &tm))
-        return qn_run_fail(r, "the format of a date has %zu bytes, at most %zu are allowed", s->length, sizeof format - 1);
+        return qn_run_fail(r, "the format of a date has %zu bytes, at most %zu are allowed", s->length,
+                           sizeof format - 1);
     write_format(s, format, sizeof format);
     const size_t n = strftime(text, sizeof text, format, &tm);
     return qn_value_copy_text(&r->arena, text, n, s->marks ? QN_FROM_DATA : call->bound[0]->origin, out);

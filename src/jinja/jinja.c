@@ -25,8 +25,8 @@ qn_status qn_intern(struct qn_jinja *jinja, const char *name, size_t length, con
             return QN_OK;
         }
     if (names->n == MAX_NAMES || length > MAX_NAME_LENGTH)
-        return qn_fail(QN_ERR_INVALID, "chat template: more than %d names, or one that is longer than %d bytes", (int)MAX_NAMES,
-                       (int)MAX_NAME_LENGTH);
+        return qn_fail(QN_ERR_INVALID, "chat template: more than %d names, or one that is longer than %d bytes",
+                       (int)MAX_NAMES, (int)MAX_NAME_LENGTH);
     if (names->n == names->capacity) {
         const uint32_t capacity = names->capacity ? 2 * names->capacity : 64;
         const char **grown;
@@ -164,8 +164,9 @@ static qn_status set_variables(qn_run *r, const qn_jinja_variable *variables, si
     if (!qn_mul_size(n_bytes, FACTOR, &most) || !qn_add_size(most, MEMORY, &most))
         most = SIZE_MAX;
     r->arena.limit = most < r->arena.limit ? most : r->arena.limit;
-    return r->arena.bytes <= r->arena.limit ? QN_OK
-                                            : qn_fail(QN_ERR_INVALID, "chat template: the conversation has too many values");
+    return r->arena.bytes <= r->arena.limit
+               ? QN_OK
+               : qn_fail(QN_ERR_INVALID, "chat template: the conversation has too many values");
 }
 
 static qn_status add_span(qn_jinja_output *output, size_t *capacity, size_t end, bool from_template)

@@ -72,7 +72,8 @@ static double modulo(double a, double b)
 /* Uses CPython's order of operations, since others round differently. */
 static double floor_divide_reals(double a, double b)
 {
-    const double rest = fmod(a, b), quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0)), floored = floor(quotient);
+    const double rest = fmod(a, b), quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0)),
+                 floored = floor(quotient);
     if (quotient == 0)
         return copysign(0.0, a / b);
     return quotient - floored > 0.5 ? floored + 1 : floored;
@@ -106,7 +107,8 @@ static qn_status apply_to_numbers(const qn_run *r, qn_operator op, const qn_valu
     const double divisor = qn_real_of(b);
     if ((divides && divisor == 0) || (op == QN_OP_POWER && qn_real_of(a) == 0 && divisor < 0))
         return qn_run_fail(r, "division by zero");
-    const bool integers = qn_is_integer(a) && qn_is_integer(b) && op != QN_OP_DIVIDE && !(op == QN_OP_POWER && divisor < 0);
+    const bool integers =
+        qn_is_integer(a) && qn_is_integer(b) && op != QN_OP_DIVIDE && !(op == QN_OP_POWER && divisor < 0);
     return integers ? apply_to_integers(r, op, qn_integer_of(a), qn_integer_of(b), out)
                     : apply_to_reals(r, op, qn_real_of(a), divisor, out);
 }

@@ -41,7 +41,10 @@ static qn_status make_binary(qn_parser *p, qn_node_kind kind, qn_operator op, qn
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* Reads an escape's `digits` hexadecimal digits. False if there are fewer or they are not a character. */
@@ -292,7 +295,8 @@ static qn_status parse_primary(qn_parser *p, qn_node **out)
 static qn_status parse_part(qn_parser *p, qn_node **part)
 {
     *part = NULL;
-    return qn_parse_is(p, ":") || qn_parse_is(p, "]") || qn_parse_is(p, ",") ? QN_OK : qn_parse_expression(p, true, part);
+    return qn_parse_is(p, ":") || qn_parse_is(p, "]") || qn_parse_is(p, ",") ? QN_OK
+                                                                             : qn_parse_expression(p, true, part);
 }
 
 /* Parses an index or a slice of a node. */
@@ -381,8 +385,8 @@ qn_status qn_parse_call(qn_parser *p, qn_node *call)
             argument.stars = 1;
         else if (qn_parse_skip(p, "**"))
             argument.stars = 2;
-        else if (p->at->kind == QN_TOKEN_NAME && p->at[1].kind == QN_TOKEN_OPERATOR && p->at[1].end - p->at[1].begin == 1 &&
-                 p->jinja->source[p->at[1].begin] == '=') {
+        else if (p->at->kind == QN_TOKEN_NAME && p->at[1].kind == QN_TOKEN_OPERATOR &&
+                 p->at[1].end - p->at[1].begin == 1 && p->jinja->source[p->at[1].begin] == '=') {
             QN_TRY(qn_parse_name(p, &argument.name));
             p->at++;
         }

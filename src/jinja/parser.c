@@ -371,7 +371,8 @@ static qn_status parse_statement(qn_parser *p, qn_node **out)
                        { "print", parse_print },
                        { "break", parse_break },
                        { "continue", parse_continue } };
-    static const char *const unsupported[] = { "block", "extends", "include", "import", "from", "autoescape", "do", "trans" };
+    static const char *const unsupported[] = { "block", "extends",    "include", "import",
+                                               "from",  "autoescape", "do",      "trans" };
     for (size_t i = 0; i < sizeof statements / sizeof *statements; i++)
         if (qn_parse_is(p, statements[i].name)) {
             p->at++;

@@ -33,7 +33,8 @@ static qn_status put_escape(writer *w, uint32_t code)
     else if (code < 0x10000)
         snprintf(text, sizeof text, "\\u%04x", code);
     else
-        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF));
+        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD800 + ((code - 0x10000) >> 10),
+                 0xDC00 + ((code - 0x10000) & 0x3FF));
     return put(w, text, strlen(text));
 }
 
@@ -45,7 +46,8 @@ static qn_status put_string(writer *w, const qn_jinja_string *s)
     for (size_t at = 0; at < s->length; at += n) {
         uint32_t code = (unsigned char)s->data[at];
         n = 1;
-        if (code >= 0x80 && w->style->ascii && qn_utf8_next(s->data + at, s->length - at, &n, &code) != QN_UTF8_COMPLETE)
+        if (code >= 0x80 && w->style->ascii &&
+            qn_utf8_next(s->data + at, s->length - at, &n, &code) != QN_UTF8_COMPLETE)
             code = 0xFFFD;
         if (code != '"' && code != '\\' && code >= 0x20 && (code < 0x7F || !w->style->ascii))
             continue;

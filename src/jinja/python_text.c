@@ -132,7 +132,8 @@ static qn_status append_text(qn_builder *b, const char *text)
 
 static qn_status append_repr(qn_run *r, qn_builder *b, const qn_value *v);
 
-static qn_status append_items(qn_run *r, qn_builder *b, const char *open, const qn_value *items, size_t n, const char *close)
+static qn_status append_items(qn_run *r, qn_builder *b, const char *open, const qn_value *items, size_t n,
+                              const char *close)
 {
     QN_TRY(append_text(b, open));
     for (size_t i = 0; i < n; i++) {
@@ -171,7 +172,8 @@ static qn_status append_range(qn_builder *b, const qn_range_value *range)
     if (range->step == 1)
         snprintf(text, sizeof text, "range(%" PRId64 ", %" PRId64 ")", range->start, range->stop);
     else
-        snprintf(text, sizeof text, "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")", range->start, range->stop, range->step);
+        snprintf(text, sizeof text, "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")", range->start, range->stop,
+                 range->step);
     return append_text(b, text);
 }
 
@@ -183,7 +185,9 @@ static qn_status append_other(qn_run *r, qn_builder *b, const qn_value *v)
         QN_TRY(append_text(b, "<Namespace "));
         QN_TRY(append_dict(r, b, v->u.dict));
         return append_text(b, ">");
-    case QN_VALUE_MACRO: snprintf(text, sizeof text, "<Macro '%.60s'>", v->u.macro->node->name); return append_text(b, text);
+    case QN_VALUE_MACRO:
+        snprintf(text, sizeof text, "<Macro '%.60s'>", v->u.macro->node->name);
+        return append_text(b, text);
     case QN_VALUE_LOOP:
         snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v->u.loop->at + 1, v->u.loop->n);
         return append_text(b, text);

@@ -293,7 +293,8 @@ static qn_status render_print(qn_run *r, qn_scope *scope, const qn_node *node, q
     QN_TRY(qn_eval(r, scope, node->a, &value));
     r->at = node;
     QN_TRY(qn_append_str(r, b, &value));
-    return b->length <= r->output ? QN_OK : qn_run_fail(r, "the output is longer than the %zu bytes allowed", r->output);
+    return b->length <= r->output ? QN_OK
+                                  : qn_run_fail(r, "the output is longer than the %zu bytes allowed", r->output);
 }
 
 static qn_status render_if(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)

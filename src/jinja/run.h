@@ -107,7 +107,8 @@ qn_status qn_contains(qn_run *r, const qn_value *container, const qn_value *item
 qn_status qn_call_value(qn_run *r, const qn_value *callee, const qn_call *call, qn_value *out);
 
 /* qn_call_builtin - binds the arguments to the parameters of a builtin and calls it. */
-qn_status qn_call_builtin(qn_run *r, const qn_builtin *builtin, const qn_value *self, const qn_call *call, qn_value *out);
+qn_status qn_call_builtin(qn_run *r, const qn_builtin *builtin, const qn_value *self, const qn_call *call,
+                          qn_value *out);
 qn_status qn_call_macro(qn_run *r, const qn_macro *macro, const qn_call *call, qn_value *out); /* render.c */
 
 /* qn_attribute_of - value.name; undefined if it does not exist. */

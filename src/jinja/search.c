@@ -47,7 +47,8 @@ static size_t end_of_match(const qn_search *s, const char *data, size_t length)
     size_t k = 0;
     for (size_t i = 0; i < length; i++) {
         if (!k) {
-            const char *next = s->backward ? memrchr(data, byte_of(s, 0), length - i) : memchr(data + i, *s->what, length - i);
+            const char *next =
+                s->backward ? memrchr(data, byte_of(s, 0), length - i) : memchr(data + i, *s->what, length - i);
             if (!next)
                 return QN_NOWHERE;
             i = s->backward ? length - 1 - (size_t)(next - data) : (size_t)(next - data);

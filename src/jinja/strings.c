@@ -413,10 +413,12 @@ static bool is_decimal(uint32_t code)
 /* Whether isdigit() is true: digits in circles, with dots and so on count, too. Covers those in use. */
 static bool is_digit(uint32_t code)
 {
-    static const uint16_t ranges[][2] = { { 0xB2, 0xB3 },     { 0xB9, 0xB9 },     { 0x1369, 0x1371 }, { 0x19DA, 0x19DA },
-                                          { 0x2070, 0x2070 }, { 0x2074, 0x2079 }, { 0x2080, 0x2089 }, { 0x2460, 0x2468 },
-                                          { 0x2474, 0x247C }, { 0x2488, 0x2490 }, { 0x24EA, 0x24EA }, { 0x24F5, 0x24FD },
-                                          { 0x24FF, 0x24FF }, { 0x2776, 0x277E }, { 0x2780, 0x2788 }, { 0x278A, 0x2792 } };
+    static const uint16_t ranges[][2] = { { 0xB2, 0xB3 },     { 0xB9, 0xB9 },     { 0x1369, 0x1371 },
+                                          { 0x19DA, 0x19DA }, { 0x2070, 0x2070 }, { 0x2074, 0x2079 },
+                                          { 0x2080, 0x2089 }, { 0x2460, 0x2468 }, { 0x2474, 0x247C },
+                                          { 0x2488, 0x2490 }, { 0x24EA, 0x24EA }, { 0x24F5, 0x24FD },
+                                          { 0x24FF, 0x24FF }, { 0x2776, 0x277E }, { 0x2780, 0x2788 },
+                                          { 0x278A, 0x2792 } };
     for (size_t i = 0; code >= 0x80 && i < sizeof ranges / sizeof *ranges; i++)
         if (code >= ranges[i][0] && code <= ranges[i][1])
             return true;

@@ -4,7 +4,13 @@
 
 #include "jinja/run.h"
 
-typedef enum qn_case_change { QN_CASE_UPPER, QN_CASE_LOWER, QN_CASE_TITLE, QN_CASE_CAPITALIZE, QN_CASE_SWAP } qn_case_change;
+typedef enum qn_case_change {
+    QN_CASE_UPPER,
+    QN_CASE_LOWER,
+    QN_CASE_TITLE,
+    QN_CASE_CAPITALIZE,
+    QN_CASE_SWAP
+} qn_case_change;
 
 /* All take a string; the results keep the origins of its bytes. */
 qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change, qn_value *out);
@@ -13,7 +19,8 @@ qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change,
 qn_status qn_strip(qn_run *r, const qn_value *self, const qn_value *characters, bool left, bool right, qn_value *out);
 
 /* qn_replace - replaces the first `most` occurrences of `old`; all if `most` is negative. */
-qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const qn_value *with, int64_t most, qn_value *out);
+qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const qn_value *with, int64_t most,
+                     qn_value *out);
 
 qn_status qn_split_lines(qn_run *r, const qn_value *self, bool keep_ends, qn_value *out);
 

@@ -137,7 +137,8 @@ static qn_status partition(qn_run *r, const qn_value *self, const qn_value *sepa
         return qn_run_fail(r, "the separator is empty");
     QN_TRY(qn_run_work(r, s->length / QN_READ_PER_STEP));
     QN_TRY(qn_search_init(r, separator->u.string, from_right, &search));
-    const size_t at = from_right ? qn_search_last(&search, s->data, s->length) : qn_search_first(&search, s->data, s->length);
+    const size_t at =
+        from_right ? qn_search_last(&search, s->data, s->length) : qn_search_first(&search, s->data, s->length);
     const size_t without = from_right ? 0 : s->length, begin = at == QN_NOWHERE ? without : at,
                  end = at == QN_NOWHERE ? without : at + search.length;
     QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_TUPLE, 3, out));
@@ -223,8 +224,8 @@ METHOD(str_join)
 /* ---- Searching ---- */
 
 /* Converts Python's start and end arguments, which are code points, negative from the end, to bytes [*begin, *end). */
-static qn_status search_range(qn_run *r, const qn_value *self, const qn_value *start, const qn_value *stop, size_t *begin,
-                              size_t *end, bool *valid)
+static qn_status search_range(qn_run *r, const qn_value *self, const qn_value *start, const qn_value *stop,
+                              size_t *begin, size_t *end, bool *valid)
 {
     *valid = true;
     *begin = 0;
@@ -248,7 +249,8 @@ static qn_status search_range(qn_run *r, const qn_value *self, const qn_value *s
 
 static bool has_affix(const char *data, size_t length, const qn_jinja_string *affix, bool at_end)
 {
-    return affix->length <= length && !memcmp(at_end ? data + length - affix->length : data, affix->data, affix->length);
+    return affix->length <= length &&
+           !memcmp(at_end ? data + length - affix->length : data, affix->data, affix->length);
 }
 
 static qn_status has_any_affix(qn_run *r, const qn_value *self, const qn_call *call, bool at_end, qn_value *out)
@@ -350,7 +352,8 @@ METHOD(str_count)
 
 /* ---- Replacing ---- */
 
-qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const qn_value *with, int64_t most, qn_value *out)
+qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const qn_value *with, int64_t most,
+                     qn_value *out)
 {
     const qn_jinja_string *s = self->u.string, *what = old->u.string;
     qn_builder b = { .arena = &r->arena };

@@ -67,14 +67,16 @@ TEST(is_mapping)
 TEST(is_sequence)
 {
     UNUSED;
-    return answer(out, self->type == QN_VALUE_UNDEFINED || self->type == QN_VALUE_STRING || self->type == QN_VALUE_LIST ||
-                           self->type == QN_VALUE_TUPLE || self->type == QN_VALUE_DICT || self->type == QN_VALUE_RANGE);
+    return answer(out, self->type == QN_VALUE_UNDEFINED || self->type == QN_VALUE_STRING ||
+                           self->type == QN_VALUE_LIST || self->type == QN_VALUE_TUPLE || self->type == QN_VALUE_DICT ||
+                           self->type == QN_VALUE_RANGE);
 }
 
 TEST(is_iterable)
 {
     UNUSED;
-    return answer(out, self->type == QN_VALUE_UNDEFINED || (self->type >= QN_VALUE_STRING && self->type <= QN_VALUE_ITERATOR) ||
+    return answer(out, self->type == QN_VALUE_UNDEFINED ||
+                           (self->type >= QN_VALUE_STRING && self->type <= QN_VALUE_ITERATOR) ||
                            self->type == QN_VALUE_LOOP);
 }
 

@@ -48,7 +48,8 @@ qn_status qn_builder_reserve(qn_builder *b, size_t more)
     enum { LONG = 1 << 20 };
     size_t need, capacity = b->capacity ? b->capacity : 64;
     if (!qn_add_size(b->length, more, &need))
-        return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu and %zu bytes does not fit in memory", b->length, more);
+        return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu and %zu bytes does not fit in memory", b->length,
+                       more);
     if (need <= b->capacity)
         return QN_OK;
     if (!qn_add_size(capacity, capacity / (capacity < LONG ? 1 : 4), &capacity))
@@ -106,7 +107,8 @@ qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times)
     if (!n || !times)
         return QN_OK;
     if (!qn_mul_size(n, times, &total))
-        return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu bytes %zu times does not fit in memory", n, times);
+        return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu bytes %zu times does not fit in memory", n,
+                       times);
     QN_TRY(qn_builder_reserve(b, total));
     QN_TRY(qn_builder_string(b, string));
     for (size_t done = n; done < total;) {
@@ -122,7 +124,8 @@ qn_status qn_builder_finish(qn_builder *b, qn_value *out)
     qn_jinja_string *string;
     QN_TRY(qn_arena_alloc(b->arena, &string, 1, sizeof *string));
     *string = (qn_jinja_string){ b->length ? b->data : "", b->mixed ? b->marks : NULL, b->length };
-    *out = (qn_value){ .type = QN_VALUE_STRING, .origin = b->length ? b->origin : QN_FROM_TEMPLATE, .u.string = string };
+    *out =
+        (qn_value){ .type = QN_VALUE_STRING, .origin = b->length ? b->origin : QN_FROM_TEMPLATE, .u.string = string };
     return QN_OK;
 }
 
@@ -480,8 +483,8 @@ bool qn_value_equal(const qn_value *a, const qn_value *b)
     case QN_VALUE_VIEW: return equal_views(a->u.view, b->u.view);
     case QN_VALUE_RANGE:
         return a->u.range->n == b->u.range->n &&
-               (a->u.range->n == 0 ||
-                (a->u.range->start == b->u.range->start && (a->u.range->n == 1 || a->u.range->step == b->u.range->step)));
+               (a->u.range->n == 0 || (a->u.range->start == b->u.range->start &&
+                                       (a->u.range->n == 1 || a->u.range->step == b->u.range->step)));
     default: return a->u.list == b->u.list;
     }
 }

@@ -1,5 +1,5 @@
-/* The public kernels of quern/kernels.h but for the convolution, the delta rule and the Hadamard transform: each function
- * checks its arguments and calls the kernels of the modules in kernels/. */
+/* The public kernels of quern/kernels.h but for the convolution, the delta rule and the Hadamard transform: each
+ * function checks its arguments and calls the kernels of the modules in kernels/. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -16,8 +16,8 @@ qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes)
     if (!info)
         return qn_fail(QN_ERR_INVALID, "type %d is not known", (int)dtype);
     if (!qn_row_bytes(info, count, bytes))
-        return qn_fail(QN_ERR_INVALID, "%zu elements of %s: expected a multiple of %zu that fits in memory", count, info->name,
-                       info->block_weights);
+        return qn_fail(QN_ERR_INVALID, "%zu elements of %s: expected a multiple of %zu that fits in memory", count,
+                       info->name, info->block_weights);
     return QN_OK;
 }
 
@@ -59,7 +59,8 @@ qn_status qn_encode(qn_view in, qn_view out)
     return QN_OK;
 }
 
-/* Rows of activations quantised per pass: enough to amortise the unpacking of a weight row, few enough to stay in cache. */
+/* Rows of activations quantised per pass: enough to amortise the unpacking of a weight row, few enough to stay in
+ * cache. */
 enum { ACT_ROWS = 128 };
 
 static void run_matmul(const qn_packed_matrix *weights, const float *acts, size_t n_tokens, float *out, qn_acts *batch,
@@ -74,7 +75,8 @@ static void run_matmul(const qn_packed_matrix *weights, const float *acts, size_
                 qn_api_kernels.matmul.quantize(batch, row, s, acts + (first + row) * n_cols + s * QN_SUPER,
                                                left < QN_SUPER ? left : QN_SUPER);
             }
-        qn_matmul_rows(&qn_api_kernels.matmul, weights, batch, n, 0, n_rows, false, out + first * n_rows, n_rows, scratch);
+        qn_matmul_rows(&qn_api_kernels.matmul, weights, batch, n, 0, n_rows, false, out + first * n_rows, n_rows,
+                       scratch);
     }
 }
 
@@ -118,8 +120,8 @@ qn_status qn_rms_norm(qn_view x, qn_view weight, size_t n_rows, size_t n, float 
     QN_TRY(qn_check_view("weight", weight, QN_DTYPE_F32, n, 1, 1));
     QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, n_rows, n, 1));
     for (size_t row = 0; n && row < n_rows; row++)
-        qn_rms_norm_row(&qn_api_kernels.norm, (float *)out.data + row * n, (const float *)x.data + row * n, weight.data, n,
-                        eps);
+        qn_rms_norm_row(&qn_api_kernels.norm, (float *)out.data + row * n, (const float *)x.data + row * n, weight.data,
+                        n, eps);
     return QN_OK;
 }
 
@@ -134,8 +136,8 @@ qn_status qn_swiglu(qn_view gate, qn_view up, qn_view out)
     return QN_OK;
 }
 
-qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads, size_t head_dim, size_t n_rot, double base,
-                  qn_rope_pairing pairing)
+qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads, size_t head_dim, size_t n_rot,
+                  double base, qn_rope_pairing pairing)
 {
     QN_TRY(qn_api_ready());
     if (n_rot % 2 || n_rot < 2 || n_rot > head_dim)
@@ -143,7 +145,8 @@ qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads,
     if (!(base > 0) || isinf(base))
         return qn_fail(QN_ERR_INVALID, "base: %g, expected finite and more than 0", base);
     if (pairing != QN_ROPE_INTERLEAVED && pairing != QN_ROPE_NEOX)
-        return qn_fail(QN_ERR_INVALID, "pairing: %d, expected %d or %d", (int)pairing, QN_ROPE_INTERLEAVED, QN_ROPE_NEOX);
+        return qn_fail(QN_ERR_INVALID, "pairing: %d, expected %d or %d", (int)pairing, QN_ROPE_INTERLEAVED,
+                       QN_ROPE_NEOX);
     QN_TRY(qn_check_view("x", x, QN_DTYPE_F32, n_tokens, n_heads, head_dim));
     QN_TRY(qn_check_view("positions", positions, QN_DTYPE_U32, n_tokens, 1, 1));
     double *frequencies;
@@ -156,8 +159,8 @@ qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads,
         for (size_t t = 0; t < n_tokens; t++) {
             qn_rope_angles(((const uint32_t *)positions.data)[t], frequencies, 1, n_rot, angles, angles + n_rot / 2);
             for (size_t h = 0; h < n_heads; h++)
-                qn_api_kernels.rope.apply((float *)x.data + (t * n_heads + h) * head_dim, angles, angles + n_rot / 2, n_rot,
-                                          mode);
+                qn_api_kernels.rope.apply((float *)x.data + (t * n_heads + h) * head_dim, angles, angles + n_rot / 2,
+                                          n_rot, mode);
         }
         qn_free(angles);
     }
@@ -171,7 +174,8 @@ static qn_status check_cache(const qn_kv_cache *cache)
         return qn_fail(QN_ERR_INVALID, "head_dim: %zu, expected a multiple of %d from %d to 1024", cache->head_dim,
                        QN_HEAD_UNIT, QN_HEAD_UNIT);
     if (cache->capacity % QN_KEY_BLOCK)
-        return qn_fail(QN_ERR_INVALID, "capacity: %zu positions, expected a multiple of %d", cache->capacity, QN_KEY_BLOCK);
+        return qn_fail(QN_ERR_INVALID, "capacity: %zu positions, expected a multiple of %d", cache->capacity,
+                       QN_KEY_BLOCK);
     if (!cache->n_kv_heads)
         return qn_fail(QN_ERR_INVALID, "n_kv_heads: 0, expected at least 1");
     QN_TRY(qn_check_view("keys", cache->keys, QN_DTYPE_F16, cache->n_kv_heads, cache->capacity, cache->head_dim));
@@ -197,7 +201,8 @@ qn_status qn_kv_store(const qn_kv_cache *cache, qn_view keys, qn_view values, qn
     QN_TRY(check_positions(cache, positions, n_tokens));
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t h = 0; h < cache->n_kv_heads; h++) {
-            const size_t head = h * cache->capacity * cache->head_dim, row = (t * cache->n_kv_heads + h) * cache->head_dim;
+            const size_t head = h * cache->capacity * cache->head_dim,
+                         row = (t * cache->n_kv_heads + h) * cache->head_dim;
             qn_api_kernels.attention.store((uint16_t *)cache->keys.data + head, (uint16_t *)cache->values.data + head,
                                            ((const uint32_t *)positions.data)[t], (const float *)keys.data + row,
                                            (const float *)values.data + row, cache->head_dim);
@@ -233,8 +238,8 @@ static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv
         const size_t left = (size_t)position + 1 - first;
         const qn_attention_block block = block_at(cache, kv_head, first);
         const uint16_t visible = (uint16_t)(left < QN_KEY_BLOCK ? left : QN_KEY_BLOCK);
-        qn_api_kernels.attention.block(s->query, 1, &block, &visible, dim, first ? s->block : out, first ? &block_m : &m,
-                                       first ? &block_l : &l, s->scores);
+        qn_api_kernels.attention.block(s->query, 1, &block, &visible, dim, first ? s->block : out,
+                                       first ? &block_m : &m, first ? &block_l : &l, s->scores);
         if (first)
             qn_api_kernels.attention.combine(out, &m, &l, s->block, block_m, block_l, dim);
     }
@@ -247,7 +252,8 @@ qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view positi
     QN_TRY(qn_api_ready());
     QN_TRY(check_cache(cache));
     if (n_heads % cache->n_kv_heads)
-        return qn_fail(QN_ERR_INVALID, "n_heads: %zu, expected a multiple of n_kv_heads %zu", n_heads, cache->n_kv_heads);
+        return qn_fail(QN_ERR_INVALID, "n_heads: %zu, expected a multiple of n_kv_heads %zu", n_heads,
+                       cache->n_kv_heads);
     QN_TRY(qn_check_view("queries", queries, QN_DTYPE_F32, n_tokens, n_heads, cache->head_dim));
     QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, n_tokens, n_heads, cache->head_dim));
     QN_TRY(check_positions(cache, positions, n_tokens));

@@ -38,8 +38,8 @@ static qn_status check_finite(const char *name, qn_view view, size_t n)
     return QN_OK;
 }
 
-qn_status qn_aura_codec_create_with(qn_aura_codec **codec, size_t dim, unsigned bits, qn_view rotation, qn_view boundaries,
-                                    qn_view codebook)
+qn_status qn_aura_codec_create_with(qn_aura_codec **codec, size_t dim, unsigned bits, qn_view rotation,
+                                    qn_view boundaries, qn_view codebook)
 {
     if (!codec)
         return qn_fail(QN_ERR_INVALID, "codec: NULL");
@@ -144,7 +144,8 @@ qn_status qn_aura_encode(const qn_aura_codec *codec, qn_view rows, size_t n_rows
     QN_TRY(qn_check_view("scales", scales, QN_DTYPE_F32, n_rows, 1, 1));
     for (size_t row = 0; row < n_rows; row++)
         if (!encode(codec, rows, row, codes, scales, row))
-            return qn_fail(QN_ERR_INVALID, "rows: row %zu is not finite, or its norm is not, expected finite values", row);
+            return qn_fail(QN_ERR_INVALID, "rows: row %zu is not finite, or its norm is not, expected finite values",
+                           row);
     return QN_OK;
 }
 
@@ -192,14 +193,16 @@ static qn_status check_cache(const qn_aura_cache *cache)
     if (!cache->n_kv_heads)
         return qn_fail(QN_ERR_INVALID, "n_kv_heads: 0, expected at least 1");
     QN_TRY(check_side("key_codes", cache->key_codes, "key_scales", cache->key_scales, cache->key_codec, cache));
-    return check_side("value_codes", cache->value_codes, "value_scales", cache->value_scales, cache->value_codec, cache);
+    return check_side("value_codes", cache->value_codes, "value_scales", cache->value_scales, cache->value_codec,
+                      cache);
 }
 
 static qn_status check_filled_cache(const qn_aura_cache *cache)
 {
     QN_TRY(check_cache(cache));
     if (cache->n_keys > cache->capacity)
-        return qn_fail(QN_ERR_INVALID, "n_keys: %zu, expected at most the capacity %zu", cache->n_keys, cache->capacity);
+        return qn_fail(QN_ERR_INVALID, "n_keys: %zu, expected at most the capacity %zu", cache->n_keys,
+                       cache->capacity);
     return QN_OK;
 }
 
@@ -215,13 +218,14 @@ qn_status qn_aura_store(const qn_aura_cache *cache, qn_view keys, qn_view values
     const uint32_t *at = positions.data;
     for (size_t t = 0; t < n_tokens; t++)
         if (at[t] >= cache->capacity)
-            return qn_fail(QN_ERR_INVALID, "positions: token %zu is at %u, expected below the capacity %zu", t, (unsigned)at[t],
-                           cache->capacity);
+            return qn_fail(QN_ERR_INVALID, "positions: token %zu is at %u, expected below the capacity %zu", t,
+                           (unsigned)at[t], cache->capacity);
     for (size_t i = 0; i < n_tokens * heads; i++) {
         const size_t to = i % heads * cache->capacity + at[i / heads];
         const bool key = encode(cache->key_codec, keys, i, cache->key_codes, cache->key_scales, to);
         if (!key || !encode(cache->value_codec, values, i, cache->value_codes, cache->value_scales, to))
-            return qn_fail(QN_ERR_INVALID, "%s: token %zu, head %zu is not finite, or its norm is not, expected finite values",
+            return qn_fail(QN_ERR_INVALID,
+                           "%s: token %zu, head %zu is not finite, or its norm is not, expected finite values",
                            key ? "values" : "keys", i / heads, i % heads);
     }
     return QN_OK;
@@ -294,7 +298,8 @@ typedef struct tile {
 } tile;
 
 /* Selects the tile's rows: `first` and following ones of those that belong to kv_head. */
-static void tile_rows(tile *t, const qn_aura_cache *cache, size_t n_tokens, size_t n_heads, size_t kv_head, size_t first)
+static void tile_rows(tile *t, const qn_aura_cache *cache, size_t n_tokens, size_t n_heads, size_t kv_head,
+                      size_t first)
 {
     const size_t group = n_heads / cache->n_kv_heads, left = n_tokens * group - first;
     t->cache = cache;
@@ -470,10 +475,12 @@ qn_status qn_aura_score(const qn_aura_cache *cache, const qn_aura_queries *queri
 {
     QN_TRY(check_queries(cache, queries));
     QN_TRY(qn_check_view("scores", scores, QN_DTYPE_F32, queries->n_tokens, queries->n_heads, cache->n_keys));
-    return for_each_tile(
-        &(call){
-            .cache = cache, .queries = queries, .n_tokens = queries->n_tokens, .n_heads = queries->n_heads, .scores = scores },
-        score_tile);
+    return for_each_tile(&(call){ .cache = cache,
+                                  .queries = queries,
+                                  .n_tokens = queries->n_tokens,
+                                  .n_heads = queries->n_heads,
+                                  .scores = scores },
+                         score_tile);
 }
 
 static void value_tile(const call *c, tile *t)
@@ -498,7 +505,8 @@ static void value_tile(const call *c, tile *t)
         normalize_row(c->cache->value_codec, t->o[i], 1, c->out, t->row[i]);
 }
 
-qn_status qn_aura_value(const qn_aura_cache *cache, qn_view weights, size_t n_tokens, size_t n_heads, float skip, qn_view out)
+qn_status qn_aura_value(const qn_aura_cache *cache, qn_view weights, size_t n_tokens, size_t n_heads, float skip,
+                        qn_view out)
 {
     QN_TRY(check_filled_cache(cache));
     QN_TRY(check_heads(cache, n_heads));
@@ -508,7 +516,8 @@ qn_status qn_aura_value(const qn_aura_cache *cache, qn_view weights, size_t n_to
     QN_TRY(qn_check_float_type("out", out));
     QN_TRY(qn_check_view("out", out, out.dtype, n_tokens, n_heads, cache->value_codec->dim));
     return for_each_tile(
-        &(call){ .cache = cache, .n_tokens = n_tokens, .n_heads = n_heads, .skip = skip, .weights = weights, .out = out },
+        &(call){
+            .cache = cache, .n_tokens = n_tokens, .n_heads = n_heads, .skip = skip, .weights = weights, .out = out },
         value_tile);
 }
 
@@ -539,14 +548,15 @@ static qn_status check_partials(size_t n_queries, size_t n_blocks, size_t dim, q
     return qn_check_view("l", l, QN_DTYPE_F32, n_queries, n_blocks, 1);
 }
 
-qn_status qn_aura_flash_pass1(const qn_aura_cache *cache, const qn_aura_queries *queries, size_t block, qn_view partials,
-                              qn_view m, qn_view l)
+qn_status qn_aura_flash_pass1(const qn_aura_cache *cache, const qn_aura_queries *queries, size_t block,
+                              qn_view partials, qn_view m, qn_view l)
 {
     QN_TRY(check_queries(cache, queries));
     QN_TRY(check_mask(queries));
     if (!block)
         return qn_fail(QN_ERR_INVALID, "block: 0, expected at least 1");
-    const size_t n_blocks = cache->n_keys / block + (cache->n_keys % block != 0), n = queries->n_tokens * queries->n_heads;
+    const size_t n_blocks = cache->n_keys / block + (cache->n_keys % block != 0),
+                 n = queries->n_tokens * queries->n_heads;
     QN_TRY(check_partials(n, n_blocks, cache->value_codec->dim, partials, m, l));
     return for_each_tile(&(call){ .cache = cache,
                                   .queries = queries,
@@ -560,8 +570,8 @@ qn_status qn_aura_flash_pass1(const qn_aura_cache *cache, const qn_aura_queries 
                          pass1_tile);
 }
 
-static void pass2_row(const qn_aura_codec *codec, size_t row, size_t n_heads, size_t n_blocks, qn_view partials, qn_view m,
-                      qn_view l, qn_view sinks, qn_view out)
+static void pass2_row(const qn_aura_codec *codec, size_t row, size_t n_heads, size_t n_blocks, qn_view partials,
+                      qn_view m, qn_view l, qn_view sinks, qn_view out)
 {
     float o[QN_AURA_MAX_DIM] = { 0 }, largest = 0, sum = 0;
     if (!qn_view_absent(sinks)) {
@@ -581,8 +591,8 @@ qn_status qn_aura_flash_pass2(const qn_aura_codec *value_codec, size_t n_queries
     QN_TRY(qn_api_ready());
     QN_TRY(check_codec("value_codec", value_codec));
     if (!n_heads || n_queries % n_heads)
-        return qn_fail(QN_ERR_INVALID, "n_queries: %zu, expected a multiple of n_heads %zu, which is at least 1", n_queries,
-                       n_heads);
+        return qn_fail(QN_ERR_INVALID, "n_queries: %zu, expected a multiple of n_heads %zu, which is at least 1",
+                       n_queries, n_heads);
     QN_TRY(check_partials(n_queries, n_blocks, value_codec->dim, partials, m, l));
     QN_TRY(check_sinks(sinks, n_heads));
     QN_TRY(qn_check_float_type("out", out));
@@ -614,7 +624,10 @@ qn_status qn_aura_attention(const qn_aura_cache *cache, const qn_aura_queries *q
     QN_TRY(check_sinks(queries->sinks, queries->n_heads));
     QN_TRY(qn_check_float_type("out", out));
     QN_TRY(qn_check_view("out", out, out.dtype, queries->n_tokens, queries->n_heads, cache->value_codec->dim));
-    return for_each_tile(
-        &(call){ .cache = cache, .queries = queries, .n_tokens = queries->n_tokens, .n_heads = queries->n_heads, .out = out },
-        attention_tile);
+    return for_each_tile(&(call){ .cache = cache,
+                                  .queries = queries,
+                                  .n_tokens = queries->n_tokens,
+                                  .n_heads = queries->n_heads,
+                                  .out = out },
+                         attention_tile);
 }

@@ -16,7 +16,8 @@ extern qn_kernels qn_api_kernels;
 /* qn_api_ready - fill qn_api_kernels on the first call. An invalid QN_CPU is an error of every call. Thread-safe. */
 qn_status qn_api_ready(void);
 
-/* qn_check_view - QN_ERR_INVALID unless the view holds at least a*b*c elements of `dtype`; `name` is used in the message. */
+/* qn_check_view - QN_ERR_INVALID unless the view holds at least a*b*c elements of `dtype`; `name` is used in the
+ * message. */
 qn_status qn_check_view(const char *name, qn_view view, qn_dtype dtype, size_t a, size_t b, size_t c);
 
 /* qn_check_float_type - QN_ERR_INVALID unless the view's dtype is F32, F16 or BF16. */
@@ -32,8 +33,8 @@ typedef struct qn_sequences {
     const uint32_t *offsets; /* [n+1]: sequence i is tokens offsets[i] to offsets[i+1]-1; or NULL */
 } qn_sequences;
 
-/* qn_check_sequences - check batch or cumulative lengths as quern/kernels.h describes them, and fill *out, which refers to
- * cu_seqlens' data. Zero sequences and zero tokens are allowed here. */
+/* qn_check_sequences - check batch or cumulative lengths as quern/kernels.h describes them, and fill *out, which refers
+ * to cu_seqlens' data. Zero sequences and zero tokens are allowed here. */
 qn_status qn_check_sequences(size_t batch, size_t tokens, size_t n_sequences, qn_view cu_seqlens, qn_sequences *out);
 
 /* qn_sequence_at - the row of the first token of sequence i; *n is its number of tokens. */

@@ -1,5 +1,5 @@
-/* The public causal convolution: checks the arguments, then applies the kernel of kernels/deltanet/ row by row. Input rows are
- * converted to f32 in a ring buffer of `taps` rows, the filter's window. */
+/* The public causal convolution: checks the arguments, then applies the kernel of kernels/deltanet/ row by row. Input
+ * rows are converted to f32 in a ring buffer of `taps` rows, the filter's window. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -21,7 +21,8 @@ typedef struct convolution {
     size_t n_rows;  /* taps, plus one with a bias */
 } convolution;
 
-static qn_status conv_init(convolution *c, const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view y)
+static qn_status conv_init(convolution *c, const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias,
+                           qn_view y)
 {
     *c = (convolution){ .shape = shape, .dtype = x.dtype, .x = x, .weights = weights, .bias = bias, .y = y };
     QN_TRY(qn_api_ready());
@@ -32,7 +33,8 @@ static qn_status conv_init(convolution *c, const qn_conv_shape *shape, qn_view x
         return qn_fail(QN_ERR_INVALID, "channels: 0, expected at least 1");
     const size_t n_bias = !qn_view_absent(bias), most = QN_CONV_MAX_TAPS - n_bias;
     if (!shape->taps || shape->taps > most)
-        return qn_fail(QN_ERR_INVALID, "taps: %zu, expected 1 to %zu%s", shape->taps, most, n_bias ? " with a bias" : "");
+        return qn_fail(QN_ERR_INVALID, "taps: %zu, expected 1 to %zu%s", shape->taps, most,
+                       n_bias ? " with a bias" : "");
     c->n_rows = shape->taps + n_bias;
     QN_TRY(qn_check_float_type("x", x));
     QN_TRY(qn_check_view("x", x, c->dtype, c->sequences.rows, shape->channels, 1));
@@ -110,8 +112,8 @@ static qn_status run(convolution *c)
     return QN_OK;
 }
 
-qn_status qn_conv_scan(const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view initial, qn_view final,
-                       qn_view y)
+qn_status qn_conv_scan(const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view initial,
+                       qn_view final, qn_view y)
 {
     convolution c;
     QN_TRY(conv_init(&c, shape, x, weights, bias, y));

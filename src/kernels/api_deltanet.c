@@ -1,5 +1,5 @@
-/* The public Gated DeltaNet kernels: check the arguments, then run the stages of kernels/deltanet/stages.h chunk by chunk and
- * head by head. Only this file converts between views and the f32 tiles of the stages. */
+/* The public Gated DeltaNet kernels: check the arguments, then run the stages of kernels/deltanet/stages.h chunk by
+ * chunk and head by head. Only this file converts between views and the f32 tiles of the stages. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -44,8 +44,8 @@ static qn_status check_dim(const char *name, size_t dim)
 {
     if (dim && dim % QN_GDN_UNIT == 0 && dim <= QN_GDN_MAX_DIM)
         return QN_OK;
-    return qn_fail(QN_ERR_INVALID, "%s: %zu, expected a multiple of %d from %d to %d", name, dim, QN_GDN_UNIT, QN_GDN_UNIT,
-                   QN_GDN_MAX_DIM);
+    return qn_fail(QN_ERR_INVALID, "%s: %zu, expected a multiple of %d from %d to %d", name, dim, QN_GDN_UNIT,
+                   QN_GDN_UNIT, QN_GDN_MAX_DIM);
 }
 
 static size_t chunks_of(size_t tokens)
@@ -67,17 +67,20 @@ static qn_status begin(call *c, const qn_gdn_shape *shape)
     if (!shape->k_heads)
         return qn_fail(QN_ERR_INVALID, "k_heads: 0, expected at least 1");
     if (!shape->v_heads || shape->v_heads % shape->k_heads)
-        return qn_fail(QN_ERR_INVALID, "v_heads: %zu, expected a multiple of k_heads %zu", shape->v_heads, shape->k_heads);
+        return qn_fail(QN_ERR_INVALID, "v_heads: %zu, expected a multiple of k_heads %zu", shape->v_heads,
+                       shape->k_heads);
     QN_TRY(check_dim("head_k", shape->head_k));
     QN_TRY(check_dim("head_v", shape->head_v));
     if (shape->mapping != QN_GDN_GROUPED && shape->mapping != QN_GDN_TILED)
-        return qn_fail(QN_ERR_INVALID, "mapping: %d, expected %d or %d", (int)shape->mapping, QN_GDN_GROUPED, QN_GDN_TILED);
+        return qn_fail(QN_ERR_INVALID, "mapping: %d, expected %d or %d", (int)shape->mapping, QN_GDN_GROUPED,
+                       QN_GDN_TILED);
     for (size_t i = 0; i < c->sequences.n && c->sequences.offsets; i++) {
         size_t n;
         qn_sequence_at(&c->sequences, i, &n);
         c->n_chunks += chunks_of(n);
     }
-    /* Without cumulative lengths this cannot overflow: there are at most as many chunks as tokens, and their count fits. */
+    /* Without cumulative lengths this cannot overflow: there are at most as many chunks as tokens, and their count
+     * fits. */
     if (!c->sequences.offsets)
         c->n_chunks = shape->batch * chunks_of(shape->tokens);
     if (!qn_mul_size(c->n_chunks, shape->v_heads, &c->chunk_heads) ||
@@ -147,8 +150,9 @@ static qn_status check_decays(const call *c, const char *name, qn_view view)
         const size_t row = qn_sequence_at(&c->sequences, s, &n);
         for (size_t i = row * v_heads; i < (row + n) * v_heads; i++)
             if (!isfinite(g[i]) || g[i] > 0)
-                return qn_fail(QN_ERR_INVALID, "%s: element %zu (token %zu, head %zu) is %g, expected finite and at most 0",
-                               name, i, i / v_heads, i % v_heads, (double)g[i]);
+                return qn_fail(QN_ERR_INVALID,
+                               "%s: element %zu (token %zu, head %zu) is %g, expected finite and at most 0", name, i,
+                               i / v_heads, i % v_heads, (double)g[i]);
     }
     return QN_OK;
 }
@@ -166,7 +170,8 @@ static void *element(const call *c, qn_view view, size_t i)
 }
 
 /* Convert n rows of one head of an array [T, heads, width] of D to f32. */
-static void load_rows(const call *c, float *tile, qn_view view, size_t row, size_t n, size_t heads, size_t head, size_t width)
+static void load_rows(const call *c, float *tile, qn_view view, size_t row, size_t n, size_t heads, size_t head,
+                      size_t width)
 {
     for (size_t i = 0; i < n; i++)
         c->stages.rows->to_f32(tile + i * width, element(c, view, ((row + i) * heads + head) * width), c->dtype, width);
@@ -182,7 +187,8 @@ static void load_values(const call *c, float *tile, qn_view view, const head_ref
     load_rows(c, tile, view, row, n, c->shape->v_heads, p->head, c->shape->head_v);
 }
 
-static void store_rows(const call *c, qn_view view, const float *tile, const head_ref *p, size_t row, size_t n, size_t width)
+static void store_rows(const call *c, qn_view view, const float *tile, const head_ref *p, size_t row, size_t n,
+                       size_t width)
 {
     for (size_t i = 0; i < n; i++)
         c->stages.rows->from_f32(element(c, view, ((row + i) * c->shape->v_heads + p->head) * width), tile + i * width,
@@ -243,8 +249,8 @@ static void load_state(call *c, const head_ref *p)
     if (qn_view_absent(c->initial))
         memset(c->tiles.state, 0, size * sizeof(float));
     else
-        qn_gdn_transpose(c->tiles.state, c->shape->head_v, (const float *)c->initial.data + p->state * size, c->shape->head_k,
-                         c->shape->head_v, c->shape->head_k);
+        qn_gdn_transpose(c->tiles.state, c->shape->head_v, (const float *)c->initial.data + p->state * size,
+                         c->shape->head_k, c->shape->head_v, c->shape->head_k);
 }
 
 static void store_state(const call *c, const head_ref *p)
@@ -436,8 +442,8 @@ static qn_status check_w(const call *c, qn_view w)
     return qn_check_view("w", w, c->dtype, c->sequences.rows, c->shape->v_heads, c->shape->head_k);
 }
 
-qn_status qn_gdn_recompute_w_u(const qn_gdn_shape *shape, qn_view k, qn_view v, qn_view beta, qn_view gc, qn_view inverse,
-                               qn_view w, qn_view u)
+qn_status qn_gdn_recompute_w_u(const qn_gdn_shape *shape, qn_view k, qn_view v, qn_view beta, qn_view gc,
+                               qn_view inverse, qn_view w, qn_view u)
 {
     call c;
     QN_TRY(begin(&c, shape));
@@ -478,8 +484,8 @@ static void state_pass_head(call *c, const head_ref *p)
     store_state(c, p);
 }
 
-qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view w, qn_view u, qn_view gc, qn_view initial, qn_view h,
-                            qn_view v_new, qn_view final)
+qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view w, qn_view u, qn_view gc, qn_view initial,
+                            qn_view h, qn_view v_new, qn_view final)
 {
     call c;
     QN_TRY(begin(&c, shape));
@@ -522,7 +528,8 @@ static void output_head(call *c, const head_ref *p)
     }
 }
 
-qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v_new, qn_view h, qn_view gc, qn_view o)
+qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v_new, qn_view h, qn_view gc,
+                              qn_view o)
 {
     call c;
     QN_TRY(begin(&c, shape));
@@ -546,8 +553,8 @@ qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, q
 /* ---- Compositions ---- */
 
 /* Checks common to qn_gdn_chunk and qn_gdn_step. */
-static qn_status begin_composed(call *c, const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
-                                qn_view o)
+static qn_status begin_composed(call *c, const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g,
+                                qn_view beta, qn_view o)
 {
     QN_TRY(begin(c, shape));
     QN_TRY(check_scale(c));
@@ -577,8 +584,8 @@ static void load_queries_and_keys(call *c, const head_ref *p, size_t row, size_t
     }
 }
 
-/* One chunk of a value head through all stages, with results rounded to D between stages. Expects q, k, kk and qk in the
- * tiles. */
+/* One chunk of a value head through all stages, with results rounded to D between stages. Expects q, k, kk and qk in
+ * the tiles. */
 static void staged_chunk(call *c, const head_ref *p, size_t row, size_t n)
 {
     load_values(c, c->tiles.v, c->v, p, row, n);
@@ -623,7 +630,8 @@ static void staged_group(call *c, head_ref *p)
 
 static qn_status run_staged(call *c)
 {
-    QN_TRY(qn_alloc(&c->states, group_size(c->shape), c->shape->head_k * c->shape->head_v * sizeof *c->states, "delta rule"));
+    QN_TRY(qn_alloc(&c->states, group_size(c->shape), c->shape->head_k * c->shape->head_v * sizeof *c->states,
+                    "delta rule"));
     const qn_status status = qn_gdn_tiles_create(&c->tiles, c->shape->head_k, c->shape->head_v);
     if (status == QN_OK)
         for_each_key_head(c, staged_group);
@@ -632,8 +640,8 @@ static qn_status run_staged(call *c)
     return status;
 }
 
-qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta, qn_view initial,
-                       qn_view final, qn_view o)
+qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
+                       qn_view initial, qn_view final, qn_view o)
 {
     call c;
     QN_TRY(begin_composed(&c, shape, q, k, v, g, beta, o));
@@ -669,8 +677,8 @@ static void step_head(call *c, const head_ref *p)
     }
 }
 
-qn_status qn_gdn_step(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta, qn_view state,
-                      qn_view o)
+qn_status qn_gdn_step(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
+                      qn_view state, qn_view o)
 {
     call c;
     QN_TRY(begin_composed(&c, shape, q, k, v, g, beta, o));

@@ -1,4 +1,5 @@
-/* The public Walsh-Hadamard transform: checks the arguments, then calls the kernel of kernels/hadamard/ block by block. */
+/* The public Walsh-Hadamard transform: checks the arguments, then calls the kernel of kernels/hadamard/ block by
+ * block. */
 #include "quern/kernels.h"
 
 #include "kernels/api_check.h"

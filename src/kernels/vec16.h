@@ -210,7 +210,8 @@ QN_INLINE v16 v16_select(v16m m, v16 a, v16 b) /* a where m is true, else b */
 {
     return _mm512_mask_blend_ps(m, b, a);
 }
-/* Store the lanes whose bit is set, one after another. Writes sixteen lanes; those after the last set one are undefined. */
+/* Store the lanes whose bit is set, one after another. Writes sixteen lanes; those after the last set one are
+ * undefined. */
 QN_INLINE void v16_pack(float *p, v16 a, uint32_t bits)
 {
     _mm512_storeu_ps(p, _mm512_maskz_compress_ps((__mmask16)bits, a));
@@ -354,7 +355,8 @@ QN_INLINE v16 v16_load_bf16(const uint16_t *p)
 }
 QN_INLINE v16 v16_scale2(v16 y, v16 n)
 {
-    const __m256i lo = _mm256_slli_epi32(_mm256_cvtps_epi32(n.lo), 23), hi = _mm256_slli_epi32(_mm256_cvtps_epi32(n.hi), 23);
+    const __m256i lo = _mm256_slli_epi32(_mm256_cvtps_epi32(n.lo), 23),
+                  hi = _mm256_slli_epi32(_mm256_cvtps_epi32(n.hi), 23);
     return (v16){ _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y.lo), lo)),
                   _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y.hi), hi)) };
 }
@@ -449,8 +451,8 @@ QN_INLINE __m128i v16i_pack_quarter(__m128i quarter, uint32_t bits)
 }
 QN_INLINE void v16i_pack(int32_t *p, v16i a, uint32_t bits)
 {
-    const __m128i quarters[4] = { _mm256_castsi256_si128(a.lo), _mm256_extracti128_si256(a.lo, 1), _mm256_castsi256_si128(a.hi),
-                                  _mm256_extracti128_si256(a.hi, 1) };
+    const __m128i quarters[4] = { _mm256_castsi256_si128(a.lo), _mm256_extracti128_si256(a.lo, 1),
+                                  _mm256_castsi256_si128(a.hi), _mm256_extracti128_si256(a.hi, 1) };
     for (int i = 0; i < 4; i++) {
         _mm_storeu_si128((__m128i *)p, v16i_pack_quarter(quarters[i], bits >> 4 * i));
         p += v16_pack_counts[bits >> 4 * i & 15];
@@ -466,12 +468,14 @@ typedef struct v16u {
     __m256i q[4];
 } v16u;
 typedef __m256i v16u_sum;
-/* Multiples of 2^32 first: the remainder is exact, and less than 2^32. A conversion to int32 of 2^31 or more gives 2^31. */
+/* Multiples of 2^32 first: the remainder is exact, and less than 2^32. A conversion to int32 of 2^31 or more gives
+ * 2^31. */
 QN_INLINE void v16_to_u64_half(__m256i *low, __m256i *high, __m256 a)
 {
     const __m256i upper = _mm256_cvttps_epi32(_mm256_mul_ps(a, _mm256_set1_ps(0x1p-32f)));
     const __m256 rest = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(upper), _mm256_set1_ps(0x1p32f), a);
-    const __m256i small = _mm256_cvttps_epi32(rest), large = _mm256_cvttps_epi32(_mm256_sub_ps(rest, _mm256_set1_ps(0x1p31f)));
+    const __m256i small = _mm256_cvttps_epi32(rest),
+                  large = _mm256_cvttps_epi32(_mm256_sub_ps(rest, _mm256_set1_ps(0x1p31f)));
     const __m256i lower = _mm256_or_si256(small, _mm256_and_si256(large, _mm256_srai_epi32(small, 31)));
     *low = _mm256_unpacklo_epi32(lower, upper);
     *high = _mm256_unpackhi_epi32(lower, upper);
@@ -569,10 +573,10 @@ typedef struct v16i {
     int32x4_t q[4];
 } v16i;
 
-#define QN_EACH(result, expression)                                                                                            \
-    do {                                                                                                                       \
-        for (int i = 0; i < 4; i++)                                                                                            \
-            (result).q[i] = (expression);                                                                                      \
+#define QN_EACH(result, expression)                                                                                    \
+    do {                                                                                                               \
+        for (int i = 0; i < 4; i++)                                                                                    \
+            (result).q[i] = (expression);                                                                              \
     } while (0)
 
 QN_INLINE v16 v16_set1(float x)
@@ -660,7 +664,8 @@ QN_INLINE v16 v16_load_bf16(const uint16_t *p)
 QN_INLINE v16 v16_scale2(v16 y, v16 n)
 {
     v16 r;
-    QN_EACH(r, vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y.q[i]), vshlq_n_s32(vcvtnq_s32_f32(n.q[i]), 23))));
+    QN_EACH(r,
+            vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y.q[i]), vshlq_n_s32(vcvtnq_s32_f32(n.q[i]), 23))));
     return r;
 }
 QN_INLINE float v16_hmax(v16 a)

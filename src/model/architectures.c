@@ -36,9 +36,10 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
 {
     const char *a = architecture->name;
     uint32_t value_dim, n_ignored = 0;
-    *h = (qn_hparams){
-        .architecture = a, .rope = architecture->rope, .qk_norm = architecture->qk_norm, .qkv_bias = architecture->qkv_bias
-    };
+    *h = (qn_hparams){ .architecture = a,
+                       .rope = architecture->rope,
+                       .qk_norm = architecture->qk_norm,
+                       .qkv_bias = architecture->qkv_bias };
     QN_TRY(qn_key_u32(file, a, "block_count", true, &h->n_blocks));
     if (architecture->mtp_blocks)
         QN_TRY(qn_key_u32(file, a, "nextn_predict_layers", false, &n_ignored));
@@ -69,7 +70,8 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of %d",
                        qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim, QN_PLAN_HEAD_UNIT);
     if (!(h->eps > 0 && h->eps < 1)) /* with 0 the norm of a row of zeros would be NaN */
-        return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
                        qn_gguf_path(file), (double)h->eps);
     QN_TRY(read_vocabulary(file, h));
     return qn_rope_read(file, h);
@@ -81,8 +83,8 @@ static qn_status reject_factor(const qn_gguf *file, const char *architecture, co
     float value = neutral;
     QN_TRY(qn_key_f32(file, architecture, name, false, &value));
     if (value != 0 && fabsf(value - neutral) > 1e-6f * neutral)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s.%s' is %g, only %g is supported", qn_gguf_path(file), architecture,
-                       name, (double)value, (double)neutral);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s.%s' is %g, only %g is supported", qn_gguf_path(file),
+                       architecture, name, (double)value, (double)neutral);
     return QN_OK;
 }
 
@@ -112,7 +114,8 @@ static qn_status reject_unsupported_features(const qn_gguf *file, const char *ar
     return QN_OK;
 }
 
-static qn_status build_plan(const qn_gguf *file, const qn_architecture *architecture, const qn_hparams *h, qn_plan *plan)
+static qn_status build_plan(const qn_gguf *file, const qn_architecture *architecture, const qn_hparams *h,
+                            qn_plan *plan)
 {
     qn_weights weights;
     QN_TRY(qn_weights_open(&weights, file));

@@ -1,5 +1,5 @@
-/* Dense transformers: llama, qwen2 and qwen3. Every layer has attention and SwiGLU, each with an RMS norm before it and a
- * residual connection. */
+/* Dense transformers: llama, qwen2 and qwen3. Every layer has attention and SwiGLU, each with an RMS norm before it and
+ * a residual connection. */
 #include "model/architectures.h"
 
 qn_status qn_dense_build(qn_build *build)

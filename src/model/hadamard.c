@@ -47,8 +47,8 @@ static qn_status reject_unknown_keys(const qn_gguf *file)
         for (int k = 0; k < N_KEYS && !known; k++)
             known = qn_string_equals(key, keys[k]);
         if (!known)
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s' is not a supported key of rotated weights", qn_gguf_path(file),
-                           STRING_ARGS(key));
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s' is not a supported key of rotated weights",
+                           qn_gguf_path(file), STRING_ARGS(key));
     }
     return QN_OK;
 }
@@ -61,8 +61,8 @@ static qn_status read_enum_key(const qn_gguf *file, const char *key, const char 
     *second = other && qn_string_equals(found, other);
     if (*second || qn_string_equals(found, value))
         return QN_OK;
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s' is '%.*s', expected %s%s%s", qn_gguf_path(file), key, STRING_ARGS(found),
-                   value, other ? " or " : "", other ? other : "");
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s' is '%.*s', expected %s%s%s", qn_gguf_path(file), key,
+                   STRING_ARGS(found), value, other ? " or " : "", other ? other : "");
 }
 
 /* ---- Signs ---- */
@@ -137,7 +137,8 @@ static qn_status read_signs(qn_rotation *r)
     QN_TRY(find_array(r->file, KEY("sign_widths"), "an array of input widths", &widths));
     QN_TRY(find_array(r->file, KEY("sign_values"), "an array of 1 and -1", &values));
     if (widths->count > MAX_WIDTHS)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '" KEY("sign_widths") "' has %llu elements, at most %d are supported", path,
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: key '" KEY("sign_widths") "' has %llu elements, at most %d are supported", path,
                        (unsigned long long)widths->count, MAX_WIDTHS);
     QN_TRY(qn_alloc(&r->widths, MAX_WIDTHS, sizeof *r->widths, KEY("sign_widths")));
     QN_TRY(qn_alloc(&r->signs, MAX_WIDTHS, sizeof *r->signs, KEY("sign_widths")));
@@ -145,18 +146,20 @@ static qn_status read_signs(qn_rotation *r)
         double width;
         QN_TRY(read_number(r->file, widths, i, &width));
         if (!(width >= 1 && width <= UINT32_MAX) || width != (double)(uint32_t)width || (uint32_t)width % r->block)
-            return qn_fail(QN_ERR_FORMAT,
-                           "%s: key '" KEY("sign_widths") "': element %llu is %.17g, expected a multiple of the block size %zu",
-                           path, (unsigned long long)i, width, r->block);
+            return qn_fail(
+                QN_ERR_FORMAT,
+                "%s: key '" KEY("sign_widths") "': element %llu is %.17g, expected a multiple of the block size %zu",
+                path, (unsigned long long)i, width, r->block);
         if ((uint64_t)width > values->count - first)
             break;
         QN_TRY(read_signs_of_width(r, values, first, (size_t)width));
         first += (uint64_t)width;
     }
     if (r->n_widths != widths->count || first != values->count)
-        return qn_fail(QN_ERR_FORMAT,
-                       "%s: key '" KEY("sign_values") "' has %llu elements, expected the sum of '" KEY("sign_widths") "'", path,
-                       (unsigned long long)values->count);
+        return qn_fail(
+            QN_ERR_FORMAT,
+            "%s: key '" KEY("sign_values") "' has %llu elements, expected the sum of '" KEY("sign_widths") "'", path,
+            (unsigned long long)values->count);
     return QN_OK;
 }
 
@@ -205,11 +208,13 @@ static qn_status check_matrix(const qn_rotation *r, const char *key, qn_string n
         return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%s', which has %u dimensions, expected a matrix", path, key,
                        terminated, (unsigned)t->n_dims);
     if (t->dims[0] % r->block)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%s' of width %llu, expected a multiple of the block size %zu", path,
-                       key, terminated, (unsigned long long)t->dims[0], r->block);
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: key '%s' lists '%s' of width %llu, expected a multiple of the block size %zu", path, key,
+                       terminated, (unsigned long long)t->dims[0], r->block);
     if (r->signs && !qn_rotation_signs(r, (size_t)t->dims[0]))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%s' of width %llu, for which '" KEY("sign_widths") "' has no signs",
-                       path, key, terminated, (unsigned long long)t->dims[0]);
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: key '%s' lists '%s' of width %llu, for which '" KEY("sign_widths") "' has no signs", path,
+                       key, terminated, (unsigned long long)t->dims[0]);
     return QN_OK;
 }
 
@@ -223,17 +228,20 @@ static qn_status check_siblings(const qn_rotation *r, qn_string name)
     for (int member = 0; member < N_SETS * SIZE; member++) {
         const char *base = sets[member / SIZE][member % SIZE];
         const size_t length = base ? strlen(base) : 0, block = name.length - length;
-        if (!length || name.length <= length || name.data[block - 1] != '.' || memcmp(name.data + block, base, length) != 0)
+        if (!length || name.length <= length || name.data[block - 1] != '.' ||
+            memcmp(name.data + block, base, length) != 0)
             continue;
         for (int i = 0; i < SIZE && sets[member / SIZE][i]; i++) {
             char sibling[NAME_MAX_BYTES + 32];
             qn_text_buffer text = QN_APPEND_TO(sibling);
             qn_append_bytes(&text, name.data, block);
             qn_append(&text, "%s", sets[member / SIZE][i]);
-            if (!text.is_cut && qn_gguf_find_tensor(r->file, sibling) && !is_listed(r, (qn_string){ sibling, text.length }))
-                return qn_fail(QN_ERR_FORMAT,
-                               "%s: key '" KEY("weight_names") "' lists '%.*s' but not '%s', which reads the same input",
-                               qn_gguf_path(r->file), STRING_ARGS(name), sibling);
+            if (!text.is_cut && qn_gguf_find_tensor(r->file, sibling) &&
+                !is_listed(r, (qn_string){ sibling, text.length }))
+                return qn_fail(
+                    QN_ERR_FORMAT,
+                    "%s: key '" KEY("weight_names") "' lists '%.*s' but not '%s', which reads the same input",
+                    qn_gguf_path(r->file), STRING_ARGS(name), sibling);
         }
     }
     return QN_OK;
@@ -274,8 +282,8 @@ static qn_status read_inverse_names(qn_rotation *r)
     QN_TRY(qn_gguf_array_strings(r->file, kv, &names));
     for (uint64_t i = 0; i < kv->count && status == QN_OK; i++) {
         if (!qn_string_equals(names[i], TABLE))
-            status = qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s' lists '%.*s', expected " TABLE " alone", qn_gguf_path(r->file),
-                             KEY("inverse_weight_names"), STRING_ARGS(names[i]));
+            status = qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s' lists '%.*s', expected " TABLE " alone",
+                             qn_gguf_path(r->file), KEY("inverse_weight_names"), STRING_ARGS(names[i]));
         else if (i)
             status = qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '" TABLE "' twice", qn_gguf_path(r->file),
                              KEY("inverse_weight_names"));
@@ -289,8 +297,8 @@ static qn_status read_inverse_names(qn_rotation *r)
 
 /* ---- Consistency of keys ---- */
 
-/* The grouped order is specified only for rotated ssm_out matrices. A file with gdn_v_grouped in which some of them are not
- * rotated is rejected. */
+/* The grouped order is specified only for rotated ssm_out matrices. A file with gdn_v_grouped in which some of them are
+ * not rotated is rejected. */
 static qn_status read_grouping(qn_rotation *r)
 {
     static const char base[] = ".ssm_out.weight";
@@ -312,15 +320,17 @@ static qn_status check_output(const qn_rotation *r, uint32_t version)
     const char *path = qn_gguf_path(r->file);
     const bool has_output = qn_gguf_find_tensor(r->file, OUTPUT) != NULL;
     if (r->tied_output != (version == 2))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '" KEY("tied_output") "' is %s, expected %s with " KEY("version") " %u", path,
-                       r->tied_output ? "true" : "false or missing", version == 2 ? "true" : "false", (unsigned)version);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '" KEY("tied_output") "' is %s, expected %s with " KEY("version") " %u",
+                       path, r->tied_output ? "true" : "false or missing", version == 2 ? "true" : "false",
+                       (unsigned)version);
     if (r->tied_output == has_output)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '" OUTPUT "' is %s, expected %s with " KEY("version") " %u", path,
                        has_output ? "present" : "missing", has_output ? "none" : "one", (unsigned)version);
     if (r->tied_output && !r->inverse_embedding)
-        return qn_fail(
-            QN_ERR_FORMAT,
-            "%s: key '" KEY("inverse_weight_names") "' does not list '" TABLE "', expected it with " KEY("version") " 2", path);
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: key '" KEY("inverse_weight_names") "' does not list '" TABLE
+                                                               "', expected it with " KEY("version") " 2",
+                       path);
     return QN_OK;
 }
 
@@ -329,8 +339,8 @@ static qn_status read_block_size(qn_rotation *r)
     uint32_t block = 0;
     QN_TRY(qn_gguf_get_u32(r->file, KEY("block_size"), true, &block));
     if (!block || block & (block - 1))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '" KEY("block_size") "' is %u, expected a power of two", qn_gguf_path(r->file),
-                       (unsigned)block);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '" KEY("block_size") "' is %u, expected a power of two",
+                       qn_gguf_path(r->file), (unsigned)block);
     if (block > QN_PLAN_ROTATION_BLOCK)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '" KEY("block_size") "' is %u, at most %d is supported",
                        qn_gguf_path(r->file), (unsigned)block, QN_PLAN_ROTATION_BLOCK);

@@ -1,7 +1,7 @@
 /* The keys prism.hadamard.*: which weights of a file are stored in a rotated basis (Hadamard transform of their input).
  *
- * A model whose rotation is applied only in part generates fluent but wrong text. So all keys must be known, complete and
- * consistent with the tensors; else the file is rejected. */
+ * A model whose rotation is applied only in part generates fluent but wrong text. So all keys must be known, complete
+ * and consistent with the tensors; else the file is rejected. */
 #ifndef QN_MODEL_HADAMARD_H
 #define QN_MODEL_HADAMARD_H
 
@@ -22,12 +22,12 @@ typedef struct qn_rotation {
     size_t n_names;
 } qn_rotation;
 
-/* qn_rotation_read - read and check all keys: the version and what it requires, transform, axis, sign_mode, the block size
- * against the width of every listed matrix, signs for every width, names against the file's tensors.
+/* qn_rotation_read - read and check all keys: the version and what it requires, transform, axis, sign_mode, the block
+ * size against the width of every listed matrix, signs for every width, names against the file's tensors.
  *
  *   file       must outlive the rotation
- *   rotation   free it with qn_rotation_free, which accepts a zeroed struct too; on failure there is nothing to free. Without
- *              such keys in the file, block is 0
+ *   rotation   free it with qn_rotation_free, which accepts a zeroed struct too; on failure there is nothing to free.
+ *              Without such keys in the file, block is 0
  *
  * QN_ERR_UNSUPPORTED   a key or value that is not known
  * QN_ERR_FORMAT        missing or inconsistent values
@@ -36,7 +36,8 @@ typedef struct qn_rotation {
 qn_status qn_rotation_read(const qn_gguf *file, qn_rotation *rotation);
 void qn_rotation_free(qn_rotation *rotation);
 
-/* qn_rotation_applies - whether the matrix with this full tensor name ("blk.3.ssm_out.weight") requires a rotated input. */
+/* qn_rotation_applies - whether the matrix with this full tensor name ("blk.3.ssm_out.weight") requires a rotated
+ * input. */
 bool qn_rotation_applies(const qn_rotation *rotation, const char *name);
 
 /* qn_rotation_signs - the signs [width] for this input width, or NULL if all are +1. */

@@ -64,7 +64,8 @@ static double left_of_pair(double frequency, uint32_t n_ctx)
 static double square_of_pair(const qn_attention_shape *h, const float *bias, size_t pair)
 {
     const bool adjacent = h->rope == QN_ROPE_TYPE_NORM;
-    const double x = (double)bias[adjacent ? 2 * pair : pair], y = (double)bias[adjacent ? 2 * pair + 1 : pair + h->n_rot / 2];
+    const double x = (double)bias[adjacent ? 2 * pair : pair],
+                 y = (double)bias[adjacent ? 2 * pair + 1 : pair + h->n_rot / 2];
     return x * x + y * y;
 }
 
@@ -91,8 +92,8 @@ static double larger(double a, double b)
     return isnan(a) || a > b ? a : b;
 }
 
-static float largest_ratio(const qn_plan *plan, const qn_biased_projection *p, bool is_keys, uint32_t n_ctx, double *squares,
-                           float *row)
+static float largest_ratio(const qn_plan *plan, const qn_biased_projection *p, bool is_keys, uint32_t n_ctx,
+                           double *squares, float *row)
 {
     const size_t dim = plan->heads.head_dim;
     double largest = 0;
@@ -175,7 +176,8 @@ void qn_plan_describe_kv_bias(const qn_plan *plan, char *text, size_t size)
     const size_t n = count_large(plan);
     if (!n)
         return;
-    qn_append(&to, "biases of queries, keys and values are up to %.3g, %.3g and %.3g times the norm without them (layer%s ",
+    qn_append(&to,
+              "biases of queries, keys and values are up to %.3g, %.3g and %.3g times the norm without them (layer%s ",
               largest_of(plan, QUERIES), largest_of(plan, KEYS), largest_of(plan, VALUES), n > 1 ? "s" : "");
     append_layers(plan, &to);
     qn_append(&to, " of %zu)", plan->n_layers);

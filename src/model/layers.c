@@ -10,10 +10,10 @@
 
 /* Whether activations are quantised with the hi/lo int8 split (docs/accuracy.md).
  *
- * In the first block: it causes about half of the error of int8 activations, because its output is large compared with the
- * embedding and is read by all later blocks; the cost is that of one block of many. And for weights of more than two bits:
- * their decode is memory-bound, and such weights are selected for accuracy. Float weights read f32 activations and do not
- * count. */
+ * In the first block: it causes about half of the error of int8 activations, because its output is large compared with
+ * the embedding and is read by all later blocks; the cost is that of one block of many. And for weights of more than
+ * two bits: their decode is memory-bound, and such weights are selected for accuracy. Float weights read f32
+ * activations and do not count. */
 static bool needs_hilo(bool first_block, const qn_weight *weights, size_t n, bool rotated)
 {
     bool accurate = true;
@@ -30,16 +30,19 @@ static bool needs_hilo(bool first_block, const qn_weight *weights, size_t n, boo
     return n_integer && (first_block || accurate);
 }
 
-qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out, size_t n,
-                           bool accumulate)
+qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out,
+                           size_t n, bool accumulate)
 {
     const qn_rotation *rotation = &build->weights->rotation;
     const size_t width = weights[0].matrix.n_cols;
-    qn_op op = { .kind = qn_op_is_logits(writer) ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = layer, .matmul.matrices.n = n };
+    qn_op op = { .kind = qn_op_is_logits(writer) ? QN_OP_LOGITS : QN_OP_MATMUL,
+                 .layer = layer,
+                 .matmul.matrices.n = n };
     qn_op_acts *acts = qn_op_acts_of(writer);
     for (int rotated = 0; rotated < 2; rotated++) {
         const qn_plan_rotation acts_rotation =
-            rotated ? (qn_plan_rotation){ rotation->block, qn_rotation_signs(rotation, width) } : (qn_plan_rotation){ 0, NULL };
+            rotated ? (qn_plan_rotation){ rotation->block, qn_rotation_signs(rotation, width) }
+                    : (qn_plan_rotation){ 0, NULL };
         for (size_t i = 0, first = 1; i < n; i++) {
             if (weights[i].rotated != (bool)rotated)
                 continue;
@@ -49,9 +52,10 @@ qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_w
                 acts->n++;
                 first = 0;
             }
-            op.matmul.matrices.at[i] = (qn_op_matrix){
-                .weights = weights[i].matrix, .acts = acts->at[acts->n - 1], .out = out ? out[i] : -1, .accumulate = accumulate
-            };
+            op.matmul.matrices.at[i] = (qn_op_matrix){ .weights = weights[i].matrix,
+                                                       .acts = acts->at[acts->n - 1],
+                                                       .out = out ? out[i] : -1,
+                                                       .accumulate = accumulate };
         }
     }
     QN_TRY(qn_plan_add(build->plan, writer));
@@ -169,8 +173,8 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
         QN_TRY(qn_weights_vector(w, n, "attn_k_norm.weight", h->head_dim, false, &k_norm));
     }
     QN_TRY(qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n, qkv,
-        (const int[]){ build->queries, build->k, build->v }, 3, false));
+        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n,
+        qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
     QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_QK_NORM_ROPE_STORE,
                                        .layer = n,
                                        .qk_norm_rope_store = { .queries = build->queries,
@@ -184,9 +188,10 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
                                                                .k_norm = k_norm,
                                                                .eps = h->eps,
                                                                .shape = plan->heads } }));
-    QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_ATTENTION,
-                                       .layer = n,
-                                       .attention = { .queries = build->q, .out = build->attention, .shape = plan->heads } }));
+    QN_TRY(qn_plan_add(
+        plan, &(qn_op){ .kind = QN_OP_ATTENTION,
+                        .layer = n,
+                        .attention = { .queries = build->q, .out = build->attention, .shape = plan->heads } }));
     return qn_build_matmuls(
         build,
         &(qn_op){ .kind = QN_OP_ATTENTION_COMBINE,
@@ -209,9 +214,9 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
     QN_TRY(qn_build_matmuls(
         build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n,
         gate_up, (const int[]){ build->gate, build->up }, 2, false));
-    return qn_build_matmuls(build,
-                            &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .swiglu = { .gate = build->gate, .up = build->up } }, n,
-                            &down, &build->x, 1, true);
+    return qn_build_matmuls(
+        build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .swiglu = { .gate = build->gate, .up = build->up } }, n,
+        &down, &build->x, 1, true);
 }
 
 qn_status qn_build_head(qn_build *build)
@@ -228,6 +233,7 @@ qn_status qn_build_head(qn_build *build)
         output.rotated = w->rotation.block && w->rotation.tied_output;
     }
     return qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, -1,
-        &output, NULL, 1, false);
+        build,
+        &(qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = build->x, .weight = norm, .eps = h->eps } },
+        -1, &output, NULL, 1, false);
 }

@@ -1,4 +1,5 @@
-/* Building blocks of architectures: embedding, attention, SwiGLU, the output head, and the residual stream between them. */
+/* Building blocks of architectures: embedding, attention, SwiGLU, the output head, and the residual stream between
+ * them. */
 #ifndef QN_MODEL_LAYERS_H
 #define QN_MODEL_LAYERS_H
 
@@ -31,14 +32,15 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
 /* qn_build_head - add the output norm and the logits. */
 qn_status qn_build_head(qn_build *build);
 
-/* qn_build_matmuls - add an operation that writes activations, and the matmul of these with n matrices of the same width.
+/* qn_build_matmuls - add an operation that writes activations, and the matmul of these with n matrices of the same
+ * width.
  *
  *   writer       the operation; its activations are filled in: plain and rotated activations, as the matrices require
  *   layer        the layer, -1 for none
  *   weights      [n] the matrices
  *   out          [n] the output buffers; NULL for logits
  *   accumulate   add to the output buffers (residual) */
-qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out, size_t n,
-                           bool accumulate);
+qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out,
+                           size_t n, bool accumulate);
 
 #endif

@@ -1,7 +1,7 @@
 /* Architectures: builds a plan from the hyperparameters and weights of a file.
  *
- * There is one source file per architecture family; architectures.c has the table. Building checks the shape of every tensor
- * against the hyperparameters, so that devices need no checks. */
+ * There is one source file per architecture family; architectures.c has the table. Building checks the shape of every
+ * tensor against the hyperparameters, so that devices need no checks. */
 #ifndef QN_MODEL_MODEL_H
 #define QN_MODEL_MODEL_H
 

@@ -17,7 +17,8 @@ struct delta {
 static qn_status check_head(const qn_gguf *file, const char *what, uint32_t dim)
 {
     if (!dim || dim % QN_PLAN_DELTA_UNIT || dim > QN_PLAN_DELTA_DIM)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s of recurrent layers have %u elements, expected a multiple of %d up to %d",
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: %s of recurrent layers have %u elements, expected a multiple of %d up to %d",
                        qn_gguf_path(file), what, (unsigned)dim, QN_PLAN_DELTA_UNIT, QN_PLAN_DELTA_DIM);
     return QN_OK;
 }
@@ -34,11 +35,11 @@ static qn_status read_shape(const qn_gguf *file, const char *a, qn_recurrent_sha
     QN_TRY(qn_check_range(file, "ssm.time_step_rank", n_v_heads, 1, 4096));
     QN_TRY(qn_check_range(file, "ssm.group_count", n_k_heads, 1, n_v_heads));
     if (n_v_heads % n_k_heads)
-        return qn_fail(QN_ERR_FORMAT, "%s: ssm.time_step_rank %u is not a multiple of ssm.group_count %u", qn_gguf_path(file),
-                       (unsigned)n_v_heads, (unsigned)n_k_heads);
+        return qn_fail(QN_ERR_FORMAT, "%s: ssm.time_step_rank %u is not a multiple of ssm.group_count %u",
+                       qn_gguf_path(file), (unsigned)n_v_heads, (unsigned)n_k_heads);
     if (inner % n_v_heads)
-        return qn_fail(QN_ERR_FORMAT, "%s: ssm.inner_size %u is not a multiple of ssm.time_step_rank %u", qn_gguf_path(file),
-                       (unsigned)inner, (unsigned)n_v_heads);
+        return qn_fail(QN_ERR_FORMAT, "%s: ssm.inner_size %u is not a multiple of ssm.time_step_rank %u",
+                       qn_gguf_path(file), (unsigned)inner, (unsigned)n_v_heads);
     QN_TRY(check_head(file, "key heads", head_k));
     QN_TRY(check_head(file, "value heads", inner / n_v_heads));
     *shape = (qn_recurrent_shape){
@@ -47,8 +48,8 @@ static qn_status read_shape(const qn_gguf *file, const char *a, qn_recurrent_sha
     return QN_OK;
 }
 
-/* Sets is_recurrent from the file's list of layers. Without a list, every full_attention_interval-th layer is attention. The
- * list may include the ignored blocks after the layers. */
+/* Sets is_recurrent from the file's list of layers. Without a list, every full_attention_interval-th layer is
+ * attention. The list may include the ignored blocks after the layers. */
 static qn_status read_layer_kinds(const qn_gguf *file, const qn_hparams *h, bool *is_recurrent)
 {
     uint32_t interval = 4;
@@ -58,8 +59,8 @@ static qn_status read_layer_kinds(const qn_gguf *file, const qn_hparams *h, bool
     snprintf(key, sizeof key, "%s.attention.recurrent_layers", h->architecture);
     const qn_gguf_kv *list = qn_gguf_find(file, key);
     if (list && (list->type != QN_GGUF_ARRAY || (list->count != h->n_layers && list->count != h->n_blocks)))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is not an array of %u elements, one per layer", qn_gguf_path(file), key,
-                       (unsigned)h->n_layers);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is not an array of %u elements, one per layer", qn_gguf_path(file),
+                       key, (unsigned)h->n_layers);
     for (uint32_t i = 0; i < h->n_layers; i++) {
         int32_t flag = (i + 1) % interval != 0;
         if (list && list->element_type == QN_GGUF_BOOL)
@@ -134,8 +135,8 @@ static qn_status add_delta(qn_build *build, const struct delta *d, uint32_t laye
     QN_TRY(qn_weights_vector(w, n, "ssm_norm.weight", shape->head_v, false, &out_norm));
     QN_TRY(qn_weights_matrix(w, n, "ssm_out.weight", inner, h->n_embd, &output));
     QN_TRY(qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n, inputs,
-        (const int[]){ d->qkv, d->z, d->alpha, d->beta }, 4, false));
+        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n,
+        inputs, (const int[]){ d->qkv, d->z, d->alpha, d->beta }, 4, false));
     QN_TRY(qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_CONV,
                                               .layer = n,
                                               .conv = { .qkv = d->qkv,
@@ -145,9 +146,10 @@ static qn_status add_delta(qn_build *build, const struct delta *d, uint32_t laye
                                                         .taps = conv,
                                                         .bias = bias,
                                                         .factor = factor } }));
-    QN_TRY(qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_DELTA_RULE,
-                                              .layer = n,
-                                              .delta_rule = { .qkv = d->conv, .g = d->alpha, .beta = d->beta, .out = d->o } }));
+    QN_TRY(qn_plan_add(build->plan,
+                       &(qn_op){ .kind = QN_OP_DELTA_RULE,
+                                 .layer = n,
+                                 .delta_rule = { .qkv = d->conv, .g = d->alpha, .beta = d->beta, .out = d->o } }));
     return qn_build_matmuls(build,
                             &(qn_op){ .kind = QN_OP_GATED_NORM,
                                       .layer = n,

@@ -12,8 +12,8 @@ static qn_status read_number(const qn_gguf *file, const char *architecture, cons
 {
     QN_TRY(qn_key_f32(file, architecture, name, false, out));
     if (!((double)*out >= low && (double)*out <= high))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s.%s' is %g, expected %g to %g", qn_gguf_path(file), architecture, name,
-                       (double)*out, low, high);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s.%s' is %g, expected %g to %g", qn_gguf_path(file), architecture,
+                       name, (double)*out, low, high);
     return QN_OK;
 }
 
@@ -24,8 +24,8 @@ static bool has_key(const qn_gguf *file, const char *architecture, const char *n
     return qn_gguf_find(file, key) != NULL;
 }
 
-/* The scaling factor; 1 if the file has none. The older key is read if the newer is missing. Some converters write a factor of
- * 0 without a type for no scaling. */
+/* The scaling factor; 1 if the file has none. The older key is read if the newer is missing. Some converters write a
+ * factor of 0 without a type for no scaling. */
 static qn_status read_factor(const qn_gguf *file, const char *a, bool has_type, double *out)
 {
     static const char newer[] = "rope.scaling.factor", older[] = "rope.scale_linear";
@@ -40,9 +40,9 @@ static qn_status read_factor(const qn_gguf *file, const char *a, bool has_type, 
     return QN_OK;
 }
 
-/* YaRN's factor of cosines and sines: (1 + 0.1 ln(factor)) / (1 + multiplier * 0.1 ln(factor)), with yarn_log_multiplier,
- * default 0. yarn_attn_factor replaces the whole expression, as attention_factor in Hugging Face's configuration, from which
- * converters copy it. */
+/* YaRN's factor of cosines and sines: (1 + 0.1 ln(factor)) / (1 + multiplier * 0.1 ln(factor)), with
+ * yarn_log_multiplier, default 0. yarn_attn_factor replaces the whole expression, as attention_factor in Hugging Face's
+ * configuration, from which converters copy it. */
 static qn_status read_yarn_attn_factor(const qn_gguf *file, const char *a, qn_rope_scaling *scaling)
 {
     const double step = scaling->factor > 1 ? 0.1 * log(scaling->factor) : 0;
@@ -70,7 +70,8 @@ static qn_status read_yarn(const qn_gguf *file, qn_hparams *h)
     QN_TRY(read_number(file, a, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &fast));
     QN_TRY(read_number(file, a, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &slow));
     if (fast < slow)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s.rope.scaling.yarn_beta_fast' is %g, expected at least yarn_beta_slow, %g",
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: key '%s.rope.scaling.yarn_beta_fast' is %g, expected at least yarn_beta_slow, %g",
                        qn_gguf_path(file), a, (double)fast, (double)slow);
     if (!(h->rope_base > 1))
         return qn_fail(QN_ERR_FORMAT, "%s: rope.freq_base is %g, expected more than 1 with scaling of type yarn",
@@ -110,8 +111,8 @@ qn_status qn_rope_read(const qn_gguf *file, qn_hparams *h)
     QN_TRY(qn_key_u32(file, a, "rope.dimension_count", false, &h->n_rot));
     QN_TRY(qn_key_f32(file, a, "rope.freq_base", false, &h->rope_base));
     if (h->n_rot % 2 || h->n_rot < 2 || h->n_rot > h->head_dim)
-        return qn_fail(QN_ERR_FORMAT, "%s: rope.dimension_count is %u, expected an even number of 2 to %u", qn_gguf_path(file),
-                       (unsigned)h->n_rot, (unsigned)h->head_dim);
+        return qn_fail(QN_ERR_FORMAT, "%s: rope.dimension_count is %u, expected an even number of 2 to %u",
+                       qn_gguf_path(file), (unsigned)h->n_rot, (unsigned)h->head_dim);
     if (!(h->rope_base > 0))
         return qn_fail(QN_ERR_FORMAT, "%s: rope.freq_base is %g, expected more than 0", qn_gguf_path(file),
                        (double)h->rope_base);

@@ -36,7 +36,8 @@ static void tensor_name(char name[NAME_MAX_BYTES], int layer, const char *base)
         snprintf(name, NAME_MAX_BYTES, "blk.%d.%s", layer, base);
 }
 
-static qn_status find(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, int use, const qn_gguf_tensor **out)
+static qn_status find(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, int use,
+                      const qn_gguf_tensor **out)
 {
     const qn_gguf *file = weights->file;
     const qn_gguf_tensor *t = *out = qn_gguf_find_tensor(file, name);
@@ -57,7 +58,8 @@ bool qn_weights_has(const qn_weights *weights, int layer, const char *name)
     return qn_gguf_find_tensor(weights->file, full) != NULL;
 }
 
-static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_cols, size_t n_rows, int use, qn_matrix *out)
+static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_cols, size_t n_rows, int use,
+                             qn_matrix *out)
 {
     const qn_gguf_tensor *t;
     QN_TRY(find(weights, full, n_cols, n_rows, use, &t));
@@ -70,7 +72,8 @@ static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_col
     return QN_OK;
 }
 
-qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, qn_weight *out)
+qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,
+                            qn_weight *out)
 {
     char full[NAME_MAX_BYTES];
     tensor_name(full, layer, name);
@@ -83,20 +86,22 @@ qn_status qn_weights_table(qn_weights *weights, const char *name, size_t n_cols,
     return find_matrix(weights, name, n_cols, n_rows, LOADED, out);
 }
 
-qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, const float **out)
+qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,
+                            const float **out)
 {
     char full[NAME_MAX_BYTES];
     const qn_gguf_tensor *t;
     tensor_name(full, layer, name);
     QN_TRY(find(weights, full, n_cols, n_rows, LOADED, &t));
     if (t->type != QN_TYPE_F32)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, expected f32 (0)", qn_gguf_path(weights->file), full,
-                       (unsigned)t->type);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, expected f32 (0)", qn_gguf_path(weights->file),
+                       full, (unsigned)t->type);
     *out = (const float *)(const void *)t->data;
     return QN_OK;
 }
 
-qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, size_t n, bool optional, const float **out)
+qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, size_t n, bool optional,
+                            const float **out)
 {
     *out = NULL;
     if (optional && !qn_weights_has(weights, layer, name))
@@ -116,8 +121,8 @@ static uint32_t block_index(qn_string name)
     return i > 4 && i < name.length && name.data[i] == '.' && block < UINT32_MAX ? (uint32_t)block : UINT32_MAX;
 }
 
-/* An unused tensor (a bias, a block beyond block_count) means that the model has a feature that is not implemented. A rotated
- * tensor that is not used in a matmul would be read in the wrong basis. */
+/* An unused tensor (a bias, a block beyond block_count) means that the model has a feature that is not implemented. A
+ * rotated tensor that is not used in a matmul would be read in the wrong basis. */
 qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
                                     uint32_t end_ignored)
 {
@@ -132,7 +137,8 @@ qn_status qn_weights_check_all_used(const qn_weights *weights, const char *archi
         if (!weights->uses[i])
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' is not used by a '%s' model of %u blocks",
                            qn_gguf_path(weights->file), name, architecture, (unsigned)first_ignored);
-        if (!(weights->uses[i] & USED_IN_MATMUL) && weights->rotation.block && qn_rotation_applies(&weights->rotation, name))
+        if (!(weights->uses[i] & USED_IN_MATMUL) && weights->rotation.block &&
+            qn_rotation_applies(&weights->rotation, name))
             return qn_fail(QN_ERR_UNSUPPORTED,
                            "%s: tensor '%s' is listed in prism.hadamard.weight_names, but is not used in a "
                            "matmul by a '%s' model",

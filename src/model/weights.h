@@ -18,8 +18,8 @@ typedef struct qn_weight {
     bool rotated; /* requires a rotated input */
 } qn_weight;
 
-/* qn_weights_open - read the rotation of the file's weights; no tensor is used yet. Free with qn_weights_close, which accepts
- * a zeroed struct too. */
+/* qn_weights_open - read the rotation of the file's weights; no tensor is used yet. Free with qn_weights_close, which
+ * accepts a zeroed struct too. */
 qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file);
 void qn_weights_close(qn_weights *weights);
 
@@ -31,24 +31,27 @@ void qn_weights_close(qn_weights *weights);
  *   n_rows   expected number of rows
  *   out      the matrix, in the file's mapping
  *
- * QN_ERR_FORMAT if the tensor is missing or has another shape, QN_ERR_UNSUPPORTED for a type without matmul kernels. The same
- * holds for the following functions. */
-qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, qn_weight *out);
+ * QN_ERR_FORMAT if the tensor is missing or has another shape, QN_ERR_UNSUPPORTED for a type without matmul kernels.
+ * The same holds for the following functions. */
+qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,
+                            qn_weight *out);
 
 /* qn_weights_table - a matrix whose rows are looked up (embedding table). */
 qn_status qn_weights_table(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, qn_matrix *out);
 
 /* qn_weights_floats - an f32 tensor [n_rows, n_cols]; *out points into the map. */
-qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, const float **out);
+qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,
+                            const float **out);
 
 /* qn_weights_vector - an f32 tensor [n]; *out points into the map. If it is missing and `optional`, *out is NULL. */
-qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, size_t n, bool optional, const float **out);
+qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, size_t n, bool optional,
+                            const float **out);
 
 /* qn_weights_has - whether the tensor exists. */
 bool qn_weights_has(const qn_weights *weights, int layer, const char *name);
 
-/* qn_weights_check_all_used - QN_ERR_UNSUPPORTED, with its name, for a tensor that was not looked up, or a rotated one that is
- * not used in a matmul. Tensors of blocks first_ignored to end_ignored - 1 are not checked. */
+/* qn_weights_check_all_used - QN_ERR_UNSUPPORTED, with its name, for a tensor that was not looked up, or a rotated one
+ * that is not used in a matmul. Tensors of blocks first_ignored to end_ignored - 1 are not checked. */
 qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
                                     uint32_t end_ignored);
 

@@ -8,9 +8,9 @@
 
 /* The Content-Security-Policy that an answer with a file must have: everything comes from the server itself, and
  * nothing is evaluated, framed or posted elsewhere. */
-#define QN_PAGE_CONTENT_SECURITY_POLICY                                                                                        \
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri "             \
-    "'none'; "                                                                                                                 \
+#define QN_PAGE_CONTENT_SECURITY_POLICY                                                                                \
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri "     \
+    "'none'; "                                                                                                         \
     "form-action 'none'; frame-ancestors 'none'"
 
 typedef struct qn_page_file {

@@ -1,5 +1,5 @@
-/* What the operations of a plan ask of a device at most. model/ builds no plan beyond these limits, and each device supports all
- * plans within them, or says at its creation which it does not. */
+/* What the operations of a plan ask of a device at most. model/ builds no plan beyond these limits, and each device
+ * supports all plans within them, or says at its creation which it does not. */
 #ifndef QN_PLAN_LIMITS_H
 #define QN_PLAN_LIMITS_H
 

@@ -6,8 +6,10 @@
 #define ROW(name, rows, order, reads, writes, phase, ...) { #name, rows, order, reads, writes, phase, { __VA_ARGS__ } },
 
 static const qn_op_desc descs[] = {
-#define OP(KIND, name, rows, order, reads, writes, phase, fields) [QN_OP_##KIND] = ROW(name, rows, order, reads, writes, phase, fields)
-#define LIKE(KIND, name, rows, order, reads, writes, phase, fields) [QN_OP_##KIND] = ROW(name, rows, order, reads, writes, phase, fields)
+#define OP(KIND, name, rows, order, reads, writes, phase, fields) \
+    [QN_OP_##KIND] = ROW(name, rows, order, reads, writes, phase, fields)
+#define LIKE(KIND, name, rows, order, reads, writes, phase, fields) \
+    [QN_OP_##KIND] = ROW(name, rows, order, reads, writes, phase, fields)
 #define READ(op, name, width) FIELD(op, name, QN_FIELD_BUFFER, QN_READS, QN_WIDTH_##width)
 #define WRITE(op, name, width) FIELD(op, name, QN_FIELD_BUFFER, QN_WRITES, QN_WIDTH_##width)
 #define UPDATE(op, name, width) FIELD(op, name, QN_FIELD_BUFFER, QN_READS | QN_WRITES, QN_WIDTH_##width)
@@ -83,7 +85,9 @@ size_t qn_op_operands(const qn_op *op, qn_op_operand operands[QN_OP_OPERANDS])
             if (!qn_op_shape_of(op)->gated)
                 break;
             /* fall through */
-        case QN_FIELD_BUFFER: operands[n++] = (qn_op_operand){ field->name, false, *(const int *)at, field->access }; break;
+        case QN_FIELD_BUFFER:
+            operands[n++] = (qn_op_operand){ field->name, false, *(const int *)at, field->access };
+            break;
         case QN_FIELD_ACTS:
             for (size_t a = 0; a < ((const qn_op_acts *)at)->n; a++)
                 operands[n++] = (qn_op_operand){ field->name, true, ((const qn_op_acts *)at)->at[a], field->access };

@@ -1,7 +1,8 @@
-/* The operations of a plan: types that plan/operations.def, their one table, is expanded into, and what is derived from it.
+/* The operations of a plan: types that plan/operations.def, their one table, is expanded into, and what is derived from
+ * it.
  *
- * An operation refers to buffers and activations of its plan by index. An operand that is added to a row appears in qn_op and
- * in qn_op_operands; a row without a function of an executor does not compile. */
+ * An operation refers to buffers and activations of its plan by index. An operand that is added to a row appears in
+ * qn_op and in qn_op_operands; a row without a function of an executor does not compile. */
 #ifndef QN_PLAN_OPS_H
 #define QN_PLAN_OPS_H
 
@@ -101,8 +102,8 @@ typedef enum qn_op_phase {
     QN_PHASE_OF_DELTA
 } qn_op_phase;
 
-/* What operations use besides their fields: the KV cache and the recurrent state of their layer, rope's sines and cosines,
- * the step's logits. */
+/* What operations use besides their fields: the KV cache and the recurrent state of their layer, rope's sines and
+ * cosines, the step's logits. */
 enum { QN_USES_KV = 1, QN_USES_STATE = 2, QN_USES_ANGLES = 4, QN_USES_LOGITS = 8 };
 
 enum { QN_READS = 1, QN_WRITES = 2 };
@@ -156,7 +157,8 @@ const qn_op_desc *qn_op_desc_of(qn_op_kind kind);
 
 /* ---- The fields of an operation ---- */
 
-/* qn_op_acts_of, qn_op_matrices_of - the operation's field of this kind, NULL if it has none. Writable if the operation is. */
+/* qn_op_acts_of, qn_op_matrices_of - the operation's field of this kind, NULL if it has none. Writable if the operation
+ * is. */
 qn_op_acts *qn_op_acts_of(const qn_op *op);
 qn_op_matrices *qn_op_matrices_of(const qn_op *op);
 

@@ -16,8 +16,8 @@ qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id)
 
 qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out)
 {
-    QN_TRY(qn_realloc_array(&plan->owned_floats, &plan->cap_owned_floats, plan->n_owned_floats + 1, sizeof *plan->owned_floats,
-                            "plan"));
+    QN_TRY(qn_realloc_array(&plan->owned_floats, &plan->cap_owned_floats, plan->n_owned_floats + 1,
+                            sizeof *plan->owned_floats, "plan"));
     QN_TRY(qn_alloc(out, count, sizeof **out, "plan"));
     plan->owned_floats[plan->n_owned_floats++] = *out;
     return QN_OK;

@@ -1,7 +1,7 @@
 /* The plan: a model as a flat array of fused operations over buffers that are placed in advance.
  *
- * model/ builds a plan once after loading; a device (device/device.h) executes it over a batch of rows. A row is one token of
- * one session at one position; the rows of a session are contiguous, with ascending positions.
+ * model/ builds a plan once after loading; a device (device/device.h) executes it over a batch of rows. A row is one
+ * token of one session at one position; the rows of a session are contiguous, with ascending positions.
  *
  * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
  * Operations (plan/ops.h) refer to both by index. Their memory belongs to the device. */
@@ -32,8 +32,8 @@ typedef struct qn_plan_acts {
     qn_plan_rotation rotation;
 } qn_plan_acts;
 
-/* How large the biases of a layer's queries, keys and values are: norms of heads, relative to those expected without a bias
- * (model/kv_bias.h). */
+/* How large the biases of a layer's queries, keys and values are: norms of heads, relative to those expected without a
+ * bias (model/kv_bias.h). */
 typedef struct qn_kv_bias {
     float ratios[3];
 } qn_kv_bias;
@@ -53,8 +53,8 @@ typedef struct qn_plan {
     qn_attention_shape heads;     /* n_kv_heads, head_dim and n_rot are the same in all layers */
     qn_recurrent_shape recurrent; /* n_v_heads 0: no layer is recurrent */
     bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
-    qn_kv_bias *kv_bias;          /* [n_layers], or NULL where no layer has biases that a cache of AURA codes would contain */
-    float **owned_floats;         /* [n_owned_floats] arrays that operations point to and that the model file does not hold */
+    qn_kv_bias *kv_bias;  /* [n_layers], or NULL where no layer has biases that a cache of AURA codes would contain */
+    float **owned_floats; /* [n_owned_floats] arrays that operations point to and that the model file does not hold */
     size_t n_owned_floats, cap_owned_floats;
     double *frequencies; /* [n_rot/2] of rope */
     double attn_factor;  /* of rope: cosines and sines are multiplied by it */
@@ -63,9 +63,9 @@ typedef struct qn_plan {
 /* qn_plan_buffer_new - add a buffer of this width; *id is its index. */
 qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
 
-/* qn_plan_acts_for - the index of activations with this width, hi/lo split and rotation block; created on the first call and
- * shared by all operations that pass the same. Rotated activations of one width all have the same signs; the plan copies
- * them. */
+/* qn_plan_acts_for - the index of activations with this width, hi/lo split and rotation block; created on the first
+ * call and shared by all operations that pass the same. Rotated activations of one width all have the same signs; the
+ * plan copies them. */
 qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotation rotation, int *id);
 
 /* qn_plan_alloc_floats - a zeroed array that the plan owns and frees. */
@@ -80,8 +80,8 @@ void qn_plan_free(qn_plan *plan);
 /* qn_plan_width - the width of a field of an operation with such a field. */
 size_t qn_plan_width(const qn_plan *plan, const qn_op *op, qn_op_width width);
 
-/* qn_plan_validate - check a finished plan against its table: indices in range, widths, layers, no buffer or activations read
- * before they are written. QN_ERR_INVALID, naming operation and operand. */
+/* qn_plan_validate - check a finished plan against its table: indices in range, widths, layers, no buffer or
+ * activations read before they are written. QN_ERR_INVALID, naming operation and operand. */
 qn_status qn_plan_validate(const qn_plan *plan);
 
 /* qn_plan_find_barriers - sets barriers[i], for each operation, to whether its threads must wait for each other before

@@ -16,9 +16,9 @@ static qn_status check_index(const qn_plan *plan, const qn_op *op, const qn_op_o
 {
     const size_t n = operand->is_acts ? plan->n_acts : plan->n_buffers;
     if (operand->index < 0 || (size_t)operand->index >= n)
-        return qn_fail(QN_ERR_INVALID, "plan: operation %zu, %s: %s: %s %d, expected 0 to %lld", (size_t)(op - plan->ops),
-                       qn_op_desc_of(op->kind)->name, operand->name, operand->is_acts ? "activations" : "buffer",
-                       operand->index, (long long)n - 1);
+        return qn_fail(QN_ERR_INVALID, "plan: operation %zu, %s: %s: %s %d, expected 0 to %lld",
+                       (size_t)(op - plan->ops), qn_op_desc_of(op->kind)->name, operand->name,
+                       operand->is_acts ? "activations" : "buffer", operand->index, (long long)n - 1);
     return QN_OK;
 }
 
@@ -114,7 +114,8 @@ static qn_status check_op(const qn_plan *plan, const qn_op *op, bool *written)
         QN_TRY(check_field(plan, op, &desc->fields[i]));
     QN_TRY(check_layer(plan, op));
     for (size_t i = 0; i < n; i++)
-        if (operands[i].access & QN_READS && !written[(operands[i].is_acts ? plan->n_buffers : 0) + (size_t)operands[i].index])
+        if (operands[i].access & QN_READS &&
+            !written[(operands[i].is_acts ? plan->n_buffers : 0) + (size_t)operands[i].index])
             return qn_fail(QN_ERR_INVALID, "plan: operation %zu, %s: %s: %s %d is read before it is written",
                            (size_t)(op - plan->ops), desc->name, operands[i].name,
                            operands[i].is_acts ? "activations" : "buffer", operands[i].index);

@@ -49,16 +49,16 @@ static bool check_block(const json_t *block, const char *where, qn_refusal *refu
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (qn_json_is(type, refused[i]))
             return qn_refuse(refusal, 400, "unsupported_content", where,
-                             "%s: a block is of the type '%s', which is not supported: the model reads only text", where,
-                             refused[i]);
+                             "%s: a block is of the type '%s', which is not supported: the model reads only text",
+                             where, refused[i]);
     if (qn_json_is(type, "text") && !json_is_string(json_object_get(block, "text")))
         return qn_refuse(refusal, 400, NULL, where, "%s: a block of the type 'text' has no text", where);
     return true;
 }
 
 /* Adds each text of a content: a string, or blocks. A missing or null content is empty. */
-static bool add_texts(qn_turns *turns, const json_t *content, const char *where, void (*add)(qn_turns *, const json_t *),
-                      qn_refusal *refusal)
+static bool add_texts(qn_turns *turns, const json_t *content, const char *where,
+                      void (*add)(qn_turns *, const json_t *), qn_refusal *refusal)
 {
     if (json_is_string(content))
         add(turns, content);
@@ -138,7 +138,8 @@ static bool take_tool_use(qn_turns *turns, const json_t *block, const char *wher
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name");
     json_t *input = json_object_get(block, "input");
     if (!json_is_string(id) || !json_is_string(name) || !json_is_object(input))
-        return qn_refuse(refusal, 400, NULL, where, "%s: a tool_use has no id, no name, or no object as its input", where);
+        return qn_refuse(refusal, 400, NULL, where, "%s: a tool_use has no id, no name, or no object as its input",
+                         where);
     qn_turns_call(turns, json_string_value(id), json_string_value(name), json_incref(input));
     return true;
 }
@@ -298,12 +299,14 @@ static bool take_format(qn_anthropic *x, const json_t *body, qn_refusal *refusal
         return qn_refuse(refusal, 400, NULL, "output_format",
                          "'output_format' is given with 'output_config.format', expected one of them");
     if (format && !qn_json_is(type, "json_schema"))
-        return qn_refuse_choice(refusal, newer ? "output_config.format.type" : "output_format.type", type, "\"json_schema\"");
+        return qn_refuse_choice(refusal, newer ? "output_config.format.type" : "output_format.type", type,
+                                "\"json_schema\"");
     return !format || qn_openai_take_schema(&x->base, json_object_get(format, "schema"), false,
                                             newer ? "output_config.format.schema" : "output_format.schema", refusal);
 }
 
-static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
+static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading, json_t *conversation,
+                        qn_refusal *refusal)
 {
     const json_t *config = qn_field(body, "output_config");
     json_t *effort = qn_field(config, "effort");
@@ -338,9 +341,10 @@ bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *
     qn_turns turns;
     qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done = check_thread(body, refusal) && take_messages(&turns, body, reading, refusal) &&
-                      take_output(x, body, reading, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list, true, conversation) || qn_reading_refuse(reading, refusal));
+    const bool done =
+        check_thread(body, refusal) && take_messages(&turns, body, reading, refusal) &&
+        take_output(x, body, reading, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
+        (qn_turns_finish(&turns, x->base.tools.list, true, conversation) || qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

@@ -183,7 +183,8 @@ static void open_block_event(const qn_anthropic *x, const char *name, qn_bytes *
     qn_json_member_integer(out, "index", (int64_t)x->n_blocks - 1);
 }
 
-static void send_delta(const qn_anthropic *x, const char *type, const char *key, const char *text, size_t length, qn_bytes *out)
+static void send_delta(const qn_anthropic *x, const char *type, const char *key, const char *text, size_t length,
+                       qn_bytes *out)
 {
     open_block_event(x, "content_block_delta", out);
     qn_json_key(out, "delta");
@@ -213,7 +214,8 @@ static void begin(qn_exchange *exchange, qn_bytes *out)
 
 /* ---- Blocks ---- */
 
-static void write_text_block(qn_anthropic_block block, const char *text, size_t length, const char *signature, qn_bytes *out)
+static void write_text_block(qn_anthropic_block block, const char *text, size_t length, const char *signature,
+                             qn_bytes *out)
 {
     const bool is_thinking = block == QN_BLOCK_THINKING;
     qn_json_open(out, '{');

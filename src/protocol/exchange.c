@@ -16,7 +16,8 @@ void qn_exchange_give_values(qn_exchange *exchange)
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal)
 {
     qn_refuse(refusal, 400, "context_length_exceeded", NULL,
-              "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n, (unsigned)served->n_ctx);
+              "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n,
+              (unsigned)served->n_ctx);
     refusal->type = "exceed_context_size_error";
     refusal->n_prompt = n;
     refusal->n_ctx = served->n_ctx;
@@ -59,7 +60,8 @@ void qn_exchange_answer_id(const qn_exchange *exchange, size_t request, char id[
 
 /* The ids of all calls differ, also those of different exchanges, as calls of several may become parts of one
  * conversation. */
-static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index, char id[QN_CALL_ID_BYTES])
+static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index,
+                    char id[QN_CALL_ID_BYTES])
 {
     char answer[QN_ANSWER_ID_BYTES];
     qn_exchange_answer_id(exchange, request, answer);

@@ -36,7 +36,8 @@ bool qn_reading_refuse(const qn_reading *r, qn_refusal *refusal)
 {
     if (!r->is_over || qn_account_refused(r->account) != QN_LIMIT_NONE)
         return qn_refuse_over(r->account, refusal);
-    return qn_refuse(refusal, 413, "request_too_large", NULL, "the body has more values than a body of its length may have");
+    return qn_refuse(refusal, 413, "request_too_large", NULL,
+                     "the body has more values than a body of its length may have");
 }
 
 size_t qn_reading_end(qn_reading *r)
@@ -111,7 +112,8 @@ json_t *qn_field(const json_t *object, const char *name)
 
 bool qn_json_is(const json_t *value, const char *text)
 {
-    return json_is_string(value) && json_string_length(value) == strlen(text) && !strcmp(json_string_value(value), text);
+    return json_is_string(value) && json_string_length(value) == strlen(text) &&
+           !strcmp(json_string_value(value), text);
 }
 
 bool qn_field_number(const json_t *object, const char *name, double least, double most, float *out, qn_refusal *refusal)
@@ -140,7 +142,8 @@ bool qn_json_integer_of(const json_t *value, int64_t *out)
     return true;
 }
 
-bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out, qn_refusal *refusal)
+bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out,
+                      qn_refusal *refusal)
 {
     const json_t *value = qn_field(object, name);
     int64_t number;

@@ -14,11 +14,13 @@ json_t *qn_field(const json_t *object, const char *name);
 bool qn_json_is(const json_t *value, const char *text);
 
 /* qn_field_number - read a number from least to most. False: refused. */
-bool qn_field_number(const json_t *object, const char *name, double least, double most, float *out, qn_refusal *refusal);
+bool qn_field_number(const json_t *object, const char *name, double least, double most, float *out,
+                     qn_refusal *refusal);
 
 /* qn_field_integer - read an integer from least to most. A real number without a fraction is an integer. False:
  * refused. */
-bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out, qn_refusal *refusal);
+bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out,
+                      qn_refusal *refusal);
 
 /* qn_field_bool - read true or false. False: refused. */
 bool qn_field_bool(const json_t *object, const char *name, bool *out, qn_refusal *refusal);

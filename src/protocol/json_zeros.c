@@ -7,8 +7,10 @@
 /* Whether the strings of a member, also those in arrays, are texts of a conversation or prompt. */
 static bool is_text(const char *member)
 {
-    static const char *const names[] = { "content",   "text",     "prompt", "input",     "instructions",      "system",
-                                         "arguments", "thinking", "output", "reasoning", "reasoning_content", "refusal" };
+    static const char *const names[] = {
+        "content",   "text",     "prompt", "input",     "instructions",      "system",
+        "arguments", "thinking", "output", "reasoning", "reasoning_content", "refusal"
+    };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(member, names[i]))
             return true;
@@ -27,8 +29,8 @@ static bool check_value(const char *member, const json_t *value, qn_refusal *ref
     json_t *inner;
     size_t i;
     if (json_is_string(value) && !is_text(member) && memchr(json_string_value(value), 0, json_string_length(value)))
-        return qn_refuse(refusal, 400, NULL, member, "'%.60s' has U+0000, which only texts of messages and prompts may have",
-                         member);
+        return qn_refuse(refusal, 400, NULL, member,
+                         "'%.60s' has U+0000, which only texts of messages and prompts may have", member);
     json_array_foreach(value, i, inner)
     {
         if (!check_value(member, inner, refusal))

@@ -15,8 +15,8 @@ static bool take_fields(qn_text_exchange *x, const json_t *body, qn_refusal *ref
     if (given && !json_is_array(given))
         return qn_refuse_type(refusal, "response_fields", given, "an array of strings");
     if (n > QN_LLAMA_MAX_FIELDS)
-        return qn_refuse(refusal, 400, NULL, "response_fields", "'response_fields' has %zu fields, at most %d are allowed", n,
-                         QN_LLAMA_MAX_FIELDS);
+        return qn_refuse(refusal, 400, NULL, "response_fields",
+                         "'response_fields' has %zu fields, at most %d are allowed", n, QN_LLAMA_MAX_FIELDS);
     if (qn_alloc(&x->fields.list, n, sizeof *x->fields.list, "fields"))
         return qn_refuse_memory(refusal);
     x->fields.is_given = n > 0;
@@ -195,7 +195,8 @@ static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *ref
     for (size_t i = 0; !x->settings.has_failed && i < x->fields.n; i++) {
         qn_llama_field *field = &x->fields.list[i];
         if (begins_with(field->path, settings_prefix))
-            field->length = find_value(x->settings.data, x->settings.length, field->path + strlen(settings_prefix), &field->at);
+            field->length =
+                find_value(x->settings.data, x->settings.length, field->path + strlen(settings_prefix), &field->at);
     }
     return x->settings.has_failed ? qn_refuse_over(x->base.account, refusal)
                                   : qn_openai_check_repeats(x, x->settings.length, refusal);
@@ -382,7 +383,8 @@ static void write_timing(const qn_text_exchange *x, size_t index, const char *pa
     qn_bytes timings = { .account = x->base.account };
     size_t at, n;
     write_timings(x, index, &timings);
-    if (!timings.has_failed && (n = find_value(timings.data + 1, timings.length - 1, path + strlen(timings_prefix), &at)) > 0) {
+    if (!timings.has_failed &&
+        (n = find_value(timings.data + 1, timings.length - 1, path + strlen(timings_prefix), &at)) > 0) {
         qn_json_key(out, path);
         qn_bytes_add(out, timings.data + 1 + at, n);
     }

@@ -124,8 +124,8 @@ static bool bind_tokenize(qn_exchange *exchange, const qn_served *served, qn_ref
     const direct_exchange *x = (const direct_exchange *)exchange;
     qn_token *tokens;
     size_t n;
-    if (qn_tokenize(served->model, json_string_value(x->given), json_string_length(x->given), x->has_special, x->has_bos,
-                    &tokens, &n))
+    if (qn_tokenize(served->model, json_string_value(x->given), json_string_length(x->given), x->has_special,
+                    x->has_bos, &tokens, &n))
         return refuse_text("content", refusal);
     const size_t most = MAX_ANSWER + json_string_length(x->given);
     qn_bytes *out = open_answer(exchange, "tokens");
@@ -210,11 +210,13 @@ static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_ref
         qn_bytes_free(&json);
         return qn_refuse_over(exchange->account, refusal);
     }
-    const qn_status status = qn_conversation_text(served->model, json.data, json.length, exchange->created, &text, &length);
+    const qn_status status =
+        qn_conversation_text(served->model, json.data, json.length, exchange->created, &text, &length);
     const size_t most = MAX_ANSWER + json.length;
     qn_bytes_free(&json);
     if (status)
-        return qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
+        return qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s",
+                         qn_error_text());
     if (length <= most) {
         qn_bytes *out = open_answer(exchange, "prompt");
         qn_json_text(out, text, length);
@@ -241,10 +243,11 @@ static void fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out
     (void)out;
 }
 
-#define TEXT_PROTOCOL(paths_, parse_, bind_)                                                                                   \
-    {                                                                                                                          \
-        .paths = paths_, .keep_alive = ":\n\n", .is_direct = true, .parse = parse_, .bind = bind_, .begin = qn_llama_begin,    \
-        .event = qn_text_exchange_no_event, .end = end, .fail = fail, .refuse = qn_openai_refuse, .free = free_text            \
+#define TEXT_PROTOCOL(paths_, parse_, bind_)                                                                           \
+    {                                                                                                                  \
+        .paths = paths_, .keep_alive = ":\n\n", .is_direct = true, .parse = parse_, .bind = bind_,                     \
+        .begin = qn_llama_begin, .event = qn_text_exchange_no_event, .end = end, .fail = fail,                         \
+        .refuse = qn_openai_refuse, .free = free_text                                                                  \
     }
 
 static const char *const tokenize_paths[] = { "/tokenize", NULL }, *const detokenize_paths[] = { "/detokenize", NULL },

@@ -8,11 +8,15 @@
 #include "protocol/json_body.h"
 #include "text/utf8_stream.h"
 
-extern const qn_protocol qn_openai_chat, qn_openai_completion, qn_openai_chat_count, qn_responses_count, qn_llama_completion,
-    qn_llama_tokenize, qn_llama_detokenize, qn_llama_template;
+extern const qn_protocol qn_openai_chat, qn_openai_completion, qn_openai_chat_count, qn_responses_count,
+    qn_llama_completion, qn_llama_tokenize, qn_llama_detokenize, qn_llama_template;
 
 /* The kinds of bodies, where they read the same fields in different ways. Messages and Responses are chats. */
-typedef enum qn_text_exchange_kind { QN_CHAT_EXCHANGE, QN_COMPLETION_EXCHANGE, QN_LLAMA_EXCHANGE } qn_text_exchange_kind;
+typedef enum qn_text_exchange_kind {
+    QN_CHAT_EXCHANGE,
+    QN_COMPLETION_EXCHANGE,
+    QN_LLAMA_EXCHANGE
+} qn_text_exchange_kind;
 
 /* ---- Choices ---- */
 
@@ -100,7 +104,7 @@ typedef struct qn_prompt {
 enum { QN_LLAMA_MAX_FIELDS = 64, QN_LLAMA_FIELD_BYTES = 128 };
 typedef struct qn_llama_field {
     char path[QN_LLAMA_FIELD_BYTES]; /* "prompt", "timings/prompt_n" */
-    size_t at, length;               /* from bind on: the place of its value in `settings`; length 0: the value is not there */
+    size_t at, length; /* from bind on: the place of its value in `settings`; length 0: the value is not there */
 } qn_llama_field;
 typedef struct qn_llama_fields {
     qn_llama_field *list; /* [n] */
@@ -151,11 +155,13 @@ typedef struct qn_text_exchange {
 
 /* qn_text_exchange_alloc - allocate an exchange with one choice, in a structure of `size` bytes that begins with a
  * qn_text_exchange. NULL: refused. */
-qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind, qn_reading *reading, qn_refusal *refusal);
+qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind, qn_reading *reading,
+                                         qn_refusal *refusal);
 
 /* qn_openai_create - create an exchange and read all values of the body that chats and completions share. NULL:
  * refused. */
-qn_text_exchange *qn_openai_create(qn_text_exchange_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal);
+qn_text_exchange *qn_openai_create(qn_text_exchange_kind kind, const json_t *body, qn_reading *reading,
+                                   qn_refusal *refusal);
 
 /* qn_text_exchange_free - member `free` of the qn_protocol, for both. */
 void qn_text_exchange_free(qn_exchange *exchange);
@@ -260,7 +266,8 @@ void qn_openai_name_functions(qn_refusal *refusal);
 
 /* qn_openai_check_function - check the function of tool number `index`; none of the first n_before of `tools` may have
  * its name. */
-bool qn_openai_check_function(const json_t *function, size_t index, const json_t *tools, size_t n_before, qn_refusal *refusal);
+bool qn_openai_check_function(const json_t *function, size_t index, const json_t *tools, size_t n_before,
+                              qn_refusal *refusal);
 
 /* qn_openai_check_count - check the number of messages or of tools, whichever `name` says, against the limits. */
 bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal);

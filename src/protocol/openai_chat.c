@@ -12,7 +12,8 @@ static bool take_reasoning(qn_text_exchange *x, const json_t *body, qn_refusal *
     while (given && i < sizeof formats / sizeof *formats && !qn_json_is(given, formats[i]))
         i++;
     if (i == sizeof formats / sizeof *formats)
-        return qn_refuse_choice(refusal, "reasoning_format", given, "\"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
+        return qn_refuse_choice(refusal, "reasoning_format", given,
+                                "\"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
     x->has_think_tags = given && i == 0;
     return qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->params.reasoning_budget, refusal);
 }
@@ -64,7 +65,8 @@ static void open_chunk(const qn_text_exchange *x, size_t index, qn_bytes *out)
 }
 
 /* Writes a chunk from the end of `delta` on, with the log probabilities of the n tokens since the last chunk. */
-static void close_chunk(const qn_text_exchange *x, qn_choice *choice, size_t n, const char *finish_reason, qn_bytes *out)
+static void close_chunk(const qn_text_exchange *x, qn_choice *choice, size_t n, const char *finish_reason,
+                        qn_bytes *out)
 {
     qn_json_close(out, '}');
     qn_json_key(out, "logprobs");
@@ -85,7 +87,8 @@ static void close_chunk(const qn_text_exchange *x, qn_choice *choice, size_t n, 
     qn_bytes_print(out, "}\n\n");
 }
 
-static void send_text(const qn_text_exchange *x, size_t index, const char *key, const char *text, size_t length, qn_bytes *out)
+static void send_text(const qn_text_exchange *x, size_t index, const char *key, const char *text, size_t length,
+                      qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     open_chunk(x, index, out);
@@ -154,7 +157,8 @@ static void begin(qn_exchange *exchange, qn_bytes *out)
 /* ---- Events ---- */
 
 /* Sends or collects a text of the answer. */
-static void add_text(const qn_text_exchange *x, size_t index, bool is_reasoning, const char *text, size_t length, qn_bytes *out)
+static void add_text(const qn_text_exchange *x, size_t index, bool is_reasoning, const char *text, size_t length,
+                     qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     if (x->base.is_stream)
@@ -227,7 +231,8 @@ static void take_output(const qn_text_exchange *x, size_t index, const qn_output
     if (x->base.is_stream)
         send_call(x, index, event, out);
     else
-        qn_bytes_add(event->kind == QN_OUTPUT_CALL_BEGIN ? &choice->name : &choice->arguments, event->text, event->length);
+        qn_bytes_add(event->kind == QN_OUTPUT_CALL_BEGIN ? &choice->name : &choice->arguments, event->text,
+                     event->length);
 }
 
 static const char *finish_reason(const qn_text_exchange *x, const qn_choice *choice)

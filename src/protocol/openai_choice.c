@@ -8,8 +8,8 @@
 
 void qn_choice_init(qn_choice *choice, qn_account *account)
 {
-    choice->account = choice->text.account = choice->reasoning.account = choice->name.account = choice->arguments.account =
-        choice->calls.account = account;
+    choice->account = choice->text.account = choice->reasoning.account = choice->name.account =
+        choice->arguments.account = choice->calls.account = account;
 }
 
 void qn_choice_free(qn_choice *choice)
@@ -54,10 +54,11 @@ static qn_status keep(qn_choice *choice, qn_token token, const qn_logprobs *logp
     const char *bytes = "", *text = "";
     size_t n = 0, length = 0;
     QN_TRY(promise(choice, logprobs != NULL));
-    QN_TRY(qn_realloc_array(&choice->tokens, &choice->cap_tokens, choice->n_pending + 1, sizeof *choice->tokens, "tokens"));
+    QN_TRY(qn_realloc_array(&choice->tokens, &choice->cap_tokens, choice->n_pending + 1, sizeof *choice->tokens,
+                            "tokens"));
     if (logprobs) {
-        QN_TRY(qn_realloc_array(&choice->logprobs, &choice->cap_logprobs, choice->n_pending + 1, sizeof *choice->logprobs,
-                                "log probabilities"));
+        QN_TRY(qn_realloc_array(&choice->logprobs, &choice->cap_logprobs, choice->n_pending + 1,
+                                sizeof *choice->logprobs, "log probabilities"));
         choice->logprobs[choice->n_pending] = *logprobs;
     }
     choice->tokens[choice->n_pending++] = (qn_choice_token){ token, choice->n_characters };

@@ -48,8 +48,8 @@ static void write_text(const qn_bytes *prompt, const char *text, size_t length, 
     qn_bytes_add(out, "\"", 1);
 }
 
-static void write_choice(const qn_text_exchange *x, size_t index, const qn_bytes *prompt, const char *text, size_t length,
-                         size_t n, const char *finish_reason, qn_bytes *out)
+static void write_choice(const qn_text_exchange *x, size_t index, const qn_bytes *prompt, const char *text,
+                         size_t length, size_t n, const char *finish_reason, qn_bytes *out)
 {
     const qn_choice *choice = &x->choices[index];
     qn_json_open(out, '{');
@@ -125,8 +125,8 @@ static int end(qn_exchange *exchange, qn_bytes *out)
         for (size_t i = 0; !is_stream && i < x->base.n_requests; i++) {
             const qn_choice *choice = &x->choices[i];
             const qn_bytes *prompt = x->is_echo ? qn_openai_prompt_json(x, i) : NULL;
-            write_choice(x, i, prompt, choice->text.data, choice->text.length, choice->n_pending, qn_finish_reason(choice),
-                         out);
+            write_choice(x, i, prompt, choice->text.data, choice->text.length, choice->n_pending,
+                         qn_finish_reason(choice), out);
         }
         qn_json_close(out, ']');
         qn_openai_close(x, out);

@@ -43,8 +43,8 @@ bool qn_openai_allow(qn_text_exchange *x, const json_t *allowed, qn_refusal *ref
     x->tools.is_required = qn_json_is(mode, "required");
     x->tools.list = list;
     json_decref(all);
-    return done && (json_array_size(list) ||
-                    qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names no function that is among the tools"));
+    return done && (json_array_size(list) || qn_refuse(refusal, 400, NULL, "tool_choice",
+                                                       "'tool_choice' names no function that is among the tools"));
 }
 
 void qn_openai_call(qn_text_exchange *x, json_t *name)
@@ -70,8 +70,9 @@ static bool take_tools(qn_text_exchange *x, const json_t *body, qn_refusal *refu
     if (qn_json_is(json_object_get(choice, "type"), "allowed_tools"))
         return qn_openai_allow(x, json_object_get(choice, "allowed_tools"), refusal);
     if (!qn_json_is(choice, "required") && !qn_json_is(json_object_get(choice, "type"), "function"))
-        return qn_refuse_choice(refusal, "tool_choice", choice,
-                                "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+        return qn_refuse_choice(
+            refusal, "tool_choice", choice,
+            "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
     x->tools.is_required = true;
     if (json_is_object(choice))
         qn_openai_call(x, name);
@@ -85,9 +86,10 @@ bool qn_openai_check_tools(const qn_text_exchange *x, qn_refusal *refusal)
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is given, expected tools");
     if (tools->name && !find_tool(tools->list, tools->name))
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names %s",
-                         *tools->name ? "a function that is not among the tools" : "no function, expected one of the tools");
-    const bool is_json =
-        x->format.kind == QN_GRAMMAR_JSON || x->format.kind == QN_GRAMMAR_SCHEMA || x->format.kind == QN_GRAMMAR_SCHEMA_STRICT;
+                         *tools->name ? "a function that is not among the tools"
+                                      : "no function, expected one of the tools");
+    const bool is_json = x->format.kind == QN_GRAMMAR_JSON || x->format.kind == QN_GRAMMAR_SCHEMA ||
+                         x->format.kind == QN_GRAMMAR_SCHEMA_STRICT;
     return !x->format.is_given || is_json || !tools->list ||
            qn_refuse(refusal, 400, "unsupported", x->format.field, "'%s' is given with tools that may be called",
                      x->format.field);
@@ -139,7 +141,8 @@ static bool compile_calls(qn_text_exchange *x, qn_refusal *refusal)
                                    .scope = x->base.scope,
                                    .style = &x->style };
     const bool has_memory = !text.has_failed && !format.has_failed;
-    const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
+    const qn_status status =
+        has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     qn_bytes_free(&text);
     qn_bytes_free(&format);
     x->params.grammar_trigger.when = tools->is_required || has_format ? whole_answer(x) : QN_GRAMMAR_AT_CALL;

@@ -39,11 +39,11 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     return 200;
 }
 
-#define COUNT_PROTOCOL(paths_, parse_, free_)                                                                                  \
-    {                                                                                                                          \
-        .paths = paths_, .keep_alive = "", .is_direct = true, .parse = parse_, .bind = qn_text_exchange_bind_count,            \
-        .begin = qn_llama_begin, .event = qn_text_exchange_no_event, .end = end, .fail = qn_openai_fail,                       \
-        .refuse = qn_openai_refuse, .free = free_                                                                              \
+#define COUNT_PROTOCOL(paths_, parse_, free_)                                                                          \
+    {                                                                                                                  \
+        .paths = paths_, .keep_alive = "", .is_direct = true, .parse = parse_, .bind = qn_text_exchange_bind_count,    \
+        .begin = qn_llama_begin, .event = qn_text_exchange_no_event, .end = end, .fail = qn_openai_fail,               \
+        .refuse = qn_openai_refuse, .free = free_                                                                      \
     }
 
 static const char *const chat_paths[] = { "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", NULL },

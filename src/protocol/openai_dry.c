@@ -30,8 +30,8 @@ static bool take_breakers(qn_text_exchange *x, const json_t *body, qn_refusal *r
         if (!json_is_string(text) || !length || strlen(json_string_value(text)) != length)
             return qn_refuse_type(refusal, BREAKERS, text, expected);
         if (length > QN_MAX_DRY_BREAKER_BYTES)
-            return qn_refuse(refusal, 400, NULL, BREAKERS, "'%s' has a string of %zu bytes, at most %d are allowed", BREAKERS,
-                             length, QN_MAX_DRY_BREAKER_BYTES);
+            return qn_refuse(refusal, 400, NULL, BREAKERS, "'%s' has a string of %zu bytes, at most %d are allowed",
+                             BREAKERS, length, QN_MAX_DRY_BREAKER_BYTES);
         x->breakers[i] = json_string_value(text);
     }
     x->given_breakers = json_incref(given);
@@ -76,7 +76,8 @@ bool qn_openai_bind_dry(qn_text_exchange *x, qn_refusal *refusal)
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
     if (status)
-        return qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, BREAKERS, "%s", qn_error_text());
+        return qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, BREAKERS, "%s",
+                         qn_error_text());
     s->dry_breakers = x->breaker_tokens;
     return qn_account_take(x->base.account, s->n_dry_breakers * sizeof *x->breaker_tokens) ||
            qn_refuse_over(x->base.account, refusal);

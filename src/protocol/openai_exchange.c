@@ -7,7 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind, qn_reading *reading, qn_refusal *refusal)
+qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind, qn_reading *reading,
+                                         qn_refusal *refusal)
 {
     qn_text_exchange *x;
     if (qn_alloc(&x, 1, size, "a request")) {
@@ -23,7 +24,8 @@ qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind
     return x;
 }
 
-qn_text_exchange *qn_openai_create(qn_text_exchange_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal)
+qn_text_exchange *qn_openai_create(qn_text_exchange_kind kind, const json_t *body, qn_reading *reading,
+                                   qn_refusal *refusal)
 {
     qn_text_exchange *x = qn_text_exchange_alloc(sizeof *x, kind, reading, refusal);
     if (!x || (qn_openai_params(x, body, refusal) && qn_openai_take_constraints(x, body, reading, refusal)))
@@ -98,7 +100,8 @@ bool qn_text_exchange_dump_conversation(qn_text_exchange *x, qn_refusal *refusal
 
 qn_status qn_text_exchange_count_prompt(qn_text_exchange *x)
 {
-    return qn_conversation_count(x->served->model, x->params.conversation, x->params.conversation_length, -1, &x->n_prompt);
+    return qn_conversation_count(x->served->model, x->params.conversation, x->params.conversation_length, -1,
+                                 &x->n_prompt);
 }
 
 bool qn_text_exchange_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
@@ -108,8 +111,8 @@ bool qn_text_exchange_bind_count(qn_exchange *exchange, const qn_served *served,
     if (!qn_text_exchange_dump_conversation(x, refusal))
         return false;
     const qn_status status = qn_text_exchange_count_prompt(x);
-    return status == QN_OK ||
-           qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
+    return status == QN_OK || qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages",
+                                        "%s", qn_error_text());
 }
 
 /* Reserves memory of n choices until the answer ends, besides that of requests: stop strings and breakers remain JSON

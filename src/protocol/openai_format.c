@@ -23,10 +23,12 @@ static bool take_name(const json_t *body, const char *field, const char *const *
 
 static bool take_style(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
-    static const char *const spaces[] = { "default", "indent", "compact", "any", NULL }, *const orders[] = { "schema", "any",
+    static const char *const spaces[] = { "default", "indent", "compact", "any", NULL }, *const orders[] = { "schema",
+                                                                                                             "any",
                                                                                                              NULL };
     int space = QN_JSON_SPACE_DEFAULT, order = QN_JSON_ORDER_SCHEMA;
-    if (!take_name(body, "json_whitespace", spaces, "\"default\", \"indent\", \"compact\" or \"any\"", &space, refusal) ||
+    if (!take_name(body, "json_whitespace", spaces, "\"default\", \"indent\", \"compact\" or \"any\"", &space,
+                   refusal) ||
         !take_name(body, "json_property_order", orders, "\"schema\" or \"any\"", &order, refusal))
         return false;
     x->style.space = (qn_json_space)space;
@@ -113,7 +115,8 @@ static bool take_regex(qn_text_exchange *x, json_t *given, const char *field, qn
     return take_text(x, QN_GRAMMAR_REGEX, given, field, refusal);
 }
 
-static bool take_grammar(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+static bool take_grammar(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading,
+                         qn_refusal *refusal)
 {
     (void)reading;
     return take_text(x, QN_GRAMMAR_GBNF, given, field, refusal);
@@ -164,7 +167,8 @@ static bool take_field(qn_text_exchange *x, const json_t *object, const format_f
     if (!given)
         return true;
     x->format = (qn_format){ 0 };
-    const bool done = field->take(x, given, field->where, reading, refusal), is_second = x->format.is_given && before.is_given;
+    const bool done = field->take(x, given, field->where, reading, refusal),
+               is_second = x->format.is_given && before.is_given;
     if (!before.is_given)
         return done;
     json_decref(x->format.source);
@@ -173,14 +177,16 @@ static bool take_field(qn_text_exchange *x, const json_t *object, const format_f
 }
 
 /* vLLM's object: one member sets the format; others, about its libraries, are ignored. */
-static bool take_structured(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
+static bool take_structured(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading,
+                            qn_refusal *refusal)
 {
     static const format_field members[] = { { "json", "structured_outputs.json", take_schema },
                                             { "json_object", "structured_outputs.json_object", take_json },
                                             { "regex", "structured_outputs.regex", take_regex },
                                             { "choice", "structured_outputs.choice", take_choice },
                                             { "grammar", "structured_outputs.grammar", take_grammar } };
-    static const char *const ignored[] = { "disable_fallback", "disable_any_whitespace", "disable_additional_properties" };
+    static const char *const ignored[] = { "disable_fallback", "disable_any_whitespace",
+                                           "disable_additional_properties" };
     enum { N_MEMBERS = sizeof members / sizeof *members, N_IGNORED = sizeof ignored / sizeof *ignored };
     const char *name;
     json_t *value;
@@ -230,8 +236,8 @@ static qn_status compile_choices(qn_text_exchange *x)
     QN_TRY(qn_alloc(&choices, json_array_size(list), sizeof *choices, "choices"));
     for (size_t i = 0; i < json_array_size(list); i++)
         choices[i] = json_string_value(json_array_get(list, i));
-    const qn_status status =
-        qn_grammar_create_choices_in(x->served->model, x->base.scope, choices, json_array_size(list), &x->params.grammar);
+    const qn_status status = qn_grammar_create_choices_in(x->served->model, x->base.scope, choices,
+                                                          json_array_size(list), &x->params.grammar);
     qn_free(choices);
     return status;
 }
@@ -239,7 +245,8 @@ static qn_status compile_choices(qn_text_exchange *x)
 /* Compiles a text, which may be JSON. */
 static qn_status compile_text(qn_text_exchange *x, const char *text, size_t length)
 {
-    return qn_grammar_create_in(x->served->model, x->base.scope, &x->style, x->format.kind, text, length, &x->params.grammar);
+    return qn_grammar_create_in(x->served->model, x->base.scope, &x->style, x->format.kind, text, length,
+                                &x->params.grammar);
 }
 
 static qn_status compile_json(qn_text_exchange *x)
@@ -261,6 +268,6 @@ bool qn_openai_compile_format(qn_text_exchange *x, qn_refusal *refusal)
                                  : compile_json(x);
     if (status == QN_ERR_MEMORY)
         return qn_refuse_over(x->base.account, refusal);
-    return status == QN_OK ||
-           qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, f->field, "%s", qn_error_text());
+    return status == QN_OK || qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, f->field,
+                                        "%s", qn_error_text());
 }

@@ -56,7 +56,8 @@ static bool take_choice(json_t *body, json_t *choice, bool has_functions, qn_ref
         return qn_refuse_choice(refusal, "function_call", choice, "\"none\", \"auto\" or {\"name\": ...}");
     if (!has_functions)
         return qn_refuse(refusal, 400, NULL, "function_call", "'function_call' is given, expected 'functions'");
-    return set_new(body, "tool_choice", json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name), refusal);
+    return set_new(body, "tool_choice", json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name),
+                   refusal);
 }
 
 /* ---- Messages ---- */
@@ -76,7 +77,8 @@ static bool take_result(json_t *message, const char *id, qn_refusal *refusal)
     const json_t *name = json_object_get(message, "name");
     if (!json_is_string(name))
         return qn_refuse_type(refusal, "name", name, "the name of a function");
-    return set_new(message, "role", json_string("tool"), refusal) && set_new(message, "tool_call_id", json_string(id), refusal);
+    return set_new(message, "role", json_string("tool"), refusal) &&
+           set_new(message, "tool_call_id", json_string(id), refusal);
 }
 
 /* A result belongs to the last call before it. */

@@ -62,8 +62,8 @@ static bool take_call(json_t *call, size_t index, size_t number, qn_reading *rea
     json_t *function = json_object_get(call, "function");
     const place where = place_of("messages", index, "tool_calls");
     if (!json_is_string(json_object_get(function, "name")))
-        return qn_refuse(refusal, 400, NULL, where.name, "message %zu: tool call %zu has no function with a name", index,
-                         number);
+        return qn_refuse(refusal, 400, NULL, where.name, "message %zu: tool call %zu has no function with a name",
+                         index, number);
     json_t *arguments = qn_openai_arguments(qn_field(function, "arguments"), reading);
     return json_object_set_new(function, "arguments", arguments) == 0 || qn_reading_refuse(reading, refusal);
 }
@@ -105,7 +105,8 @@ static bool take_message(json_t *message, size_t index, qn_reading *reading, qn_
     while (i < sizeof roles / sizeof *roles && !qn_json_is(role, roles[i]))
         i++;
     if (i == sizeof roles / sizeof *roles)
-        return qn_refuse_choice(refusal, "role", role, "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
+        return qn_refuse_choice(refusal, "role", role,
+                                "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
     return take_calls(message, index, reading, refusal) && take_content(message, index, refusal);
 }
 
@@ -116,8 +117,10 @@ static bool is_answer(const json_t *messages, size_t index)
 
 bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
-    const size_t most = !strcmp(name, "tools") ? qn_limit(limits->tools, MAX_TOOLS) : qn_limit(limits->messages, MAX_MESSAGES);
-    return n <= most || qn_refuse(refusal, 400, NULL, name, "'%s' has %zu entries, at most %zu are allowed", name, n, most);
+    const size_t most =
+        !strcmp(name, "tools") ? qn_limit(limits->tools, MAX_TOOLS) : qn_limit(limits->messages, MAX_MESSAGES);
+    return n <= most ||
+           qn_refuse(refusal, 400, NULL, name, "'%s' has %zu entries, at most %zu are allowed", name, n, most);
 }
 
 static bool take_messages(const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
@@ -137,7 +140,8 @@ static bool take_messages(const json_t *body, qn_reading *reading, json_t *conve
             return false;
         }
     if (n > 1 && is_answer(messages, n - 1) && is_answer(messages, n - 2))
-        return qn_refuse(refusal, 400, NULL, "messages", "the last two messages are the assistant's, expected one at most");
+        return qn_refuse(refusal, 400, NULL, "messages",
+                         "the last two messages are the assistant's, expected one at most");
     return true;
 }
 
@@ -151,15 +155,16 @@ static bool has_function(const json_t *tools, size_t n, const char *name)
     return false;
 }
 
-bool qn_openai_check_function(const json_t *function, size_t index, const json_t *tools, size_t n_before, qn_refusal *refusal)
+bool qn_openai_check_function(const json_t *function, size_t index, const json_t *tools, size_t n_before,
+                              qn_refusal *refusal)
 {
     const json_t *name = json_object_get(function, "name"), *parameters = qn_field(function, "parameters"),
                  *strict = qn_field(function, "strict");
     const place where = place_of("tools", index, "");
     const size_t length = json_string_length(name);
     if (!length || length > MAX_NAME || strlen(json_string_value(name)) != length)
-        return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: its name has %zu bytes, expected 1 to %d without U+0000",
-                         index, length, MAX_NAME);
+        return qn_refuse(refusal, 400, NULL, where.name,
+                         "tool %zu: its name has %zu bytes, expected 1 to %d without U+0000", index, length, MAX_NAME);
     if (has_function(tools, n_before, json_string_value(name)))
         return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: another tool has its name, '%.60s'", index,
                          json_string_value(name));
@@ -175,8 +180,8 @@ static bool check_tool(const json_t *tools, size_t index, qn_refusal *refusal)
                  *function = json_object_get(tool, "function");
     const place where = place_of("tools", index, "");
     if (json_is_string(type) && !qn_json_is(type, "function"))
-        return qn_refuse(refusal, 400, "unsupported", where.name, "tool %zu is of the type '%.40s', expected \"function\"",
-                         index, json_string_value(type));
+        return qn_refuse(refusal, 400, "unsupported", where.name,
+                         "tool %zu is of the type '%.40s', expected \"function\"", index, json_string_value(type));
     if (!json_is_string(type) || !json_is_string(json_object_get(function, "name")))
         return qn_refuse(refusal, 400, NULL, where.name,
                          "tool %zu: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", index);
@@ -212,7 +217,8 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
     return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
 }
 
-static bool take_switch(const char *variable, const char *name, json_t *value, json_t *conversation, qn_refusal *refusal)
+static bool take_switch(const char *variable, const char *name, json_t *value, json_t *conversation,
+                        qn_refusal *refusal)
 {
     if (!json_is_boolean(value))
         return qn_refuse_type(refusal, name, value, "true or false");
@@ -232,8 +238,8 @@ static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal 
         if (json_is_null(value) || !strcmp(name, "summary"))
             continue;
         if (!is_effort && strcmp(name, "enabled") != 0)
-            return qn_refuse(refusal, 400, "unsupported", "reasoning", "'reasoning' has '%.40s', expected effort or enabled",
-                             name);
+            return qn_refuse(refusal, 400, "unsupported", "reasoning",
+                             "'reasoning' has '%.40s', expected effort or enabled", name);
         if (is_effort ? !qn_openai_take_effort(value, "reasoning.effort", conversation, refusal)
                       : !take_switch("enable_thinking", "reasoning.enabled", value, conversation, refusal))
             return false;
@@ -262,7 +268,8 @@ bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refus
         if (strcmp(name, "enable_thinking") != 0 && strcmp(name, "preserve_thinking") != 0)
             return qn_refuse(
                 refusal, 400, "unsupported", "chat_template_kwargs",
-                "'chat_template_kwargs' has '%.40s', expected enable_thinking, preserve_thinking or reasoning_effort", name);
+                "'chat_template_kwargs' has '%.40s', expected enable_thinking, preserve_thinking or reasoning_effort",
+                name);
         if (!take_switch(name, name, value, conversation, refusal))
             return false;
     }
@@ -278,8 +285,8 @@ static bool check_modalities(const json_t *body, qn_refusal *refusal)
         return qn_refuse_type(refusal, "modalities", given, "an array");
     for (size_t i = 0; i < json_array_size(given); i++)
         if (!qn_json_is(json_array_get(given, i), "text"))
-            return qn_refuse(refusal, 400, "unsupported_content", "modalities", "'modalities' has %s, expected \"text\"",
-                             qn_json_found(json_array_get(given, i), found));
+            return qn_refuse(refusal, 400, "unsupported_content", "modalities",
+                             "'modalities' has %s, expected \"text\"", qn_json_found(json_array_get(given, i), found));
     return true;
 }
 
@@ -291,8 +298,9 @@ static bool take_end(const json_t *body, json_t *conversation, qn_refusal *refus
         !qn_field_bool(body, "add_generation_prompt", &has_header, refusal))
         return false;
     if (continues && has_header && qn_field(body, "add_generation_prompt"))
-        return qn_refuse(refusal, 400, NULL, "add_generation_prompt",
-                         "'add_generation_prompt' is given with 'continue_final_message', expected one of them to be true");
+        return qn_refuse(
+            refusal, 400, NULL, "add_generation_prompt",
+            "'add_generation_prompt' is given with 'continue_final_message', expected one of them to be true");
     return (json_object_set_new(conversation, "add_generation_prompt", json_boolean(has_header && !continues)) == 0 &&
             (!continues || json_object_set_new(conversation, "continue_final_message", json_true()) == 0)) ||
            qn_refuse_memory(refusal);

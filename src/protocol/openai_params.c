@@ -79,7 +79,8 @@ static bool take_sampling(qn_text_exchange *x, const json_t *body, qn_refusal *r
         !qn_field_number(body, "repeat_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
         !qn_field_integer(body, "repeat_last_n", 0, INT32_MAX, &last_n, refusal) ||
         !qn_field_number(body, "frequency_penalty", -2, 2, &s->frequency_penalty, refusal) ||
-        !qn_field_number(body, "presence_penalty", -2, 2, &s->presence_penalty, refusal) || !take_seed(x, body, refusal))
+        !qn_field_number(body, "presence_penalty", -2, 2, &s->presence_penalty, refusal) ||
+        !take_seed(x, body, refusal))
         return false;
     s->top_p = s->top_p < LEAST_TOP_P ? LEAST_TOP_P : s->top_p;
     s->typical_p = s->typical_p < LEAST_TOP_P ? LEAST_TOP_P : s->typical_p;
@@ -133,8 +134,8 @@ static void fill_sampling(qn_text_exchange *x)
 static bool refuse_biases(const qn_text_exchange *x, size_t n, const char *what, qn_refusal *refusal)
 {
     const size_t most = qn_limit(x->limits.biases, MAX_BIASES);
-    return n <= most ||
-           qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has %zu %s, at most %zu are allowed", n, what, most);
+    return n <= most || qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has %zu %s, at most %zu are allowed",
+                                  n, what, most);
 }
 
 static bool to_token(const char *text, qn_token *token)
@@ -163,10 +164,11 @@ static bool add_bias(const bias_list *list, qn_token token, const json_t *value,
     if (!never && !json_is_number(value))
         return qn_refuse_type(refusal, "logit_bias", value, "a number for each token id");
     if (!never && fabs(bias) > 100)
-        return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' of %d is %g, expected -100 to 100", (int)token, bias);
+        return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' of %d is %g, expected -100 to 100", (int)token,
+                         bias);
     if ((uint32_t)token >= list->n_vocab)
-        return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the token id %d, expected 0 to %u", (int)token,
-                         list->n_vocab - 1);
+        return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the token id %d, expected 0 to %u",
+                         (int)token, list->n_vocab - 1);
     if (list->places[token]) {
         x->bias[list->places[token] - 1].value += (float)bias;
         return true;
@@ -181,7 +183,8 @@ static bool add_bias(const bias_list *list, qn_token token, const json_t *value,
     return true;
 }
 
-static bool add_text_bias(const bias_list *list, const char *text, size_t length, const json_t *value, qn_refusal *refusal)
+static bool add_text_bias(const bias_list *list, const char *text, size_t length, const json_t *value,
+                          qn_refusal *refusal)
 {
     qn_token *tokens;
     size_t n;
@@ -251,7 +254,8 @@ static bool take_biases(qn_text_exchange *x, const json_t *body, qn_refusal *ref
     json_object_foreach(given, key, value)
     {
         if (x->kind != QN_LLAMA_EXCHANGE && !to_token(key, &token))
-            return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the key '%.40s', expected a token id", key);
+            return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the key '%.40s', expected a token id",
+                             key);
     }
     return refuse_biases(x, json_object_size(given), "entries", refusal);
 }
@@ -294,7 +298,8 @@ bool qn_openai_take_stop(qn_text_exchange *x, const json_t *body, const char *na
     const size_t n = json_is_array(value) ? json_array_size(value)
                      : value              ? 1
                                           : 0,
-                 most = qn_limit(x->limits.stops, MAX_STOPS), most_bytes = qn_limit(x->limits.stop_bytes, MAX_STOP_BYTES);
+                 most = qn_limit(x->limits.stops, MAX_STOPS),
+                 most_bytes = qn_limit(x->limits.stop_bytes, MAX_STOP_BYTES);
     if (n > most)
         return qn_refuse(refusal, 400, NULL, name, "'%s' has %zu strings, at most %zu are allowed", name, n, most);
     if (qn_alloc(&x->stop, n, sizeof(char *), "stop strings"))
@@ -306,8 +311,8 @@ bool qn_openai_take_stop(qn_text_exchange *x, const json_t *body, const char *na
             return qn_refuse_type(refusal, name, text,
                                   "a string that is neither empty nor has U+0000, or an array of such strings");
         if (length > most_bytes)
-            return qn_refuse(refusal, 400, NULL, name, "'%s' has a string of %zu bytes, at most %zu are allowed", name, length,
-                             most_bytes);
+            return qn_refuse(refusal, 400, NULL, name, "'%s' has a string of %zu bytes, at most %zu are allowed", name,
+                             length, most_bytes);
         x->stop[i] = json_string_value(text);
     }
     x->stops = json_incref(value);
@@ -327,7 +332,8 @@ static bool take_ends(qn_text_exchange *x, const json_t *body, qn_refusal *refus
     if (given && !json_is_array(given))
         return qn_refuse_type(refusal, field, given, "an array of token ids");
     if (n > MAX_STOP_TOKENS)
-        return qn_refuse(refusal, 400, NULL, field, "'%s' has %zu ids, at most %d are allowed", field, n, MAX_STOP_TOKENS);
+        return qn_refuse(refusal, 400, NULL, field, "'%s' has %zu ids, at most %d are allowed", field, n,
+                         MAX_STOP_TOKENS);
     if (qn_alloc(&x->stop_tokens, n, sizeof *x->stop_tokens, "stop tokens"))
         return qn_refuse_memory(refusal);
     for (size_t i = 0; i < n; i++) {
@@ -351,11 +357,13 @@ static bool bind_ends(qn_text_exchange *x, qn_refusal *refusal)
     int64_t *most = &x->params.max_tokens, *least = &x->params.min_tokens;
     for (size_t i = 0; i < x->params.n_stop_tokens; i++)
         if ((uint32_t)x->stop_tokens[i] >= n_vocab)
-            return qn_refuse(refusal, 400, NULL, "stop_token_ids", "'stop_token_ids' has the token id %d, expected 0 to %u",
-                             (int)x->stop_tokens[i], n_vocab - 1);
+            return qn_refuse(refusal, 400, NULL, "stop_token_ids",
+                             "'stop_token_ids' has the token id %d, expected 0 to %u", (int)x->stop_tokens[i],
+                             n_vocab - 1);
     if (*most >= 0 && *least > *most)
-        return qn_refuse(refusal, 400, NULL, "min_tokens", "'min_tokens' is %lld, expected at most the %lld of the answer",
-                         (long long)*least, (long long)*most);
+        return qn_refuse(refusal, 400, NULL, "min_tokens",
+                         "'min_tokens' is %lld, expected at most the %lld of the answer", (long long)*least,
+                         (long long)*most);
     if (limit >= 0 && (*most < 0 || *most > limit))
         *most = limit;
     if (*most >= 0 && *least > *most)
@@ -374,8 +382,8 @@ static bool take_choices(qn_text_exchange *x, const json_t *body, qn_refusal *re
     if (!qn_field_integer(body, "best_of", 1, INT32_MAX, &most, refusal))
         return false;
     return most == n ||
-           qn_refuse(refusal, 400, "unsupported", "best_of", "'best_of' is %lld, but only the value of 'n', %lld, is supported",
-                     (long long)most, (long long)n);
+           qn_refuse(refusal, 400, "unsupported", "best_of",
+                     "'best_of' is %lld, but only the value of 'n', %lld, is supported", (long long)most, (long long)n);
 }
 
 static bool take_stream_options(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
@@ -396,7 +404,8 @@ bool qn_openai_take_model(const json_t *body, json_t **model, qn_refusal *refusa
     if (given && !json_is_string(given))
         return qn_refuse_type(refusal, "model", given, "a string");
     if (length > MAX_BYTES)
-        return qn_refuse(refusal, 400, NULL, "model", "'model' has %zu bytes, at most %d are allowed", length, MAX_BYTES);
+        return qn_refuse(refusal, 400, NULL, "model", "'model' has %zu bytes, at most %d are allowed", length,
+                         MAX_BYTES);
     *model = json_incref(given);
     return true;
 }
@@ -408,14 +417,15 @@ bool qn_openai_common(qn_text_exchange *x, const json_t *body, qn_refusal *refus
     x->base.model = json_string_value(x->model);
     return qn_refuse_unsupported(body, x->kind == QN_CHAT_EXCHANGE, refusal) &&
            qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal) &&
-           qn_openai_take_dry(x, body, refusal) && qn_openai_check_samplers(body, refusal) && take_ends(x, body, refusal);
+           qn_openai_take_dry(x, body, refusal) && qn_openai_check_samplers(body, refusal) &&
+           take_ends(x, body, refusal);
 }
 
 bool qn_openai_params(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     return qn_openai_common(x, body, refusal) && take_choices(x, body, refusal) && take_biases(x, body, refusal) &&
-           take_logprobs(x, body, refusal) && take_lengths(x, body, refusal) && qn_openai_take_stop(x, body, "stop", refusal) &&
-           take_stream_options(x, body, refusal);
+           take_logprobs(x, body, refusal) && take_lengths(x, body, refusal) &&
+           qn_openai_take_stop(x, body, "stop", refusal) && take_stream_options(x, body, refusal);
 }
 
 bool qn_openai_bind_params(qn_text_exchange *x, qn_refusal *refusal)

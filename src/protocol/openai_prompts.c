@@ -27,7 +27,8 @@ static const json_t *text_of(const qn_text_exchange *x, const json_t *prompt)
 {
     const json_t *images = qn_field(prompt, "multimodal_data"), *text = prompt;
     if (x->kind == QN_LLAMA_EXCHANGE && json_is_object(prompt))
-        text = !images || (json_is_array(images) && !json_array_size(images)) ? json_object_get(prompt, "prompt_string") : NULL;
+        text = !images || (json_is_array(images) && !json_array_size(images)) ? json_object_get(prompt, "prompt_string")
+                                                                              : NULL;
     return json_is_string(text) ? text : NULL;
 }
 
@@ -126,7 +127,8 @@ bool qn_openai_check_prompts(qn_text_exchange *x, const json_t *body, qn_refusal
         return qn_refuse_type(refusal, "prompt", prompt, expected);
     if (n > most / x->n_choices)
         return qn_refuse(refusal, 400, NULL, "prompt",
-                         "'prompt' has %zu prompts with %zu choices each, at most %zu are allowed", n, x->n_choices, most);
+                         "'prompt' has %zu prompts with %zu choices each, at most %zu are allowed", n, x->n_choices,
+                         most);
     for (size_t i = 0; i < n; i++)
         if (!check_prompt(x, is_many ? json_array_get(prompt, i) : prompt, refusal))
             return false;
@@ -140,7 +142,8 @@ bool qn_openai_check_prompts(qn_text_exchange *x, const json_t *body, qn_refusal
 
 /* ---- Texts ---- */
 
-static bool add_text(const qn_text_exchange *x, qn_prompt *prompt, const json_t *text, bool is_first, qn_refusal *refusal)
+static bool add_text(const qn_text_exchange *x, qn_prompt *prompt, const json_t *text, bool is_first,
+                     qn_refusal *refusal)
 {
     qn_token *tokens;
     size_t n;
@@ -168,7 +171,8 @@ static bool bind_prompt(const qn_text_exchange *x, const json_t *given, qn_promp
         return add_text(x, prompt, text, true, refusal);
     for (size_t i = 0; i < json_array_size(given); i++) {
         const json_t *item = json_array_get(given, i);
-        if (json_is_string(item) ? !add_text(x, prompt, item, i == 0, refusal) : !reserve(prompt, 1, x->base.account, refusal))
+        if (json_is_string(item) ? !add_text(x, prompt, item, i == 0, refusal)
+                                 : !reserve(prompt, 1, x->base.account, refusal))
             return false;
         if (!json_is_string(item))
             add_id(prompt, item);

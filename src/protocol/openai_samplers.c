@@ -63,7 +63,8 @@ bool qn_openai_check_samplers(const json_t *body, qn_refusal *refusal)
     if (given && !json_is_array(given))
         return qn_refuse_type(refusal, "samplers", given, "an array of names, or a string of letters");
     if (n > MAX_SAMPLERS)
-        return qn_refuse(refusal, 400, NULL, "samplers", "'samplers' has %zu names, at most %d are allowed", n, MAX_SAMPLERS);
+        return qn_refuse(refusal, 400, NULL, "samplers", "'samplers' has %zu names, at most %d are allowed", n,
+                         MAX_SAMPLERS);
     for (size_t i = 0; i < n; i++) {
         const json_t *name = json_array_get(given, i);
         if (!json_is_string(name))

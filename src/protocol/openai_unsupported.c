@@ -73,7 +73,8 @@ static bool is_neutral(const json_t *value, neutral_value neutral)
     case NOT_POSITIVE: return json_is_number(value) && number <= 0;
     case ONE: return json_is_number(value) && number == 1;
     case EMPTY:
-        return (json_is_array(value) && !json_array_size(value)) || (json_is_object(value) && !json_object_size(value)) ||
+        return (json_is_array(value) && !json_array_size(value)) ||
+               (json_is_object(value) && !json_object_size(value)) ||
                (json_is_string(value) && !json_string_length(value));
     }
     return false;
@@ -88,8 +89,8 @@ bool qn_refuse_unsupported(const json_t *body, bool is_chat, qn_refusal *refusal
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *value = qn_field(body, fields[i].name);
         if (value && fields[i].of & (is_chat ? OF_CHATS : OF_COMPLETIONS) && !is_neutral(value, fields[i].neutral))
-            return qn_refuse(refusal, 400, "unsupported", fields[i].name, "'%s' is not supported: expected %s", fields[i].name,
-                             expected[fields[i].neutral]);
+            return qn_refuse(refusal, 400, "unsupported", fields[i].name, "'%s' is not supported: expected %s",
+                             fields[i].name, expected[fields[i].neutral]);
     }
     return true;
 }

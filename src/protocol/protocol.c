@@ -59,8 +59,8 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_re
     return NULL;
 }
 
-qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
-                               const qn_exchange_origin *origin, qn_refusal *refusal)
+qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length,
+                               const qn_protocol_limits *limits, const qn_exchange_origin *origin, qn_refusal *refusal)
 {
     qn_reading reading = { .limits = limits };
     json_t *json = qn_body_read(body, length, &reading, refusal);

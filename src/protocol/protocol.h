@@ -39,7 +39,8 @@ typedef struct qn_refusal {
 } qn_refusal;
 
 /* qn_refuse - set a refusal; param may be NULL. Returns false. */
-bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *param, const char *format, ...) QN_PRINTF(5, 6);
+bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *param, const char *format, ...)
+    QN_PRINTF(5, 6);
 
 /* Limits of a body. 0: the default in brackets. */
 typedef struct qn_protocol_limits {
@@ -172,8 +173,8 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_re
                                 const qn_exchange_origin *origin, qn_refusal *refusal);
 
 /* qn_exchange_parse - create an exchange for the bytes of a body, without an account. NULL: refused. */
-qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
-                               const qn_exchange_origin *origin, qn_refusal *refusal);
+qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length,
+                               const qn_protocol_limits *limits, const qn_exchange_origin *origin, qn_refusal *refusal);
 void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
 
 /* qn_exchange_give_values - the values of the body were freed: give back their memory to the account. */

@@ -91,7 +91,8 @@ qn_status qn_recall_create(size_t max_answers, size_t max_bytes, qn_recall **out
 
 static uint64_t hash_of(const qn_recall *recall, const char *scope, const char *id)
 {
-    return XXH3_64bits_withSeed(id, strlen(id), recall->seed ^ XXH3_64bits_withSeed(scope, strlen(scope), recall->seed));
+    return XXH3_64bits_withSeed(id, strlen(id),
+                                recall->seed ^ XXH3_64bits_withSeed(scope, strlen(scope), recall->seed));
 }
 
 static entry **bucket_of(const qn_recall *recall, uint64_t hash)
@@ -222,7 +223,8 @@ void qn_recall_answer_free(qn_recall_answer *answer)
     *answer = (qn_recall_answer){ 0 };
 }
 
-void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exchange, size_t request, qn_recall_answer *answer)
+void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exchange, size_t request,
+                    qn_recall_answer *answer)
 {
     char id[QN_ANSWER_ID_BYTES];
     const bool has_id = answer->has_call || exchange->protocol->has_reasoning_ids;
@@ -254,7 +256,8 @@ static entry *create_entry(const char *id, const qn_bytes *reasoning, const qn_b
     return e;
 }
 
-void qn_recall_put(qn_recall *recall, const char *scope, const char *id, const qn_bytes *reasoning, const qn_bytes *content)
+void qn_recall_put(qn_recall *recall, const char *scope, const char *id, const qn_bytes *reasoning,
+                   const qn_bytes *content)
 {
     entry *e = create_entry(id, reasoning, content, recall->max_bytes);
     if (!e)
@@ -328,7 +331,8 @@ static entry *find_answer(const qn_recall *recall, const char *scope, const json
 /* Restores both texts or none: with only one, the rendered text would differ from the model's output. */
 static bool restore(json_t *message, const entry *e)
 {
-    json_t *reasoning = json_stringn(reasoning_of(e), e->n_reasoning), *content = json_stringn(content_of(e), e->n_content);
+    json_t *reasoning = json_stringn(reasoning_of(e), e->n_reasoning),
+           *content = json_stringn(content_of(e), e->n_content);
     const bool done = reasoning && content && json_object_set(message, "content", content) == 0 &&
                       json_object_set(message, "reasoning_content", reasoning) == 0;
     json_decref(reasoning);

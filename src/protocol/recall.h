@@ -39,7 +39,8 @@ void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exc
 void qn_recall_answer_free(qn_recall_answer *answer);
 
 /* qn_recall_put - keep a reasoning and a content by `id`, the end of the answer's ids after their last '_'. */
-void qn_recall_put(qn_recall *recall, const char *scope, const char *id, const qn_bytes *reasoning, const qn_bytes *content);
+void qn_recall_put(qn_recall *recall, const char *scope, const char *id, const qn_bytes *reasoning,
+                   const qn_bytes *content);
 
 /* qn_recall_apply - restore answers of a conversation. A message gets the reasoning_content and content of the answer
  * whose reasoning id or call id it has, if it has no reasoning_content and its content is the answer's, but for spaces

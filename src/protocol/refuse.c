@@ -22,8 +22,9 @@ bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *pa
 const char *qn_json_type_name(const json_t *value)
 {
     static const char *const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string", [JSON_INTEGER] = "an integer",
-        [JSON_REAL] = "a number",    [JSON_TRUE] = "true",      [JSON_FALSE] = "false",     [JSON_NULL] = "null"
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",        [JSON_NULL] = "null"
     };
     return value ? names[json_typeof(value)] : "missing";
 }
@@ -63,7 +64,8 @@ bool qn_refuse_over(qn_account *account, qn_refusal *refusal)
         return qn_refuse(refusal, 429, "overloaded", NULL,
                          "the requests of this client use all the memory that a client may use");
     case QN_LIMIT_SERVER:
-        return qn_refuse(refusal, 429, "overloaded", NULL, "the requests of all clients use all the memory for requests");
+        return qn_refuse(refusal, 429, "overloaded", NULL,
+                         "the requests of all clients use all the memory for requests");
     }
     return qn_refuse_memory(refusal);
 }

@@ -31,8 +31,8 @@ static bool add_texts(qn_turns *turns, const json_t *content, const char *where,
         const json_t *part = json_array_get(content, i), *text = text_of(part), *type = json_object_get(part, "type");
         if (!json_is_string(text))
             return qn_refuse(refusal, 400, "unsupported_content", where,
-                             "%s: a part is of the type '%.40s', which is not supported: the model reads only text", where,
-                             json_is_string(type) ? json_string_value(type) : "");
+                             "%s: a part is of the type '%.40s', which is not supported: the model reads only text",
+                             where, json_is_string(type) ? json_string_value(type) : "");
         add(turns, json_string_value(text), json_string_length(text));
     }
     return true;
@@ -62,8 +62,8 @@ static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
     json_t *text = json_object_get(item, is_custom ? "input" : "arguments");
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(text))
-        return qn_refuse(refusal, 400, NULL, where, "%s: the call has no call_id, no name or no %s, expected strings", where,
-                         is_custom ? "input" : "arguments");
+        return qn_refuse(refusal, 400, NULL, where, "%s: the call has no call_id, no name or no %s, expected strings",
+                         where, is_custom ? "input" : "arguments");
     json_t *arguments = is_custom ? json_pack("{s:O}", "input", text) : qn_openai_arguments(text, reading);
     if (!arguments)
         return qn_reading_refuse(reading, refusal);
@@ -110,8 +110,8 @@ static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_read
     if (qn_json_is(type, "reasoning"))
         take_reasoning(turns, item);
     return !qn_json_is(type, "item_reference") ||
-           qn_refuse(refusal, 400, "unsupported", where, "%s refers to an item, but responses are not stored: send all items",
-                     where);
+           qn_refuse(refusal, 400, "unsupported", where,
+                     "%s refers to an item, but responses are not stored: send all items", where);
 }
 
 static bool take_input(qn_responses *x, qn_turns *turns, const json_t *body, qn_reading *reading, qn_refusal *refusal)
@@ -147,8 +147,9 @@ static json_t *function_of_custom(const json_t *tool)
     json_t *description = qn_field(tool, "description"), *name = json_object_get(tool, "name");
     const json_t *format = qn_field(tool, "format"), *syntax = json_object_get(format, "syntax"),
                  *definition = json_object_get(format, "definition");
-    json_t *function = json_pack("{s:O?, s:{s:s, s:{s:{s:s}}, s:[s], s:b}}", "name", name, "parameters", "type", "object",
-                                 "properties", "input", "type", "string", "required", "input", "additionalProperties", 0);
+    json_t *function =
+        json_pack("{s:O?, s:{s:s, s:{s:{s:s}}, s:[s], s:b}}", "name", name, "parameters", "type", "object",
+                  "properties", "input", "type", "string", "required", "input", "additionalProperties", 0);
     qn_bytes text = { 0 };
     if (json_is_string(description))
         qn_bytes_add(&text, json_string_value(description), json_string_length(description));
@@ -305,8 +306,9 @@ bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
     const bool done = check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
                       take_format(x, qn_field(body, "text"), refusal) &&
-                      qn_openai_take_format(&x->base, body, reading, refusal) && take_tools(x, body, reading, tools, refusal) &&
-                      take_effort(body, conversation, refusal) && qn_openai_take_variables(body, conversation, refusal) &&
+                      qn_openai_take_format(&x->base, body, reading, refusal) &&
+                      take_tools(x, body, reading, tools, refusal) && take_effort(body, conversation, refusal) &&
+                      qn_openai_take_variables(body, conversation, refusal) &&
                       (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, false, conversation) ||
                        qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);

@@ -57,7 +57,8 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
     if (!x)
         return NULL;
     qn_responses *r = (qn_responses *)x;
-    r->text.account = r->items.account = r->logprobs.account = r->instructions.account = r->choice.account = reading->account;
+    r->text.account = r->items.account = r->logprobs.account = r->instructions.account = r->choice.account =
+        reading->account;
     x->base.has_events = true;
     if (qn_openai_common(x, body, refusal) && take_include(x, body, refusal) &&
         qn_field_integer(body, "max_output_tokens", 1, INT32_MAX, &x->params.max_tokens, refusal) &&
@@ -149,7 +150,8 @@ static const char *error_code(const qn_refusal *error)
     return error->status < 500 && error->code ? error->code : "server_error";
 }
 
-static void write_response(const qn_responses *x, const char *status, const qn_refusal *error, bool has_usage, qn_bytes *out)
+static void write_response(const qn_responses *x, const char *status, const qn_refusal *error, bool has_usage,
+                           qn_bytes *out)
 {
     const bool is_incomplete = !strcmp(status, "incomplete");
     qn_json_open(out, '{');
@@ -188,8 +190,8 @@ static void write_response(const qn_responses *x, const char *status, const qn_r
     qn_json_close(out, '}');
 }
 
-static void send_response(qn_responses *x, const char *name, const char *status, const qn_refusal *error, bool has_usage,
-                          qn_bytes *out)
+static void send_response(qn_responses *x, const char *name, const char *status, const qn_refusal *error,
+                          bool has_usage, qn_bytes *out)
 {
     qn_responses_open_event(x, name, out);
     qn_json_key(out, "response");
@@ -229,7 +231,8 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     qn_responses *x = (qn_responses *)exchange;
     const char *const status = is_complete(x) ? "completed" : "incomplete";
     qn_choice *choice = &x->base.choices[0];
-    choice->text.has_failed = choice->text.has_failed || x->text.has_failed || x->items.has_failed || x->logprobs.has_failed;
+    choice->text.has_failed =
+        choice->text.has_failed || x->text.has_failed || x->items.has_failed || x->logprobs.has_failed;
     if (!qn_text_exchange_check_end(&x->base, out))
         return x->base.refusal.status;
     if (exchange->is_stream)

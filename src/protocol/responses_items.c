@@ -67,7 +67,8 @@ static bool begins_with(const qn_text_exchange *x, size_t first, const char *tex
     size_t n = 0;
     for (size_t i = first, at = 0; i < choice->n_pending && at < length; i++, at += n) {
         const qn_token token = choice->tokens[i].token;
-        if (qn_token_is_special(x->served->model, token) || qn_token_piece(x->served->model, token, &bytes, &n) != QN_OK)
+        if (qn_token_is_special(x->served->model, token) ||
+            qn_token_piece(x->served->model, token, &bytes, &n) != QN_OK)
             return false;
         if (memcmp(bytes, text + at, n < length - at ? n : length - at) != 0)
             return false;
@@ -208,7 +209,8 @@ static const struct {
     [QN_ITEM_REASONING] = { "response.reasoning_text.delta", "response.reasoning_text.done", "text" },
     [QN_ITEM_MESSAGE] = { "response.output_text.delta", "response.output_text.done", "text" },
     [QN_ITEM_CALL] = { "response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments" },
-    [QN_ITEM_CUSTOM_CALL] = { "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "input" },
+    [QN_ITEM_CUSTOM_CALL] = { "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done",
+                              "input" },
 };
 
 static void send_text(qn_responses *x, bool is_delta, size_t from, size_t from_logprob, qn_bytes *out)

@@ -14,7 +14,8 @@ static const char tag[] = QN_REMINDER_OPEN, end_tag[] = QN_REMINDER_CLOSE;
 void qn_turns_init(qn_turns *turns, qn_reading *reading)
 {
     *turns = (qn_turns){ .reading = reading };
-    turns->system.account = turns->content.account = turns->reasoning.account = turns->waiting.account = reading->account;
+    turns->system.account = turns->content.account = turns->reasoning.account = turns->waiting.account =
+        reading->account;
 }
 
 void qn_turns_free(qn_turns *turns)
@@ -50,7 +51,9 @@ static void set_text(qn_turns *turns, json_t *message, const char *key, qn_bytes
 /* Completes the open message. */
 static void close_turn(qn_turns *turns)
 {
-    static const char *const roles[] = { [QN_TURN_USER] = "user", [QN_TURN_ANSWER] = "assistant", [QN_TURN_RESULT] = "tool" };
+    static const char *const roles[] = {
+        [QN_TURN_USER] = "user", [QN_TURN_ANSWER] = "assistant", [QN_TURN_RESULT] = "tool"
+    };
     json_t *message = turns->turn == QN_TURN_NONE ? NULL : json_object();
     if (turns->turn != QN_TURN_NONE) {
         set(turns, message, "role", json_string(roles[turns->turn]));
@@ -155,8 +158,8 @@ void qn_turns_reasoning(qn_turns *turns, const char *text, size_t length, const 
 void qn_turns_call(qn_turns *turns, const char *id, const char *name, json_t *arguments)
 {
     open_turn(turns, QN_TURN_ANSWER);
-    json_t *call =
-        json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name, "arguments", arguments);
+    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name,
+                             "arguments", arguments);
     if (!turns->calls)
         turns->calls = json_array();
     check(turns, json_array_append_new(turns->calls, call) == 0);
@@ -200,7 +203,8 @@ bool qn_turns_finish(qn_turns *turns, json_t *tools, bool continues, json_t *con
     check(turns, !turns->waiting.has_failed && !turns->system.has_failed && turns->messages);
     if (!turns->has_failed && !has_user(turns->messages)) {
         json_t *user = json_pack("{s:s, s:s}", "role", "user", "content", "");
-        check(turns, json_array_insert_new(turns->messages, continues ? 0 : json_array_size(turns->messages), user) == 0);
+        check(turns,
+              json_array_insert_new(turns->messages, continues ? 0 : json_array_size(turns->messages), user) == 0);
     }
     if (turns->system.length) {
         json_t *message = json_object();

@@ -10,7 +10,8 @@
 
 typedef void qn_dequantize_fn(const uint8_t *blocks, size_t n_blocks, float *weights);
 typedef void qn_quantize_fn(const float *weights, size_t n_blocks, uint8_t *blocks);
-typedef void qn_unpack_fn(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
+typedef void qn_unpack_fn(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                          int8_t *factor);
 typedef size_t qn_find_nonfinite_fn(const uint8_t *blocks, size_t n_blocks);
 
 qn_dequantize_fn qn_dequantize_f32, qn_dequantize_f16, qn_dequantize_bf16;

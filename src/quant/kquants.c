@@ -27,8 +27,8 @@ static void unpack_scales(const uint8_t bytes[12], uint8_t scale[GROUPS], uint8_
  * of weight j of group r. */
 _Static_assert(QN_Q4_K_SCALE == QN_Q5_K_SCALE && QN_Q4_K_MIN == QN_Q5_K_MIN && QN_Q4_K_FACTORS == QN_Q5_K_FACTORS,
                "Q4_K and Q5_K begin alike");
-static void unpack_groups(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes, float *scale,
-                          float *offset)
+static void unpack_groups(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes,
+                          float *scale, float *offset)
 {
     const float d = qn_load_f16(block + QN_Q4_K_SCALE), dmin = qn_load_f16(block + QN_Q4_K_MIN);
     uint8_t scales[GROUPS], mins[GROUPS];
@@ -48,7 +48,8 @@ void qn_unpack_q4_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q4_K_BYTES)
-        unpack_groups(blocks, NULL, blocks + QN_Q4_K_CODES, codes + b * WEIGHTS, scale + b * GROUPS, offset + b * GROUPS);
+        unpack_groups(blocks, NULL, blocks + QN_Q4_K_CODES, codes + b * WEIGHTS, scale + b * GROUPS,
+                      offset + b * GROUPS);
 }
 
 void qn_unpack_q5_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)

@@ -105,8 +105,8 @@ void qn_quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 }
 
 /* The sizes are constants in every call, so that each type gets a specialised loop. */
-static inline void unpack_2bit(const uint8_t *blocks, size_t n_blocks, size_t weights, size_t block_bytes, size_t scale_at,
-                               size_t codes_at, uint8_t *codes, float *scale)
+static inline void unpack_2bit(const uint8_t *blocks, size_t n_blocks, size_t weights, size_t block_bytes,
+                               size_t scale_at, size_t codes_at, uint8_t *codes, float *scale)
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += block_bytes, codes += weights) {
         for (size_t r = 0; r < weights / QN_QUANT_GROUP; r++)
@@ -138,7 +138,8 @@ void qn_quantize_q2_0(const float *weights, size_t n_blocks, uint8_t *blocks)
     quantize_2bit(weights, n_blocks, QN_Q2_0_WEIGHTS, QN_Q2_0_BYTES, QN_Q2_0_SCALE, QN_Q2_0_CODES, blocks);
 }
 
-void qn_unpack_pq2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+void qn_unpack_pq2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                     int8_t *factor)
 {
     (void)offset, (void)factor;
     unpack_2bit(blocks, n_blocks, QN_PQ2_0_WEIGHTS, QN_PQ2_0_BYTES, QN_PQ2_0_SCALE, QN_PQ2_0_CODES, codes, scale);
@@ -149,7 +150,8 @@ void qn_quantize_pq2_0(const float *weights, size_t n_blocks, uint8_t *blocks)
     quantize_2bit(weights, n_blocks, QN_PQ2_0_WEIGHTS, QN_PQ2_0_BYTES, QN_PQ2_0_SCALE, QN_PQ2_0_CODES, blocks);
 }
 
-void qn_unpack_ox2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+void qn_unpack_ox2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                     int8_t *factor)
 {
     (void)offset, (void)factor;
     unpack_2bit(blocks, n_blocks, QN_OX2_0_WEIGHTS, QN_OX2_0_BYTES, QN_OX2_0_SCALE, QN_OX2_0_CODES, codes, scale);

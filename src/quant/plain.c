@@ -44,7 +44,8 @@ void qn_quantize_bf16(const float *weights, size_t n_blocks, uint8_t *blocks)
 
 /* Tests eight bytes at a time, since loading a model scans every weight. A value is not finite if its exponent is
  * all ones; adding one unit of the exponent to the magnitude then carries into the sign bit, and never beyond it. */
-static inline size_t find_nonfinite(const uint8_t *blocks, size_t n, size_t size, uint64_t magnitude, uint64_t exponent_unit)
+static inline size_t find_nonfinite(const uint8_t *blocks, size_t n, size_t size, uint64_t magnitude,
+                                    uint64_t exponent_unit)
 {
     enum { WORDS = 64 };
     const size_t per_word = sizeof(uint64_t) / size;

@@ -107,14 +107,17 @@ qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignm
         const size_t oxibonsai_mismatch = first_mismatch(&layouts[OXIBONSAI], tensors, n);
         const bool neither = prism_mismatch < n && oxibonsai_mismatch < n;
         const bool both = prism_mismatch == n && oxibonsai_mismatch == n;
-        const qn_q2_tensor *t = &tensors[both ? 0 : prism_mismatch > oxibonsai_mismatch ? prism_mismatch : oxibonsai_mismatch];
+        const qn_q2_tensor *t = &tensors[both                                  ? 0
+                                         : prism_mismatch > oxibonsai_mismatch ? prism_mismatch
+                                                                               : oxibonsai_mismatch];
         if (both || (neither && not_64))
             return qn_fail(QN_ERR_FORMAT,
                            "%s: tensor '%.*s' of type 42, groups of 128 in 34 bytes: %s has finite scales that are not "
                            "negative and no "
                            "code 3, expected of exactly one",
                            file, shown(t), t->name,
-                           both ? "each layout, scale first and scale last," : "neither layout, scale first nor scale last,");
+                           both ? "each layout, scale first and scale last,"
+                                : "neither layout, scale first nor scale last,");
         /* neither matches but mainline's fits: a bad scale in a mainline file, which the scan of the weights reports */
         found = neither ? MAINLINE : prism_mismatch == n ? PRISM : OXIBONSAI;
     }

@@ -14,8 +14,9 @@ enum { MAX_BLOCK = 256 };
 /* weight = scale * factor * (code - zero) + offset, in that order. The products are exact in f32 (11 + 8 + 5
  * significant bits at most), so that only the addition rounds, as in ggml. The arguments are constants in every
  * call, so that each type gets a specialised loop. */
-static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero, bool has_offset,
-                                     bool has_factor, const uint8_t *blocks, size_t n_blocks, float *weights)
+static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero,
+                                     bool has_offset, bool has_factor, const uint8_t *blocks, size_t n_blocks,
+                                     float *weights)
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += block_bytes) {
         uint8_t codes[MAX_BLOCK];
@@ -47,61 +48,61 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
 }
 
 /* One line per quantised type, in the order of layout.h: name, enum constant, quantiser, has_factor, file_type. */
-#define PACKED_TYPES(X)                                                                                                        \
-    X(q4_0, Q4_0, qn_quantize_q4_0, false, 2)                                                                                  \
-    X(q4_1, Q4_1, qn_quantize_q4_1, false, 3)                                                                                  \
-    X(q5_0, Q5_0, NULL, false, -1)                                                                                             \
-    X(q5_1, Q5_1, NULL, false, -1)                                                                                             \
-    X(q8_0, Q8_0, qn_quantize_q8_0, false, 7)                                                                                  \
-    X(q4_k, Q4_K, NULL, false, -1)                                                                                             \
-    X(q5_k, Q5_K, NULL, false, -1)                                                                                             \
-    X(q6_k, Q6_K, NULL, true, -1)                                                                                              \
-    X(tq1_0, TQ1_0, qn_quantize_tq1_0, false, 36)                                                                              \
-    X(tq2_0, TQ2_0, qn_quantize_tq2_0, false, 37)                                                                              \
-    X(q1_0, Q1_0, qn_quantize_q1_0, false, 40)                                                                                 \
-    X(q2_0, Q2_0, qn_quantize_q2_0, false, 41)                                                                                 \
-    X(pq2_0, PQ2_0, qn_quantize_pq2_0, false, -1)                                                                              \
-    X(ptq1_0, PTQ1_0, qn_quantize_ptq1_0, false, -1)                                                                           \
+#define PACKED_TYPES(X)                                                                                                \
+    X(q4_0, Q4_0, qn_quantize_q4_0, false, 2)                                                                          \
+    X(q4_1, Q4_1, qn_quantize_q4_1, false, 3)                                                                          \
+    X(q5_0, Q5_0, NULL, false, -1)                                                                                     \
+    X(q5_1, Q5_1, NULL, false, -1)                                                                                     \
+    X(q8_0, Q8_0, qn_quantize_q8_0, false, 7)                                                                          \
+    X(q4_k, Q4_K, NULL, false, -1)                                                                                     \
+    X(q5_k, Q5_K, NULL, false, -1)                                                                                     \
+    X(q6_k, Q6_K, NULL, true, -1)                                                                                      \
+    X(tq1_0, TQ1_0, qn_quantize_tq1_0, false, 36)                                                                      \
+    X(tq2_0, TQ2_0, qn_quantize_tq2_0, false, 37)                                                                      \
+    X(q1_0, Q1_0, qn_quantize_q1_0, false, 40)                                                                         \
+    X(q2_0, Q2_0, qn_quantize_q2_0, false, 41)                                                                         \
+    X(pq2_0, PQ2_0, qn_quantize_pq2_0, false, -1)                                                                      \
+    X(ptq1_0, PTQ1_0, qn_quantize_ptq1_0, false, -1)                                                                   \
     X(ox2_0, OX2_0, NULL, false, -1)
 
 #define HAS_OFFSET(ID) (QN_##ID##_MIN != QN_##ID##_SCALE)
 
-#define PACKED_FUNCTIONS(id, ID, quantizer, factor, file)                                                                      \
-    static void dequantize_##id(const uint8_t *blocks, size_t n_blocks, float *weights)                                        \
-    {                                                                                                                          \
-        dequantize_packed(qn_unpack_##id, QN_##ID##_WEIGHTS, QN_##ID##_BYTES, QN_##ID##_ZERO, HAS_OFFSET(ID), factor, blocks,  \
-                          n_blocks, weights);                                                                                  \
-    }                                                                                                                          \
-    static size_t find_nonfinite_##id(const uint8_t *blocks, size_t n_blocks)                                                  \
-    {                                                                                                                          \
-        return find_nonfinite_scale(blocks, n_blocks, QN_##ID##_BYTES, QN_##ID##_SCALE, QN_##ID##_MIN);                        \
+#define PACKED_FUNCTIONS(id, ID, quantizer, factor, file)                                                              \
+    static void dequantize_##id(const uint8_t *blocks, size_t n_blocks, float *weights)                                \
+    {                                                                                                                  \
+        dequantize_packed(qn_unpack_##id, QN_##ID##_WEIGHTS, QN_##ID##_BYTES, QN_##ID##_ZERO, HAS_OFFSET(ID), factor,  \
+                          blocks, n_blocks, weights);                                                                  \
+    }                                                                                                                  \
+    static size_t find_nonfinite_##id(const uint8_t *blocks, size_t n_blocks)                                          \
+    {                                                                                                                  \
+        return find_nonfinite_scale(blocks, n_blocks, QN_##ID##_BYTES, QN_##ID##_SCALE, QN_##ID##_MIN);                \
     }
 
-#define PACKED_ENTRY(id, ID, quantizer, factor, file)                                                                          \
-    { .type = QN_TYPE_##ID,                                                                                                    \
-      .name = #id,                                                                                                             \
-      .block_weights = QN_##ID##_WEIGHTS,                                                                                      \
-      .block_bytes = QN_##ID##_BYTES,                                                                                          \
-      .to_float = dequantize_##id,                                                                                             \
-      .from_float = quantizer,                                                                                                 \
-      .unpack = qn_unpack_##id,                                                                                                \
-      .scale_at = QN_##ID##_SCALE,                                                                                             \
-      .codes_at = QN_##ID##_CODES,                                                                                             \
-      .zero_point = QN_##ID##_ZERO,                                                                                            \
-      .max_code = QN_##ID##_MAX_CODE,                                                                                          \
-      .has_offset = HAS_OFFSET(ID),                                                                                            \
-      .has_factor = factor,                                                                                                    \
-      .file_type = file,                                                                                                       \
+#define PACKED_ENTRY(id, ID, quantizer, factor, file)                                                                  \
+    { .type = QN_TYPE_##ID,                                                                                            \
+      .name = #id,                                                                                                     \
+      .block_weights = QN_##ID##_WEIGHTS,                                                                              \
+      .block_bytes = QN_##ID##_BYTES,                                                                                  \
+      .to_float = dequantize_##id,                                                                                     \
+      .from_float = quantizer,                                                                                         \
+      .unpack = qn_unpack_##id,                                                                                        \
+      .scale_at = QN_##ID##_SCALE,                                                                                     \
+      .codes_at = QN_##ID##_CODES,                                                                                     \
+      .zero_point = QN_##ID##_ZERO,                                                                                    \
+      .max_code = QN_##ID##_MAX_CODE,                                                                                  \
+      .has_offset = HAS_OFFSET(ID),                                                                                    \
+      .has_factor = factor,                                                                                            \
+      .file_type = file,                                                                                               \
       .find_nonfinite = find_nonfinite_##id },
 
-#define PLAIN_ENTRY(id, ID, bytes, file)                                                                                       \
-    { .type = QN_TYPE_##ID,                                                                                                    \
-      .name = #id,                                                                                                             \
-      .block_weights = 1,                                                                                                      \
-      .block_bytes = bytes,                                                                                                    \
-      .to_float = qn_dequantize_##id,                                                                                          \
-      .from_float = qn_quantize_##id,                                                                                          \
-      .file_type = file,                                                                                                       \
+#define PLAIN_ENTRY(id, ID, bytes, file)                                                                               \
+    { .type = QN_TYPE_##ID,                                                                                            \
+      .name = #id,                                                                                                     \
+      .block_weights = 1,                                                                                              \
+      .block_bytes = bytes,                                                                                            \
+      .to_float = qn_dequantize_##id,                                                                                  \
+      .from_float = qn_quantize_##id,                                                                                  \
+      .file_type = file,                                                                                               \
       .find_nonfinite = qn_find_nonfinite_##id },
 
 PACKED_TYPES(PACKED_FUNCTIONS)

@@ -5,7 +5,8 @@
 #include "quant/layout.h"
 
 enum { PACKED_WEIGHTS = QN_Q1_0_WEIGHTS }; /* weights of a block of Q1_0 and of PTQ1_0; both have zero point 1 */
-_Static_assert(QN_PTQ1_0_WEIGHTS == QN_Q1_0_WEIGHTS && QN_Q1_0_ZERO == 1 && QN_PTQ1_0_ZERO == 1, "blocks of packed types");
+_Static_assert(QN_PTQ1_0_WEIGHTS == QN_Q1_0_WEIGHTS && QN_Q1_0_ZERO == 1 && QN_PTQ1_0_ZERO == 1,
+               "blocks of packed types");
 
 /* The order of floats' magnitudes is that of their bits. Several maxima hide the latency, and integer loops are
  * vectorised. */

@@ -20,7 +20,8 @@ typedef struct qn_quant_kernels {
     /* The bits of the largest |weights[i] - scales[i / QN_QUANT_GROUP] * (codes[i] - zero_point)| of finite weights
      * and finite products, with codes up to 7; n is a multiple of QN_QUANT_GROUP. The order of magnitudes is that of
      * their bits. */
-    uint32_t (*largest_difference)(const float *weights, const uint8_t *codes, const float *scales, int zero_point, size_t n);
+    uint32_t (*largest_difference)(const float *weights, const uint8_t *codes, const float *scales, int zero_point,
+                                   size_t n);
     qn_pack_fn *pack_q1_0, *pack_ptq1_0;
 } qn_quant_kernels;
 

@@ -44,7 +44,8 @@ static void quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks
         for (size_t i = 0; i < QN_Q1_0_WEIGHTS; i += 8) {
             const __m256 signs = _mm256_cmp_ps(_mm256_loadu_ps(weights + i), _mm256_setzero_ps(), _CMP_GE_OQ);
             blocks[QN_Q1_0_CODES + i / 8] = (uint8_t)_mm256_movemask_ps(signs);
-            differ = _mm256_or_si256(differ, _mm256_xor_si256(magnitudes(weights + i), _mm256_set1_epi32((int32_t)first)));
+            differ =
+                _mm256_or_si256(differ, _mm256_xor_si256(magnitudes(weights + i), _mm256_set1_epi32((int32_t)first)));
         }
         if (_mm256_testz_si256(differ, differ))
             qn_store_f16(blocks + QN_Q1_0_SCALE, qn_f32_to_f16_satfinite(qn_bits_f32(first)));
@@ -53,7 +54,8 @@ static void quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks
     }
 }
 
-static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                        int8_t *factor)
 {
     (void)offset, (void)factor;
     const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
@@ -63,7 +65,8 @@ static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, 
             int32_t word;
             memcpy(&word, blocks + QN_Q1_0_CODES + 4 * r, sizeof word);
             const __m256i own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), bytes), bits);
-            _mm256_storeu_si256((__m256i *)(void *)codes, _mm256_and_si256(_mm256_cmpeq_epi8(own, bits), _mm256_set1_epi8(2)));
+            _mm256_storeu_si256((__m256i *)(void *)codes,
+                                _mm256_and_si256(_mm256_cmpeq_epi8(own, bits), _mm256_set1_epi8(2)));
             *scale++ = qn_load_f16(blocks + QN_Q1_0_SCALE);
         }
 }
@@ -91,7 +94,8 @@ static void quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *bloc
         const uint16_t scale = qn_f32_to_f16_satfinite(qn_bits_f32((uint32_t)_mm_cvtsi128_si32(one)));
         const float bound = qn_ternary_bound(qn_f16_to_f32(scale));
         for (size_t i = 0; i < QN_PTQ1_0_WEIGHTS; i += 32) {
-            const __m256i low = _mm256_packs_epi32(ternary_codes(weights + i, bound), ternary_codes(weights + i + 8, bound));
+            const __m256i low =
+                _mm256_packs_epi32(ternary_codes(weights + i, bound), ternary_codes(weights + i + 8, bound));
             const __m256i high =
                 _mm256_packs_epi32(ternary_codes(weights + i + 16, bound), ternary_codes(weights + i + 24, bound));
             _mm256_storeu_si256((__m256i *)(void *)(codes + i),
@@ -101,7 +105,8 @@ static void quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *bloc
     }
 }
 
-static uint32_t largest_difference(const float *weights, const uint8_t *codes, const float *scales, int zero_point, size_t n)
+static uint32_t largest_difference(const float *weights, const uint8_t *codes, const float *scales, int zero_point,
+                                   size_t n)
 {
     const __m256i all_codes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256 units = _mm256_cvtepi32_ps(_mm256_sub_epi32(all_codes, _mm256_set1_epi32(zero_point)));
@@ -139,7 +144,8 @@ static size_t pack_q1_0(qn_type source, const uint8_t *weights, size_t n_blocks,
 {
     const __m256i magnitude_bits = _mm256_set1_epi16(0x7fff);
     for (size_t b = 0; b < n_blocks; b++, weights += 2 * QN_Q1_0_WEIGHTS, blocks += QN_Q1_0_BYTES) {
-        const uint16_t magnitude = (uint16_t)_mm256_extract_epi16(_mm256_and_si256(load_16(weights, 0), magnitude_bits), 0);
+        const uint16_t magnitude =
+            (uint16_t)_mm256_extract_epi16(_mm256_and_si256(load_16(weights, 0), magnitude_bits), 0);
         const __m256i all = _mm256_set1_epi16((int16_t)magnitude);
         __m256i differ = _mm256_setzero_si256();
         uint16_t scale;

@@ -60,8 +60,8 @@ uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint
 }
 
 /* The sizes are constants in every call, so that each type gets specialised loops. */
-static inline void unpack_trits(const uint8_t *blocks, size_t n_blocks, uint32_t weights, size_t block_bytes, size_t scale_at,
-                                uint32_t n_trit_bytes, uint8_t *codes, float *scale)
+static inline void unpack_trits(const uint8_t *blocks, size_t n_blocks, uint32_t weights, size_t block_bytes,
+                                size_t scale_at, uint32_t n_trit_bytes, uint8_t *codes, float *scale)
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += block_bytes) {
         for (size_t r = 0; r < weights / QN_QUANT_GROUP; r++)
@@ -94,7 +94,8 @@ static inline void quantize_trits(const float *weights, size_t n_blocks, uint32_
     }
 }
 
-void qn_unpack_tq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+void qn_unpack_tq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                     int8_t *factor)
 {
     (void)offset, (void)factor;
     unpack_trits(blocks, n_blocks, QN_TQ1_0_WEIGHTS, QN_TQ1_0_BYTES, QN_TQ1_0_SCALE, QN_TQ1_0_TRIT_BYTES, codes, scale);
@@ -105,18 +106,22 @@ void qn_quantize_tq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
     quantize_trits(weights, n_blocks, QN_TQ1_0_WEIGHTS, QN_TQ1_0_BYTES, QN_TQ1_0_SCALE, QN_TQ1_0_TRIT_BYTES, blocks);
 }
 
-void qn_unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+void qn_unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                      int8_t *factor)
 {
     (void)offset, (void)factor;
-    unpack_trits(blocks, n_blocks, QN_PTQ1_0_WEIGHTS, QN_PTQ1_0_BYTES, QN_PTQ1_0_SCALE, QN_PTQ1_0_TRIT_BYTES, codes, scale);
+    unpack_trits(blocks, n_blocks, QN_PTQ1_0_WEIGHTS, QN_PTQ1_0_BYTES, QN_PTQ1_0_SCALE, QN_PTQ1_0_TRIT_BYTES, codes,
+                 scale);
 }
 
 void qn_quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    quantize_trits(weights, n_blocks, QN_PTQ1_0_WEIGHTS, QN_PTQ1_0_BYTES, QN_PTQ1_0_SCALE, QN_PTQ1_0_TRIT_BYTES, blocks);
+    quantize_trits(weights, n_blocks, QN_PTQ1_0_WEIGHTS, QN_PTQ1_0_BYTES, QN_PTQ1_0_SCALE, QN_PTQ1_0_TRIT_BYTES,
+                   blocks);
 }
 
-void qn_unpack_tq2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+void qn_unpack_tq2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                     int8_t *factor)
 {
     (void)offset, (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += QN_TQ2_0_BYTES, codes += QN_TQ2_0_WEIGHTS) {

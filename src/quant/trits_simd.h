@@ -26,8 +26,8 @@ static inline void unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t
     for (size_t b = 0; b < n_blocks; b++, blocks += QN_PTQ1_0_BYTES, codes += QN_PTQ1_0_WEIGHTS, scale += 4) {
         /* The second load begins 4 bytes early: a block ends 28 bytes after its beginning. */
         const __m128i end = _mm_srli_si128(_mm_loadu_si128((const __m128i *)(const void *)(blocks + 12)), 4);
-        __m256i x =
-            _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)blocks)), end, 1);
+        __m256i x = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)blocks)), end, 1);
         _mm_storeu_ps(scale, _mm_set1_ps(qn_load_f16(blocks + QN_PTQ1_0_SCALE)));
         for (size_t digit = 0; digit < 5; digit++) {
             /* The highest digit is (x >= 86) + (x >= 171); 3 x mod 256 carries the next one up. */

@@ -367,7 +367,8 @@ static bool pass(slot *s, const qn_exchange_event *event)
         a->exchange->protocol->event(a->exchange, s->index, event, &a->out);
         check_waiting(a);
     }
-    const bool go_on = is_wanted && !a->is_abandoned && !a->is_stopped && !a->exchange->has_failed, is_new = has_news(a);
+    const bool go_on = is_wanted && !a->is_abandoned && !a->is_stopped && !a->exchange->has_failed,
+               is_new = has_news(a);
     pthread_mutex_unlock(&a->lock);
     if (is_new && is_wanted)
         notify(a);
@@ -487,7 +488,9 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
 {
     if (!find_origin(a))
         return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
-    const qn_exchange_origin origin = { .id = a->params.id, .secret = a->secret, .created = a->created, .seed = a->seed };
+    const qn_exchange_origin origin = {
+        .id = a->params.id, .secret = a->secret, .created = a->created, .seed = a->seed
+    };
     qn_reading reading = { .limits = a->params.limits, .account = a->params.account };
     json_t *json = qn_body_read(a->body.data ? a->body.data : "", a->body.length, &reading, refusal);
     if (!qn_registry_frees(a->params.registry))
@@ -534,12 +537,14 @@ static bool bind(qn_answer *a, qn_refusal *refusal)
 {
     if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
         return false;
-    a->exchange->n_values += qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation, a->params.account).n_bytes;
+    a->exchange->n_values +=
+        qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation, a->params.account).n_bytes;
     a->exchange->scope = scope_of(a);
     if (!qn_exchange_bind(a->exchange, served_of(a), refusal))
         return false;
     const size_t n = a->exchange->n_requests;
-    if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") || (!a->ids && qn_alloc(&a->ids, n, sizeof *a->ids, "requests")))
+    if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") ||
+        (!a->ids && qn_alloc(&a->ids, n, sizeof *a->ids, "requests")))
         return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the request");
     return true;
 }
@@ -648,7 +653,8 @@ static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
     pthread_mutex_lock(&a->lock);
     a->may_open = a->exchange->is_stream;
     pthread_mutex_unlock(&a->lock);
-    const qn_acquired result = qn_registry_acquire(a->params.registry, a->exchange->model, &a->waiter, &a->model, refusal);
+    const qn_acquired result =
+        qn_registry_acquire(a->params.registry, a->exchange->model, &a->waiter, &a->model, refusal);
     if (result != QN_ACQUIRE_WAITS)
         qn_answer_release(a);
     return result;

@@ -67,7 +67,8 @@ static void set_address(qn_connection *c)
         inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, c->address_text, sizeof c->address_text);
     } else if (address->sa_family == AF_INET6) {
         memcpy(&c->address, address, sizeof(struct sockaddr_in6));
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, c->address_text, sizeof c->address_text);
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, c->address_text,
+                  sizeof c->address_text);
     }
     c->is_loopback = qn_guard_is_loopback(address);
     set_client(c);
@@ -120,7 +121,8 @@ static void close_connection(qn_http *http, qn_connection *c)
     free(c);
 }
 
-void qn_connection_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code)
+void qn_connection_notify(void *http, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode code)
 {
     if (code == MHD_CONNECTION_NOTIFY_STARTED)
         open_connection(http, mhd, context);

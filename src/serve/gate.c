@@ -19,7 +19,8 @@
  * of packets, so a block that arrives byte by byte is left to libmicrohttpd. */
 #define LONG_LOOK 0.0005
 
-_Static_assert(QN_HTTP_GATE_BYTES % 512 == 0 && !(QN_HTTP_GATE_BYTES & (QN_HTTP_GATE_BYTES - 1)), "looks double up to it");
+_Static_assert(QN_HTTP_GATE_BYTES % 512 == 0 && !(QN_HTTP_GATE_BYTES & (QN_HTTP_GATE_BYTES - 1)),
+               "looks double up to it");
 
 enum {
     MOST_LOOKS = 16,  /* at one header block: each look costs as much as all bytes so far */

@@ -40,7 +40,7 @@ struct qn_http_request {
     double seconds;       /* duration, once it is complete */
     char method[16];
     char path[QN_HTTP_PATH_BYTES]; /* decoded; "": it is invalid */
-    const char *target;            /* [n_target] the path with its query, in libmicrohttpd's memory; only its address is used */
+    const char *target; /* [n_target] the path with its query, in libmicrohttpd's memory; only its address is used */
     size_t n_target;
     const char *why_invalid;     /* what is wrong with the target; NULL: it is valid */
     const qn_route *route;       /* NULL: none */
@@ -94,13 +94,13 @@ struct qn_connection {
     bool may_have_rest; /* libmicrohttpd may hold bytes that arrived after the last request */
     bool is_expected;   /* in qn_http.expected */
     qn_connection *next_expected;
-    qn_framing head;                                /* what was read of the next header block */
-    unsigned n_looks;                               /* how often its bytes were looked at */
-    qn_http_request *request;                       /* NULL between requests */
-    qn_connection *previous, *next;                 /* in qn_http.all */
-    qn_peer *peer;                                  /* of all connections with the same client_text */
-    bool is_known;                                  /* its last request was accepted, with a valid key if there are keys */
-    qn_connections *waiting_in;                     /* the peer's list of connections that wait for the client, or NULL */
+    qn_framing head;                /* what was read of the next header block */
+    unsigned n_looks;               /* how often its bytes were looked at */
+    qn_http_request *request;       /* NULL between requests */
+    qn_connection *previous, *next; /* in qn_http.all */
+    qn_peer *peer;                  /* of all connections with the same client_text */
+    bool is_known;                  /* its last request was accepted, with a valid key if there are keys */
+    qn_connections *waiting_in;     /* the peer's list of connections that wait for the client, or NULL */
     qn_connection *waiting_previous, *waiting_next; /* in waiting_in */
 };
 
@@ -139,7 +139,8 @@ struct qn_http {
 /* ---- Connections, connection.c ---- */
 
 /* qn_connection_notify - libmicrohttpd's callback: a connection was opened or closed. */
-void qn_connection_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code);
+void qn_connection_notify(void *http, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode code);
 
 /* qn_connection_of - returns the server's connection of libmicrohttpd's. NULL: there was no memory for it. */
 qn_connection *qn_connection_of(struct MHD_Connection *mhd);
@@ -235,7 +236,8 @@ bool qn_request_refuse(qn_http_request *request, int status, const char *code, c
 
 /* qn_request_check_head - check that the headers say where the request ends; set `closes`. False: refused, and later
  * bytes on the connection must not be read as requests. In request_head.c. */
-bool qn_request_check_head(qn_http_request *request, struct MHD_Connection *mhd, const char *method, const char *version);
+bool qn_request_check_head(qn_http_request *request, struct MHD_Connection *mhd, const char *method,
+                           const char *version);
 
 /* qn_request_news - the request's answer has news: send it. May free the request. */
 void qn_request_news(qn_http_request *request);

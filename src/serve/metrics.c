@@ -321,8 +321,8 @@ static const struct model_number {
     { "quern_memory_limit_bytes", NULL, gauge, "Limit of that memory.", of_memory_limit },
     { "quern_prefix_tokens", NULL, gauge, "Tokens of kept prefixes.", of_kept_tokens },
     { "quern_prefix_host_bytes", NULL, gauge, "Kept prefixes in host memory.", of_host_bytes },
-    { "quern_prefix_queried_tokens_total", "vllm:prefix_cache_queries_total", total, "Tokens of prompts that were looked up.",
-      of_queries },
+    { "quern_prefix_queried_tokens_total", "vllm:prefix_cache_queries_total", total,
+      "Tokens of prompts that were looked up.", of_queries },
     { "quern_prefix_hit_tokens_total", "vllm:prefix_cache_hits_total", total,
       "Tokens of prompts that were found and not evaluated.", of_hits },
     { "quern_requests_set_aside_total", "vllm:num_preemptions_total", total, "Times that a request gave up its memory.",
@@ -341,8 +341,8 @@ static const struct model_number {
     { "quern_answers_failed_total", NULL, total, "Answers that ended with an error.", of_failed },
     { "quern_model_loaded", NULL, gauge, "1 for a model that is loaded, else 0.", of_loaded },
     { "quern_model_loads_total", NULL, total, "Times that the model was loaded.", of_loads },
-    { "quern_model_memory_bytes", NULL, gauge, "Memory of the model: its weights, and the most that its contexts may use.",
-      of_bytes },
+    { "quern_model_memory_bytes", NULL, gauge,
+      "Memory of the model: its weights, and the most that its contexts may use.", of_bytes },
 };
 
 static const struct model_histogram {
@@ -353,8 +353,8 @@ static const struct model_histogram {
       "Seconds from the arrival of a request to its first token.", offsetof(qn_model_metrics, first_token) },
     { "quern_inter_token_latency_seconds", "vllm:inter_token_latency_seconds", "Seconds between tokens of an answer.",
       offsetof(qn_model_metrics, next_token) },
-    { "quern_request_latency_seconds", "vllm:e2e_request_latency_seconds", "Seconds from the arrival of a request to its end.",
-      offsetof(qn_model_metrics, latency) },
+    { "quern_request_latency_seconds", "vllm:e2e_request_latency_seconds",
+      "Seconds from the arrival of a request to its end.", offsetof(qn_model_metrics, latency) },
 };
 
 static void write_number(const struct model_number *n, bool is_vllm, const qn_metrics_model *models, size_t n_models,
@@ -369,8 +369,8 @@ static void write_number(const struct model_number *n, bool is_vllm, const qn_me
 }
 
 /* A count that grows while it is written is in a later bucket, so that buckets never decrease. */
-static void write_histogram(const struct model_histogram *h, bool is_vllm, const qn_metrics_model *models, size_t n_models,
-                            qn_bytes *out)
+static void write_histogram(const struct model_histogram *h, bool is_vllm, const qn_metrics_model *models,
+                            size_t n_models, qn_bytes *out)
 {
     const char *const name = is_vllm ? h->vllm : h->name, *const key = is_vllm ? "model_name" : "model";
     head(out, name, "histogram", h->help);

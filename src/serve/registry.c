@@ -401,7 +401,8 @@ static qn_registry_entry *choose(const qn_registry *registry, const char *name)
 void qn_registry_refuse_failed(const qn_registry_entry *entry, qn_refusal *refusal)
 {
     const double left = entry->retry_at - qn_now();
-    qn_refuse(refusal, 503, "model_unavailable", "model", "the model '%.200s' cannot be loaded: %s", entry->name, entry->error);
+    qn_refuse(refusal, 503, "model_unavailable", "model", "the model '%.200s' cannot be loaded: %s", entry->name,
+              entry->error);
     refusal->retry_after = left > 1 ? (unsigned)ceil(left) : 1;
 }
 
@@ -411,8 +412,8 @@ void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal)
 }
 
 /* A reference to a loaded model, or the waiter is queued, or refused. The caller holds the lock. */
-static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter, const qn_registered **model,
-                           qn_refusal *refusal)
+static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter,
+                           const qn_registered **model, qn_refusal *refusal)
 {
     if (entry->state == QN_MODEL_LOADED && !entry->is_draining && !entry->is_lost) {
         entry->n_users++;

@@ -36,7 +36,8 @@ static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry
 {
     uint64_t sizes[QN_REGISTRY_MODELS], weights = 0, share = 0;
     size_t n = 0;
-    const uint64_t limit = registry->loader.memory, left = entry->weight_bytes < limit ? limit - entry->weight_bytes : 0;
+    const uint64_t limit = registry->loader.memory,
+                   left = entry->weight_bytes < limit ? limit - entry->weight_bytes : 0;
     if (entry->needs_all)
         return left;
     for (size_t i = 0; i < registry->n_entries; i++)

@@ -199,7 +199,8 @@ static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
     if (!qn_guard_host(host, params->hosts, params->n_hosts) && !qn_guard_host(host, &params->host, 1))
         return qn_request_refuse(r, 403, "forbidden_host", "the Host header names another server; see --allowed-host");
     if (!qn_guard_origin(origin, host, schemes_of(r->http, host), params->origins, params->n_origins))
-        return qn_request_refuse(r, 403, "forbidden_origin", "pages of this origin may not use the server; see --cors-origin");
+        return qn_request_refuse(r, 403, "forbidden_origin",
+                                 "pages of this origin may not use the server; see --cors-origin");
     if (qn_guard_listed_origin(origin, params->origins, params->n_origins))
         snprintf(r->origin, sizeof r->origin, "%s", origin);
     return true;
@@ -249,7 +250,8 @@ static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
 
 /* Answers before the body only if the client expects it, or if the body's length is in doubt or too large to
  * discard. */
-static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *mhd, const char *method, const char *version)
+static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *mhd, const char *method,
+                                    const char *version)
 {
     const qn_http *http = r->http;
     const union MHD_ConnectionInfo *size = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
@@ -275,7 +277,8 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
 /* Opens the account of the request's client. False: no memory. */
 static bool open_account(qn_http_request *r)
 {
-    r->account = r->body.account = qn_account_open(r->http->budget, r->has_key ? r->key.scope : r->connection->client_text);
+    r->account = r->body.account =
+        qn_account_open(r->http->budget, r->has_key ? r->key.scope : r->connection->client_text);
     return r->account || qn_request_refuse(r, 500, "out_of_memory", "no memory for the request");
 }
 

@@ -70,8 +70,9 @@ static struct MHD_Response *of_bytes(qn_http_request *r, qn_bytes *body, const c
         qn_bytes_free(body);
         return NULL;
     }
-    struct MHD_Response *response = MHD_create_response_from_buffer(
-        body->length, body->data ? body->data : (void *)"", body->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(body->length, body->data ? body->data : (void *)"",
+                                        body->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
     if (response) {
         r->n_sent = body->length;
         set(response, "Content-Type", type);
@@ -113,7 +114,8 @@ enum MHD_Result qn_respond_resource(qn_http_request *r)
     struct MHD_Response *response;
     if (resource.bytes) {
         /* libmicrohttpd omits the body of a 304 and keeps its length. */
-        response = MHD_create_response_from_buffer(resource.length, (void *)(uintptr_t)resource.bytes, MHD_RESPMEM_PERSISTENT);
+        response =
+            MHD_create_response_from_buffer(resource.length, (void *)(uintptr_t)resource.bytes, MHD_RESPMEM_PERSISTENT);
         r->n_sent = is_unchanged ? 0 : resource.length;
         if (response)
             set(response, "Content-Type", resource.type);
@@ -144,7 +146,8 @@ enum MHD_Result qn_respond_options(qn_http_request *r)
 {
     struct MHD_Response *response = MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     const char *const allow = r->route ? r->route->allow : "GET, HEAD, POST, OPTIONS";
-    const char *wanted = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    const char *wanted =
+        MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "Access-Control-Request-Headers");
     if (response)
         set(response, "Allow", allow);
     if (response && *r->origin) {
@@ -193,7 +196,8 @@ enum MHD_Result qn_respond_answer(qn_http_request *r)
         r->refusal.retry_after = view.retry_after;
         return queue(r, view.status, of_bytes(r, &body, "application/json"), false);
     }
-    struct MHD_Response *response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
     if (response) {
         set(response, "Content-Type", "text/event-stream");
         set(response, "Cache-Control", "no-cache");

@@ -44,15 +44,16 @@ static bool get_metrics(qn_http *http, const char *rest, qn_resource *resource, 
     for (size_t i = 0; i < n; i++) {
         qn_registry_view view;
         if (qn_registry_look(&http->registry, i, &view))
-            models[n_models++] = (qn_metrics_model){ .name = view.name,
-                                                     .metrics = view.metrics,
-                                                     .counters = view.counters,
-                                                     .page_tokens = view.page_tokens,
-                                                     .n_pages = view.n_pages,
-                                                     .is_loaded = view.state == QN_MODEL_LOADED,
-                                                     .is_unused = !view.was_loaded && !view.n_waiting && !view.is_failed,
-                                                     .n_loads = view.n_loads,
-                                                     .bytes = view.bytes };
+            models[n_models++] =
+                (qn_metrics_model){ .name = view.name,
+                                    .metrics = view.metrics,
+                                    .counters = view.counters,
+                                    .page_tokens = view.page_tokens,
+                                    .n_pages = view.n_pages,
+                                    .is_loaded = view.state == QN_MODEL_LOADED,
+                                    .is_unused = !view.was_loaded && !view.n_waiting && !view.is_failed,
+                                    .n_loads = view.n_loads,
+                                    .bytes = view.bytes };
     }
     resource->type = QN_METRICS_TYPE;
     qn_metrics_write(http->metrics, models, n_models, &resource->body);
@@ -197,8 +198,8 @@ static bool find_props(qn_http *http, const char *name, qn_registry_view *view, 
     if (name && !qn_registry_look_for(&http->registry, name, view) && n != 1)
         return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name);
     if (name && n != 1)
-        return view->was_loaded ||
-               qn_refuse(refusal, 503, "not_loaded", "model", "the model '%.200s' is loaded with its first request", name);
+        return view->was_loaded || qn_refuse(refusal, 503, "not_loaded", "model",
+                                             "the model '%.200s' is loaded with its first request", name);
     for (size_t i = 0; i < n; i++)
         if (qn_registry_look(&http->registry, i, view) && view->state == QN_MODEL_LOADED)
             return true;

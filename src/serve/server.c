@@ -261,7 +261,8 @@ static qn_status start_daemon(qn_http *http)
     size_t n = 0;
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_CONNECTION_LIMIT,
                                             (intptr_t)(http->params.max_connections + SPARE_CONNECTIONS), NULL };
-    options[n++] = (struct MHD_OptionItem){ MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)connection_memory(http), NULL };
+    options[n++] =
+        (struct MHD_OptionItem){ MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)connection_memory(http), NULL };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)qn_connection_notify, http };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)qn_request_completed, http };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)qn_request_begin, http };
@@ -277,8 +278,8 @@ static qn_status start_daemon(qn_http *http)
         options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_PRIORITIES, 0, priorities };
     }
     options[n] = (struct MHD_OptionItem){ MHD_OPTION_END, 0, NULL };
-    http->daemon = MHD_start_daemon(flags, 0, NULL, NULL, qn_request_handle, http, MHD_OPTION_EXTERNAL_LOGGER, hear, http,
-                                    MHD_OPTION_ARRAY, options, MHD_OPTION_END);
+    http->daemon = MHD_start_daemon(flags, 0, NULL, NULL, qn_request_handle, http, MHD_OPTION_EXTERNAL_LOGGER, hear,
+                                    http, MHD_OPTION_ARRAY, options, MHD_OPTION_END);
     return http->daemon ? QN_OK : qn_fail(QN_ERR_IO, "%s: the server cannot be started", http->url);
 }
 
@@ -290,11 +291,13 @@ static bool watch(const qn_http *http, int fd, void *data)
 
 static qn_status create_events(qn_http *http)
 {
-    static const struct itimerspec ticks = { .it_interval.tv_nsec = TICK_NANOSECONDS, .it_value.tv_nsec = TICK_NANOSECONDS };
+    static const struct itimerspec ticks = { .it_interval.tv_nsec = TICK_NANOSECONDS,
+                                             .it_value.tv_nsec = TICK_NANOSECONDS };
     http->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     http->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     http->control_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (http->epoll_fd < 0 || http->timer_fd < 0 || http->control_fd < 0 || timerfd_settime(http->timer_fd, 0, &ticks, NULL))
+    if (http->epoll_fd < 0 || http->timer_fd < 0 || http->control_fd < 0 ||
+        timerfd_settime(http->timer_fd, 0, &ticks, NULL))
         return qn_fail(QN_ERR_IO, "cannot watch the server's events: %s", strerror(errno));
     return QN_OK;
 }

@@ -34,8 +34,8 @@ static qn_status add_merge(qn_merges *merges, const qn_vocab *vocab, const qn_gg
     const size_t n_left = space ? (size_t)(space - line.data) : 0;
     const size_t n_right = space ? line.length - n_left - 1 : 0;
     if (!n_left || !n_right || memchr(space + 1, ' ', n_right))
-        return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', expected two tokens with a space between", qn_gguf_path(file),
-                       rank - 1, shown, line.data);
+        return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', expected two tokens with a space between",
+                       qn_gguf_path(file), rank - 1, shown, line.data);
     QN_TRY(qn_realloc_array(merged, merged_capacity, n_left + n_right, 1, "merge"));
     memcpy(*merged, line.data, n_left);
     memcpy(*merged + n_left, space + 1, n_right);
@@ -144,7 +144,8 @@ static void push_pair(const struct merging *m, qn_bpe_scratch *scratch, int32_t 
     heap[at] = moving;
 }
 
-qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens, size_t *n)
+qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens,
+                       size_t *n)
 {
     const struct merging m = { merges, without, tokens };
     if (*n < 2)

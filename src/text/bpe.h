@@ -49,6 +49,7 @@ void qn_bpe_scratch_free(qn_bpe_scratch *scratch);
  *   n         at most 2^31-1; receives the new length
  *
  * Time is O(n log n). */
-qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens, size_t *n);
+qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens,
+                       size_t *n);
 
 #endif

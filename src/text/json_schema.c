@@ -102,15 +102,25 @@ unsigned qn_schema_implied_types(const json_t *schema)
     static const struct {
         const char *keyword;
         unsigned types;
-    } implied[] = {
-        { "properties", QN_IS_OBJECT },        { "required", QN_IS_OBJECT },      { "additionalProperties", QN_IS_OBJECT },
-        { "patternProperties", QN_IS_OBJECT }, { "propertyNames", QN_IS_OBJECT }, { "minProperties", QN_IS_OBJECT },
-        { "maxProperties", QN_IS_OBJECT },     { "items", QN_IS_ARRAY },          { "prefixItems", QN_IS_ARRAY },
-        { "minItems", QN_IS_ARRAY },           { "maxItems", QN_IS_ARRAY },       { "minLength", QN_IS_STRING },
-        { "maxLength", QN_IS_STRING },         { "pattern", QN_IS_STRING },       { "format", QN_IS_STRING },
-        { "minimum", QN_IS_NUMBER },           { "maximum", QN_IS_NUMBER },       { "exclusiveMinimum", QN_IS_NUMBER },
-        { "exclusiveMaximum", QN_IS_NUMBER }
-    };
+    } implied[] = { { "properties", QN_IS_OBJECT },
+                    { "required", QN_IS_OBJECT },
+                    { "additionalProperties", QN_IS_OBJECT },
+                    { "patternProperties", QN_IS_OBJECT },
+                    { "propertyNames", QN_IS_OBJECT },
+                    { "minProperties", QN_IS_OBJECT },
+                    { "maxProperties", QN_IS_OBJECT },
+                    { "items", QN_IS_ARRAY },
+                    { "prefixItems", QN_IS_ARRAY },
+                    { "minItems", QN_IS_ARRAY },
+                    { "maxItems", QN_IS_ARRAY },
+                    { "minLength", QN_IS_STRING },
+                    { "maxLength", QN_IS_STRING },
+                    { "pattern", QN_IS_STRING },
+                    { "format", QN_IS_STRING },
+                    { "minimum", QN_IS_NUMBER },
+                    { "maximum", QN_IS_NUMBER },
+                    { "exclusiveMinimum", QN_IS_NUMBER },
+                    { "exclusiveMaximum", QN_IS_NUMBER } };
     unsigned types = 0;
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
         if (json_object_get(schema, implied[i].keyword))

@@ -71,10 +71,11 @@ static qn_status decompose(qn_nfc_scratch *scratch, const char *text, size_t len
         uint32_t code;
         int last_boundclass = 0;
         qn_utf8_next(text + i, length - i, &bytes, &code);
-        QN_TRY(qn_realloc_array(&scratch->codes, &scratch->codes_capacity, n + MAX_DECOMPOSITION, sizeof *scratch->codes,
-                                "normalising"));
-        const utf8proc_ssize_t n_decomposed = utf8proc_decompose_char((int32_t)code, scratch->codes + n, MAX_DECOMPOSITION,
-                                                                      UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &last_boundclass);
+        QN_TRY(qn_realloc_array(&scratch->codes, &scratch->codes_capacity, n + MAX_DECOMPOSITION,
+                                sizeof *scratch->codes, "normalising"));
+        const utf8proc_ssize_t n_decomposed =
+            utf8proc_decompose_char((int32_t)code, scratch->codes + n, MAX_DECOMPOSITION,
+                                    UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &last_boundclass);
         if (n_decomposed < 0 || n_decomposed > MAX_DECOMPOSITION)
             return qn_fail(QN_ERR_UNSUPPORTED, "cannot normalise U+%04X: %s", code,
                            n_decomposed < 0 ? utf8proc_errmsg(n_decomposed) : "its decomposition is too long");

@@ -17,8 +17,8 @@
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|" AT_SPACE
 /* The pattern of GPT-4. `letter`: the class of letters; `digits`: the pattern of a group of digits. */
-#define GPT4(letter, digits)                                                                                                   \
-    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|" digits "| ?[^" SPACE letter "\\p{N}]+[\\r\\n]*|[" SPACE                \
+#define GPT4(letter, digits)                                                                                           \
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|" digits "| ?[^" SPACE letter "\\p{N}]+[\\r\\n]*|[" SPACE        \
                 "]*[\\r\\n]+|" AT_SPACE
 
 enum { MAX_PATTERNS = 4 };
@@ -64,13 +64,14 @@ static qn_status compile(const regex_spec *r, size_t pattern, pcre2_code **out)
 {
     int error;
     size_t offset;
-    *out = pcre2_compile((PCRE2_SPTR)r->pattern[pattern], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, NULL);
+    *out = pcre2_compile((PCRE2_SPTR)r->pattern[pattern], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset,
+                         NULL);
     if (!*out) {
         char text[128] = "";
         pcre2_get_error_message(error, (PCRE2_UCHAR *)text, sizeof text);
         return qn_fail(error == PCRE2_ERROR_HEAP_FAILED ? QN_ERR_MEMORY : QN_ERR_UNSUPPORTED,
-                       "pre-tokeniser '%s': PCRE2 cannot compile pattern %zu, at offset %zu: %s", r->name, pattern, offset,
-                       text);
+                       "pre-tokeniser '%s': PCRE2 cannot compile pattern %zu, at offset %zu: %s", r->name, pattern,
+                       offset, text);
     }
     /* Without JIT (unsupported CPU, no executable memory) the interpreter gives the same matches. */
     (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
@@ -85,9 +86,10 @@ qn_status qn_pretokenizer_create(qn_string name, qn_pretokenizer **out)
         if (has_name(&regex_specs[i], name))
             r = &regex_specs[i];
     if (!r)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "pre-tokeniser '%.*s' is not supported, expected qwen2, qwen35, smollm, llama-bpe, gpt-2 or default",
-                       (int)(name.length < 80 ? name.length : 80), name.data);
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "pre-tokeniser '%.*s' is not supported, expected qwen2, qwen35, smollm, llama-bpe, gpt-2 or default",
+            (int)(name.length < 80 ? name.length : 80), name.data);
     qn_pretokenizer *pre;
     QN_TRY(qn_alloc(&pre, 1, sizeof *pre, "pre-tokeniser"));
     pre->regex_spec = r;
@@ -172,7 +174,8 @@ static qn_status match(const qn_pretokenizer *pre, size_t pattern, qn_matcher *m
                        size_t from, bool *found, size_t *begin, size_t *end)
 {
     const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
-    int rc = pcre2_match(pre->pattern[pattern], (PCRE2_SPTR)text, length, from, options, matcher->found, matcher->context);
+    int rc =
+        pcre2_match(pre->pattern[pattern], (PCRE2_SPTR)text, length, from, options, matcher->found, matcher->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
         rc = pcre2_match(pre->pattern[pattern], (PCRE2_SPTR)text, length, from, options | PCRE2_NO_JIT, matcher->found,
                          matcher->context);
@@ -210,8 +213,8 @@ static qn_status split(const qn_pretokenizer *pre, size_t pattern, qn_matcher *m
     return QN_OK;
 }
 
-qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length, qn_piece_fn emit,
-                         void *user)
+qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length,
+                         qn_piece_fn emit, void *user)
 {
     return split(pre, 0, matcher, text, length, emit, user);
 }

@@ -48,7 +48,7 @@ typedef qn_status (*qn_piece_fn)(void *user, const char *piece, size_t length);
  *   user   passed to emit
  *
  * Time is linear in the length. */
-qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length, qn_piece_fn emit,
-                         void *user);
+qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length,
+                         qn_piece_fn emit, void *user);
 
 #endif

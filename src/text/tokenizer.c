@@ -42,7 +42,8 @@ static qn_status check_model(const qn_gguf *file)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the file has no tokeniser ('%s' is %s)", qn_gguf_path(file), key,
                        model.data ? "\"no_vocab\"" : "missing");
     if (!qn_string_equals(model, "gpt2"))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tokeniser model '%.*s' is not supported, expected gpt2 (byte-level BPE)",
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: tokeniser model '%.*s' is not supported, expected gpt2 (byte-level BPE)",
                        qn_gguf_path(file), (int)(model.length < 80 ? model.length : 80), model.data);
     return QN_OK;
 }
@@ -100,8 +101,8 @@ static qn_status read_tokens(qn_tokenizer *tok, const qn_gguf *file, const char 
         int32_t token;
         QN_TRY(qn_gguf_array_i32(file, kv, i, &token));
         if (token < 0 || (size_t)token >= tok->vocab.n_tokens)
-            return qn_fail(QN_ERR_FORMAT, "%s: '%s' has %d, the vocabulary has %zu tokens", qn_gguf_path(file), key, token,
-                           tok->vocab.n_tokens);
+            return qn_fail(QN_ERR_FORMAT, "%s: '%s' has %d, the vocabulary has %zu tokens", qn_gguf_path(file), key,
+                           token, tok->vocab.n_tokens);
         QN_TRY(add(tok, token, flag));
     }
     return QN_OK;
@@ -173,7 +174,8 @@ static void add_named(qn_tokenizer *tok)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         bool excepted = false;
         for (size_t e = 0; e < sizeof exceptions / sizeof *exceptions; e++)
-            excepted |= strcmp(names[i], exceptions[e].name) == 0 && qn_tokenizer_find(tok, exceptions[e].with[0]) >= 0 &&
+            excepted |= strcmp(names[i], exceptions[e].name) == 0 &&
+                        qn_tokenizer_find(tok, exceptions[e].with[0]) >= 0 &&
                         qn_tokenizer_find(tok, exceptions[e].with[1]) >= 0;
         if (!excepted)
             add_eog(tok, qn_tokenizer_find(tok, names[i]));
@@ -361,19 +363,21 @@ static qn_status encode_plain(encoder *e, const char *text, size_t length)
 }
 
 /* The special token at byte `at` of a span, or -1. Control and structural tokens must end within the span. */
-static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at, const qn_text_span *span, size_t *match)
+static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at, const qn_text_span *span,
+                          size_t *match)
 {
     const qn_vocab *vocab = &e->tok->vocab;
     const char *text = t->text + at;
-    const int32_t special = span->parse_special ? qn_vocab_special_at(vocab, text, span->end - at, true, NULL, match) : -1;
+    const int32_t special =
+        span->parse_special ? qn_vocab_special_at(vocab, text, span->end - at, true, NULL, match) : -1;
     return special >= 0 ? special : qn_vocab_special_at(vocab, text, t->length - at, false, t->structural, match);
 }
 
 /* Unicode's White_Space, which Hugging Face's tokenizers strip. */
 static bool is_white(uint32_t c)
 {
-    return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 /* The number of bytes of white space at the beginning of a text. */
@@ -395,7 +399,8 @@ static size_t white_suffix(const char *text, size_t length)
         size_t at = end - 1;
         while (at && end - at < 4 && ((unsigned char)text[at] & 0xc0) == 0x80)
             at--;
-        if (qn_utf8_next(text + at, end - at, &bytes, &code) != QN_UTF8_COMPLETE || at + bytes != end || !is_white(code))
+        if (qn_utf8_next(text + at, end - at, &bytes, &code) != QN_UTF8_COMPLETE || at + bytes != end ||
+            !is_white(code))
             break;
         end = at;
     }
@@ -432,14 +437,14 @@ static qn_status encode(encoder *e, const qn_spanned_text *t, bool add_bos)
     return encode_plain(e, text + plain, length - plain);
 }
 
-static qn_status encode_text(const qn_tokenizer *tok, const qn_spanned_text *text, bool add_bos, size_t most, int32_t **tokens,
-                             size_t *count)
+static qn_status encode_text(const qn_tokenizer *tok, const qn_spanned_text *text, bool add_bos, size_t most,
+                             int32_t **tokens, size_t *count)
 {
     *tokens = NULL;
     *count = 0;
     if (text->length > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "a text of %zu bytes is too long to tokenise, at most %d are allowed", text->length,
-                       INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "a text of %zu bytes is too long to tokenise, at most %d are allowed",
+                       text->length, INT32_MAX);
     encoder e = { .tok = tok, .most = most, .structural = text->structural };
     const qn_status status = encode(&e, text, add_bos);
     qn_matcher_free(e.matcher);
@@ -455,8 +460,8 @@ static qn_status encode_text(const qn_tokenizer *tok, const qn_spanned_text *tex
     return QN_OK;
 }
 
-qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
-                              int32_t **tokens, size_t *count)
+qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special,
+                              bool add_bos, int32_t **tokens, size_t *count)
 {
     const qn_text_span span = { length, parse_special };
     const qn_spanned_text whole = { text, length, &span, 1, NULL };

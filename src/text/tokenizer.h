@@ -56,8 +56,8 @@ void qn_tokenizer_free(qn_tokenizer *tok);
  *
  * Time is O(n log n) in the length. Special tokens whose names have more than 255 bytes are not found. A piece of
  * the pre-tokeniser longer than 256 KiB, which no word is, is tokenised in parts of at most 256 KiB. */
-qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
-                              int32_t **tokens, size_t *count);
+qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special,
+                              bool add_bos, int32_t **tokens, size_t *count);
 
 /* A part of a text up to byte `end`; the next one begins there. */
 typedef struct qn_text_span {

@@ -60,8 +60,8 @@ static qn_status load_token_types(qn_vocab *vocab, const qn_gguf *file)
         int32_t token_type;
         QN_TRY(qn_gguf_array_i32(file, kv, i, &token_type));
         if (token_type < 0 || token_type > QN_TOKEN_BYTE)
-            return qn_fail(QN_ERR_FORMAT, "%s: '%s' gives token %zu the type %d, expected 0 to %d", qn_gguf_path(file), key, i,
-                           token_type, QN_TOKEN_BYTE);
+            return qn_fail(QN_ERR_FORMAT, "%s: '%s' gives token %zu the type %d, expected 0 to %d", qn_gguf_path(file),
+                           key, i, token_type, QN_TOKEN_BYTE);
         vocab->token_types[i] = (uint8_t)token_type;
     }
     return QN_OK;
@@ -72,7 +72,8 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
     size_t total = 0;
     for (size_t i = 0; i < vocab->n_tokens; i++)
         if (!qn_add_size(total, tokens[i].length, &total) || total >= UINT32_MAX)
-            return qn_fail(QN_ERR_FORMAT, "%s: the texts of 'tokenizer.ggml.tokens' take more than 4 GiB", qn_gguf_path(file));
+            return qn_fail(QN_ERR_FORMAT, "%s: the texts of 'tokenizer.ggml.tokens' take more than 4 GiB",
+                           qn_gguf_path(file));
     QN_TRY(qn_alloc(&vocab->texts, total, 1, "token texts"));
     QN_TRY(qn_alloc(&vocab->pieces, total, 1, "token bytes"));
     QN_TRY(qn_alloc(&vocab->text_offsets, vocab->n_tokens + 1, sizeof *vocab->text_offsets, "token texts"));
@@ -143,7 +144,8 @@ static void index_bytes(qn_vocab *vocab)
 static int compare_texts(const void *left, const void *right, void *user)
 {
     const qn_vocab *vocab = user;
-    const qn_string a = qn_vocab_text(vocab, *(const uint32_t *)left), b = qn_vocab_text(vocab, *(const uint32_t *)right);
+    const qn_string a = qn_vocab_text(vocab, *(const uint32_t *)left),
+                    b = qn_vocab_text(vocab, *(const uint32_t *)right);
     const int order = memcmp(a.data, b.data, a.length < b.length ? a.length : b.length);
     return order ? order : (a.length > b.length) - (a.length < b.length);
 }

@@ -111,7 +111,8 @@ static inline int memory_file(const void *data, size_t size, char path[64])
 static inline char *memory_folder(const char *name)
 {
     char *folder;
-    require(asprintf(&folder, "%s/quern-fuzz-%s-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", name) > 0, "memory");
+    require(asprintf(&folder, "%s/quern-fuzz-%s-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", name) > 0,
+            "memory");
     require(mkdtemp(folder) != NULL, "the folder is made");
     return folder;
 }

@@ -35,7 +35,8 @@ static void check_lines(const char *text, size_t n, const qn_batch_set *ids, con
         const char *id = json_string_value(json_object_get(json, "id")),
                    *custom = json_string_value(json_object_get(json, "custom_id"));
         require(id && !strncmp(id, "batch_req_", 10), "a line has an id");
-        require((custom && qn_batch_set_has(ids, custom)) || qn_batch_set_has(lines, id + 10), "what has a line is known");
+        require((custom && qn_batch_set_has(ids, custom)) || qn_batch_set_has(lines, id + 10),
+                "what has a line is known");
         json_decref(json);
     }
 }

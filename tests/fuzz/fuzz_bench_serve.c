@@ -29,12 +29,16 @@ static void make(const char *request, const uint8_t *item, size_t n, struct answ
     n -= n > 0;
     switch (kind) {
     case 'M':
-    case 'J': answer_body(answer, "200 OK", "application/json", n ? (const void *)item : models, n ? n : strlen(models)); break;
+    case 'J':
+        answer_body(answer, "200 OK", "application/json", n ? (const void *)item : models, n ? n : strlen(models));
+        break;
     case 'E':
         snprintf(status, sizeof status, "%.*s", (int)(n < 3 ? n : 3), item);
         answer_body(answer, status, "application/json", item + strlen(status), n - strlen(status));
         break;
-    case 'S': answer_body(answer, "200 OK", "text/event-stream", n ? (const void *)item : sound, n ? n : strlen(sound)); break;
+    case 'S':
+        answer_body(answer, "200 OK", "text/event-stream", n ? (const void *)item : sound, n ? n : strlen(sound));
+        break;
     case 'C':
         if (n)
             answer_chunked(answer, "200 OK", "text/event-stream", item + 1, n - 1, 1u + *item);

@@ -84,7 +84,8 @@ static void give_end(qn_exchange *exchange, size_t request, unsigned choice, qn_
                                        .is_stop_string = finish == QN_FINISH_STOP && choice / 5 % 2,
                                        .n_prompt = choice,
                                        .n_generated = choice };
-    exchange->protocol->event(exchange, request, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &result }, out);
+    exchange->protocol->event(exchange, request, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &result },
+                              out);
 }
 
 static void answer(qn_exchange *exchange, const uint8_t *events, size_t n)
@@ -137,7 +138,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t length = zero ? (size_t)(zero - body) : size - 1;
     const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols];
     const qn_exchange_origin origin = { .id = "1", .secret = "s" };
-    const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT };
+    const qn_served served = {
+        .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT
+    };
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
     qn_refusal refusal;
     qn_exchange *exchange = qn_exchange_parse(protocol, (const char *)body, length, &limits, &origin, &refusal);

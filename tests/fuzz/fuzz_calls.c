@@ -20,7 +20,9 @@ enum { FLAGS = 2, N_STEPS = 24, N_MASKS = 6, SECONDS = 3, MAX_VOCAB = 512 };
 
 static const char *const merges[] = { "Ġ Ġ",   "\" ,", "\" :", "{ \"", "} }", "a a",  "aa aa", "a b", "1 1", "Ċ Ġ",
                                       "\\ \"", "\\ u", "Ã ©",  "< /",  "Ċ <", "Ċ </", "p a",   "e r", "> Ċ", NULL };
-static const struct added_token added[] = { { "<|end|>", 3 }, { "<tool_call>", 4 }, { "</tool_call>", 4 }, { NULL, 0 } };
+static const struct added_token added[] = {
+    { "<|end|>", 3 }, { "<tool_call>", 4 }, { "</tool_call>", 4 }, { NULL, 0 }
+};
 static const qn_output_form forms[] = { QN_OUTPUT_XML, QN_OUTPUT_JSON, QN_OUTPUT_LLAMA3 };
 static qn_tokenizer *tokenizer;
 static qn_grammar_vocab *vocabs[2 * SCHEMAS_COUNT(forms)]; /* with delimiters as text, and as tokens */
@@ -43,7 +45,9 @@ static double now(void)
 
 static void set_up(void)
 {
-    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 256 + 19 };
+    const struct vocab_spec spec = {
+        .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 256 + 19
+    };
     struct file_bytes bytes = make_vocab(&spec);
     qn_gguf *file;
     require(qn_gguf_open_memory(bytes.data, bytes.n, "fuzz", &file) == QN_OK, "the file opens");
@@ -90,7 +94,8 @@ static void check_mask(qn_grammar_vocab *vocab, qn_grammar_state *state, const u
         size_t length;
         const char *bytes = qn_grammar_vocab_bytes(vocab, (qn_token)t, &length);
         if (bytes)
-            require((mask[t / 32] >> (t % 32) & 1) == qn_grammar_state_accepts(state, bytes, length), "a mask is its tokens");
+            require((mask[t / 32] >> (t % 32) & 1) == qn_grammar_state_accepts(state, bytes, length),
+                    "a mask is its tokens");
     }
 }
 

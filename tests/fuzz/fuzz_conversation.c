@@ -103,7 +103,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         model = load_vocab_model();
     snprintf(text, sizeof text, "%.*s", (int)(left < MAX_TEXT ? left : MAX_TEXT), zero ? (const char *)zero + 1 : "");
     const int fd = memory_file(data, length, path);
-    require(qn_conversation_begin(&c, model, "be brief") == QN_OK && qn_conversation_begin(&before, model, "be brief") == QN_OK,
+    require(qn_conversation_begin(&c, model, "be brief") == QN_OK &&
+                qn_conversation_begin(&before, model, "be brief") == QN_OK,
             "memory");
     if (qn_conversation_open(&c, path) == QN_OK) {
         round_trip(&c);

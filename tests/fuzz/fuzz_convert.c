@@ -64,8 +64,8 @@ static void make_base(void)
         fclose(file);
         write_file(i, base[i], base_size[i]);
     }
-    if (qn_convert_checkpoint(folder, out, NULL, &(qn_convert_params){ .size = sizeof(qn_convert_params), .n_threads = 1 }) !=
-        QN_OK)
+    if (qn_convert_checkpoint(folder, out, NULL,
+                              &(qn_convert_params){ .size = sizeof(qn_convert_params), .n_threads = 1 }) != QN_OK)
         abort();
 }
 

@@ -36,7 +36,9 @@ static double now(void)
 
 static void set_up(void)
 {
-    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 256 + 13 };
+    const struct vocab_spec spec = {
+        .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 256 + 13
+    };
     struct file_bytes bytes = make_vocab(&spec);
     qn_gguf *file;
     qn_tokenizer *tokenizer;
@@ -85,7 +87,8 @@ static void check_mask(qn_grammar_state *state)
         size_t length;
         const char *bytes = qn_grammar_vocab_bytes(vocab, (qn_token)t, &length);
         if (bytes)
-            require((mask[t / 32] >> (t % 32) & 1) == qn_grammar_state_accepts(state, bytes, length), "a mask is its tokens");
+            require((mask[t / 32] >> (t % 32) & 1) == qn_grammar_state_accepts(state, bytes, length),
+                    "a mask is its tokens");
     }
 }
 

@@ -37,7 +37,8 @@ static void check_numbers(const char *text)
     require(qn_hub_size_parse(text, &size) == is_size && size == (is_size ? known : 7), "a size is its digits");
     if (!qn_hub_range_parse(text, &range))
         return;
-    require(range.first <= range.last && range.last < range.total && range.total <= QN_HUB_SIZE_MAX, "a range is in order");
+    require(range.first <= range.last && range.last < range.total && range.total <= QN_HUB_SIZE_MAX,
+            "a range is in order");
     uint64_t parts[3];
     const char *at = text + 6;
     for (size_t i = 0; i < 3; i++) {
@@ -50,7 +51,8 @@ static void check_numbers(const char *text)
 
 static void check_values(const qn_hub_response *r)
 {
-    const char *values[] = { r->commit, r->etag, r->linked_etag, r->linked_size, r->range, r->error_code, r->error_message };
+    const char *values[] = { r->commit, r->etag,       r->linked_etag,  r->linked_size,
+                             r->range,  r->error_code, r->error_message };
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         const size_t n = strnlen(values[i], QN_HUB_HEADER_SIZE);
         require(n < QN_HUB_HEADER_SIZE, "a value ends");

@@ -49,7 +49,8 @@ static void set_up(void)
     char below[256];
     folder = memory_folder("history");
     snprintf(below, sizeof below, "%.200s/quern", folder);
-    require(!mkdir(below, 0700) && asprintf(&path, "%s/chat_history", below) > 0 && !setenv("XDG_STATE_HOME", folder, 1),
+    require(!mkdir(below, 0700) && asprintf(&path, "%s/chat_history", below) > 0 &&
+                !setenv("XDG_STATE_HOME", folder, 1),
             "memory");
     require(!atexit(remove_all), "memory");
 }

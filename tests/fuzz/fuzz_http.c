@@ -50,22 +50,22 @@ static void set_up(void)
     const qn_server_params params = { .host = "127.0.0.1",
                                       .max_header = 16 << 10,
                                       .max_body = 64 << 10,
-                                      .max_connections =
-                                          1000, /* a server without processor time does not notice at once that they
-                                                   have ended */
+                                      .max_connections = 1000, /* a server without processor time does not notice at
+                                                                  once that they have ended */
                                       .max_per_address = 1000,
                                       .header_seconds = 60,
                                       .body_seconds = 60,
                                       .idle_seconds = 60,
                                       .n_workers = 1 };
     qn_registered registered = { .name = "m" };
-    require(qn_model_load(
-                path,
-                &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = 64 << 20 },
-                &model) == QN_OK,
+    require(qn_model_load(path,
+                          &(qn_model_params){
+                              .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = 64 << 20 },
+                          &model) == QN_OK,
             "the model loads");
     require(qn_serve_prepare(&args, path, model, &registered) == QN_OK, "it has a scheduler");
-    require(qn_server_create(&params, &server) == QN_OK && qn_server_add(server, &registered) == QN_OK, "the server runs");
+    require(qn_server_create(&params, &server) == QN_OK && qn_server_add(server, &registered) == QN_OK,
+            "the server runs");
     address = (struct sockaddr_in){ .sin_family = AF_INET,
                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                     .sin_port = htons((uint16_t)atoi(strrchr(qn_server_url(server), ':') + 1)) };
@@ -402,9 +402,9 @@ static void report(const struct requests *r, const struct answers *a)
 {
     if ((a->count <= r->n + r->has_rest || r->is_open) && (a->count >= r->n_strict || (a->has_ended && a->closes)))
         return;
-    dprintf(report_fd, "%zu requests or %zu%s, %zu answers%s%s:\n%.*s\n", r->n_strict, r->n, r->has_rest ? " and a rest" : "",
-            a->count, a->closes ? ", the last of which closes" : "", a->has_ended ? ", closed" : "",
-            (int)(a->n < 3000 ? a->n : 3000), a->text);
+    dprintf(report_fd, "%zu requests or %zu%s, %zu answers%s%s:\n%.*s\n", r->n_strict, r->n,
+            r->has_rest ? " and a rest" : "", a->count, a->closes ? ", the last of which closes" : "",
+            a->has_ended ? ", closed" : "", (int)(a->n < 3000 ? a->n : 3000), a->text);
     require(false, "there is one answer for each request");
 }
 
@@ -433,8 +433,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     shutdown(fd, SHUT_WR);
     for (size_t before = SIZE_MAX; !a.has_ended && before != a.n;) {
         before = a.n;
-        read_some(fd, &a, &r,
-                  r.has_rest || r.n > r.n_strict ? REST_MS : ANSWER_MS); /* the server waits for the other half of a request */
+        read_some(fd, &a, &r, r.has_rest || r.n > r.n_strict ? REST_MS : ANSWER_MS); /* the server waits for the other
+                                                                                        half of a request */
     }
     report(&r, &a);
     close(fd);

@@ -30,7 +30,8 @@ static bool finds(qn_keys *keys, const char *authorization, const char *api_key)
     qn_key key;
     if (!qn_keys_find(keys, authorization, api_key, &key))
         return false;
-    require(*key.name && strnlen(key.name, sizeof key.name) < sizeof key.name && is_visible(key.name), "a key has a name");
+    require(*key.name && strnlen(key.name, sizeof key.name) < sizeof key.name && is_visible(key.name),
+            "a key has a name");
     require(strnlen(key.scope, sizeof key.scope) == 32, "a key has a scope");
     return true;
 }
@@ -76,7 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const bool is_known = finds(keys, NULL, header);
         require(!is_known || has_line(texts[1], lengths[1], header) || !strcmp(header, "secret-of-an-argument"),
                 "what is found is there");
-        require(finds(keys, "Bearer secret-of-an-argument", NULL) && finds(keys, "bearer  secret-of-an-argument", header),
+        require(finds(keys, "Bearer secret-of-an-argument", NULL) &&
+                    finds(keys, "bearer  secret-of-an-argument", header),
                 "the argument is found");
         require(!finds(keys, NULL, "") && !finds(keys, "Bearer ", "") && !finds(keys, NULL, NULL), "nothing is no key");
         (void)finds(keys, bearer, NULL);
@@ -87,7 +89,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         !strcmp(header, "secret-of-an-argument"),
                     "what was removed is not found");
         else
-            require(*qn_error_text() && finds(keys, NULL, header) == is_known, "a file that is refused changes nothing");
+            require(*qn_error_text() && finds(keys, NULL, header) == is_known,
+                    "a file that is refused changes nothing");
         require(finds(keys, NULL, "secret-of-an-argument"), "the argument stays");
         qn_keys_free(keys);
     } else {

@@ -67,7 +67,9 @@ static void make(const char *request, const uint8_t *item, size_t n, struct answ
     item += n > 0;
     n -= n > 0;
     switch (kind) {
-    case 'L': answer_body(answer, "200 OK", "application/json", n ? (const void *)item : list, n ? n : strlen(list)); break;
+    case 'L':
+        answer_body(answer, "200 OK", "application/json", n ? (const void *)item : list, n ? n : strlen(list));
+        break;
     case 'H': answer_file(answer, request, item, n, (const uint8_t *)content, strlen(content)); break;
     case 'B': answer_file(answer, request, NULL, 0, item, n); break;
     case 'E':

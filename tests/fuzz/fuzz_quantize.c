@@ -31,7 +31,8 @@ static void add_tensor(qn_gguf_writer *w, const char *name, const qn_type_info *
     const uint64_t dims[] = { n_dims == 1 ? N_WEIGHTS : N_WEIGHTS / N_ROWS, N_ROWS };
     size_t bytes;
     require(qn_row_bytes(type, N_WEIGHTS, &bytes), "blocks are full");
-    require(qn_gguf_writer_add_tensor(w, (qn_string){ name, strlen(name) }, (uint32_t)type->type, n_dims, dims, bytes) == QN_OK,
+    require(qn_gguf_writer_add_tensor(w, (qn_string){ name, strlen(name) }, (uint32_t)type->type, n_dims, dims,
+                                      bytes) == QN_OK,
             "a tensor is added");
 }
 
@@ -45,7 +46,8 @@ static void add_data(qn_gguf_writer *w, const qn_type_info *type)
     memset(blocks, 0, sizeof blocks);
     if (type->from_float)
         type->from_float(weights, N_WEIGHTS / type->block_weights, blocks);
-    require(qn_row_bytes(type, N_WEIGHTS, &bytes) && qn_gguf_writer_data(w, blocks, bytes) == QN_OK, "its data are written");
+    require(qn_row_bytes(type, N_WEIGHTS, &bytes) && qn_gguf_writer_data(w, blocks, bytes) == QN_OK,
+            "its data are written");
 }
 
 /* Makes a file with keys of several types and a tensor of each type. */
@@ -55,7 +57,8 @@ static void make_base(const char *path)
     const qn_type_info *types = qn_types(&n);
     const qn_string texts[] = { { "a", 1 }, { "bc", 2 } };
     qn_gguf_writer *w;
-    require(qn_gguf_writer_create(path, &w) == QN_OK && !qn_gguf_writer_add_string(w, "general.architecture", "llama") &&
+    require(qn_gguf_writer_create(path, &w) == QN_OK &&
+                !qn_gguf_writer_add_string(w, "general.architecture", "llama") &&
                 !qn_gguf_writer_add_u32(w, "general.file_type", 1) &&
                 !qn_gguf_writer_add_bool(w, "llama.attention.causal", true) &&
                 !qn_gguf_writer_add_f32(w, "llama.rope.freq_base", 1e4f) &&
@@ -90,7 +93,8 @@ static void set_up(void)
 {
     edited = calloc(1, sizeof *edited);
     folder = memory_folder("quantize"); /* in memory: a conversion ends with fsync */
-    require(edited && asprintf(&out, "%s/out.gguf", folder) > 0 && asprintf(&again, "%s/again.gguf", folder) > 0, "memory");
+    require(edited && asprintf(&out, "%s/out.gguf", folder) > 0 && asprintf(&again, "%s/again.gguf", folder) > 0,
+            "memory");
     require(!atexit(remove_all), "memory");
     make_base(out);
     FILE *file = fopen(out, "rb");

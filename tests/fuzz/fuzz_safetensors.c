@@ -19,7 +19,8 @@ static void check(const qn_safetensors *file, uint64_t data_bytes)
         uint8_t byte;
         for (uint32_t d = 0; d < QN_SAFETENSORS_MAX_DIMS; d++)
             values *= t->dims[d];
-        if (t->begin != end || t->n_dims > QN_SAFETENSORS_MAX_DIMS || (values && t->bytes % values) || (!values && t->bytes))
+        if (t->begin != end || t->n_dims > QN_SAFETENSORS_MAX_DIMS || (values && t->bytes % values) ||
+            (!values && t->bytes))
             abort();
         if (t->bytes && qn_safetensors_read(file, t, t->bytes - 1, &byte, 1) != 0)
             abort();

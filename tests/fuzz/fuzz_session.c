@@ -46,7 +46,9 @@ static void load_once(void)
         exit(1);
     }
     for (size_t i = 0; i < N_FORMATS; i++) {
-        const qn_session_params session_params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX, .kv = formats[i] };
+        const qn_session_params session_params = { .size = sizeof(qn_session_params),
+                                                   .n_ctx = N_CTX,
+                                                   .kv = formats[i] };
         if (qn_session_create(model, &session_params, &empty[i]) != QN_OK)
             exit(1);
     }
@@ -57,7 +59,8 @@ static void load_once(void)
 
 static qn_extent extent_of(const struct qn_state_header *header)
 {
-    return (qn_extent){ header->length % (N_CTX + 1), header->state_position, header->shortest, header->has_last_page & 1 };
+    return (qn_extent){ header->length % (N_CTX + 1), header->state_position, header->shortest,
+                        header->has_last_page & 1 };
 }
 
 static size_t right_size(const qn_session *session, qn_extent extent)
@@ -145,7 +148,8 @@ static void use(qn_session *session)
         abort();
     for (uint32_t to = length; to > 0; to /= 2)
         if (qn_session_truncate(session, qn_session_reach(session, to)) != QN_OK ||
-            (qn_session_length(session) < N_CTX && qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits) != QN_OK))
+            (qn_session_length(session) < N_CTX &&
+             qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits) != QN_OK))
             abort();
 }
 

@@ -104,9 +104,10 @@ static void check_tokenizer(size_t which, const char *text, size_t n)
             free(again);
             if (is_utf8(text, n) && !(n && memchr(text, '<', n))) {
                 utf8proc_uint8_t *normal = NULL;
-                const utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &normal,
-                                                             UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-                require(length >= 0 && same(decoded, n_decoded, (const char *)normal, (size_t)length), "form C is utf8proc's");
+                const utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n,
+                                                             &normal, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+                require(length >= 0 && same(decoded, n_decoded, (const char *)normal, (size_t)length),
+                        "form C is utf8proc's");
                 free(normal);
             }
         }
@@ -130,7 +131,9 @@ static void check_vocabulary(size_t which, const char *text, size_t n)
         else
             own[n_own++] = (struct added_token){ words + i, (int)((unsigned char)words[i] % 8) };
     }
-    const struct vocab_spec spec = { .model = "gpt2", .pre = pres[which], .merges = merges, .added = own, .bad_merge = merge };
+    const struct vocab_spec spec = {
+        .model = "gpt2", .pre = pres[which], .merges = merges, .added = own, .bad_merge = merge
+    };
     qn_tokenizer *tok;
     if (create(&spec, &tok, NULL) == QN_OK) {
         size_t n_decoded;

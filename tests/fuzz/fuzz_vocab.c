@@ -12,7 +12,8 @@
 static const char *const pres[] = { "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default" };
 enum { N_PRES = sizeof pres / sizeof *pres, MAX_TEXT = 4000 };
 
-static const char *const merges[] = { "Ġ Ġ", "ĠĠ ĠĠ", "a a", "aa aa", "Ġ a", "b c", "a b", "ab c", "Ã ©", "1 1", "Ċ Ċ", NULL };
+static const char *const merges[] = { "Ġ Ġ", "ĠĠ ĠĠ", "a a", "aa aa", "Ġ a", "b c",
+                                      "a b", "ab c",  "Ã ©", "1 1",   "Ċ Ċ", NULL };
 static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 },
                                             { "<t>", 4 },           { "<t><t>", 4 },       { NULL, 0 } };
 static const char template[] =
@@ -94,8 +95,10 @@ static void use(const qn_gguf *file, const char *text, size_t n)
         require(*qn_error_text(), "a refusal has a text");
         return;
     }
-    const int32_t n_vocab = (int32_t)qn_tokenizer_n_vocab(tok), ids[] = { qn_tokenizer_bos(tok), qn_tokenizer_eos(tok) };
-    require(ids[0] >= -1 && ids[0] < n_vocab && ids[1] >= -1 && ids[1] < n_vocab, "special tokens are in the vocabulary");
+    const int32_t n_vocab = (int32_t)qn_tokenizer_n_vocab(tok),
+                  ids[] = { qn_tokenizer_bos(tok), qn_tokenizer_eos(tok) };
+    require(ids[0] >= -1 && ids[0] < n_vocab && ids[1] >= -1 && ids[1] < n_vocab,
+            "special tokens are in the vocabulary");
     require(qn_tokenizer_piece(tok, n_vocab, &bytes, &length) != QN_OK, "no token is beyond it");
     require(qn_tokenizer_piece(tok, -1, &bytes, &length) != QN_OK, "nor before it");
     require(*qn_tokenizer_name(tok), "it has a name");

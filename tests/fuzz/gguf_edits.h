@@ -34,7 +34,13 @@ static inline void blob_set(struct blob *b, const void *data, size_t n)
     blob_add(b, data, n);
 }
 
-enum { EDIT_MAX_KEYS = 96, EDIT_MAX_TENSORS = 96, EDIT_MAX_EDITS = 40, EDIT_MAX_DATA = 1 << 20, EDIT_MAX_ELEMENTS = 4096 };
+enum {
+    EDIT_MAX_KEYS = 96,
+    EDIT_MAX_TENSORS = 96,
+    EDIT_MAX_EDITS = 40,
+    EDIT_MAX_DATA = 1 << 20,
+    EDIT_MAX_ELEMENTS = 4096
+};
 
 struct edited_key {
     struct blob name, value; /* the value as in the file, after its type */
@@ -123,14 +129,16 @@ static inline size_t scalar_bytes(uint32_t type)
 
 static inline uint64_t take_integer(struct input *in)
 {
-    static const uint64_t known[] = { 0,          1,          2,          3,          4,         5,          7,
-                                      8,          15,         16,         17,         32,        48,         63,
-                                      64,         65,         96,         127,        128,       129,        192,
-                                      255,        256,        257,        384,        511,       512,        1000,
-                                      1024,       4095,       4096,       4097,       16384,     65535,      65536,
-                                      1u << 20,   1u << 22,   1u << 24,   1u << 30,   INT32_MAX, 1u << 31,   UINT32_MAX - 1,
-                                      UINT32_MAX, 1ull << 32, 1ull << 40, 1ull << 62, INT64_MAX, 1ull << 63, UINT64_MAX - 1,
-                                      UINT64_MAX };
+    static const uint64_t known[] = {
+        0,          1,          2,          3,          4,         5,          7,
+        8,          15,         16,         17,         32,        48,         63,
+        64,         65,         96,         127,        128,       129,        192,
+        255,        256,        257,        384,        511,       512,        1000,
+        1024,       4095,       4096,       4097,       16384,     65535,      65536,
+        1u << 20,   1u << 22,   1u << 24,   1u << 30,   INT32_MAX, 1u << 31,   UINT32_MAX - 1,
+        UINT32_MAX, 1ull << 32, 1ull << 40, 1ull << 62, INT64_MAX, 1ull << 63, UINT64_MAX - 1,
+        UINT64_MAX
+    };
     const uint8_t which = take_byte(in);
     return which < sizeof known / sizeof *known ? known[which] : take_number(in, 1u << which % 4);
 }

@@ -48,17 +48,19 @@ static inline void answer_text(struct answer *answer, const char *text)
 static inline void answer_body(struct answer *answer, const char *status, const char *type, const void *body, size_t n)
 {
     char head[300];
-    snprintf(head, sizeof head, "HTTP/1.1 %.40s\r\nContent-Type: %.100s\r\nContent-Length: %zu\r\n\r\n", status, type, n);
+    snprintf(head, sizeof head, "HTTP/1.1 %.40s\r\nContent-Type: %.100s\r\nContent-Length: %zu\r\n\r\n", status, type,
+             n);
     answer_text(answer, head);
     answer_add(answer, body, n);
 }
 
 /* The same, in chunks of `step` bytes. */
-static inline void answer_chunked(struct answer *answer, const char *status, const char *type, const uint8_t *body, size_t n,
-                                  size_t step)
+static inline void answer_chunked(struct answer *answer, const char *status, const char *type, const uint8_t *body,
+                                  size_t n, size_t step)
 {
     char head[300];
-    snprintf(head, sizeof head, "HTTP/1.1 %.40s\r\nContent-Type: %.100s\r\nTransfer-Encoding: chunked\r\n\r\n", status, type);
+    snprintf(head, sizeof head, "HTTP/1.1 %.40s\r\nContent-Type: %.100s\r\nTransfer-Encoding: chunked\r\n\r\n", status,
+             type);
     answer_text(answer, head);
     for (size_t at = 0, piece; at < n; at += piece) {
         piece = n - at < step ? n - at : step;

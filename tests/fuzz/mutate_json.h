@@ -86,9 +86,10 @@ static inline const char *any_word(struct json_mutation *m)
 
 static inline json_t *new_number(struct json_mutation *m)
 {
-    static const json_int_t integers[] = { 0,     1,         -1,        2,         3,         7,         8,        63,    64,
-                                           65,    127,       128,       255,       256,       511,       512,      65535, 65536,
-                                           99999, INT32_MAX, INT32_MIN, 1ll << 32, 1ll << 53, INT64_MAX, INT64_MIN };
+    static const json_int_t integers[] = { 0,         1,         -1,        2,        3,     7,         8,
+                                           63,        64,        65,        127,      128,   255,       256,
+                                           511,       512,       65535,     65536,    99999, INT32_MAX, INT32_MIN,
+                                           1ll << 32, 1ll << 53, INT64_MAX, INT64_MIN };
     static const double reals[] = { 0.5,
                                     -0.0,
                                     1.0,
@@ -163,7 +164,8 @@ static inline json_t *changed_value(struct json_mutation *m, const json_t *value
         return json_integer((json_int_t)changes[draw(m, 8)]);
     }
     if (json_is_real(value) && draw(m, 2)) {
-        const double n = json_real_value(value), changes[] = { -n, n / 2, n * 1000, n * 1e150, 1 / (n != 0 ? n : 1), n + 0.5 };
+        const double n = json_real_value(value),
+                     changes[] = { -n, n / 2, n * 1000, n * 1e150, 1 / (n != 0 ? n : 1), n + 0.5 };
         return json_real(changes[draw(m, 6)]); /* NULL if it is not a number */
     }
     return draw(m, 4) ? new_number(m) : new_value(m);
@@ -249,7 +251,8 @@ static inline void mutate_tree(struct json_mutation *m)
 
 /* mutate_json - mutates the bytes from `begin` to `end` of an input of [size] as JSON; the bytes after them follow
  * the result. Returns the new size. */
-static inline size_t mutate_json(uint8_t *data, size_t size, size_t max_size, size_t begin, size_t end, unsigned int seed)
+static inline size_t mutate_json(uint8_t *data, size_t size, size_t max_size, size_t begin, size_t end,
+                                 unsigned int seed)
 {
     struct json_mutation *m = calloc(1, sizeof *m);
     require(m, "memory");
@@ -264,7 +267,8 @@ static inline size_t mutate_json(uint8_t *data, size_t size, size_t max_size, si
         for (uint64_t left = 1 + draw(m, 3); left; left--)
             mutate_tree(m);
         n = json_dumpb(m->root, text, room,
-                       JSON_ENCODE_ANY | (draw(m, 8) ? JSON_COMPACT : JSON_INDENT(1)) | (draw(m, 8) ? 0 : JSON_ENSURE_ASCII));
+                       JSON_ENCODE_ANY | (draw(m, 8) ? JSON_COMPACT : JSON_INDENT(1)) |
+                           (draw(m, 8) ? 0 : JSON_ENSURE_ASCII));
     }
     if (n && n <= room) {
         memmove(data + begin + n, data + end, behind);

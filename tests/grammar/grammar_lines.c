@@ -1,11 +1,11 @@
-/* Runs grammars for scripts: reads lines of JSON {"schema"|"regex"|"choices"|"gbnf"|"json"|"tools": ..., "form": "xml"|"json", "strict": b, "closed": b,
- * "space": n, "order": n, "texts": [...], "walks": n, "seed": n} and prints for each one line: {"error": text}, or
- * {"milliseconds": of the compilation, "texts": [[bytes that fit, whether the text may end, what ends it], ...], "walks":
- * [[text, whether it
- * ended], ...], "microseconds": [of each mask]}. Of tools walks have a third part, and texts the part "calls": what the parser makes of
- * them, [[name, arguments, whether the call is complete], ...]. Walks need the vocabulary of a GGUF file, the first argument; the second is
- * the number of masks that are cached, 0 without; the third how many MiB are read before each mask, so that it finds the
- * caches of
+/* Runs grammars for scripts: reads lines of JSON {"schema"|"regex"|"choices"|"gbnf"|"json"|"tools": ..., "form":
+ * "xml"|"json", "strict": b, "closed": b, "space": n, "order": n, "texts": [...], "walks": n, "seed": n} and prints for
+ * each one line: {"error": text}, or {"milliseconds": of the compilation, "texts": [[bytes that fit, whether the text
+ * may end, what ends it], ...], "walks": [[text, whether it
+ * ended], ...], "microseconds": [of each mask]}. Of tools walks have a third part, and texts the part "calls": what the
+ * parser makes of them, [[name, arguments, whether the call is complete], ...]. Walks need the vocabulary of a GGUF
+ * file, the first argument; the second is the number of masks that are cached, 0 without; the third how many MiB are
+ * read before each mask, so that it finds the caches of
  * the CPU cold. */
 #include "grammar/grammar.h"
 
@@ -87,8 +87,8 @@ static void take_event(const qn_output_event *event, void *user)
         p->n += event->length;
     }
     if (event->kind == QN_OUTPUT_CALL_END)
-        json_array_append_new(p->calls,
-                              json_pack("[s,s%,b]", p->name, p->arguments, p->n, event->call_end == QN_OUTPUT_COMPLETE));
+        json_array_append_new(
+            p->calls, json_pack("[s,s%,b]", p->name, p->arguments, p->n, event->call_end == QN_OUTPUT_COMPLETE));
 }
 
 static json_t *parse_calls(const char *text, size_t length)
@@ -113,11 +113,12 @@ static json_t *parse_calls(const char *text, size_t length)
 
 static qn_status compile(json_t *line, qn_grammar **grammar)
 {
-    const qn_grammar_options options = { .strict = json_is_true(json_object_get(line, "strict")),
-                                         .closed = json_is_true(json_object_get(line, "closed")),
-                                         .style = { .space = (qn_json_space)json_integer_value(json_object_get(line, "space")),
-                                                    .order =
-                                                        (qn_json_order)json_integer_value(json_object_get(line, "order")) } };
+    const qn_grammar_options options = {
+        .strict = json_is_true(json_object_get(line, "strict")),
+        .closed = json_is_true(json_object_get(line, "closed")),
+        .style = { .space = (qn_json_space)json_integer_value(json_object_get(line, "space")),
+                   .order = (qn_json_order)json_integer_value(json_object_get(line, "order")) }
+    };
     if (json_object_get(line, "tools"))
         return compile_calls(line, options.style, grammar);
     json_t *schema = json_object_get(line, "schema"), *regex = json_object_get(line, "regex");
@@ -157,8 +158,8 @@ static bool ends_in_escape(const char *text, size_t length)
     return n % 2;
 }
 
-/* What ends a JSON text that fits: what closes a string or a value where it may follow, else other printable bytes in turn, else
- * bytes outside ASCII, else an escape. Null if it does not end soon. */
+/* What ends a JSON text that fits: what closes a string or a value where it may follow, else other printable bytes in
+ * turn, else bytes outside ASCII, else an escape. Null if it does not end soon. */
 static json_t *complete(qn_grammar_state *state, bool inside, bool is_escape)
 {
     char text[MAX_COMPLETION];
@@ -199,9 +200,9 @@ static json_t *force(const qn_grammar *grammar, const char *text, size_t length)
         abort();
     }
     const bool is_finished = n == length && qn_grammar_state_is_finished(state);
-    json_t *result =
-        json_pack("[I,b,o]", (json_int_t)n, is_finished,
-                  n == length ? complete(state, is_inside(text, length, false), ends_in_escape(text, length)) : json_null());
+    json_t *result = json_pack(
+        "[I,b,o]", (json_int_t)n, is_finished,
+        n == length ? complete(state, is_inside(text, length, false), ends_in_escape(text, length)) : json_null());
     qn_grammar_state_free(state);
     qn_grammar_state_free(whole);
     return result;
@@ -230,7 +231,8 @@ static bool is_set(const uint32_t *mask, qn_token token)
     return token >= 0 && mask[token / 32] >> (token % 32) & 1;
 }
 
-/* A token of the mask: any, or after a while one that closes something, if there is one. -1: the end, -2: there is none. */
+/* A token of the mask: any, or after a while one that closes something, if there is one. -1: the end, -2: there is
+ * none. */
 static qn_token pick(const uint32_t *allowed, qn_grammar_state *state, size_t step)
 {
     const size_t n_words = (n_vocab + 31) / 32;
@@ -327,7 +329,8 @@ static json_t *run(json_t *line)
         json_object_set_new(result, "milliseconds", json_real((now() - begin) / 1e3));
         return result;
     }
-    json_t *result = json_pack("{s:f}", "milliseconds", (now() - begin) / 1e3), *texts = json_array(), *walks = json_array();
+    json_t *result = json_pack("{s:f}", "milliseconds", (now() - begin) / 1e3), *texts = json_array(),
+           *walks = json_array();
     json_t *times = json_array(), *text;
     size_t i;
     json_object_set_new(result, "bytes", json_integer((json_int_t)qn_grammar_bytes(grammar)));

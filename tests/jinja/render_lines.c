@@ -1,6 +1,6 @@
-/* Renders templates for a comparison with jinja2: reads lines of JSON {"template": text, "variables": {...}, "now": seconds}
- * and prints for each one line, {"text": ..., "spans": [[begin, end, from_template], ...]} or {"error": ...}. Variables whose
- * names end in "_token" count as the template's own. */
+/* Renders templates for a comparison with jinja2: reads lines of JSON {"template": text, "variables": {...}, "now":
+ * seconds} and prints for each one line, {"text": ..., "spans": [[begin, end, from_template], ...]} or {"error": ...}.
+ * Variables whose names end in "_token" count as the template's own. */
 #include "jinja/jinja.h"
 
 #include <stdio.h>
@@ -44,8 +44,8 @@ static json_t *render(json_t *line)
         return failed();
     json_t *spans = json_array(), *result = json_object();
     for (size_t i = 0; i < output.n_spans; i++)
-        json_array_append_new(spans, json_pack("[I,I,b]", (json_int_t)output.spans[i].begin, (json_int_t)output.spans[i].end,
-                                               output.spans[i].from_template));
+        json_array_append_new(spans, json_pack("[I,I,b]", (json_int_t)output.spans[i].begin,
+                                               (json_int_t)output.spans[i].end, output.spans[i].from_template));
     json_object_set_new(result, "text", json_stringn(output.text, output.length));
     json_object_set_new(result, "spans", spans);
     qn_jinja_output_free(&output);

@@ -13,7 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A failed allocation or device call of the checker itself is no result of a check: it ends the program with its error text.
+/* A failed allocation or device call of the checker itself is no result of a check: it ends the program with its error
+ * text.
  *
  * qn_assert_ok - end the program unless the status is QN_OK.
  * qn_xcalloc - count zeroed objects of `size` bytes; release with free. */
@@ -21,12 +22,12 @@ void qn_assert_ok(qn_status status);
 void *qn_xcalloc(size_t count, size_t size);
 
 /* qn_levels - the levels of instruction sets that this CPU has, the reference first; returns their number. An operation
- * compares a case for each of them: the run counts the cases whose variant is a level's name, and fails for a level with
- * none. */
+ * compares a case for each of them: the run counts the cases whose variant is a level's name, and fails for a level
+ * with none. */
 size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS]);
 
-/* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone. qn_random_floats:
- * normally distributed, times scale; qn_floats_of: n of them, which the caller frees. */
+/* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone.
+ * qn_random_floats: normally distributed, times scale; qn_floats_of: n of them, which the caller frees. */
 void qn_random_seed(uint64_t seed);
 uint64_t qn_random(void);
 size_t qn_random_below(size_t n);
@@ -39,8 +40,8 @@ double qn_relative_error(const float *found, const float *expected, size_t n);
 
 /* ---- Memory with guards ---- */
 
-/* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (all ones: NaN as f32 and f16), with
- * guard bytes on both sides. */
+/* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (all ones: NaN as f32 and f16),
+ * with guard bytes on both sides. */
 typedef struct qn_guarded {
     uint8_t *data, *block;
     size_t bytes, shift;
@@ -75,16 +76,18 @@ double qn_median(double *values, size_t n);
 void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
               void (*work)(void *context), void *context);
 
-/* qn_report_ratio - print a row for a time measured by the caller: seconds, and its ratio to a reference time named `of`. */
-void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio, const char *of);
+/* qn_report_ratio - print a row for a time measured by the caller: seconds, and its ratio to a reference time named
+ * `of`. */
+void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio,
+                     const char *of);
 
 /* qn_bench_selected - whether a shape is to be timed: every one, or with --shape TEXT those whose name contains it. */
 bool qn_bench_selected(const char *shape);
 
 /* qn_report_rate - print a row for a time measured by the caller: seconds, rate in units per second, and the rate as a
  * fraction of `limit` unless that is 0. */
-void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,
-                    double limit);
+void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate,
+                    const char *unit, double limit);
 
 /* ---- Backends that have kernels of their own (backends.c) ---- */
 
@@ -95,7 +98,8 @@ typedef struct qn_checked_operation {
 
 typedef struct qn_checked_backend {
     const char *name; /* of its devices */
-    /* Opens a device for this run; false, with one line on standard error, if it is not available. `close` ends the run. */
+    /* Opens a device for this run; false, with one line on standard error, if it is not available. `close` ends the
+     * run. */
     bool (*open)(int ordinal);
     void (*close)(void);
     const qn_checked_operation *operations;

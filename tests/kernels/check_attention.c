@@ -47,8 +47,8 @@ static uint16_t *value_page(const struct problem *p, size_t page)
 
 static void store(const struct problem *p, const qn_attention_kernels *kernels, size_t j)
 {
-    kernels->store(key_page(p, j / QN_KEY_PAGE), value_page(p, j / QN_KEY_PAGE), j % QN_KEY_PAGE, p->k + j * p->head_dim,
-                   p->v + j * p->head_dim, p->head_dim);
+    kernels->store(key_page(p, j / QN_KEY_PAGE), value_page(p, j / QN_KEY_PAGE), j % QN_KEY_PAGE,
+                   p->k + j * p->head_dim, p->v + j * p->head_dim, p->head_dim);
 }
 
 /* Pages are in any order in memory. Positions n_stored and later keep their poison, so that reading one as a value is
@@ -102,7 +102,8 @@ static void attend_float64(const struct problem *p, const float *query, size_t n
         out[d] /= total;
 }
 
-/* The pages of a block that hold one of the first n positions; the others are NULL. The next block to prefetch is the first. */
+/* The pages of a block that hold one of the first n positions; the others are NULL. The next block to prefetch is the
+ * first. */
 static qn_attention_block block_of(const struct problem *p, size_t block, size_t n, bool do_prefetch)
 {
     qn_attention_block pages = { 0 };
@@ -170,14 +171,16 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
         problem_new(&p, &kernels, head_dim, n_queries, n_stored);
         for (size_t q = 0; q < n_queries; q++)
             n_visible[q] = q + 1 == n_queries ? n_stored : 1 + qn_random_below(n_stored);
-        qn_case_begin("attention", levels[i].name, "head_dim %zu queries %zu positions %zu", head_dim, n_queries, n_stored);
+        qn_case_begin("attention", levels[i].name, "head_dim %zu queries %zu positions %zu", head_dim, n_queries,
+                      n_stored);
         run_all(&kernels, &p, n_visible, i ? found : expected, &guards_ok);
-        qn_expect(guards_ok && qn_guarded_ok(&p.keys) && qn_guarded_ok(&p.values), "bytes outside the output were written");
+        qn_expect(guards_ok && qn_guarded_ok(&p.keys) && qn_guarded_ok(&p.values),
+                  "bytes outside the output were written");
         for (size_t q = 0; i == 0 && q < n_queries; q++) {
             double exact[512], bound[512];
             attend_float64(&p, p.queries + q * head_dim, n_visible[q], exact);
-            /* Scores of magnitude up to about 10 carry head_dim roundings of 2^-24 each, which the exponential turns into a
-             * relative error; the sums over positions add theirs. Values are of magnitude 1. */
+            /* Scores of magnitude up to about 10 carry head_dim roundings of 2^-24 each, which the exponential turns
+             * into a relative error; the sums over positions add theirs. Values are of magnitude 1. */
             for (size_t d = 0; d < head_dim; d++)
                 bound[d] = (double)(10 * head_dim + n_stored + 64) * 0x1p-24;
             qn_expect_near(expected + q * head_dim, exact, bound, head_dim, "element");
@@ -213,8 +216,8 @@ static void check_not_finite(const qn_cpu_level *levels, size_t n_levels)
             qn_case_begin("attention", levels[i].name, kind ? "a value of -1e30" : "a value that is NaN");
             for (size_t q = 0; q < QUERIES; q++)
                 for (size_t d = 0; d < DIM; d++)
-                    qn_expect(isfinite(found[q * DIM + d]) == (kind == 1 || q < POSITION), "element %zu of query %zu is %g", d,
-                              q, (double)found[q * DIM + d]);
+                    qn_expect(isfinite(found[q * DIM + d]) == (kind == 1 || q < POSITION),
+                              "element %zu of query %zu is %g", d, q, (double)found[q * DIM + d]);
             problem_free(&p);
         }
 }
@@ -230,7 +233,8 @@ struct timed {
 static void timed_block(void *context)
 {
     struct timed *t = context;
-    t->kernels->block(t->p->queries, t->p->n_queries, &t->block, t->p->visible, t->p->head_dim, t->out, t->m, t->l, t->scores);
+    t->kernels->block(t->p->queries, t->p->n_queries, &t->block, t->p->visible, t->p->head_dim, t->out, t->m, t->l,
+                      t->scores);
 }
 
 static void bench_block(size_t n_queries, const qn_cpu_level *level)
@@ -246,7 +250,8 @@ static void bench_block(size_t n_queries, const qn_cpu_level *level)
     qn_assert_ok(qn_alloc(&timed.out, n_queries * 128, sizeof(float), "output"));
     qn_assert_ok(qn_alloc(&timed.scores, n_queries * QN_KEY_BLOCK, sizeof(float), "scores"));
     snprintf(shape, sizeof shape, "head_dim 128 queries %zu keys %d", n_queries, QN_KEY_BLOCK);
-    qn_bench("attention", level->name, shape, 4.0 * 128 * QN_KEY_BLOCK * (double)n_queries, "FLOP", timed_block, &timed);
+    qn_bench("attention", level->name, shape, 4.0 * 128 * QN_KEY_BLOCK * (double)n_queries, "FLOP", timed_block,
+             &timed);
     qn_free(timed.out);
     qn_free(timed.scores);
     problem_free(&p);

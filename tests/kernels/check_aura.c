@@ -64,7 +64,8 @@ static void check_rows(const qn_aura_codec *codec, const qn_cpu_level *levels, s
         const float dot = k->dot(x + 1, unit, dim);
         qn_case_begin("aura", levels[i].name, "rows of %zu, %u bits", dim, codec->bits);
         for (size_t d = 0; d < dim; d++)
-            qn_expect(i || codes.data[d] == 0 || codec->boundaries[codes.data[d] - 1] < x[d], "code %zu is too high", d);
+            qn_expect(i || codes.data[d] == 0 || codec->boundaries[codes.data[d] - 1] < x[d], "code %zu is too high",
+                      d);
         for (size_t d = 0; d < dim; d++)
             qn_expect(i || codes.data[d] + 1u == 1u << codec->bits || codec->boundaries[codes.data[d]] >= x[d],
                       "code %zu is too low", d);
@@ -140,8 +141,8 @@ static void problem_new(struct problem *p, size_t dim, unsigned key_bits, unsign
         float key[MAX_DIM], value[MAX_DIM];
         qn_random_floats(key, dim, 2);
         qn_random_floats(value, dim, 1);
-        qn_aura_store_position(&kernels.aura, p->key_codec, p->value_codec, p->keys[j / PAGE], p->values[j / PAGE], j % PAGE,
-                               key, value);
+        qn_aura_store_position(&kernels.aura, p->key_codec, p->value_codec, p->keys[j / PAGE], p->values[j / PAGE],
+                               j % PAGE, key, value);
     }
     for (size_t q = 0; q < QUERIES; q++) {
         float query[MAX_DIM];
@@ -218,9 +219,10 @@ static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size
         qn_guarded ml = qn_guarded_new(2 * QUERIES * sizeof(float), 4);
         const qn_aura_block block = block_of(&p, i % 2);
         qn_kernels_init(&kernels, levels[i].features);
-        kernels.aura.block(p.queries, p.scales, QUERIES, &block, p.visible, floats(&out), floats(&ml), floats(&ml) + QUERIES);
-        qn_case_begin("aura", levels[i].name, "block of dim %zu, %u and %u bits, %zu positions", dim, key_bits, value_bits,
-                      stored);
+        kernels.aura.block(p.queries, p.scales, QUERIES, &block, p.visible, floats(&out), floats(&ml),
+                           floats(&ml) + QUERIES);
+        qn_case_begin("aura", levels[i].name, "block of dim %zu, %u and %u bits, %zu positions", dim, key_bits,
+                      value_bits, stored);
         qn_expect(qn_guarded_ok(&out) && qn_guarded_ok(&ml), "bytes outside the output were written");
         if (i) {
             qn_expect_same(floats(&out), expected, QUERIES * dim, "output");
@@ -251,7 +253,8 @@ struct timed {
     uint16_t visible[8];
 };
 
-/* One block, the next one on each call: BENCH_BYTES of blocks exceed the caches. A page's values follow its keys in memory. */
+/* One block, the next one on each call: BENCH_BYTES of blocks exceed the caches. A page's values follow its keys in
+ * memory. */
 static void timed_block(void *context)
 {
     struct timed *t = context;
@@ -270,7 +273,8 @@ static void timed_block(void *context)
     if (t->codec)
         t->kernels->aura.block(t->queries, t->scales, t->n_queries, &codes, t->visible, t->out, t->m, t->l);
     else
-        t->kernels->attention.block(t->floats, t->n_queries, &f16, t->visible, BENCH_DIM, t->out, t->m, t->l, t->scores);
+        t->kernels->attention.block(t->floats, t->n_queries, &f16, t->visible, BENCH_DIM, t->out, t->m, t->l,
+                                    t->scores);
 }
 
 static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *level)
@@ -287,7 +291,7 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *lev
     qn_assert_ok(qn_alloc(&t.memory, t.n_blocks, block_bytes, "blocks"));
     qn_advise_huge(t.memory, t.n_blocks * block_bytes);
     memset(t.memory, 0x33, t.n_blocks * block_bytes); /* 4e-8 as fp32, 0.2 as fp16, codes all alike: values do not
-                                                             * affect speed */
+                                                       * affect speed */
     qn_random_seed(1);
     qn_random_floats(t.floats, n_queries * BENCH_DIM, 0.1f);
     for (size_t q = 0; q < n_queries; q++) {

@@ -1,5 +1,5 @@
-/* The cost of a barrier of the thread team, for two threads and for one thread per core. tests/unit/base/test_team.c checks the
- * barrier's correctness. */
+/* The cost of a barrier of the thread team, for two threads and for one thread per core. tests/unit/base/test_team.c
+ * checks the barrier's correctness. */
 #include "check.h"
 
 #include "base/cpu.h"

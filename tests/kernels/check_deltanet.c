@@ -1,5 +1,5 @@
-/* Gated delta rule on the CPU: the kernels of kernels/deltanet/ bit for bit and against float64, and the speed of heads with
- * the shapes of a 27B model. tests/unit/kernels/test_deltanet.c checks whole chunks. */
+/* Gated delta rule on the CPU: the kernels of kernels/deltanet/ bit for bit and against float64, and the speed of heads
+ * with the shapes of a 27B model. tests/unit/kernels/test_deltanet.c checks whole chunks. */
 #include "check.h"
 
 #include "base/memory.h"
@@ -54,7 +54,8 @@ static void check_gemm(const qn_deltanet_kernels *kernels, const struct shape *s
             exact[i * s->n + x] = sum;
             bound[i * s->n + x] = (double)s->k * 0x1p-24 * magnitude; /* one rounding of a partial sum for each term */
         }
-    kernels->gemm(floats(&c), c_row, floats(&a), a_row, a_col, floats(&b), b_row, s->m, s->n, s->k, s->accumulate, NULL);
+    kernels->gemm(floats(&c), c_row, floats(&a), a_row, a_col, floats(&b), b_row, s->m, s->n, s->k, s->accumulate,
+                  NULL);
     for (size_t i = 0; i < s->m; i++) {
         const float *row = floats(&c) + i * c_row;
         if (reference) {
@@ -76,7 +77,8 @@ static void check_gemm(const qn_deltanet_kernels *kernels, const struct shape *s
 
 static void check_gemms(const qn_cpu_level *levels, size_t n_levels)
 {
-    static const size_t ms[] = { 0, 1, 2, 3, 4, 5, 7, 16, 33, 128 }, ns[] = { 0, 1, 15, 16, 17, 33, 48, 64, 80, 128, 144, 256 };
+    static const size_t ms[] = { 0, 1, 2, 3, 4, 5, 7, 16, 33, 128 },
+                        ns[] = { 0, 1, 15, 16, 17, 33, 48, 64, 80, 128, 144, 256 };
     static const size_t ks[] = { 0, 1, 2, 15, 17, 63, 64, 65, 128, 256 };
     static float expected[128 * 256];
     for (size_t m = 0; m < sizeof ms / sizeof ms[0]; m++)
@@ -96,8 +98,9 @@ static void check_gemms(const qn_cpu_level *levels, size_t n_levels)
                     qn_deltanet_kernels kernels;
                     qn_random_seed(kind + 1000 * k);
                     qn_deltanet_kernels_init(&kernels, levels[i].features);
-                    qn_case_begin("deltanet gemm", levels[i].name, "%zu x %zu x %zu gaps %zu %zu%s%s", s.m, s.n, s.k, s.c_gap,
-                                  s.b_gap, s.a_transposed ? " a transposed" : "", s.accumulate ? " accumulate" : "");
+                    qn_case_begin("deltanet gemm", levels[i].name, "%zu x %zu x %zu gaps %zu %zu%s%s", s.m, s.n, s.k,
+                                  s.c_gap, s.b_gap, s.a_transposed ? " a transposed" : "",
+                                  s.accumulate ? " accumulate" : "");
                     check_gemm(&kernels, &s, expected, i == 0);
                 }
             }
@@ -284,10 +287,12 @@ static void advance_layer(const struct layers *l, size_t layer, int thread)
     qn_team_barrier(l->team);
     qn_team_range(KEY_HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
     for (size_t k_head = begin; k_head < end; k_head++)
-        qn_gdn_append_keys(l->keys + (layer * KEY_HEADS + k_head) * KEYS, DIM, l->open_tokens, l->rows, DIM, l->n_tokens);
+        qn_gdn_append_keys(l->keys + (layer * KEY_HEADS + k_head) * KEYS, DIM, l->open_tokens, l->rows, DIM,
+                           l->n_tokens);
     qn_team_range(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
     for (size_t head = begin; head < end; head++)
-        qn_gdn_append_decay(l->log_decay + (layer * HEADS + head) * QN_GDN_CHUNK, l->open_tokens, l->gates, 0, l->n_tokens);
+        qn_gdn_append_decay(l->log_decay + (layer * HEADS + head) * QN_GDN_CHUNK, l->open_tokens, l->gates, 0,
+                            l->n_tokens);
     qn_team_barrier(l->team);
 }
 
@@ -320,8 +325,8 @@ static double seconds_of(struct layers *l, void (*work)(void *context, int threa
     return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
 }
 
-/* A full chunk token by token, including its commit to the state, interleaved with reads of the states. Each time is the
- * median over the rounds. */
+/* A full chunk token by token, including its commit to the state, interleaved with reads of the states. Each time is
+ * the median over the rounds. */
 static void bench_decoding(struct layers *l, const char *level)
 {
     enum { ROUNDS = 5, READ_EVERY = 8, READS = ROUNDS * QN_GDN_CHUNK / READ_EVERY };

@@ -1,5 +1,5 @@
-/* Conversion of weights: the variants must give the bytes of the reference, on weights of all kinds: tests/unit/quant/test_quant.c
- * compares the reference with the formulas of the formats. */
+/* Conversion of weights: the variants must give the bytes of the reference, on weights of all kinds:
+ * tests/unit/quant/test_quant.c compares the reference with the formulas of the formats. */
 #include "check.h"
 
 #include "quant/layout.h"
@@ -11,7 +11,8 @@
 
 enum { BLOCK = 128, MAX_BLOCKS = 9, BENCH_BLOCKS = 32 };
 
-static const char *const kinds[] = { "ordinary", "binary", "ternary", "zero", "subnormal", "huge", "at the bound", "trits" };
+static const char *const kinds[] = { "ordinary",  "binary", "ternary",      "zero",
+                                     "subnormal", "huge",   "at the bound", "trits" };
 enum kind { ORDINARY, BINARY, TERNARY, ZERO, SUBNORMAL, HUGE_VALUES, AT_BOUND, TRITS, N_KINDS };
 
 /* A block of weights, with negative zeros. */
@@ -73,8 +74,8 @@ static void check_type(const qn_quant_kernels *reference, const qn_quant_kernels
     expect_bytes(&out, blocks, "blocks");
     qn_guarded_free(&out);
     for (size_t i = 0; i < n_blocks * to.block_bytes; i++) /* all bytes can be decoded */
-        blocks[i] =
-            i % to.block_bytes >= to.scale_at && i % to.block_bytes < to.scale_at + 2 ? blocks[i] : (uint8_t)qn_random();
+        blocks[i] = i % to.block_bytes >= to.scale_at && i % to.block_bytes < to.scale_at + 2 ? blocks[i]
+                                                                                              : (uint8_t)qn_random();
     for (int any = 0; any < 2; any++) {
         qn_guarded found = qn_guarded_new(n, 1 + qn_random_below(15));
         qn_guarded found_scales = qn_guarded_new(groups * sizeof(float), 4 * qn_random_below(4));
@@ -125,16 +126,19 @@ static void check_pack(const qn_quant_kernels *reference, const qn_quant_kernels
         memcpy(weights + 1 + 2 * qn_random_below((uint32_t)(n_blocks * BLOCK)), &other, sizeof other);
     }
     const bool is_q1_0 = id == QN_TYPE_Q1_0;
-    const size_t expected = (is_q1_0 ? reference->pack_q1_0 : reference->pack_ptq1_0)(source, weights + 1, n_blocks, blocks);
+    const size_t expected =
+        (is_q1_0 ? reference->pack_q1_0 : reference->pack_ptq1_0)(source, weights + 1, n_blocks, blocks);
     qn_guarded out = qn_guarded_new(n_blocks * to->block_bytes, 1 + qn_random_below(15));
     const size_t found = (is_q1_0 ? kernels->pack_q1_0 : kernels->pack_ptq1_0)(source, weights + 1, n_blocks, out.data);
     qn_expect(found == expected, "%s to %s: %zu blocks are exact, expected %zu", from->name, to->name, found, expected);
-    memcpy(out.data + expected * to->block_bytes, blocks + expected * to->block_bytes, (n_blocks - expected) * to->block_bytes);
+    memcpy(out.data + expected * to->block_bytes, blocks + expected * to->block_bytes,
+           (n_blocks - expected) * to->block_bytes);
     expect_bytes(&out, blocks, "packed blocks");
     qn_guarded_free(&out);
 }
 
-static void check_packs(const qn_quant_kernels *reference, const qn_quant_kernels *kernels, const float *x, size_t n_blocks)
+static void check_packs(const qn_quant_kernels *reference, const qn_quant_kernels *kernels, const float *x,
+                        size_t n_blocks)
 {
     static const qn_type sources[] = { QN_TYPE_BF16, QN_TYPE_F16 }, types[] = { QN_TYPE_Q1_0, QN_TYPE_PTQ1_0 };
     for (size_t s = 0; s < 2; s++)

@@ -1,5 +1,5 @@
-/* Signed block Walsh-Hadamard transforms: the variants must have the same bits as the reference, which is compared with the
- * dense matrix in float64. */
+/* Signed block Walsh-Hadamard transforms: the variants must have the same bits as the reference, which is compared with
+ * the dense matrix in float64. */
 #include "check.h"
 
 #include "kernels/hadamard/hadamard.h"
@@ -19,9 +19,10 @@ static void random_signs(float *s, size_t n)
         s[i] = qn_random() & 1 ? 1 : -1;
 }
 
-/* Row r of S_after H S_before x, and the error bound of f32: one rounding in each of log2(n) stages and for three factors,
- * each at most 2^-24 of a partial sum, and no partial sum exceeds the sum of magnitudes. */
-static void exact_row(size_t r, const float *x, size_t n, const float *before, const float *after, double *exact, double *bound)
+/* Row r of S_after H S_before x, and the error bound of f32: one rounding in each of log2(n) stages and for three
+ * factors, each at most 2^-24 of a partial sum, and no partial sum exceeds the sum of magnitudes. */
+static void exact_row(size_t r, const float *x, size_t n, const float *before, const float *after, double *exact,
+                      double *bound)
 {
     double sum = 0, magnitude = 0;
     for (size_t c = 0; c < n; c++) {
@@ -41,13 +42,15 @@ static void check_reference(const float *found, const float *x, size_t n, const 
         double exact, bound;
         exact_row(row, x, n, before, after, &exact, &bound);
         if (!(fabs((double)found[row] - exact) <= bound))
-            qn_expect(false, "element %zu is %.9g, float64 gives %.9g, bound %.2g", row, (double)found[row], exact, bound);
+            qn_expect(false, "element %zu is %.9g, float64 gives %.9g, bound %.2g", row, (double)found[row], exact,
+                      bound);
     }
 }
 
 static void check_block(const qn_hadamard_kernels *kernels, bool reference, size_t n, bool before, bool after)
 {
-    float *x = data + 1 + qn_random_below(8), *s = signs[0] + 1 + qn_random_below(8), *t = signs[1] + 1 + qn_random_below(8);
+    float *x = data + 1 + qn_random_below(8), *s = signs[0] + 1 + qn_random_below(8),
+          *t = signs[1] + 1 + qn_random_below(8);
     qn_random_floats(x, n, 3);
     random_signs(s, n);
     random_signs(t, n);

@@ -16,13 +16,15 @@ static double act_value(const qn_problem *p, size_t token, size_t k)
     if (layout == QN_ACT_F32)
         return (double)a->values[token * a->n_cols + k];
     const size_t super = token * a->n_super + k / QN_SUPER, at = super * QN_SUPER + qn_act_index(layout, k % QN_SUPER);
-    const double code = a->hilo ? QN_HILO_BASE * (double)a->codes[layout][at] + a->codes_lo[layout][at] : a->codes[layout][at];
+    const double code =
+        a->hilo ? QN_HILO_BASE * (double)a->codes[layout][at] + a->codes_lo[layout][at] : a->codes[layout][at];
     return code * (double)a->scale[super * QN_SUPER_GROUPS + k % QN_SUPER / QN_QUANT_GROUP];
 }
 
 /* Error bound. A partial sum is ceil(n/16) dependent fused steps, over values or over groups of codes; then four
  * additions, and per term the rounding of the product of scales, of the integer sum and, if to_float() multiplies, of
- * the weight. Each rounding is at most 2^-24 of a magnitude below the sum of magnitudes. An offset adds a second term. */
+ * the weight. Each rounding is at most 2^-24 of a magnitude below the sum of magnitudes. An offset adds a second
+ * term. */
 static void check_against_float64(const qn_problem *p, const float *out)
 {
     const size_t n_cols = p->weights.n_cols;
@@ -92,7 +94,8 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_lev
         uint8_t *block = p.data.data + b * type->block_bytes, kept[256];
         memcpy(kept, block, type->block_bytes);
         memset(block, b % 2 ? 0xff : 0x00, type->block_bytes);
-        /* Scales that all-ones bytes make NaN keep their random values: tested for the first and the last two fields. */
+        /* Scales that all-ones bytes make NaN keep their random values: tested for the first and the last two
+         * fields. */
         if (type->find_nonfinite(block, 1) == 0)
             memcpy(block, kept, 4);
         if (type->find_nonfinite(block, 1) == 0)
@@ -119,7 +122,10 @@ static void check_not_finite(const qn_type_info *type, const qn_cpu_level *level
             p.x[COLS + qn_random_below(COLS)] = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
             qn_matmul_kernels_init(&kernels, levels[i].features);
             qn_quantize_rows(&kernels, &p.acts, p.x, TOKENS);
-            qn_case_begin("matmul", levels[i].name, "%s with %s", type->name, kind == 0 ? "NaN" : kind == 1 ? "inf" : "-inf");
+            qn_case_begin("matmul", levels[i].name, "%s with %s", type->name,
+                          kind == 0   ? "NaN"
+                          : kind == 1 ? "inf"
+                                      : "-inf");
             qn_problem_run(&kernels, &p, 0, ROWS, false, out);
             for (size_t r = 0; r < TOKENS * ROWS; r++)
                 qn_expect(isfinite(out[r]) == (r / ROWS != 1), "element %zu of token %zu is %g", r % ROWS, r / ROWS,
@@ -143,7 +149,8 @@ static void timed_run(void *context)
                    weights.stored.n_rows, t->scratch);
 }
 
-static void bench_type(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels, size_t n_rows, size_t n_tokens)
+static void bench_type(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels, size_t n_rows,
+                       size_t n_tokens)
 {
     qn_problem p;
     qn_problem_new(&p, type, n_rows, 2048, n_tokens, false);
@@ -160,7 +167,8 @@ static void bench_type(const qn_type_info *type, const qn_cpu_level *levels, siz
         if (n_tokens == 1)
             qn_bench("matmul", levels[i].name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_run, &timed);
         else
-            qn_bench("matmul", levels[i].name, shape, 2.0 * (double)(n_rows * 2048 * n_tokens), "OP", timed_run, &timed);
+            qn_bench("matmul", levels[i].name, shape, 2.0 * (double)(n_rows * 2048 * n_tokens), "OP", timed_run,
+                     &timed);
         qn_free(timed.out);
         qn_free(timed.scratch);
     }
@@ -207,7 +215,8 @@ void qn_check_matmul(bool bench)
 static void check_codes(const qn_acts *acts, const float *x)
 {
     for (size_t i = 0; i < acts->max_rows * acts->n_super * QN_SUPER; i++) {
-        const size_t row = i / (acts->n_super * QN_SUPER), k = i % (acts->n_super * QN_SUPER), group = i / QN_QUANT_GROUP;
+        const size_t row = i / (acts->n_super * QN_SUPER), k = i % (acts->n_super * QN_SUPER),
+                     group = i / QN_QUANT_GROUP;
         const double expected = k < acts->n_cols ? (double)x[row * acts->n_cols + k] : 0;
         for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
             const size_t at = i / QN_SUPER * QN_SUPER + qn_act_index((qn_act_layout)layout, i % QN_SUPER);
@@ -226,15 +235,16 @@ static void expect_same_acts(const qn_acts *found, const qn_acts *expected)
 {
     const size_t groups = expected->max_rows * expected->n_super * QN_SUPER_GROUPS;
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
-        qn_expect(!memcmp(found->codes[layout], expected->codes[layout], groups * QN_QUANT_GROUP), "codes of layout %d differ",
-                  layout);
+        qn_expect(!memcmp(found->codes[layout], expected->codes[layout], groups * QN_QUANT_GROUP),
+                  "codes of layout %d differ", layout);
         if (expected->hilo)
             qn_expect(!memcmp(found->codes_lo[layout], expected->codes_lo[layout], groups * QN_QUANT_GROUP),
                       "lo codes of layout %d differ", layout);
     }
     qn_expect_same(found->scale, expected->scale, groups, "scale");
     qn_expect(!memcmp(found->sum, expected->sum, groups * sizeof(int32_t)), "sums differ");
-    qn_expect(!memcmp(found->sum_upper, expected->sum_upper, groups * sizeof(int32_t)), "sums of the last 16 values differ");
+    qn_expect(!memcmp(found->sum_upper, expected->sum_upper, groups * sizeof(int32_t)),
+              "sums of the last 16 values differ");
     qn_expect_same(found->values, expected->values, expected->max_rows * expected->n_cols, "value");
 }
 

@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const qn_packed_kernel *kernel_of(const qn_cpu_level *level, const qn_type_info *type, qn_matmul_kernels *kernels)
+static const qn_packed_kernel *kernel_of(const qn_cpu_level *level, const qn_type_info *type,
+                                         qn_matmul_kernels *kernels)
 {
     qn_matmul_kernels_init(kernels, level->features);
     return qn_matmul_packed(kernels, type);
@@ -46,8 +47,10 @@ static void expect_round_trip(const struct packed *packed, qn_packing packing)
     }
 }
 
-/* Activations quantised by the tested kernels, in the layouts that they require and no others, over poisoned buffers. */
-static void acts_new(qn_acts *acts, const qn_problem *p, const qn_packed_matrix *weights, const qn_matmul_kernels *kernels)
+/* Activations quantised by the tested kernels, in the layouts that they require and no others, over poisoned
+ * buffers. */
+static void acts_new(qn_acts *acts, const qn_problem *p, const qn_packed_matrix *weights,
+                     const qn_matmul_kernels *kernels)
 {
     const size_t n_cols = p->weights.n_cols;
     qn_assert_ok(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights), p->acts.hilo));
@@ -69,15 +72,16 @@ static void acts_new(qn_acts *acts, const qn_problem *p, const qn_packed_matrix 
 }
 
 /* The matmul of a packed matrix into out [n_tokens][stride], split into up to three ranges of rows. */
-static void run_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                       bool accumulate, float *out, size_t stride)
+static void run_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                       size_t n_tokens, bool accumulate, float *out, size_t stride)
 {
     const size_t n_panels = weights->stored.n_rows / QN_PANEL_ROWS;
     qn_guarded scratch = qn_guarded_new(qn_matmul_scratch(kernels, weights->stored.n_cols), 0);
     for (size_t begin = 0, end; begin < weights->stored.n_rows; begin = end) {
         const size_t n_panels_in_call = 1 + qn_random_below(n_panels + 1); /* beyond the last: all remaining rows */
-        end = begin + n_panels_in_call * QN_PANEL_ROWS < weights->stored.n_rows ? begin + n_panels_in_call * QN_PANEL_ROWS
-                                                                                : weights->stored.n_rows;
+        end = begin + n_panels_in_call * QN_PANEL_ROWS < weights->stored.n_rows
+                  ? begin + n_panels_in_call * QN_PANEL_ROWS
+                  : weights->stored.n_rows;
         qn_matmul_rows(kernels, weights, acts, n_tokens, begin, end, accumulate, out, stride, scratch.data);
     }
     qn_expect(qn_guarded_ok(&scratch), "bytes outside the scratch were written");
@@ -103,13 +107,14 @@ static void check_level(const qn_problem *p, const qn_cpu_level *level, bool acc
     const qn_packed_kernel *kernel = kernel_of(level, p->type, &kernels);
     if (!kernel || (p->acts.hilo && !kernel->hilo))
         return;
-    qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s%s", p->type->name, n_rows, p->weights.n_cols,
-                  p->n_tokens, p->acts.hilo ? " hi/lo" : "", accumulate ? " added" : "",
+    qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s%s", p->type->name, n_rows,
+                  p->weights.n_cols, p->n_tokens, p->acts.hilo ? " hi/lo" : "", accumulate ? " added" : "",
                   skip_token < p->n_tokens ? " one not finite" : "");
     struct packed packed = pack(p, kernel->packing);
     expect_round_trip(&packed, kernel->packing);
     acts_new(&acts, p, &packed.weights, &kernels);
-    qn_guarded memory = qn_guarded_new((p->n_tokens * stride - (stride - n_rows)) * sizeof(float), 4 * qn_random_below(16));
+    qn_guarded memory =
+        qn_guarded_new((p->n_tokens * stride - (stride - n_rows)) * sizeof(float), 4 * qn_random_below(16));
     float *out = (float *)(void *)memory.data;
     if (accumulate)
         fill(out, p->n_tokens, n_rows, stride);
@@ -118,7 +123,8 @@ static void check_level(const qn_problem *p, const qn_cpu_level *level, bool acc
         if (t != skip_token)
             qn_expect_same(out + t * stride, expected + t * n_rows, n_rows, "element");
         for (size_t r = 0; t == skip_token && r < n_rows; r++)
-            qn_expect(!isfinite(out[t * stride + r]), "element %zu of token %zu is %g", r, t, (double)out[t * stride + r]);
+            qn_expect(!isfinite(out[t * stride + r]), "element %zu of token %zu is %g", r, t,
+                      (double)out[t * stride + r]);
         for (size_t i = n_rows; i < stride && t + 1 < p->n_tokens; i++)
             qn_expect(isnan(out[t * stride + i]), "an element between tokens was written");
     }
@@ -128,7 +134,8 @@ static void check_level(const qn_problem *p, const qn_cpu_level *level, bool acc
     qn_acts_free(&acts);
 }
 
-static void check_problem(const qn_problem *p, const qn_cpu_level *levels, size_t n_levels, bool accumulate, size_t skip_token)
+static void check_problem(const qn_problem *p, const qn_cpu_level *levels, size_t n_levels, bool accumulate,
+                          size_t skip_token)
 {
     qn_matmul_kernels ref;
     qn_matmul_kernels_init(&ref, 0);
@@ -142,7 +149,8 @@ static void check_problem(const qn_problem *p, const qn_cpu_level *levels, size_
     qn_free(expected);
 }
 
-static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_cpu_level *levels, size_t n_levels)
+static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_cpu_level *levels,
+                         size_t n_levels)
 {
     static const size_t rows[] = { 64, 65, 128, 130, 192 };
     size_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 1 };
@@ -270,7 +278,8 @@ static void bench_matmul(const qn_type_info *type, const qn_cpu_level *level, si
         timed.acts = &acts;
         qn_assert_ok(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
         qn_assert_ok(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, COLS), 1, "scratch"));
-        snprintf(shape, sizeof shape, "%s %zux%d tokens %zu %s", type->name, n_rows, COLS, n_tokens, i ? "packed" : "stored");
+        snprintf(shape, sizeof shape, "%s %zux%d tokens %zu %s", type->name, n_rows, COLS, n_tokens,
+                 i ? "packed" : "stored");
         if (n_tokens == 1)
             qn_bench("packed", level->name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_rows, &timed);
         else

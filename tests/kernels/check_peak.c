@@ -59,11 +59,12 @@ __attribute__((target("avx2,fma"))) static void peak_fma_avx2(void *context)
 __attribute__((target("avx2"))) static void peak_avx2(void *context)
 {
     (void)context;
-    __m256i sum[N_ACCUMULATORS], codes = _mm256_set1_epi8(1), acts = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1), product;
+    __m256i sum[N_ACCUMULATORS], codes = _mm256_set1_epi8(1), acts = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1),
+                                 product;
 #define CLEAR(i) sum[i] = _mm256_setzero_si256();
-#define STEP(i)                                                                                                                \
-    __asm__ volatile("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"                                       \
-                     : "+x"(sum[i]), "=&x"(product)                                                                            \
+#define STEP(i)                                                                                                        \
+    __asm__ volatile("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"                               \
+                     : "+x"(sum[i]), "=&x"(product)                                                                    \
                      : "x"(codes), "x"(acts), "x"(ones));
     EACH(CLEAR)
     for (int n = 0; n < REPEATS; n++) {

@@ -30,7 +30,8 @@ static float *floats(const qn_guarded *g)
 
 /* Compares the output of a case and frees it: the reference's with the exact values, within their bounds, and other
  * instruction sets' with the reference's, which is kept in `expected`, bit by bit. */
-static void expect_row(qn_guarded *y, bool reference, float *expected, const double *exact, const double *bound, size_t n)
+static void expect_row(qn_guarded *y, bool reference, float *expected, const double *exact, const double *bound,
+                       size_t n)
 {
     if (reference) {
         memcpy(expected, y->data, n * sizeof(float));
@@ -94,7 +95,8 @@ void qn_check_norm(bool bench)
 static void exact_rope(double *y, const float *x, uint32_t position, size_t n_rot, qn_rope_type mode)
 {
     for (size_t i = 0; i < n_rot / 2; i++) {
-        const size_t a = mode == QN_ROPE_TYPE_NORM ? 2 * i : i, b = mode == QN_ROPE_TYPE_NORM ? 2 * i + 1 : i + n_rot / 2;
+        const size_t a = mode == QN_ROPE_TYPE_NORM ? 2 * i : i,
+                     b = mode == QN_ROPE_TYPE_NORM ? 2 * i + 1 : i + n_rot / 2;
         const double angle = (double)position * pow(1e6, -2.0 * (double)i / (double)n_rot);
         y[a] = (double)x[a] * cos(angle) - (double)x[b] * sin(angle);
         y[b] = (double)x[b] * cos(angle) + (double)x[a] * sin(angle);
@@ -140,8 +142,8 @@ void qn_check_rope(bool bench)
             kernels.apply(floats(&y), cosines, sines, n, mode);
             exact_rope(exact, x, position, n, mode);
             for (size_t k = 0; k < n; k++)
-                bound[k] = 6 * 0x1p-24 * 5 +
-                           1e-9; /* cosine, sine, two operations; |x| < 5; 1e-9: the error of a double angle of 2.6e5 */
+                bound[k] = 6 * 0x1p-24 * 5 + 1e-9; /* cosine, sine, two operations; |x| < 5; 1e-9: the error of a double
+                                                      angle of 2.6e5 */
             expect_row(&y, i == 0, expected, exact, bound, n);
         }
     for (size_t i = 0; bench && i < n_levels; i++) {

@@ -1,5 +1,5 @@
-/* Passes over rows of logits: every variant against the reference, whose sums are compared with sums over sorted copies. The
- * sampler that is made of them is in check_sample_token.c. */
+/* Passes over rows of logits: every variant against the reference, whose sums are compared with sums over sorted
+ * copies. The sampler that is made of them is in check_sample_token.c. */
 #include "check_sample.h"
 
 #include "check.h"
@@ -70,8 +70,8 @@ struct sums {
     uint64_t total, above[QN_SAMPLE_THRESHOLDS], n_finite, counts[QN_SAMPLE_THRESHOLDS];
 };
 
-static void check_sums(const qn_sample_kernels *kernels, const float *x, size_t n, const qn_sample_scale *scale, bool reference,
-                       struct sums *expected)
+static void check_sums(const qn_sample_kernels *kernels, const float *x, size_t n, const qn_sample_scale *scale,
+                       bool reference, struct sums *expected)
 {
     struct sums found;
     float thresholds[QN_SAMPLE_THRESHOLDS];
@@ -88,8 +88,8 @@ static void check_sums(const qn_sample_kernels *kernels, const float *x, size_t 
               (unsigned long long)kernels->sum(scale, x, n), (unsigned long long)expected->total);
 }
 
-static void check_largest_below(const qn_sample_kernels *kernels, const float *x, size_t n, const qn_sample_scale *scale,
-                                bool reference, float *expected)
+static void check_largest_below(const qn_sample_kernels *kernels, const float *x, size_t n,
+                                const qn_sample_scale *scale, bool reference, float *expected)
 {
     static const float weights[] = { 1, 0.5f, 0.05f, 1e-6f, 1e-30f, 4e-38f };
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
@@ -125,13 +125,13 @@ static void check_moments(const qn_sample_kernels *kernels, const float *x, size
     qn_expect(kernels->least(x, n) == *least, "the least logit is %g, expected %g", (double)kernels->least(x, n),
               (double)*least);
     qn_expect(found.n == expected->n && found.sum == expected->sum && found.squares == expected->squares,
-              "moments %llu %llu %llu, expected %llu %llu %llu", (unsigned long long)found.n, (unsigned long long)found.sum,
-              (unsigned long long)found.squares, (unsigned long long)expected->n, (unsigned long long)expected->sum,
-              (unsigned long long)expected->squares);
+              "moments %llu %llu %llu, expected %llu %llu %llu", (unsigned long long)found.n,
+              (unsigned long long)found.sum, (unsigned long long)found.squares, (unsigned long long)expected->n,
+              (unsigned long long)expected->sum, (unsigned long long)expected->squares);
 }
 
-static void check_surprisals(const qn_sample_kernels *kernels, const float *x, size_t n, qn_sample_scale scale, bool reference,
-                             uint64_t *expected, uint64_t *expected_total)
+static void check_surprisals(const qn_sample_kernels *kernels, const float *x, size_t n, qn_sample_scale scale,
+                             bool reference, uint64_t *expected, uint64_t *expected_total)
 {
     uint64_t total;
     scale.unit = 0x1p31f;
@@ -165,8 +165,8 @@ static void expect_selection(const float *logits, const uint32_t *ids, size_t n,
 }
 
 /* Into other memory; then, with those ids, in place. */
-static void check_select(const qn_sample_kernels *kernels, const float *x, size_t n, bool reference, struct selection *first,
-                         struct selection *second)
+static void check_select(const qn_sample_kernels *kernels, const float *x, size_t n, bool reference,
+                         struct selection *first, struct selection *second)
 {
     qn_guarded logits = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
     qn_guarded ids = qn_guarded_new(n * sizeof(uint32_t), 4 * qn_random_below(16));
@@ -204,10 +204,14 @@ static void check_select_allowed(const qn_sample_kernels *kernels, const float *
     qn_guarded ids = qn_guarded_new(n * sizeof(uint32_t), 4 * qn_random_below(16));
     float *out = (float *)(void *)logits.data;
     uint32_t *out_ids = (uint32_t *)(void *)ids.data;
-    const size_t density = qn_random_below(5); /* of the words: none, one bit, half of the bits, all bits, any of these */
+    const size_t density = qn_random_below(5); /* of the words: none, one bit, half of the bits, all bits, any of these
+                                                */
     for (size_t i = 0; i <= n / 32; i++) {
         const size_t own = density == 4 ? qn_random_below(4) : density;
-        allowed[i] = own == 0 ? 0 : own == 1 ? 1u << qn_random_below(32) : own == 2 ? (uint32_t)qn_random() : UINT32_MAX;
+        allowed[i] = own == 0   ? 0
+                     : own == 1 ? 1u << qn_random_below(32)
+                     : own == 2 ? (uint32_t)qn_random()
+                                : UINT32_MAX;
     }
     const size_t n_out = kernels->select_allowed(x, allowed, n, out, out_ids);
     if (reference) {

@@ -19,8 +19,8 @@ static qn_token generated[N_GENERATED];
 static const char *const distributions[] = { "normal", "flat", "wide", "peaked", "equal", "outlier", "ties" };
 enum { N_DISTRIBUTIONS = sizeof distributions / sizeof *distributions };
 
-/* Normal with deviations 3, 1 and 8; 20 tokens with nearly all of the probability; all equal; one of them larger by 60; 10^4
- * equal tokens among the most likely ones. */
+/* Normal with deviations 3, 1 and 8; 20 tokens with nearly all of the probability; all equal; one of them larger by 60;
+ * 10^4 equal tokens among the most likely ones. */
 static void fill_logits(size_t distribution, size_t n)
 {
     static const float scales[N_DISTRIBUTIONS] = { 3, 1, 8, 1.5f, 0, 0, 3 };
@@ -99,7 +99,8 @@ void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels)
     static qn_logprobs expected_logprobs;
     void *scratch = qn_xcalloc(qn_sample_scratch_bytes(MAX_VOCAB), 1);
     for (size_t c = 0; c < N_VOCABULARIES * N_DISTRIBUTIONS * N_SETTINGS; c++) {
-        const size_t n = vocabularies[c / N_SETTINGS / N_DISTRIBUTIONS], distribution = c / N_SETTINGS % N_DISTRIBUTIONS;
+        const size_t n = vocabularies[c / N_SETTINGS / N_DISTRIBUTIONS],
+                     distribution = c / N_SETTINGS % N_DISTRIBUTIONS;
         const struct setting *setting = &settings[c % N_SETTINGS];
         if (!qn_case_selected())
             continue;
@@ -118,10 +119,11 @@ void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels)
                     expected[draw] = request.token;
                     expected_logprobs = logprobs;
                 }
-                qn_expect(request.token == expected[draw], "draw %zu is %d, expected %d", draw, request.token, expected[draw]);
+                qn_expect(request.token == expected[draw], "draw %zu is %d, expected %d", draw, request.token,
+                          expected[draw]);
             }
-            qn_expect(!setting->n_logprobs ||
-                          memcmp(logprobs.values, expected_logprobs.values, expected_logprobs.n * sizeof *logprobs.values) == 0,
+            qn_expect(!setting->n_logprobs || memcmp(logprobs.values, expected_logprobs.values,
+                                                     expected_logprobs.n * sizeof *logprobs.values) == 0,
                       "log probabilities differ");
         }
     }

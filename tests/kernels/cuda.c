@@ -104,7 +104,8 @@ void qn_gpu_random(const qn_gpu_guarded *g)
     for (size_t i = 0; i < PIECE; i++)
         piece[i] = (uint8_t)(qn_random() & 0xbf);
     for (size_t at = 0; at < g->bytes; at += PIECE)
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
+        qn_assert_ok(
+            qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
 }
 
 void qn_gpu_poison(const qn_gpu_guarded *g)
@@ -147,7 +148,8 @@ void qn_gpu_synchronize(void)
 
 /* ---- Speed ---- */
 
-/* One replay of the graph repeats the iterations for at least half a millisecond, so that the graph launch is negligible. */
+/* One replay of the graph repeats the iterations for at least half a millisecond, so that the graph launch is
+ * negligible. */
 double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *context, size_t n_iterations)
 {
     qn_cuda_event begin, end;
@@ -190,7 +192,8 @@ double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *conte
 size_t qn_gpu_bench_copies(size_t bytes_per_iteration)
 {
     const size_t cache = qn_cuda_get_info(gpu.device)->l2_bytes;
-    return bytes_per_iteration ? 2 * cache / bytes_per_iteration + 2 : 1; /* twice L2: an LRU cache has evicted each set */
+    return bytes_per_iteration ? 2 * cache / bytes_per_iteration + 2 : 1; /* twice L2: an LRU cache has evicted each set
+                                                                           */
 }
 
 double qn_gpu_read_rate(void)

@@ -1,6 +1,6 @@
-/* quern-check on a GPU: the device under test, guarded device memory, and timing by replays of a CUDA graph, with rates as a
- * fraction of the read bandwidth measured in the same run. The file of an operation (tests/kernels/cuda_<operation>.c) compares
- * kernels with the CPU's reference.
+/* quern-check on a GPU: the device under test, guarded device memory, and timing by replays of a CUDA graph, with rates
+ * as a fraction of the read bandwidth measured in the same run. The file of an operation
+ * (tests/kernels/cuda_<operation>.c) compares kernels with the CPU's reference.
  *
  * A failed allocation or a driver error ends the program with its error text. */
 #ifndef QN_CHECK_CUDA_H
@@ -15,8 +15,8 @@ qn_cuda_stream qn_gpu_stream(void);
 
 /* ---- Memory with guards ---- */
 
-/* `bytes` of device memory at a multiple of 256, filled with poison (all ones: NaN as f32 and f16), with guard bytes on both
- * sides. */
+/* `bytes` of device memory at a multiple of 256, filled with poison (all ones: NaN as f32 and f16), with guard bytes on
+ * both sides. */
 typedef struct qn_gpu_guarded {
     uint64_t data;
     size_t bytes;
@@ -26,8 +26,8 @@ typedef struct qn_gpu_guarded {
 qn_gpu_guarded qn_gpu_new(size_t bytes);
 qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes);
 
-/* qn_gpu_random - fill with random bytes that are finite numbers below 2 in magnitude in every float format: on constant data
- * tensor cores would run faster. */
+/* qn_gpu_random - fill with random bytes that are finite numbers below 2 in magnitude in every float format: on
+ * constant data tensor cores would run faster. */
 void qn_gpu_random(const qn_gpu_guarded *g);
 
 /* qn_gpu_poison - fill memory and guards with poison again. */
@@ -59,8 +59,9 @@ size_t qn_gpu_bench_copies(size_t bytes_per_iteration);
 /* qn_gpu_read_rate - read bandwidth of this device in bytes per second, measured once per run. */
 double qn_gpu_read_rate(void);
 
-/* qn_gpu_bench - qn_gpu_seconds, printed as a row: time of an iteration, rate, and the rate as a percentage of `limit` (in
- * units per second), omitted if limit is 0. For memory-bound kernels, units are bytes and the limit is qn_gpu_read_rate(). */
+/* qn_gpu_bench - qn_gpu_seconds, printed as a row: time of an iteration, rate, and the rate as a percentage of `limit`
+ * (in units per second), omitted if limit is 0. For memory-bound kernels, units are bytes and the limit is
+ * qn_gpu_read_rate(). */
 void qn_gpu_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, double limit,
                   void (*work)(void *context, size_t iteration), void *context, size_t n_iterations);
 

@@ -1,6 +1,6 @@
-/* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
- * elements and of cu_seqlens, states of both orders, in place and in pools, gates computed in the kernels; captured in a graph;
- * from two threads on two streams. Then the checks of the other sections (cuda_api.h). */
+/* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types
+ * of elements and of cu_seqlens, states of both orders, in place and in pools, gates computed in the kernels; captured
+ * in a graph; from two threads on two streams. Then the checks of the other sections (cuda_api.h). */
 #include "cuda_api.h"
 #include "cuda_deltanet.h"
 #include "cuda_views.h"
@@ -22,7 +22,7 @@ struct shape {
     uint32_t ends[MAX_SEQUENCES + 1];
     size_t k_heads, v_heads, head_k, head_v;
     bool tiled, in_place;
-    bool pool;       /* bf16 states in another order among others, and the sequence SKIPPED has none; else f32, state i */
+    bool pool; /* bf16 states in another order among others, and the sequence SKIPPED has none; else f32, state i */
     bool transposed; /* states are [head_k, head_v] */
     bool raw;        /* g and beta are bf16, before softplus and sigmoid */
 };
@@ -100,7 +100,8 @@ static qn_gpu_rows draw_pool(const struct problem *p)
     for (size_t i = 0; i < p->s->n_sequences; i++)
         if (!is_skipped(p, i))
             qn_random_floats(all + index_of(p, i) * p->state, p->state, 0.3f);
-    const qn_gpu_rows pool = qn_gpu_rows_of(all, p->s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_states, p->state, 0, 0);
+    const qn_gpu_rows pool =
+        qn_gpu_rows_of(all, p->s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_states, p->state, 0, 0);
     qn_free(all);
     return pool;
 }
@@ -261,7 +262,8 @@ static void compare(const struct problem *p, bool in_place)
 {
     const struct shape *s = p->s;
     const double tolerance = tolerance_of(s);
-    const qn_gpu_rows *written = in_place ? &p->states : &p->out_states, *other = in_place ? &p->out_states : &p->states;
+    const qn_gpu_rows *written = in_place ? &p->states : &p->out_states,
+                      *other = in_place ? &p->out_states : &p->states;
     float *o = qn_gpu_rows_read(&p->out, "o"), *states = qn_gpu_rows_read(written, "states"), *found = floats(p->state);
     for (size_t i = 0; i < s->n_sequences; i++) {
         const size_t first = s->ends[i] * p->values, n = s->ends[i + 1] * p->values - first;
@@ -292,9 +294,9 @@ static void check_shape(const struct shape *s)
     problem_new(&p, s);
     for (int chunk = 0; chunk < 2; chunk++) {
         qn_case_begin("api", names[chunk],
-                      "delta rule, %zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d, lengths %d%s%s%s%s", p.rows,
-                      s->n_sequences, s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype, (int)s->seqlens,
-                      s->in_place ? ", in place" : "", s->pool ? ", states in a pool" : "",
+                      "delta rule, %zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d, lengths %d%s%s%s%s",
+                      p.rows, s->n_sequences, s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype,
+                      (int)s->seqlens, s->in_place ? ", in place" : "", s->pool ? ", states in a pool" : "",
                       s->transposed ? ", transposed states" : "", s->raw ? ", raw gates" : "");
         poison(&p);
         qn_assert_ok(call(&p, chunk, qn_gpu_stream()));

@@ -1,5 +1,5 @@
-/* Attention over an fp16 KV cache and rope of quern/cuda.h on a GPU against the CPU's functions: several sequences, all types,
- * rows with and without distances, decode and prefill, a step of decoding in a CUDA graph. */
+/* Attention over an fp16 KV cache and rope of quern/cuda.h on a GPU against the CPU's functions: several sequences, all
+ * types, rows with and without distances, decode and prefill, a step of decoding in a CUDA graph. */
 #include "cuda_api.h"
 #include "cuda_paged_arrays.h"
 #include "cuda_views.h"
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys, values and weights are rounded to fp16: a relative error of up to 2^-11 each, mostly less than half of that. Errors
- * are random and do not add up. */
+/* Keys, values and weights are rounded to fp16: a relative error of up to 2^-11 each, mostly less than half of that.
+ * Errors are random and do not add up. */
 #define ERROR_BOUND 2e-3
 #define WORST_BOUND 8e-3 /* of one query: values may cancel */
 /* Norms of up to 512 terms and rotations in float32, of angles that are rounded to float32 once. */
@@ -152,7 +152,8 @@ static void compare_caches(struct caches *c, double bound)
                          sequence = row / s->capacity / s->n_kv_heads;
             bool same = true;
             for (size_t d = 0; d < s->dim; d++) {
-                const uint16_t expected = cpu_value(c, is_key, sequence, head, position, d), bits = found[row * s->dim + d];
+                const uint16_t expected = cpu_value(c, is_key, sequence, head, position, d),
+                               bits = found[row * s->dim + d];
                 same = same && bits == expected;
                 x[d] = qn_f16_to_f32(bits);
                 y[d] = qn_f16_to_f32(expected);
@@ -162,7 +163,8 @@ static void compare_caches(struct caches *c, double bound)
             }
             if (same)
                 continue;
-            snprintf(name, sizeof name, "%s: sequence %zu, head %zu, position %zu", names[is_key], sequence, head, position);
+            snprintf(name, sizeof name, "%s: sequence %zu, head %zu, position %zu", names[is_key], sequence, head,
+                     position);
             qn_expect_relative(x, y, 1, s->dim, QN_DTYPE_F16, bound, bound, name);
         }
     }
@@ -224,8 +226,8 @@ static void check_store(struct caches *c, const struct shape *s)
     struct tokens t;
     qn_gpu_rows keys = qn_gpu_rows_random(s->dtype, n, row, s->gap, 0, 1),
                 values = qn_gpu_rows_random(s->dtype, n, row, 0, 0, 1);
-    qn_case_begin("api", "kv_store", "%zu tokens, %zu heads of %zu, capacity %zu of %zu sequences, type %d, gap %zu%s", n,
-                  s->cache.n_kv_heads, s->cache.dim, s->cache.capacity, s->cache.n_sequences, (int)s->dtype, s->gap,
+    qn_case_begin("api", "kv_store", "%zu tokens, %zu heads of %zu, capacity %zu of %zu sequences, type %d, gap %zu%s",
+                  n, s->cache.n_kv_heads, s->cache.dim, s->cache.capacity, s->cache.n_sequences, (int)s->dtype, s->gap,
                   s->cache.paged ? ", pages" : "");
     tokens_new(&t, n);
     for (size_t i = 0; i + 2 < n; i++) {
@@ -235,8 +237,8 @@ static void check_store(struct caches *c, const struct shape *s)
     t.positions[n - 2] = (uint32_t)s->cache.capacity;
     t.positions[n - 1] = UINT32_MAX;
     tokens_upload(&t, s->cache.n_sequences > 1, false);
-    qn_assert_ok(
-        qn_cuda_kv_store(kernels, &c->gpu, &t.gpu, qn_gpu_rows_view(&keys), qn_gpu_rows_view(&values), qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_kv_store(kernels, &c->gpu, &t.gpu, qn_gpu_rows_view(&keys), qn_gpu_rows_view(&values),
+                                  qn_gpu_stream()));
     for (size_t i = 0; i < n; i++)
         store_on_cpu(c, t.sequences[i], t.positions[i], keys.values + i * row, values.values + i * row);
     compare_caches(c, 0);
@@ -246,14 +248,14 @@ static void check_store(struct caches *c, const struct shape *s)
     qn_gpu_rows_free(&values);
 }
 
-static void attention_on_cpu(const struct caches *c, const struct tokens *t, const float *queries, size_t n_heads, float scale,
-                             float *out)
+static void attention_on_cpu(const struct caches *c, const struct tokens *t, const float *queries, size_t n_heads,
+                             float scale, float *out)
 {
     const size_t row = n_heads * c->s.dim;
     for (size_t i = 0; i < t->n; i++) {
         const qn_kv_cache cache = cpu_cache(c, t->sequences[i]);
-        qn_assert_ok(qn_attention(&cache, floats_view(queries + i * row, row), u32_view(&t->positions[i], 1), 1, n_heads, scale,
-                                  floats_view(out + i * row, row)));
+        qn_assert_ok(qn_attention(&cache, floats_view(queries + i * row, row), u32_view(&t->positions[i], 1), 1,
+                                  n_heads, scale, floats_view(out + i * row, row)));
     }
 }
 
@@ -268,10 +270,11 @@ static void check_attention(const struct shape *s)
     caches_new(&c, &s->cache);
     qn_assert_ok(qn_cuda_kv_prepare(kernels, s->cache.dim)); /* compiles several sources at a time */
     check_store(&c, s);
-    qn_case_begin("api", s->consecutive ? "attention prefill" : "attention decode",
-                  "heads %zu of %zu over %zu, %zu tokens from position %u, capacity %zu of %zu sequences, type %d, gap %zu%s",
-                  s->n_heads, s->cache.dim, s->cache.n_kv_heads, s->n_tokens, s->positions[0], s->cache.capacity,
-                  s->cache.n_sequences, (int)s->dtype, s->gap, s->cache.paged ? ", pages" : "");
+    qn_case_begin(
+        "api", s->consecutive ? "attention prefill" : "attention decode",
+        "heads %zu of %zu over %zu, %zu tokens from position %u, capacity %zu of %zu sequences, type %d, gap %zu%s",
+        s->n_heads, s->cache.dim, s->cache.n_kv_heads, s->n_tokens, s->positions[0], s->cache.capacity,
+        s->cache.n_sequences, (int)s->dtype, s->gap, s->cache.paged ? ", pages" : "");
     tokens_new(&t, s->n_tokens);
     for (size_t i = 0; i < s->n_tokens; i++) {
         t.positions[i] = s->consecutive ? s->positions[0] + (uint32_t)i : s->positions[i % 5];
@@ -339,8 +342,8 @@ static void angles_free(struct angles *a)
 static qn_status queue_angles(const struct angles *a, const qn_cuda_kv_tokens *t, size_t n_rot, double attn_factor)
 {
     return qn_cuda_rope_angles(kernels, t->positions, qn_array_view(&a->frequencies, QN_DTYPE_F64), t->n_tokens, n_rot,
-                               attn_factor, qn_array_view(&a->cosines, QN_DTYPE_F32), qn_array_view(&a->sines, QN_DTYPE_F32),
-                               qn_gpu_stream());
+                               attn_factor, qn_array_view(&a->cosines, QN_DTYPE_F32),
+                               qn_array_view(&a->sines, QN_DTYPE_F32), qn_gpu_stream());
 }
 
 /* Both sides round a double, whose angle has an error below 1e-9 at these positions, to float32. */
@@ -380,11 +383,12 @@ static void rope_on_cpu(const struct rope_shape *s, const struct tokens *t, floa
 
 static void begin_rope(const struct rope_shape *s, const char *variant)
 {
-    qn_case_begin("api", variant,
-                  "%zu and %zu heads of %zu, n_rot %zu, %zu tokens from position %u, %zu sequences, type %d, gap %zu%s%s%s%s",
-                  s->n_heads, s->cache.n_kv_heads, s->cache.dim, s->n_rot, s->n_tokens, s->first, s->cache.n_sequences,
-                  (int)s->dtype, s->gap, s->pairing == QN_ROPE_NEOX ? ", neox" : ", interleaved", s->norms ? ", norms" : "",
-                  s->biases ? ", biases" : "", s->in_place ? ", in place" : "");
+    qn_case_begin(
+        "api", variant,
+        "%zu and %zu heads of %zu, n_rot %zu, %zu tokens from position %u, %zu sequences, type %d, gap %zu%s%s%s%s",
+        s->n_heads, s->cache.n_kv_heads, s->cache.dim, s->n_rot, s->n_tokens, s->first, s->cache.n_sequences,
+        (int)s->dtype, s->gap, s->pairing == QN_ROPE_NEOX ? ", neox" : ", interleaved", s->norms ? ", norms" : "",
+        s->biases ? ", biases" : "", s->in_place ? ", in place" : "");
 }
 
 static void check_rope_in_place(const struct rope_shape *s, const struct tokens *t, const struct angles *a)
@@ -443,8 +447,8 @@ static float *heads_on_cpu(const struct rope_shape *s, const struct tokens *t, c
     for (size_t i = 0; i < n; i++)
         x[i] = from[i] + (bias ? bias[i % row] : 0);
     if (weight)
-        qn_assert_ok(qn_rms_norm(floats_view(x, n), floats_view(weight, s->cache.dim), t->n * n_heads, s->cache.dim, 1e-6f,
-                                 floats_view(x, n)));
+        qn_assert_ok(qn_rms_norm(floats_view(x, n), floats_view(weight, s->cache.dim), t->n * n_heads, s->cache.dim,
+                                 1e-6f, floats_view(x, n)));
     if (rope)
         rope_on_cpu(s, t, x, n_heads);
     return x;
@@ -470,8 +474,8 @@ static void check_fused(const struct rope_shape *s, const struct tokens *t, cons
         store_on_cpu(&c, t->sequences[i], t->positions[i], k + i * kv_row, v + i * kv_row);
     qn_gpu_rows *to = s->in_place ? &queries : &out;
     qn_assert_ok(qn_cuda_qk_norm_rope_store(kernels, &c.gpu, &t->gpu, &shape, s->norms || s->biases ? &norm.args : NULL,
-                                            qn_gpu_rows_view(&queries), qn_gpu_rows_view(&keys), qn_gpu_rows_view(&values),
-                                            qn_gpu_rows_view(to), qn_gpu_stream()));
+                                            qn_gpu_rows_view(&queries), qn_gpu_rows_view(&keys),
+                                            qn_gpu_rows_view(&values), qn_gpu_rows_view(to), qn_gpu_stream()));
     qn_gpu_rows_expect_relative(to, q, dim, FLOAT_BOUND, FLOAT_BOUND, "out");
     compare_caches(&c, FLOAT_BOUND);
     float *const host[] = { q, k, v };
@@ -529,8 +533,10 @@ static void check_graph(void)
     tokens_upload(&t, false, false);
     angles_new(&a, 1, s.n_rot);
     const qn_cuda_rope_shape shape = rope_of(&s, &a);
-    qn_gpu_rows queries = qn_gpu_rows_random(s.dtype, 1, row, 0, 0, 1), keys = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1),
-                values = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1), out = qn_gpu_rows_poison(s.dtype, 1, row, 0, 0);
+    qn_gpu_rows queries = qn_gpu_rows_random(s.dtype, 1, row, 0, 0, 1),
+                keys = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1),
+                values = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1),
+                out = qn_gpu_rows_poison(s.dtype, 1, row, 0, 0);
     const qn_cuda_view q = qn_gpu_rows_view(&queries);
     qn_assert_ok(qn_cuda_attention_workspace(kernels, &c.gpu, &t.gpu, s.n_heads, &bytes));
     qn_gpu_guarded workspace = qn_gpu_new(bytes);
@@ -539,8 +545,8 @@ static void check_graph(void)
     qn_assert_ok(queue_angles(&a, &t.gpu, s.n_rot, 1));
     qn_assert_ok(qn_cuda_qk_norm_rope_store(kernels, &c.gpu, &t.gpu, &shape, &norm.args, q, qn_gpu_rows_view(&keys),
                                             qn_gpu_rows_view(&values), q, qn_gpu_stream()));
-    qn_assert_ok(qn_cuda_attention(kernels, &c.gpu, &t.gpu, q, s.n_heads, scale, qn_gpu_rows_view(&out), pointer(&workspace),
-                                   bytes, qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_attention(kernels, &c.gpu, &t.gpu, q, s.n_heads, scale, qn_gpu_rows_view(&out),
+                                   pointer(&workspace), bytes, qn_gpu_stream()));
     qn_assert_ok(qn_cuda_capture_end(qn_gpu(), qn_gpu_stream(), &graph));
     qn_gpu_rows *const rows[] = { &queries, &keys, &values, &out };
     float *expected = qn_xcalloc(row, sizeof *expected);
@@ -560,7 +566,8 @@ static void check_graph(void)
         qn_assert_ok(qn_cuda_graph_launch(qn_gpu(), graph, qn_gpu_stream()));
         /* The queries have been rounded to bf16 between the kernels, too. */
         const double rounding = qn_float_rounding(s.dtype);
-        qn_gpu_rows_expect_relative(&out, expected, s.cache.dim, ERROR_BOUND + rounding, WORST_BOUND + rounding, "attention");
+        qn_gpu_rows_expect_relative(&out, expected, s.cache.dim, ERROR_BOUND + rounding, WORST_BOUND + rounding,
+                                    "attention");
         free(cpu_q);
         free(cpu_k);
     }

@@ -1,5 +1,5 @@
-/* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without distances, in all types; caches of several
- * heads; masks, sinks, empty blocks; dense and Walsh-Hadamard rotations; a step of decoding in a CUDA graph. */
+/* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without distances, in all types; caches of
+ * several heads; masks, sinks, empty blocks; dense and Walsh-Hadamard rotations; a step of decoding in a CUDA graph. */
 #include "cuda_api.h"
 #include "cuda_paged_arrays.h"
 #include "cuda_aura_problem.h"
@@ -16,10 +16,11 @@
 #define WORST_BOUND 8e-3 /* of one query: values may cancel */
 /* Second pass, and decoding: float32 sums of up to 512 terms. */
 #define FLOAT_BOUND 1e-5
-/* Both sides rotate in float32: a value within about 512 * 2^-24 of a boundary may get the code next to the CPU's. With up to
- * 255 boundaries over the width of the distribution, fewer than one value in a thousand is that close to one. */
+/* Both sides rotate in float32: a value within about 512 * 2^-24 of a boundary may get the code next to the CPU's. With
+ * up to 255 boundaries over the width of the distribution, fewer than one value in a thousand is that close to one. */
 #define NEIGHBOURS_BOUND 1e-3
-/* Of a scale: float32 sums; a code that differs by 1 changes the norm of the decoded row by up to a step of the codebook. */
+/* Of a scale: float32 sums; a code that differs by 1 changes the norm of the decoded row by up to a step of the
+ * codebook. */
 #define SCALE_BOUND 1e-5
 #define NEIGHBOUR_SCALE_BOUND 0.05
 
@@ -69,14 +70,15 @@ static void expect_codes(const char *name, const uint32_t *codes, const float *s
         qn_aura_unpack(wanted, expected + row * words, dim, codec->bits);
         for (size_t d = 0; d < dim; d++) {
             apart += found[d] != wanted[d];
-            qn_expect(abs(found[d] - wanted[d]) <= 1, "%s: row %zu: code %zu is %d, expected %d", name, row, d, found[d],
-                      wanted[d]);
+            qn_expect(abs(found[d] - wanted[d]) <= 1, "%s: row %zu: code %zu is %d, expected %d", name, row, d,
+                      found[d], wanted[d]);
         }
         const size_t used = dim * codec->bits % 32;
-        qn_expect(!used || codes[(row + 1) * words - 1] >> used == 0, "%s: row %zu: bits after the last code are not 0", name,
-                  row);
+        qn_expect(!used || codes[(row + 1) * words - 1] >> used == 0, "%s: row %zu: bits after the last code are not 0",
+                  name, row);
         const double x = (double)scales[row], y = (double)expected_scales[row];
-        qn_expect((isnan(x) && isnan(y)) || fabs(x - y) <= (apart ? NEIGHBOUR_SCALE_BOUND : SCALE_BOUND) * fabs(y) + 1e-12,
+        qn_expect((isnan(x) && isnan(y)) ||
+                      fabs(x - y) <= (apart ? NEIGHBOUR_SCALE_BOUND : SCALE_BOUND) * fabs(y) + 1e-12,
                   "%s: scale of row %zu is %g, expected %g", name, row, x, y);
         neighbours += apart;
         n_written++;
@@ -122,8 +124,8 @@ static void check_decode(const qn_cuda_aura_codec *codec, const uint32_t *words,
     float *expected = qn_xcalloc(n_rows * dim, sizeof *expected);
     for (int back = 0; back < 2; back++) {
         qn_gpu_rows out = qn_gpu_rows_poison(dtype, n_rows, dim, gap, 0);
-        qn_assert_ok(
-            qn_cuda_aura_decode(kernels, codec, codes, gpu_scales, n_rows, back, qn_gpu_rows_view(&out), qn_gpu_stream()));
+        qn_assert_ok(qn_cuda_aura_decode(kernels, codec, codes, gpu_scales, n_rows, back, qn_gpu_rows_view(&out),
+                                         qn_gpu_stream()));
         float *found = qn_gpu_rows_read(&out, "rows");
         qn_assert_ok(qn_aura_decode(
             codec->codec, (qn_view){ (void *)(uintptr_t)words, QN_DTYPE_U32, n_rows * qn_aura_words(codec->codec) },
@@ -133,7 +135,8 @@ static void check_decode(const qn_cuda_aura_codec *codec, const uint32_t *words,
                       (double)found[nan_row * dim + d]);
             found[nan_row * dim + d] = expected[nan_row * dim + d] = 0;
         }
-        qn_expect_relative(found, expected, n_rows, dim, dtype, FLOAT_BOUND, FLOAT_BOUND, back ? "rows" : "rotated rows");
+        qn_expect_relative(found, expected, n_rows, dim, dtype, FLOAT_BOUND, FLOAT_BOUND,
+                           back ? "rows" : "rotated rows");
         free(found);
         qn_gpu_rows_free(&out);
     }
@@ -145,12 +148,13 @@ static void check_rows(size_t dim, unsigned bits, bool custom, qn_dtype dtype, s
     const qn_aura_ops_shape s = { .dim = dim, .custom_codec = custom };
     qn_gpu_arrays arrays = { .n = 0 };
     qn_random_seed(dim * 100 + bits * 10 + n_rows);
-    qn_case_begin("api", "aura encode", "%zu rows of %zu in %u bits, type %d, gap %zu%s", n_rows, dim, bits, (int)dtype, gap,
-                  custom ? ", custom codec" : "");
+    qn_case_begin("api", "aura encode", "%zu rows of %zu in %u bits, type %d, gap %zu%s", n_rows, dim, bits, (int)dtype,
+                  gap, custom ? ", custom codec" : "");
     qn_aura_codec *codec = qn_aura_ops_codec(&s, bits, 7);
     const qn_cuda_aura_codec on_device = device_codec(&arrays, codec);
     const size_t words = qn_aura_words(codec);
-    float *x = special_rows(n_rows, dim, dtype), *scales = qn_xcalloc(n_rows, 4), *expected_scales = qn_xcalloc(n_rows, 4);
+    float *x = special_rows(n_rows, dim, dtype), *scales = qn_xcalloc(n_rows, 4),
+          *expected_scales = qn_xcalloc(n_rows, 4);
     uint32_t *codes = qn_xcalloc(n_rows * words, 4), *expected = qn_xcalloc(n_rows * words, 4);
     qn_gpu_rows rows = qn_gpu_rows_of(x, dtype, n_rows, dim, gap, 0);
     const qn_gpu_guarded gpu_codes = qn_gpu_new(n_rows * words * 4), gpu_scales = qn_gpu_new(n_rows * 4);
@@ -162,8 +166,8 @@ static void check_rows(size_t dim, unsigned bits, bool custom, qn_dtype dtype, s
     qn_gpu_read(&gpu_scales, scales);
     encode_on_cpu(codec, rows.values, n_rows, expected, expected_scales);
     expect_codes("codes", codes, scales, expected, expected_scales, n_rows, codec);
-    qn_case_begin("api", "aura decode", "%zu rows of %zu in %u bits, type %d, gap %zu%s", n_rows, dim, bits, (int)dtype, gap,
-                  custom ? ", custom codec" : "");
+    qn_case_begin("api", "aura decode", "%zu rows of %zu in %u bits, type %d, gap %zu%s", n_rows, dim, bits, (int)dtype,
+                  gap, custom ? ", custom codec" : "");
     check_decode(&on_device, codes, scales, n_rows, to, scale, dtype, gap);
     qn_gpu_rows_free(&rows);
     qn_gpu_free_arrays(&arrays);
@@ -210,7 +214,8 @@ struct side {
     qn_gpu_rows rows;
 };
 
-static void side_new(struct side *side, qn_gpu_arrays *arrays, const struct store_shape *s, unsigned bits, qn_dtype dtype)
+static void side_new(struct side *side, qn_gpu_arrays *arrays, const struct store_shape *s, unsigned bits,
+                     qn_dtype dtype)
 {
     const size_t rows = s->n_kv_heads * s->capacity, row = s->n_kv_heads * s->dim;
     const qn_aura_ops_shape shape = { .dim = s->dim, .custom_codec = s->custom };
@@ -252,7 +257,8 @@ static void store_on_cpu(const struct store_shape *s, struct side *keys, struct 
     const qn_aura_cache cache = { .key_codec = keys->codec,
                                   .value_codec = values->codec,
                                   .key_codes = { keys->expected, QN_DTYPE_U32, rows * qn_aura_words(keys->codec) },
-                                  .value_codes = { values->expected, QN_DTYPE_U32, rows * qn_aura_words(values->codec) },
+                                  .value_codes = { values->expected, QN_DTYPE_U32,
+                                                   rows * qn_aura_words(values->codec) },
                                   .key_scales = qn_floats_view(keys->expected_scales, rows),
                                   .value_scales = qn_floats_view(values->expected_scales, rows),
                                   .n_kv_heads = s->n_kv_heads,
@@ -265,14 +271,14 @@ static void store_on_cpu(const struct store_shape *s, struct side *keys, struct 
 }
 
 /* The same store in pages. */
-static void check_store_in_pages(const struct store_shape *s, qn_cuda_aura_cache cache, struct side *keys, struct side *values,
-                                 qn_cuda_view positions)
+static void check_store_in_pages(const struct store_shape *s, qn_cuda_aura_cache cache, struct side *keys,
+                                 struct side *values, qn_cuda_view positions)
 {
     qn_paged_arrays pages;
     struct side *const sides[] = { keys, values };
     use_pages(&cache, &pages, s->capacity / QN_ATTENTION_PAGE);
-    qn_assert_ok(qn_cuda_aura_store(kernels, &cache, qn_gpu_rows_view(&keys->rows), qn_gpu_rows_view(&values->rows), positions,
-                                    s->n_tokens, qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_aura_store(kernels, &cache, qn_gpu_rows_view(&keys->rows), qn_gpu_rows_view(&values->rows),
+                                    positions, s->n_tokens, qn_gpu_stream()));
     qn_paged_read(&pages);
     for (size_t i = 0; i < 2; i++) {
         qn_paged_gather(&pages, i ? VALUE_CODES : KEY_CODES, sides[i]->codes, s->capacity);
@@ -291,9 +297,9 @@ static void check_store(const struct store_shape *s)
     struct side keys, values;
     qn_random_seed(s->dim * 10 + s->n_tokens);
     qn_case_begin("api", "aura store",
-                  "%zu tokens, %zu heads of %zu in %u and %u bits, capacity %zu, types %d and %d, gap %zu%s", s->n_tokens,
-                  s->n_kv_heads, s->dim, s->key_bits, s->value_bits, s->capacity, (int)s->key_dtype, (int)s->value_dtype,
-                  s->gap, s->custom ? ", custom codec" : "");
+                  "%zu tokens, %zu heads of %zu in %u and %u bits, capacity %zu, types %d and %d, gap %zu%s",
+                  s->n_tokens, s->n_kv_heads, s->dim, s->key_bits, s->value_bits, s->capacity, (int)s->key_dtype,
+                  (int)s->value_dtype, s->gap, s->custom ? ", custom codec" : "");
     side_new(&keys, &arrays, s, s->key_bits, s->key_dtype);
     side_new(&values, &arrays, s, s->value_bits, s->value_dtype);
     uint32_t *positions = qn_xcalloc(s->n_tokens, sizeof *positions);
@@ -356,15 +362,16 @@ static void attention_new(struct attention_check *c, const qn_aura_ops_shape *s,
     c->pages = (qn_paged_arrays){ 0 };
     const size_t rows = s->n_kv_heads * s->capacity, row = s->n_heads * s->dim;
     const qn_attention_gpu_cache *gpu = &p->gpu_cache.rows;
-    c->cache = (qn_cuda_aura_cache){ .key_codec = device_codec(&p->arrays, p->key_codec),
-                                     .value_codec = device_codec(&p->arrays, p->value_codec),
-                                     .key_codes = view(gpu->keys, QN_DTYPE_U32, rows * qn_aura_words(p->key_codec)),
-                                     .value_codes = view(gpu->values, QN_DTYPE_U32, rows * qn_aura_words(p->value_codec)),
-                                     .key_scales = view(gpu->key_scales, QN_DTYPE_F32, rows),
-                                     .value_scales = view(gpu->value_scales, QN_DTYPE_F32, rows),
-                                     .n_kv_heads = s->n_kv_heads,
-                                     .capacity = s->capacity,
-                                     .n_keys = s->n_keys };
+    c->cache =
+        (qn_cuda_aura_cache){ .key_codec = device_codec(&p->arrays, p->key_codec),
+                              .value_codec = device_codec(&p->arrays, p->value_codec),
+                              .key_codes = view(gpu->keys, QN_DTYPE_U32, rows * qn_aura_words(p->key_codec)),
+                              .value_codes = view(gpu->values, QN_DTYPE_U32, rows * qn_aura_words(p->value_codec)),
+                              .key_scales = view(gpu->key_scales, QN_DTYPE_F32, rows),
+                              .value_scales = view(gpu->value_scales, QN_DTYPE_F32, rows),
+                              .n_kv_heads = s->n_kv_heads,
+                              .capacity = s->capacity,
+                              .n_keys = s->n_keys };
     c->rows = qn_gpu_rows_random(s->dtype, s->n_tokens, row, gap, 0, 1);
     p->cpu_queries.queries = qn_floats_view(c->rows.values, s->n_tokens * row);
     c->queries = (qn_cuda_aura_queries){ .queries = qn_gpu_rows_view(&c->rows),
@@ -420,8 +427,8 @@ static void check_score(struct attention_check *c)
     float *expected = qn_xcalloc(n, 4);
     qn_gpu_rows scores = qn_gpu_rows_poison(QN_DTYPE_F32, c->p.n_queries, n_keys, 0, 0);
     begin_case(c, "aura score");
-    qn_assert_ok(qn_cuda_aura_score(kernels, &c->cache, &c->queries, qn_gpu_rows_view(&scores), pointer(c->workspace.data),
-                                    c->workspace.bytes, qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_aura_score(kernels, &c->cache, &c->queries, qn_gpu_rows_view(&scores),
+                                    pointer(c->workspace.data), c->workspace.bytes, qn_gpu_stream()));
     qn_assert_ok(qn_aura_score(&c->p.cache, &c->p.cpu_queries, qn_floats_view(expected, n)));
     qn_gpu_rows_expect_relative(&scores, expected, n_keys, ERROR_BOUND, WORST_BOUND, "scores");
     qn_gpu_rows_free(&scores);
@@ -484,8 +491,8 @@ static void expect_empty_blocks(const struct pass1 *found, const struct pass1 *e
 {
     for (size_t i = 0; i < found->n; i++) {
         bool untouched = true;
-        qn_expect((found->l[i] == 0) == (expected->l[i] == 0), "l: element %zu is %g, expected %g", i, (double)found->l[i],
-                  (double)expected->l[i]);
+        qn_expect((found->l[i] == 0) == (expected->l[i] == 0), "l: element %zu is %g, expected %g", i,
+                  (double)found->l[i], (double)expected->l[i]);
         for (size_t d = 0; d < found->dim; d++)
             untouched = untouched && isnan(found->partials[i * found->dim + d]);
         qn_expect(expected->l[i] != 0 || (untouched && isnan(found->m[i])),
@@ -500,14 +507,16 @@ static void check_passes(struct attention_check *c, const float *attention)
     const size_t n_out = c->p.n_queries * s->dim;
     struct pass1 found = pass1_new(c), expected = pass1_new(c);
     float *combined = qn_xcalloc(n_out, 4);
-    const qn_gpu_guarded partials = qn_gpu_new(found.n * s->dim * 4), m = qn_gpu_new(found.n * 4), l = qn_gpu_new(found.n * 4);
+    const qn_gpu_guarded partials = qn_gpu_new(found.n * s->dim * 4), m = qn_gpu_new(found.n * 4),
+                         l = qn_gpu_new(found.n * 4);
     qn_gpu_keep(&c->p.arrays, partials);
     qn_gpu_keep(&c->p.arrays, m);
     qn_gpu_keep(&c->p.arrays, l);
     begin_case(c, "aura pass 1");
-    qn_assert_ok(qn_cuda_aura_flash_pass1(kernels, &c->cache, &c->queries, s->block, qn_array_view(&partials, QN_DTYPE_F32),
-                                          qn_array_view(&m, QN_DTYPE_F32), qn_array_view(&l, QN_DTYPE_F32),
-                                          pointer(c->workspace.data), c->workspace.bytes, qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_aura_flash_pass1(kernels, &c->cache, &c->queries, s->block,
+                                          qn_array_view(&partials, QN_DTYPE_F32), qn_array_view(&m, QN_DTYPE_F32),
+                                          qn_array_view(&l, QN_DTYPE_F32), pointer(c->workspace.data),
+                                          c->workspace.bytes, qn_gpu_stream()));
     qn_gpu_read(&partials, found.partials);
     qn_gpu_read(&m, found.m);
     qn_gpu_read(&l, found.l);
@@ -525,9 +534,9 @@ static void check_passes(struct attention_check *c, const float *attention)
                    at_m = qn_gpu_keep_copy(&c->p.arrays, expected.m, expected.n * 4),
                    at_l = qn_gpu_keep_copy(&c->p.arrays, expected.l, expected.n * 4);
     qn_assert_ok(qn_cuda_aura_flash_pass2(kernels, &c->cache.value_codec, s->n_tokens, s->n_heads, c->p.n_blocks,
-                                          view(at, QN_DTYPE_F32, expected.n * s->dim), view(at_m, QN_DTYPE_F32, expected.n),
-                                          view(at_l, QN_DTYPE_F32, expected.n), c->queries.sinks, qn_gpu_rows_view(&out),
-                                          qn_gpu_stream()));
+                                          view(at, QN_DTYPE_F32, expected.n * s->dim),
+                                          view(at_m, QN_DTYPE_F32, expected.n), view(at_l, QN_DTYPE_F32, expected.n),
+                                          c->queries.sinks, qn_gpu_rows_view(&out), qn_gpu_stream()));
     qn_assert_ok(pass2_on_cpu(c, &expected, combined));
     compare_out(c, "pass 2 of the CPU's pass 1", &out, combined, FLOAT_BOUND, FLOAT_BOUND);
     pass1_free(&found);
@@ -562,8 +571,8 @@ static void check_attention(const qn_aura_ops_shape *s, size_t gap, bool paged)
     check_score(&c);
     check_value(&c);
     begin_case(&c, "aura attention");
-    qn_assert_ok(qn_cuda_aura_attention(kernels, &c.cache, &c.queries, qn_gpu_rows_view(&out), pointer(c.workspace.data),
-                                        c.workspace.bytes, qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_aura_attention(kernels, &c.cache, &c.queries, qn_gpu_rows_view(&out),
+                                        pointer(c.workspace.data), c.workspace.bytes, qn_gpu_stream()));
     qn_assert_ok(qn_aura_attention(&c.p.cache, &c.p.cpu_queries, qn_floats_view(expected, n)));
     compare_out(&c, "attention", &out, expected, ERROR_BOUND, WORST_BOUND);
     check_passes(&c, expected);
@@ -664,12 +673,14 @@ static qn_status step_queue(struct step *s)
     const qn_cuda_view partials = qn_array_view(&s->partials, QN_DTYPE_F32), m = qn_array_view(&s->m, QN_DTYPE_F32),
                        l = qn_array_view(&s->l, QN_DTYPE_F32);
     const size_t blocks = (STEP_CAPACITY + STEP_BLOCK - 1) / STEP_BLOCK;
-    QN_TRY(qn_cuda_aura_store(kernels, &s->cache, qn_gpu_rows_view(&s->k), qn_gpu_rows_view(&s->v), s->queries.positions, 1,
-                              qn_gpu_stream()));
-    QN_TRY(qn_cuda_aura_flash_pass1(kernels, &s->cache, &s->queries, STEP_BLOCK, partials, m, l, NULL, 0, qn_gpu_stream()));
-    QN_TRY(qn_cuda_aura_flash_pass2(kernels, &s->cache.value_codec, 1, STEP_HEADS, blocks, partials, m, l, s->queries.sinks,
-                                    qn_gpu_rows_view(&s->out[0]), qn_gpu_stream()));
-    return qn_cuda_aura_attention(kernels, &s->cache, &s->queries, qn_gpu_rows_view(&s->out[1]), NULL, 0, qn_gpu_stream());
+    QN_TRY(qn_cuda_aura_store(kernels, &s->cache, qn_gpu_rows_view(&s->k), qn_gpu_rows_view(&s->v),
+                              s->queries.positions, 1, qn_gpu_stream()));
+    QN_TRY(qn_cuda_aura_flash_pass1(kernels, &s->cache, &s->queries, STEP_BLOCK, partials, m, l, NULL, 0,
+                                    qn_gpu_stream()));
+    QN_TRY(qn_cuda_aura_flash_pass2(kernels, &s->cache.value_codec, 1, STEP_HEADS, blocks, partials, m, l,
+                                    s->queries.sinks, qn_gpu_rows_view(&s->out[0]), qn_gpu_stream()));
+    return qn_cuda_aura_attention(kernels, &s->cache, &s->queries, qn_gpu_rows_view(&s->out[1]), NULL, 0,
+                                  qn_gpu_stream());
 }
 
 /* The CPU's attention over the codes that the GPU stored. */
@@ -718,8 +729,8 @@ static void check_graph(void)
     qn_assert_ok(step_queue(&s));
     qn_assert_ok(qn_cuda_capture_end(qn_gpu(), qn_gpu_stream(), &graph));
     for (uint32_t position = 0; position < 70; position++) {
-        qn_case_begin("api", "aura graph", "position %u of a captured step, %d heads of %d over %d", position, STEP_HEADS,
-                      STEP_DIM, STEP_KV_HEADS);
+        qn_case_begin("api", "aura graph", "position %u of a captured step, %d heads of %d over %d", position,
+                      STEP_HEADS, STEP_DIM, STEP_KV_HEADS);
         qn_gpu_rows *const rows[] = { &s.q, &s.k, &s.v };
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             qn_random_floats(rows[i]->values, rows[i]->n, 1);

@@ -1,5 +1,5 @@
-/* Speed of the functions of quern/cuda.h that are bound by memory: bytes that must be read and written, against the read
- * bandwidth of the device. Matmuls are timed with their kernels (cuda_matmul.c). */
+/* Speed of the functions of quern/cuda.h that are bound by memory: bytes that must be read and written, against the
+ * read bandwidth of the device. Matmuls are timed with their kernels (cuda_matmul.c). */
 #include "cuda_api.h"
 #include "cuda_views.h"
 
@@ -37,16 +37,16 @@ static void step(void *context, size_t iteration)
 {
     const struct bench *b = context;
     (void)iteration;
-    qn_assert_ok(qn_cuda_conv_step(b->kernels, &b->step, rows_of(&b->x), vector_of(b), (qn_cuda_view){ 0 }, rows_of(&b->z),
-                                   rows_of(&b->y), qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_conv_step(b->kernels, &b->step, rows_of(&b->x), vector_of(b), (qn_cuda_view){ 0 },
+                                   rows_of(&b->z), rows_of(&b->y), qn_gpu_stream()));
 }
 
 static void rms_norm(void *context, size_t iteration)
 {
     const struct bench *b = context;
     (void)iteration;
-    qn_assert_ok(
-        qn_cuda_rms_norm(b->kernels, rows_of(&b->x), vector_of(b), ROWS, WIDTH, 1e-5f, rows_of(&b->y), qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_rms_norm(b->kernels, rows_of(&b->x), vector_of(b), ROWS, WIDTH, 1e-5f, rows_of(&b->y),
+                                  qn_gpu_stream()));
 }
 
 /* Heads of 128. */
@@ -55,15 +55,16 @@ static void gated_rms_norm(void *context, size_t iteration)
     enum { HEAD = 128 };
     const struct bench *b = context;
     (void)iteration;
-    qn_assert_ok(qn_cuda_gated_rms_norm(b->kernels, rows_of(&b->x), rows_of(&b->z), vector_of(b), (size_t)ROWS * WIDTH / HEAD,
-                                        HEAD, 1e-5f, rows_of(&b->y), qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_gated_rms_norm(b->kernels, rows_of(&b->x), rows_of(&b->z), vector_of(b),
+                                        (size_t)ROWS * WIDTH / HEAD, HEAD, 1e-5f, rows_of(&b->y), qn_gpu_stream()));
 }
 
 static void swiglu(void *context, size_t iteration)
 {
     const struct bench *b = context;
     (void)iteration;
-    qn_assert_ok(qn_cuda_swiglu(b->kernels, rows_of(&b->x), rows_of(&b->z), ROWS, WIDTH, rows_of(&b->y), qn_gpu_stream()));
+    qn_assert_ok(
+        qn_cuda_swiglu(b->kernels, rows_of(&b->x), rows_of(&b->z), ROWS, WIDTH, rows_of(&b->y), qn_gpu_stream()));
 }
 
 void qn_bench_api(qn_cuda_kernels *kernels)

@@ -1,5 +1,6 @@
-/* The causal convolution of quern/cuda.h on a GPU against the CPU's functions: sequences of all lengths, states in place and
- * in pools with sequences that are skipped, all types, any number of taps, channels with tails, rows at any distance. */
+/* The causal convolution of quern/cuda.h on a GPU against the CPU's functions: sequences of all lengths, states in
+ * place and in pools with sequences that are skipped, all types, any number of taps, channels with tails, rows at any
+ * distance. */
 #include "cuda_api.h"
 #include "cuda_views.h"
 
@@ -127,8 +128,8 @@ static void run_cpu(const struct problem *p)
     }
 }
 
-/* An output, and its largest error: sums of at most nine terms, and SiLU, whose slope is at most 1.1 and whose exponential has
- * an error of an ulp for each unit of its argument and two more. */
+/* An output, and its largest error: sums of at most nine terms, and SiLU, whose slope is at most 1.1 and whose
+ * exponential has an error of an ulp for each unit of its argument and two more. */
 static double expected_y(const struct problem *p, size_t sequence, size_t token, size_t channel, double *bound)
 {
     const struct shape *s = p->s;
@@ -189,8 +190,9 @@ static void compare_states(const struct problem *p, const qn_gpu_rows *states)
 static void begin_case(const struct shape *s, const char *variant, size_t tokens)
 {
     static const char *const states[] = { "separate", "in place", "no initial", "no final" };
-    qn_case_begin("api", variant, "%zu tokens in %zu sequences, %zu channels, %zu taps, %s, lengths %d, states %s%s%s%s%s",
-                  tokens, s->n_sequences, s->channels, s->taps, qn_float_name(s->dtype), (int)s->seqlens, states[s->states],
+    qn_case_begin("api", variant,
+                  "%zu tokens in %zu sequences, %zu channels, %zu taps, %s, lengths %d, states %s%s%s%s%s", tokens,
+                  s->n_sequences, s->channels, s->taps, qn_float_name(s->dtype), (int)s->seqlens, states[s->states],
                   s->pool ? " in a pool" : "", s->has_bias ? ", bias" : "", s->linear ? ", linear" : "",
                   s->is_aligned ? "" : ", unaligned");
 }
@@ -201,13 +203,13 @@ static void scan(const struct problem *p, qn_cuda_kernels *kernels)
 {
     const struct shape *s = p->s;
     const qn_cuda_view none = { 0 }, initial = qn_gpu_rows_view(&p->initial), final = qn_gpu_rows_view(&p->final);
-    qn_assert_ok(qn_cuda_conv_scan(kernels, &p->shape, qn_gpu_rows_view(&p->x), qn_array_view(&p->weights_gpu, QN_DTYPE_F32),
-                                   s->has_bias ? qn_array_view(&p->bias_gpu, QN_DTYPE_F32) : none,
-                                   s->states == NO_INITIAL ? none : initial,
-                                   s->states == NO_FINAL   ? none
-                                   : s->states == IN_PLACE ? initial
-                                                           : final,
-                                   qn_gpu_rows_view(&p->y), qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_conv_scan(
+        kernels, &p->shape, qn_gpu_rows_view(&p->x), qn_array_view(&p->weights_gpu, QN_DTYPE_F32),
+        s->has_bias ? qn_array_view(&p->bias_gpu, QN_DTYPE_F32) : none, s->states == NO_INITIAL ? none : initial,
+        s->states == NO_FINAL   ? none
+        : s->states == IN_PLACE ? initial
+                                : final,
+        qn_gpu_rows_view(&p->y), qn_gpu_stream()));
 }
 
 static void compare(const struct problem *p)
@@ -239,7 +241,8 @@ static void check_step(qn_cuda_kernels *kernels, const struct shape *s)
     problem_new(&p, s);
     run_cpu(&p);
     begin_case(s, "conv step", p.tokens);
-    qn_assert_ok(qn_cuda_conv_step(kernels, &p.shape, qn_gpu_rows_view(&p.x), qn_array_view(&p.weights_gpu, QN_DTYPE_F32),
+    qn_assert_ok(qn_cuda_conv_step(kernels, &p.shape, qn_gpu_rows_view(&p.x),
+                                   qn_array_view(&p.weights_gpu, QN_DTYPE_F32),
                                    s->has_bias ? qn_array_view(&p.bias_gpu, QN_DTYPE_F32) : (qn_cuda_view){ 0 },
                                    qn_gpu_rows_view(&p.initial), qn_gpu_rows_view(&p.y), qn_gpu_stream()));
     compare(&p);
@@ -248,9 +251,8 @@ static void check_step(qn_cuda_kernels *kernels, const struct shape *s)
 
 static void check_capture(qn_cuda_kernels *kernels)
 {
-    static const struct shape s = {
-        QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 7, 7, 90 }, 64, 4, true, false, false, IN_PLACE, true
-    };
+    static const struct shape s = { QN_DTYPE_BF16, QN_DTYPE_I32, 3,     { 0, 7, 7, 90 }, 64,  4,
+                                    true,          false,        false, IN_PLACE,        true };
     struct problem p;
     qn_cuda_graph *graph = NULL;
     problem_new(&p, &s);

@@ -1,6 +1,6 @@
-/* Matmuls of quern/cuda.h on a GPU against the CPU's functions: weights of every type, packed on the device; all types of
- * activations and outputs at any distance; several matrices, operations in front, results that are added; captured in a
- * graph. */
+/* Matmuls of quern/cuda.h on a GPU against the CPU's functions: weights of every type, packed on the device; all types
+ * of activations and outputs at any distance; several matrices, operations in front, results that are added; captured
+ * in a graph. */
 #include "cuda_api.h"
 #include "cuda_views.h"
 
@@ -38,8 +38,8 @@ struct problem {
 
 static bool is_low_bit(qn_dtype t)
 {
-    return t == QN_DTYPE_Q1_0 || t == QN_DTYPE_Q2_0 || t == QN_DTYPE_PQ2_0 || t == QN_DTYPE_PTQ1_0 || t == QN_DTYPE_TQ1_0 ||
-           t == QN_DTYPE_TQ2_0;
+    return t == QN_DTYPE_Q1_0 || t == QN_DTYPE_Q2_0 || t == QN_DTYPE_PQ2_0 || t == QN_DTYPE_PTQ1_0 ||
+           t == QN_DTYPE_TQ1_0 || t == QN_DTYPE_TQ2_0;
 }
 
 /* Whether activations are integers of 16 bits, by the rule of quern/cuda.h. */
@@ -135,7 +135,8 @@ static void problem_free(struct problem *p)
 static void pack_all(const struct problem *p, qn_cuda_kernels *kernels)
 {
     for (size_t i = 0; i < p->s.n_matrices; i++)
-        qn_assert_ok(qn_cuda_matmul_pack(kernels, &p->api, i, qn_array_view(&p->stored_gpu[i], p->s.weights), qn_gpu_stream()));
+        qn_assert_ok(
+            qn_cuda_matmul_pack(kernels, &p->api, i, qn_array_view(&p->stored_gpu[i], p->s.weights), qn_gpu_stream()));
 }
 
 static void multiply(const struct problem *p, qn_cuda_kernels *kernels)
@@ -148,7 +149,8 @@ static void multiply(const struct problem *p, qn_cuda_kernels *kernels)
 
 /* Expected results of a row of weights by a token, and the largest error of them:
  *
- *   3e-5 of the terms' magnitudes        float32 additions in any order, some truncated by the tensor cores, and the operation
+ *   3e-5 of the terms' magnitudes        float32 additions in any order, some truncated by the tensor cores, and the
+ *                                        operation
  *   16 bits: half a step of each value   amax / 32639 of its 128 columns
  *   fp16: 2^-11 of each value            and half a step of the smallest values, which is 2^-25 of the token's scale
  *   fp16 weights: 2^-11 of each weight   of types whose values are not fp16; half a step of subnormal ones is 2^-25 */
@@ -179,7 +181,8 @@ static void compare_matrix(const struct problem *p, size_t i, const char *what)
 {
     const struct shape *s = &p->s;
     const size_t n = s->n_rows[i];
-    double *expected = qn_xcalloc(s->n_tokens * n, sizeof *expected), *bound = qn_xcalloc(s->n_tokens * n, sizeof *bound);
+    double *expected = qn_xcalloc(s->n_tokens * n, sizeof *expected),
+           *bound = qn_xcalloc(s->n_tokens * n, sizeof *bound);
     for (size_t token = 0; token < s->n_tokens; token++)
         for (size_t row = 0; row < n; row++) {
             const float *w = p->weights[i] + row * s->n_cols;
@@ -208,9 +211,9 @@ static void begin_case(const struct problem *p, const char *variant)
 {
     static const char *const ops[] = { "x", "rms norm", "swiglu" };
     const struct shape *s = &p->s;
-    qn_case_begin("api", variant, "%s %zux%zu of %zu matrices by %zu tokens, %s of %s to %s%s", p->type->name, s->n_rows[0],
-                  s->n_cols, s->n_matrices, s->n_tokens, ops[s->op], qn_float_name(s->x), qn_float_name(s->y),
-                  s->is_aligned ? "" : ", unaligned");
+    qn_case_begin("api", variant, "%s %zux%zu of %zu matrices by %zu tokens, %s of %s to %s%s", p->type->name,
+                  s->n_rows[0], s->n_cols, s->n_matrices, s->n_tokens, ops[s->op], qn_float_name(s->x),
+                  qn_float_name(s->y), s->is_aligned ? "" : ", unaligned");
 }
 
 static void check_shape(qn_cuda_kernels *kernels, const struct shape *s)

@@ -1,5 +1,5 @@
-/* Operations on rows of quern/cuda.h, and the Hadamard transform, on a GPU against the CPU's functions: all types, widths with
- * tails, rows at any distance, results in place of inputs. */
+/* Operations on rows of quern/cuda.h, and the Hadamard transform, on a GPU against the CPU's functions: all types,
+ * widths with tails, rows at any distance, results in place of inputs. */
 #include "cuda_api.h"
 #include "cuda_views.h"
 
@@ -37,8 +37,9 @@ static qn_view host_view(float *x, size_t n)
     return (qn_view){ x, QN_DTYPE_F32, n };
 }
 
-/* The CPU's results from the values as rounded to the type, in f32. The bound: sums of n squares in different orders, at most
- * n / 16 additions each, and SiLU with an error of a few ulp that grows with its argument. Rounding to the type comes on top.
+/* The CPU's results from the values as rounded to the type, in f32. The bound: sums of n squares in different orders,
+ * at most n / 16 additions each, and SiLU with an error of a few ulp that grows with its argument. Rounding to the type
+ * comes on top.
  */
 static void expect(struct problem *p)
 {
@@ -125,8 +126,8 @@ static void check_argmax(qn_cuda_kernels *kernels, qn_dtype dtype, size_t n, boo
     enum { ROWS = 6 };
     float *x = qn_floats_of(ROWS * n, 3);
     size_t expected[ROWS];
-    qn_case_begin("api", "argmax", "rows of %zu %s%s, %d-bit indices", n, qn_float_name(dtype), is_aligned ? "" : ", unaligned",
-                  is_wide ? 64 : 32);
+    qn_case_begin("api", "argmax", "rows of %zu %s%s, %d-bit indices", n, qn_float_name(dtype),
+                  is_aligned ? "" : ", unaligned", is_wide ? 64 : 32);
     x[n + n / 3] = x[n + n / 2] = 1000;
     for (size_t i = 0; i < n; i++) {
         x[2 * n + i] = -INFINITY;
@@ -148,7 +149,8 @@ static void check_argmax(qn_cuda_kernels *kernels, qn_dtype dtype, size_t n, boo
     qn_gpu_read(&index, is_wide ? (void *)wide : (void *)narrow);
     for (size_t row = 0; row < ROWS; row++) {
         const int64_t found = is_wide ? wide[row] : narrow[row];
-        qn_expect(found == (int64_t)expected[row], "row %zu: index %lld, expected %zu", row, (long long)found, expected[row]);
+        qn_expect(found == (int64_t)expected[row], "row %zu: index %lld, expected %zu", row, (long long)found,
+                  expected[row]);
     }
     qn_expect(qn_gpu_guards_intact(&index), "bytes around the indices were written");
     qn_gpu_free(&index);
@@ -169,15 +171,16 @@ static void check_hadamard(qn_cuda_kernels *kernels, size_t n_rows, size_t width
         signs[i] = qn_random() & 1 ? 1 : -1;
     qn_gpu_guarded signs_gpu = qn_gpu_from(signs, width * sizeof *signs);
     memcpy(y, x.values, n * sizeof *y);
-    qn_case_begin("api", "hadamard", "%zu rows of %zu in blocks of %zu, %zu apart, signs %s", n_rows, width, block, width + gap,
+    qn_case_begin("api", "hadamard", "%zu rows of %zu in blocks of %zu, %zu apart, signs %s", n_rows, width, block,
+                  width + gap,
                   !has_signs                        ? "none"
                   : order == QN_HADAMARD_SIGN_FIRST ? "first"
                                                     : "last");
-    qn_assert_ok(
-        qn_hadamard(host_view(y, n), has_signs ? host_view(signs, width) : (qn_view){ 0 }, n_rows, width, block, order));
+    qn_assert_ok(qn_hadamard(host_view(y, n), has_signs ? host_view(signs, width) : (qn_view){ 0 }, n_rows, width,
+                             block, order));
     qn_assert_ok(qn_cuda_hadamard(kernels, qn_gpu_rows_view(&x),
-                                  has_signs ? qn_array_view(&signs_gpu, QN_DTYPE_F32) : (qn_cuda_view){ 0 }, n_rows, width,
-                                  block, order, qn_gpu_stream()));
+                                  has_signs ? qn_array_view(&signs_gpu, QN_DTYPE_F32) : (qn_cuda_view){ 0 }, n_rows,
+                                  width, block, order, qn_gpu_stream()));
     for (size_t i = 0; i < n; i++)
         expected[i] = (double)y[i]; /* and a bound of 0: the same bits */
     qn_gpu_rows_expect(&x, expected, bound, "x");
@@ -227,9 +230,8 @@ void qn_check_api_rows(qn_cuda_kernels *kernels)
     static const size_t widths[] = { 1, 9, 1023, 8193, 151936 };
     static const struct {
         size_t rows, width, block;
-    } transforms[] = {
-        { 3, 96, 32 }, { 1, 1, 1 }, { 5, 1024, 128 }, { 3, 2048, 2048 }, { 2, 12288, 4096 }, { 1, 65536, 65536 }
-    };
+    } transforms[] = { { 3, 96, 32 },     { 1, 1, 1 },        { 5, 1024, 128 },
+                       { 3, 2048, 2048 }, { 2, 12288, 4096 }, { 1, 65536, 65536 } };
     check_ops(kernels);
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
         for (size_t d = 0; d < 3; d++)

@@ -1,5 +1,5 @@
-/* The stages of Gated DeltaNet of quern/cuda.h on a GPU: each against the CPU's stage with the same inputs, which are the CPU's
- * results of the stages before it. */
+/* The stages of Gated DeltaNet of quern/cuda.h on a GPU: each against the CPU's stage with the same inputs, which are
+ * the CPU's results of the stages before it. */
 #include "cuda_deltanet.h"
 #include "cuda_views.h"
 
@@ -7,8 +7,8 @@
 
 /* Of f32 results, whose operands are exact: sums of at most 256 terms in another order. */
 #define TOLERANCE_F32 1e-5
-/* Of results that are rounded to D, and whose operands are, at other points than on the CPU: three roundings of 1.7e-3 rms in
- * bf16, and an eighth of this in f16. */
+/* Of results that are rounded to D, and whose operands are, at other points than on the CPU: three roundings of 1.7e-3
+ * rms in bf16, and an eighth of this in f16. */
 #define TOLERANCE_BF16 6e-3
 #define TOLERANCE_F16 1e-3
 
@@ -183,14 +183,15 @@ static void call(const struct problem *p, size_t stage)
     case 1: qn_assert_ok(qn_cuda_gdn_kkt(kernels, s, GPU(K), GPU(BETA), GPU(GC), GPU(A), stream)); break;
     case 2: qn_assert_ok(qn_cuda_gdn_tril_inverse(kernels, s, GPU(A), GPU(INVERSE), stream)); break;
     case 3:
-        qn_assert_ok(
-            qn_cuda_gdn_recompute_w_u(kernels, s, GPU(K), GPU(V), GPU(BETA), GPU(GC), GPU(INVERSE), GPU(W), GPU(U), stream));
+        qn_assert_ok(qn_cuda_gdn_recompute_w_u(kernels, s, GPU(K), GPU(V), GPU(BETA), GPU(GC), GPU(INVERSE), GPU(W),
+                                               GPU(U), stream));
         break;
     case 4:
-        qn_assert_ok(qn_cuda_gdn_state_pass(kernels, s, GPU(K), GPU(W), GPU(U), GPU(GC), GPU(INITIAL), GPU(H), GPU(V_NEW),
-                                            GPU(FINAL), stream));
+        qn_assert_ok(qn_cuda_gdn_state_pass(kernels, s, GPU(K), GPU(W), GPU(U), GPU(GC), GPU(INITIAL), GPU(H),
+                                            GPU(V_NEW), GPU(FINAL), stream));
         break;
-    default: qn_assert_ok(qn_cuda_gdn_chunk_output(kernels, s, GPU(Q), GPU(K), GPU(V_NEW), GPU(H), GPU(GC), GPU(O), stream));
+    default:
+        qn_assert_ok(qn_cuda_gdn_chunk_output(kernels, s, GPU(Q), GPU(K), GPU(V_NEW), GPU(H), GPU(GC), GPU(O), stream));
     }
 #undef GPU
 }
@@ -213,9 +214,10 @@ static void check_stages(const struct shape *s)
     qn_random_seed(s->head_k + s->head_v + s->ends[1]);
     problem_new(&p, s);
     for (size_t i = s->increasing; i < STAGES; i++) { /* the CPU's gc was changed after its stage */
-        qn_case_begin("api-stages", stages[i].name, "%zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d%s%s",
-                      p.tokens, s->n_sequences, s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype,
-                      s->tiled ? ", tiled" : "", s->increasing ? ", increasing gc" : "");
+        qn_case_begin("api-stages", stages[i].name,
+                      "%zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d%s%s", p.tokens, s->n_sequences,
+                      s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype, s->tiled ? ", tiled" : "",
+                      s->increasing ? ", increasing gc" : "");
         for (size_t r = 0; r < stages[i].n; r++)
             qn_gpu_poison(&p.gpu[stages[i].results[r]].memory);
         call(&p, i);

@@ -77,10 +77,11 @@ static qn_attention_gpu_codec gpu_codec(struct problem *p, const qn_aura_codec *
 {
     const size_t levels = (size_t)1 << codec->bits;
     const bool rotates = codec->signs && !p->s->pages;
-    return (qn_attention_gpu_codec){ .codebook = qn_gpu_keep_copy(&p->arrays, codec->codebook, levels * sizeof(float)),
-                                     .signs =
-                                         rotates ? qn_gpu_keep_copy(&p->arrays, codec->signs, codec->dim * sizeof(float)) : 0,
-                                     .gain = qn_attention_gpu_gain(codec->codebook, levels) };
+    return (qn_attention_gpu_codec){
+        .codebook = qn_gpu_keep_copy(&p->arrays, codec->codebook, levels * sizeof(float)),
+        .signs = rotates ? qn_gpu_keep_copy(&p->arrays, codec->signs, codec->dim * sizeof(float)) : 0,
+        .gain = qn_attention_gpu_gain(codec->codebook, levels)
+    };
 }
 
 static void make_cache(struct problem *p)
@@ -166,8 +167,10 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     p->out = qn_gpu_new(queries * dim * sizeof(float));
     p->counters = qn_gpu_new(queries * sizeof(uint32_t));
     qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), p->counters.data, 0, queries * sizeof(uint32_t)));
-    const qn_attention_mask mask = { .positions = qn_gpu_keep_copy(&p->arrays, p->positions, s->n_rows * sizeof *p->positions),
-                                     .sessions = qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions),
+    const qn_attention_mask mask = { .positions =
+                                         qn_gpu_keep_copy(&p->arrays, p->positions, s->n_rows * sizeof *p->positions),
+                                     .sessions =
+                                         qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions),
                                      .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
                                      .window = s->window,
                                      .causal = !s->not_causal };
@@ -253,8 +256,8 @@ static void load_key_value(const struct problem *p, size_t head, size_t t, uint3
 
 /* Attention of a query of head h at a position, over a session's cache; gate [dim] or NULL. With pages, or with a dense
  * rotation, `given` is rotated already. */
-static void attend(const struct problem *p, size_t session, uint32_t position, size_t h, const float *given, const float *gate,
-                   double *out)
+static void attend(const struct problem *p, size_t session, uint32_t position, size_t h, const float *given,
+                   const float *gate, double *out)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, head = session * s->n_kv_heads + h / (s->n_heads / s->n_kv_heads);
@@ -326,10 +329,10 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
     double exact[QN_AURA_MAX_DIM];
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
     qn_case_begin("attention", "cuda",
-                  "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s", s->n_heads,
-                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", s->capacity, s->n_rows,
-                  s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "", s->sinks ? ", sinks" : "",
-                  s->gates ? ", gates" : "");
+                  "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s",
+                  s->n_heads, s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "",
+                  s->capacity, s->n_rows, s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "",
+                  s->sinks ? ", sinks" : "", s->gates ? ", gates" : "");
     problem_new(&p, s, n_splits, qn_cuda_get_info(qn_gpu()));
     run(&p);
     qn_gpu_read(&p.out, found);
@@ -340,8 +343,8 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
     qn_expect_same(again, found, n, "element of the second run");
     for (size_t q = 0; q < s->n_rows * s->n_heads; q++) {
         const float *gate = s->gates ? p.gates + (q * 2 + 1) * s->dim : NULL;
-        attend(&p, p.sessions[q / s->n_heads], p.positions[q / s->n_heads], q % s->n_heads, p.queries + q * s->dim, gate,
-               exact);
+        attend(&p, p.sessions[q / s->n_heads], p.positions[q / s->n_heads], q % s->n_heads, p.queries + q * s->dim,
+               gate, exact);
         add_errors(&errors, found + q * s->dim, exact, s->dim);
     }
     expect_errors(&errors);
@@ -378,24 +381,24 @@ static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first
         t->positions[i] = first + (uint32_t)i;
     t->out = qn_gpu_new(values * sizeof(float));
     const qn_attention_decode_args *like = &t->p.decode_args;
-    t->args =
-        (qn_attention_prefill_args){ .queries = qn_gpu_keep_copy(&t->p.arrays, t->queries, values * sizeof(float)),
-                                     .gates =
-                                         s->gates ? qn_gpu_keep_copy(&t->p.arrays, t->gates, 2 * values * sizeof(float)) : 0,
-                                     .out = t->out.data,
-                                     .positions = qn_gpu_keep_copy(&t->p.arrays, t->positions, n * sizeof *t->positions),
-                                     .cache = like->cache,
-                                     .pages = like->pages,
-                                     .key_codec = like->key_codec,
-                                     .value_codec = like->value_codec,
-                                     .rotation = like->rotation,
-                                     .n_rows = (uint32_t)n,
-                                     .n_pieces = 1,
-                                     .n_heads = like->n_heads,
-                                     .n_kv_heads = like->n_kv_heads,
-                                     .query_stride = like->query_stride,
-                                     .out_stride = like->query_stride,
-                                     .scale = like->scale };
+    t->args = (qn_attention_prefill_args){
+        .queries = qn_gpu_keep_copy(&t->p.arrays, t->queries, values * sizeof(float)),
+        .gates = s->gates ? qn_gpu_keep_copy(&t->p.arrays, t->gates, 2 * values * sizeof(float)) : 0,
+        .out = t->out.data,
+        .positions = qn_gpu_keep_copy(&t->p.arrays, t->positions, n * sizeof *t->positions),
+        .cache = like->cache,
+        .pages = like->pages,
+        .key_codec = like->key_codec,
+        .value_codec = like->value_codec,
+        .rotation = like->rotation,
+        .n_rows = (uint32_t)n,
+        .n_pieces = 1,
+        .n_heads = like->n_heads,
+        .n_kv_heads = like->n_kv_heads,
+        .query_stride = like->query_stride,
+        .out_stride = like->query_stride,
+        .scale = like->scale
+    };
 }
 
 static void prefill_free(struct prefill *t)
@@ -417,8 +420,8 @@ static void check_prefill(const struct shape *s, uint32_t first, size_t n)
     struct errors errors = { 0 };
     double exact[QN_AURA_MAX_DIM];
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + first + n);
-    qn_case_begin("attention", "cuda prefill", "heads %zu of %zu over %zu, bits %u and %u%s, %zu rows from %u on%s", s->n_heads,
-                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", n, first,
+    qn_case_begin("attention", "cuda prefill", "heads %zu of %zu over %zu, bits %u and %u%s, %zu rows from %u on%s",
+                  s->n_heads, s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", n, first,
                   s->gates ? ", gates" : "");
     prefill_new(&t, s, first, n);
     qn_gpu_launch(&t.launch, &t.args);
@@ -428,7 +431,8 @@ static void check_prefill(const struct shape *s, uint32_t first, size_t n)
         missing += found[i] != found[i];
     qn_expect(missing == 0, "%zu elements are NaN, or were not written", missing);
     /* A random subset of the queries, with the first and the last: all of them would take the CPU too long. */
-    for (size_t q = 0; q < n_queries; q += q + 1 == n_queries ? 1 : 1 + qn_random_below(n_queries - q - 1 < 40 ? 1 : 40)) {
+    for (size_t q = 0; q < n_queries;
+         q += q + 1 == n_queries ? 1 : 1 + qn_random_below(n_queries - q - 1 < 40 ? 1 : 40)) {
         const float *gate = s->gates ? t.gates + (q * 2 + 1) * s->dim : NULL;
         attend(&t.p, 0, t.positions[q / s->n_heads], q % s->n_heads, t.queries + q * s->dim, gate, exact);
         add_errors(&errors, found + q * s->dim, exact, s->dim);
@@ -454,7 +458,8 @@ static void bench_prefill(const struct shape *s, uint32_t first, size_t n)
     prefill_new(&t, s, first, n);
     snprintf(variant, sizeof variant, s->key_bits == 16 ? "prefill f16" : "prefill %u/%u bits, pages", s->key_bits,
              s->value_bits);
-    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu rows from %u on", s->n_heads, s->dim, s->n_kv_heads, n, first);
+    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu rows from %u on", s->n_heads, s->dim, s->n_kv_heads, n,
+             first);
     const double pairs = (double)n * (first + ((double)n + 1) / 2);
     qn_gpu_bench("attention", variant, text, 4 * pairs * (double)(s->n_heads * s->dim), "FLOP", 0, one_prefill, &t, 4);
     prefill_free(&t);
@@ -494,7 +499,8 @@ static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
                                        .query_weight = from + (s->n_heads + 2 * s->n_kv_heads) * head,
                                        .positions = p->decode_args.mask.positions,
                                        .pages = p->decode_args.pages,
-                                       .key_rotation = { .signs = qn_gpu_keep_copy(&p->arrays, p->key_codec->signs, head) },
+                                       .key_rotation = { .signs =
+                                                             qn_gpu_keep_copy(&p->arrays, p->key_codec->signs, head) },
                                        .value_rotation = p->decode_args.rotation,
                                        .n_rows = 1,
                                        .n_heads = (uint32_t)s->n_heads,
@@ -541,7 +547,8 @@ static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, u
         qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->values, cache->values, value_bytes));
         if (one->key_bits != 16) {
             qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->key_scales, cache->key_scales, scale_bytes));
-            qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
+            qn_assert_ok(
+                qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
         }
     }
     snprintf(variant, sizeof variant,
@@ -552,8 +559,10 @@ static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, u
              one->key_bits, one->value_bits);
     if (with_qk_norm_rope_store)
         add_qk_norm_rope_store(&timed, &p);
-    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu keys", one->n_heads, one->dim, one->n_kv_heads, one->capacity);
-    qn_gpu_bench("attention", variant, text, (double)bytes, "B", qn_gpu_read_rate(), run_iteration, &timed, n_iterations);
+    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu keys", one->n_heads, one->dim, one->n_kv_heads,
+             one->capacity);
+    qn_gpu_bench("attention", variant, text, (double)bytes, "B", qn_gpu_read_rate(), run_iteration, &timed,
+                 n_iterations);
     for (size_t i = 0; i < n_iterations; i++)
         qn_gpu_free(&copies[i]);
     free(copies);
@@ -623,9 +632,12 @@ void qn_check_cuda_attention(bool bench)
         unsigned bits;
         uint32_t first;
         size_t n;
-    } prefills[] = { { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
-                     { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 } };
-    /* Rows of one split beside rows of several; of the many rows, blocks have several pieces of work, and two warps or one. */
+    } prefills[] = {
+        { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
+        { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 }
+    };
+    /* Rows of one split beside rows of several; of the many rows, blocks have several pieces of work, and two warps or
+     * one. */
     static const struct {
         size_t dim, n_heads, capacity, n_rows;
         uint32_t positions[4];
@@ -647,15 +659,17 @@ void qn_check_cuda_attention(bool bench)
             check_shape(&s, 3);
         }
     for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++)
-        check_shape(&(struct shape){ 128, 32, 8, 512, mixed[i][0], mixed[i][1], i == 1, 1, { 400 }, 0, false, false, false },
-                    0);
+        check_shape(
+            &(struct shape){ 128, 32, 8, 512, mixed[i][0], mixed[i][1], i == 1, 1, { 400 }, 0, false, false, false },
+            0);
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
         check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, false, 1, { edges[i] }, 0, false, true, false }, 33);
         check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, true, 1, { edges[i] }, 0, false, false, true }, 0);
     }
     for (unsigned format = 4; format <= 16; format += 12) {
-        check_shape(&(struct shape){ 128, 32, 2, 1024, format, format, false, 4, { 900, 3, 99, 100 }, 100, false, true, false },
-                    5);
+        check_shape(
+            &(struct shape){ 128, 32, 2, 1024, format, format, false, 4, { 900, 3, 99, 100 }, 100, false, true, false },
+            5);
         check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true }, 0);
     }
     check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true }, 0);

@@ -1,5 +1,5 @@
-/* Decode attention that does qk_norm, rope and kv_store itself (qn_attention_new_rows), against the two launches: the same bits
- * in the results and in the caches, whose rows at the queries' own positions are NaN before. */
+/* Decode attention that does qk_norm, rope and kv_store itself (qn_attention_new_rows), against the two launches: the
+ * same bits in the results and in the caches, whose rows at the queries' own positions are NaN before. */
 #include "cuda_attention_rows.h"
 
 #include "cuda_arrays.h"
@@ -42,8 +42,8 @@ static size_t session_values(const struct shape *s)
     return s->capacity * 2 * s->n_kv_heads * s->dim;
 }
 
-/* Where a head's row of a position is in a session's part of the cache, in values: of keys, or of values. Pages are in reverse
- * order. */
+/* Where a head's row of a position is in a session's part of the cache, in values: of keys, or of values. Pages are in
+ * reverse order. */
 static size_t row_at(const struct shape *s, bool is_value, size_t head, uint32_t position)
 {
     const size_t page = (s->capacity - 1 - position) / QN_ATTENTION_PAGE, in_page = position % QN_ATTENTION_PAGE,
@@ -73,13 +73,15 @@ static void make_cache(struct problem *p)
 static qn_attention_gpu_cache cache_of(struct problem *p, const struct way *way)
 {
     const struct shape *s = p->s;
-    const size_t n_pages = s->capacity / QN_ATTENTION_PAGE, head = (s->pages ? QN_ATTENTION_PAGE : s->capacity) * s->dim * 2,
-                 session = session_values(s) * 2;
-    qn_attention_gpu_cache cache = {
-        .key_head_stride = head, .value_head_stride = head, .key_session_stride = session, .value_session_stride = session
-    };
+    const size_t n_pages = s->capacity / QN_ATTENTION_PAGE,
+                 head = (s->pages ? QN_ATTENTION_PAGE : s->capacity) * s->dim * 2, session = session_values(s) * 2;
+    qn_attention_gpu_cache cache = { .key_head_stride = head,
+                                     .value_head_stride = head,
+                                     .key_session_stride = session,
+                                     .value_session_stride = session };
     if (s->pages) {
-        uint64_t *entries = qn_xcalloc(s->n_rows * n_pages, sizeof *entries), *tables = qn_xcalloc(s->n_rows, sizeof *tables);
+        uint64_t *entries = qn_xcalloc(s->n_rows * n_pages, sizeof *entries),
+                 *tables = qn_xcalloc(s->n_rows, sizeof *tables);
         for (size_t i = 0; i < s->n_rows * n_pages; i++)
             entries[i] = way->cache.data + i / n_pages * session + (n_pages - 1 - i % n_pages) * (session / n_pages);
         const uint64_t at = qn_gpu_keep_copy(&p->arrays, entries, s->n_rows * n_pages * sizeof *entries);
@@ -187,7 +189,8 @@ static void make_attention(struct problem *p, struct way *way)
         .scale = 1 / sqrtf((float)s->dim),
         .pdl_prefetch = 1,
     };
-    qn_expect(qn_attention_gpu_prepares_rows(&gpu, s->n_rows, s->n_rot, s->interleaved), "the launch accepts no new rows");
+    qn_expect(qn_attention_gpu_prepares_rows(&gpu, s->n_rows, s->n_rot, s->interleaved),
+              "the launch accepts no new rows");
     qn_assert_ok(qn_attention_gpu_decode(&gpu, s->n_rows, &splits, &way->launch));
     way->launch.pdl = true;
 }
@@ -279,8 +282,9 @@ static void compare(const qn_gpu_guarded *two, const qn_gpu_guarded *one, const 
 static void begin_case(const struct shape *s)
 {
     qn_random_seed(s->dim * 100 + s->n_rows * 10 + s->positions[0]);
-    qn_case_begin("attention", "cuda new rows", "heads %zu of %zu over %zu, n_rot %zu, %zu rows, position %u%s%s%s%s%s%s",
-                  s->n_heads, s->dim, s->n_kv_heads, s->n_rot, s->n_rows, s->positions[0], s->pages ? ", pages" : "",
+    qn_case_begin("attention", "cuda new rows",
+                  "heads %zu of %zu over %zu, n_rot %zu, %zu rows, position %u%s%s%s%s%s%s", s->n_heads, s->dim,
+                  s->n_kv_heads, s->n_rot, s->n_rows, s->positions[0], s->pages ? ", pages" : "",
                   s->gated ? ", gated" : "", s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "",
                   s->biases ? ", biases" : "", s->window ? ", window" : "");
 }
@@ -307,8 +311,8 @@ static void bench_shape(const struct shape *s)
     qn_random_seed(1);
     problem_new(&p, s);
     p.store.pdl = true;
-    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu x %u keys", s->n_heads, s->dim, s->n_kv_heads, s->n_rows,
-             s->positions[0] + 1);
+    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu x %u keys", s->n_heads, s->dim, s->n_kv_heads,
+             s->n_rows, s->positions[0] + 1);
     const double bytes = (double)s->n_rows * (s->positions[0] + 1) * 4 * (double)(s->n_kv_heads * s->dim);
     qn_gpu_bench("attention", "qk_norm, then f16", text, bytes, "B", 0, run_two, &p, 32);
     qn_gpu_bench("attention", "qk_norm in f16", text, bytes, "B", 0, run_one, &p, 32);
@@ -335,7 +339,7 @@ void qn_check_cuda_attention_rows(bool bench)
         check_shape(&shapes[i]);
     for (size_t rows = 8; bench && rows <= 64; rows *= 2) {
         const uint32_t last = 159;
-        bench_shape(
-            &(struct shape){ 128, 32, 8, 128, 192, rows, { last, last, last, last }, 0, true, false, false, true, false });
+        bench_shape(&(struct shape){
+            128, 32, 8, 128, 192, rows, { last, last, last, last }, 0, true, false, false, true, false });
     }
 }

@@ -49,8 +49,8 @@ static size_t compare_row(const uint32_t *words, float scale, const uint8_t *exp
 
 static void expect_few(size_t neighbours, size_t n)
 {
-    qn_expect((double)neighbours <= NEIGHBOURS_BOUND * (double)n + 2, "%zu of %zu codes differ from the CPU's by 1", neighbours,
-              n);
+    qn_expect((double)neighbours <= NEIGHBOURS_BOUND * (double)n + 2, "%zu of %zu codes differ from the CPU's by 1",
+              neighbours, n);
 }
 
 /* Random rows in the type that the GPU reads, and as floats; among them a zero, a tiny, a large and a NaN row. */
@@ -149,8 +149,8 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     expect_few(neighbours, n_rows * dim);
     /* Rounding to the type, after float32 sums. */
     const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
-    qn_expect(error <= bound * bound * square, "decoded rows are off by %.2e, expected up to %.1e", sqrt(error / square),
-              bound);
+    qn_expect(error <= bound * bound * square, "decoded rows are off by %.2e, expected up to %.1e",
+              sqrt(error / square), bound);
     qn_gpu_free_arrays(&m);
     qn_aura_codec_delete(codec);
     free(rows);
@@ -172,8 +172,8 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
     uint16_t *f16_keys = qn_xcalloc(n_f16, 2), *f16_values = qn_xcalloc(n_f16, 2);
     size_t neighbours[2] = { 0, 0 };
     qn_random_seed(dim * 100 + key_bits * 10 + value_bits + first_page);
-    qn_case_begin("aura", "cuda pages", "pages %u to %zu, heads of %zu in %u and %u bits", first_page, first_page + n_pages - 1,
-                  dim, key_bits, value_bits);
+    qn_case_begin("aura", "cuda pages", "pages %u to %zu, heads of %zu in %u and %u bits", first_page,
+                  first_page + n_pages - 1, dim, key_bits, value_bits);
     qn_assert_ok(qn_aura_codec_new(&keys, dim, key_bits, 7));
     qn_assert_ok(qn_aura_codec_new(&values, dim, value_bits, 8));
     qn_assert_ok(qn_aura_gpu_quantize_page(dim, key_bits, value_bits, n_pages, HEADS, 1, &launch));
@@ -204,7 +204,8 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
                                               .value_levels = levels_of(&m, values),
                                               .first_page = first_page };
     qn_gpu_launch(&launch, &args);
-    uint32_t *found_keys = qn_xcalloc(HEADS * rows * key_words, 4), *found_values = qn_xcalloc(HEADS * rows * value_words, 4);
+    uint32_t *found_keys = qn_xcalloc(HEADS * rows * key_words, 4),
+             *found_values = qn_xcalloc(HEADS * rows * value_words, 4);
     float *found_key_scales = qn_xcalloc(HEADS * rows, 4), *found_value_scales = qn_xcalloc(HEADS * rows, 4),
           *found_means = qn_xcalloc(HEADS * dim, 4);
     qn_gpu_read(&out_keys, found_keys);
@@ -227,7 +228,8 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
             qn_expect_same(found_means + head * dim, mean, dim, "mean");
         for (size_t page = first_page ? first_page : 1; page < first_page + n_pages; page++)
             for (size_t i = 0; i < PAGE; i++) {
-                const size_t from = ((1 + (page - 1) % N_OPEN) * PAGE + i) * dim, to = head * rows + (page - 1) * PAGE + i;
+                const size_t from = ((1 + (page - 1) % N_OPEN) * PAGE + i) * dim,
+                             to = head * rows + (page - 1) * PAGE + i;
                 for (size_t d = 0; d < dim; d++)
                     x[d] = qn_f16_to_f32(k[from + d]) - mean[d];
                 if (!qn_aura_encode_rotated(&kernels->aura, keys, x, codes, &scale))
@@ -236,7 +238,8 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
                 for (size_t d = 0; d < dim; d++)
                     x[d] = qn_f16_to_f32(v[from + d]);
                 qn_aura_encode_rotated(&kernels->aura, values, x, codes, &scale);
-                neighbours[1] += compare_row(found_values + to * value_words, found_value_scales[to], codes, scale, values);
+                neighbours[1] +=
+                    compare_row(found_values + to * value_words, found_value_scales[to], codes, scale, values);
                 n_codes += dim;
             }
     }
@@ -245,7 +248,8 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
     qn_gpu_free_arrays(&m);
     qn_aura_codec_delete(keys);
     qn_aura_codec_delete(values);
-    void *const all[] = { f16_keys, f16_values, found_keys, found_values, found_key_scales, found_value_scales, found_means };
+    void *const all[] = { f16_keys,         f16_values,         found_keys, found_values,
+                          found_key_scales, found_value_scales, found_means };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }

@@ -79,8 +79,8 @@ static void check_value(qn_aura_ops_problem *p)
     void *found = qn_xcalloc(n, size);
     const qn_gpu_guarded out = qn_gpu_new(n * size);
     const qn_aura_value_args args = { .cache = p->gpu_cache,
-                                      .weights =
-                                          qn_gpu_keep_copy(&p->arrays, p->weights, p->n_queries * s->n_keys * sizeof(float)),
+                                      .weights = qn_gpu_keep_copy(&p->arrays, p->weights,
+                                                                  p->n_queries * s->n_keys * sizeof(float)),
                                       .partials = qn_gpu_keep(&p->arrays, qn_gpu_new(n * p->n_splits * sizeof(float))),
                                       .n_tokens = (uint32_t)s->n_tokens,
                                       .n_heads = (uint32_t)s->n_heads,
@@ -113,7 +113,9 @@ struct pass1_output {
 static struct pass1_output pass1_new(const qn_aura_ops_problem *p)
 {
     const size_t n = p->n_queries * p->n_blocks;
-    struct pass1_output x = { .partials = qn_xcalloc(n * p->s->dim, 4), .m = qn_xcalloc(n, 4), .l = qn_xcalloc(n, 4), .n = n };
+    struct pass1_output x = {
+        .partials = qn_xcalloc(n * p->s->dim, 4), .m = qn_xcalloc(n, 4), .l = qn_xcalloc(n, 4), .n = n
+    };
     memset(x.partials, 0xff, n * p->s->dim * 4);
     memset(x.m, 0xff, n * 4);
     return x;
@@ -153,8 +155,8 @@ static void expect_pass1(const qn_aura_ops_problem *p, const struct pass1_output
                   (double)found->m[i], (double)m);
         /* Converted to the same maximum. */
         const float factor = expf(found->m[i] - m);
-        qn_expect(fabsf(found->l[i] * factor - expected->l[i]) <= MAXIMUM_BOUND * expected->l[i], "l[%zu] is %g, expected %g",
-                  i, (double)(found->l[i] * factor), (double)expected->l[i]);
+        qn_expect(fabsf(found->l[i] * factor - expected->l[i]) <= MAXIMUM_BOUND * expected->l[i],
+                  "l[%zu] is %g, expected %g", i, (double)(found->l[i] * factor), (double)expected->l[i]);
         for (size_t d = 0; d < dim; d++)
             x[d] *= factor;
     }
@@ -169,8 +171,8 @@ static void check_pass2(qn_aura_ops_problem *p, const struct pass1_output *x)
     float *expected = qn_xcalloc(n, sizeof *expected);
     void *found = qn_xcalloc(n, size);
     const qn_gpu_guarded out = qn_gpu_new(n * size);
-    const qn_aura_flash_pass2_args args = { .partials =
-                                                qn_gpu_keep_copy(&p->arrays, x->partials, x->n * s->dim * sizeof(float)),
+    const qn_aura_flash_pass2_args args = { .partials = qn_gpu_keep_copy(&p->arrays, x->partials,
+                                                                         x->n * s->dim * sizeof(float)),
                                             .m = qn_gpu_keep_copy(&p->arrays, x->m, x->n * sizeof(float)),
                                             .l = qn_gpu_keep_copy(&p->arrays, x->l, x->n * sizeof(float)),
                                             .sinks = p->gpu_sinks,
@@ -199,8 +201,9 @@ static void check_flash(qn_aura_ops_problem *p)
     qn_launch pass1, pass2, single;
     float *result = qn_xcalloc(n, sizeof *result);
     void *out = qn_xcalloc(n, size);
-    const qn_gpu_guarded partials = qn_gpu_new(found.n * s->dim * 4), m = qn_gpu_new(found.n * 4), l = qn_gpu_new(found.n * 4),
-                         combined = qn_gpu_new(n * size), single_out = qn_gpu_new(n * size);
+    const qn_gpu_guarded partials = qn_gpu_new(found.n * s->dim * 4), m = qn_gpu_new(found.n * 4),
+                         l = qn_gpu_new(found.n * 4), combined = qn_gpu_new(n * size),
+                         single_out = qn_gpu_new(n * size);
     qn_aura_flash_pass1_args args = { .cache = p->gpu_cache,
                                       .queries = p->gpu_queries,
                                       .partials = qn_gpu_keep(&p->arrays, partials),
@@ -245,7 +248,8 @@ static void check_flash(qn_aura_ops_problem *p)
     qn_gpu_read(&single_out, out);
     expect_rows(out, s->out_dtype, result, p->n_queries, s->dim, ERROR_BOUND, WORST_BOUND, "single pass");
 
-    qn_assert_ok(qn_aura_flash_pass1(&p->cache, &p->cpu_queries, s->block, qn_floats_view(expected.partials, found.n * s->dim),
+    qn_assert_ok(qn_aura_flash_pass1(&p->cache, &p->cpu_queries, s->block,
+                                     qn_floats_view(expected.partials, found.n * s->dim),
                                      qn_floats_view(expected.m, found.n), qn_floats_view(expected.l, found.n)));
     check_pass2(p, &expected); /* partials and m of blocks without visible keys are NaN */
     expect_pass1(p, &found, &expected);
@@ -262,10 +266,11 @@ static void check_shape(const qn_aura_ops_shape *s)
         return;
     qn_aura_ops_problem p;
     qn_random_seed(s->dim * 1000 + s->key_bits * 100 + s->value_bits * 10 + s->n_keys + s->block);
-    qn_case_begin("aura-ops", "cuda",
-                  "heads %zu of %zu over %zu, %zu tokens, %zu of %zu keys in %u and %u bits, blocks of %zu%s%s%s, window %zu",
-                  s->n_heads, s->dim, s->n_kv_heads, s->n_tokens, s->n_keys, s->capacity, s->key_bits, s->value_bits, s->block,
-                  s->causal ? ", causal" : "", s->sinks ? ", sinks" : "", s->custom_codec ? ", custom codec" : "", s->window);
+    qn_case_begin(
+        "aura-ops", "cuda",
+        "heads %zu of %zu over %zu, %zu tokens, %zu of %zu keys in %u and %u bits, blocks of %zu%s%s%s, window %zu",
+        s->n_heads, s->dim, s->n_kv_heads, s->n_tokens, s->n_keys, s->capacity, s->key_bits, s->value_bits, s->block,
+        s->causal ? ", causal" : "", s->sinks ? ", sinks" : "", s->custom_codec ? ", custom codec" : "", s->window);
     qn_aura_ops_problem_new(&p, s);
     check_score(&p);
     check_flash(&p);
@@ -303,8 +308,8 @@ void qn_check_cuda_aura_ops(bool bench)
                                               .sinks = j % 2,
                                               .window = (i + j) % 3 == 1 ? 40 : 0,
                                               .block = blocks[(i + j) % 7],
-                                              /* with a window, the third token has no visible key: its position is far past
-                                          * them */
+                                              /* with a window, the third token has no visible key: its position is far
+                                               * past them */
                                               .positions = { (uint32_t)n_keys - 1, 20, 2000, (uint32_t)n_keys / 2 },
                                               .dtype = types[i % 3],
                                               .out_dtype = types[(i + j) % 3],

@@ -1,5 +1,5 @@
-/* Speed of the public AURA operations on the GPU: score, value, flash decoding, decoding of rows. Each iteration reads another
- * copy of the cache, so that codes come from HBM. */
+/* Speed of the public AURA operations on the GPU: score, value, flash decoding, decoding of rows. Each iteration reads
+ * another copy of the cache, so that codes come from HBM. */
 #include "cuda_aura_problem.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static void bench_new(struct bench *b, const qn_aura_ops_shape *s)
     b->value_bytes = rows->value_head_stride * s->n_kv_heads;
     b->scale_bytes = rows->scale_head_stride * s->n_kv_heads;
     b->query_bytes = b->p.n_queries * s->n_keys * sizeof(float);
-    b->n_iterations = qn_gpu_bench_copies((b->key_bytes < b->value_bytes ? b->key_bytes : b->value_bytes) + b->query_bytes);
+    b->n_iterations =
+        qn_gpu_bench_copies((b->key_bytes < b->value_bytes ? b->key_bytes : b->value_bytes) + b->query_bytes);
     b->copies = qn_xcalloc(b->n_iterations, sizeof *b->copies);
     b->caches = qn_xcalloc(b->n_iterations, sizeof *b->caches);
     for (size_t i = 0; i < b->n_iterations; i++) {
@@ -56,7 +57,8 @@ static void bench_new(struct bench *b, const qn_aura_ops_shape *s)
         qn_gpu_synchronize();
         qn_assert_ok(qn_cuda_upload(qn_gpu(), b->copies[i].data + bytes, b->p.weights, b->query_bytes, NULL, NULL));
     }
-    snprintf(b->text, sizeof b->text, "%zu heads of %zu over %zu, %zu keys", s->n_heads, s->dim, s->n_kv_heads, s->n_keys);
+    snprintf(b->text, sizeof b->text, "%zu heads of %zu over %zu, %zu keys", s->n_heads, s->dim, s->n_kv_heads,
+             s->n_keys);
 }
 
 static void bench_free(struct bench *b)
@@ -82,8 +84,8 @@ static void bench_score(struct bench *b)
     qn_aura_score_args *args = qn_xcalloc(b->n_iterations, sizeof *args);
     struct timed t = { .first_args = args, .args_bytes = sizeof *args };
     for (size_t i = 0; i < b->n_iterations; i++)
-        args[i] =
-            (qn_aura_score_args){ b->caches[i], b->p.gpu_queries, b->copies[i].data + b->copies[i].bytes - b->query_bytes };
+        args[i] = (qn_aura_score_args){ b->caches[i], b->p.gpu_queries,
+                                        b->copies[i].data + b->copies[i].bytes - b->query_bytes };
     qn_assert_ok(qn_aura_gpu_score(&b->p.gpu, b->p.s->n_tokens, (uint32_t)b->p.n_splits, &t.first));
     bench_run(b, &t, "score", b->key_bytes + b->scale_bytes + b->query_bytes);
     free(args);

@@ -38,8 +38,9 @@ float *qn_aura_ops_scales(const qn_aura_ops_shape *s)
     const size_t n = s->n_kv_heads * s->capacity;
     float *scales = qn_xcalloc(n, sizeof *scales);
     for (size_t i = 0; i < n; i++)
-        scales[i] =
-            i % s->capacity < s->n_keys ? sqrtf((float)s->dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000) : NAN;
+        scales[i] = i % s->capacity < s->n_keys
+                        ? sqrtf((float)s->dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000)
+                        : NAN;
     return scales;
 }
 
@@ -51,7 +52,8 @@ qn_aura_codec *qn_aura_ops_codec(const qn_aura_ops_shape *s, unsigned bits, uint
     if (!s->custom_codec)
         return codec;
     float *rotation = qn_xcalloc(dim * dim, sizeof *rotation);
-    qn_assert_ok(qn_aura_codec_tables(codec, (qn_view){ rotation, QN_DTYPE_F32, dim * dim }, (qn_view){ 0 }, (qn_view){ 0 }));
+    qn_assert_ok(
+        qn_aura_codec_tables(codec, (qn_view){ rotation, QN_DTYPE_F32, dim * dim }, (qn_view){ 0 }, (qn_view){ 0 }));
     qn_assert_ok(qn_aura_codec_create_with(&custom_codec, dim, bits, (qn_view){ rotation, QN_DTYPE_F32, dim * dim },
                                            (qn_view){ codec->boundaries, QN_DTYPE_F32, levels - 1 },
                                            (qn_view){ codec->codebook, QN_DTYPE_F32, levels }));
@@ -73,15 +75,16 @@ static void init_cpu(qn_aura_ops_problem *p)
 {
     const qn_aura_ops_shape *s = p->s;
     const size_t rows = s->n_kv_heads * s->capacity;
-    p->cache = (qn_aura_cache){ .key_codec = p->key_codec,
-                                .value_codec = p->value_codec,
-                                .key_codes = { p->keys, QN_DTYPE_U32, rows * qn_aura_row_words(s->dim, s->key_bits) },
-                                .value_codes = { p->values, QN_DTYPE_U32, rows * qn_aura_row_words(s->dim, s->value_bits) },
-                                .key_scales = qn_floats_view(p->key_scales, rows),
-                                .value_scales = qn_floats_view(p->value_scales, rows),
-                                .n_kv_heads = s->n_kv_heads,
-                                .capacity = s->capacity,
-                                .n_keys = s->n_keys };
+    p->cache =
+        (qn_aura_cache){ .key_codec = p->key_codec,
+                         .value_codec = p->value_codec,
+                         .key_codes = { p->keys, QN_DTYPE_U32, rows * qn_aura_row_words(s->dim, s->key_bits) },
+                         .value_codes = { p->values, QN_DTYPE_U32, rows * qn_aura_row_words(s->dim, s->value_bits) },
+                         .key_scales = qn_floats_view(p->key_scales, rows),
+                         .value_scales = qn_floats_view(p->value_scales, rows),
+                         .n_kv_heads = s->n_kv_heads,
+                         .capacity = s->capacity,
+                         .n_keys = s->n_keys };
     p->cpu_queries = (qn_aura_queries){ .queries = { p->queries, s->dtype, p->n_queries * s->dim },
                                         .n_tokens = s->n_tokens,
                                         .n_heads = s->n_heads,
@@ -100,7 +103,8 @@ static void gpu_queries(qn_aura_ops_problem *p)
     const size_t n = p->n_queries * s->dim;
     qn_aura_gpu_queries *q = &p->gpu_queries;
     *q = (qn_aura_gpu_queries){ .queries = qn_gpu_keep_copy(&p->arrays, p->queries, n * qn_aura_ops_bytes(s->dtype)),
-                                .positions = qn_gpu_keep_copy(&p->arrays, s->positions, s->n_tokens * sizeof *s->positions),
+                                .positions =
+                                    qn_gpu_keep_copy(&p->arrays, s->positions, s->n_tokens * sizeof *s->positions),
                                 .window = s->window,
                                 .n_tokens = (uint32_t)s->n_tokens,
                                 .n_heads = (uint32_t)s->n_heads,
@@ -139,17 +143,18 @@ static void init_gpu(qn_aura_ops_problem *p)
     qn_assert_ok(qn_aura_gpu_check(&p->gpu));
     p->key_rotation = qn_gpu_keep_rotation(&p->arrays, p->key_codec);
     p->value_rotation = qn_gpu_keep_rotation(&p->arrays, p->value_codec);
-    p->gpu_cache = (qn_aura_gpu_cache){ .rows = { .keys = qn_gpu_keep_copy(&p->arrays, p->keys, rows * key_row),
-                                                  .values = qn_gpu_keep_copy(&p->arrays, p->values, rows * value_row),
-                                                  .key_scales = qn_gpu_keep_copy(&p->arrays, p->key_scales, rows * 4),
-                                                  .value_scales = qn_gpu_keep_copy(&p->arrays, p->value_scales, rows * 4),
-                                                  .key_head_stride = s->capacity * key_row,
-                                                  .value_head_stride = s->capacity * value_row,
-                                                  .scale_head_stride = s->capacity * 4 },
-                                        .key_codec = qn_aura_ops_gpu_codec(p, p->key_codec, &p->key_rotation),
-                                        .value_codec = qn_aura_ops_gpu_codec(p, p->value_codec, &p->value_rotation),
-                                        .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                        .n_keys = (uint32_t)s->n_keys };
+    p->gpu_cache =
+        (qn_aura_gpu_cache){ .rows = { .keys = qn_gpu_keep_copy(&p->arrays, p->keys, rows * key_row),
+                                       .values = qn_gpu_keep_copy(&p->arrays, p->values, rows * value_row),
+                                       .key_scales = qn_gpu_keep_copy(&p->arrays, p->key_scales, rows * 4),
+                                       .value_scales = qn_gpu_keep_copy(&p->arrays, p->value_scales, rows * 4),
+                                       .key_head_stride = s->capacity * key_row,
+                                       .value_head_stride = s->capacity * value_row,
+                                       .scale_head_stride = s->capacity * 4 },
+                             .key_codec = qn_aura_ops_gpu_codec(p, p->key_codec, &p->key_rotation),
+                             .value_codec = qn_aura_ops_gpu_codec(p, p->value_codec, &p->value_rotation),
+                             .n_kv_heads = (uint32_t)s->n_kv_heads,
+                             .n_keys = (uint32_t)s->n_keys };
     p->gpu_sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof *p->sinks) : 0;
     gpu_queries(p);
 }

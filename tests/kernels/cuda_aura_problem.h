@@ -39,12 +39,13 @@ typedef struct qn_aura_ops_problem {
 void qn_aura_ops_problem_new(qn_aura_ops_problem *p, const qn_aura_ops_shape *s);
 void qn_aura_ops_problem_free(qn_aura_ops_problem *p);
 
-/* qn_aura_ops_codes - random codes of all heads; qn_aura_ops_scales - scales of rows with elements of about 1: scores are
- * then about 1, too. Scales of positions after n_keys are NaN: they must not be read. The caller frees both. */
+/* qn_aura_ops_codes - random codes of all heads; qn_aura_ops_scales - scales of rows with elements of about 1: scores
+ * are then about 1, too. Scales of positions after n_keys are NaN: they must not be read. The caller frees both. */
 uint32_t *qn_aura_ops_codes(const qn_aura_ops_shape *s, unsigned bits);
 float *qn_aura_ops_scales(const qn_aura_ops_shape *s);
 
-/* qn_aura_ops_codec - the standard codec, or one created from its tables, which has the same rotation as a dense matrix. */
+/* qn_aura_ops_codec - the standard codec, or one created from its tables, which has the same rotation as a dense
+ * matrix. */
 qn_aura_codec *qn_aura_ops_codec(const qn_aura_ops_shape *s, unsigned bits, uint64_t seed);
 qn_attention_gpu_codec qn_aura_ops_gpu_codec(qn_aura_ops_problem *p, const qn_aura_codec *codec,
                                              const qn_aura_gpu_rotation *rotation);

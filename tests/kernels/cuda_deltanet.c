@@ -1,6 +1,6 @@
-/* Gated DeltaNet on the GPU: the chunk kernels on tensor cores and the token-by-token kernels against the CPU's f32 kernels,
- * which are within 1e-5 of the recurrence in float64; and layers, in pieces as the engine computes them. Covers lengths,
- * decays, keys, head mappings, ragged sequences and strides. */
+/* Gated DeltaNet on the GPU: the chunk kernels on tensor cores and the token-by-token kernels against the CPU's f32
+ * kernels, which are within 1e-5 of the recurrence in float64; and layers, in pieces as the engine computes them.
+ * Covers lengths, decays, keys, head mappings, ragged sequences and strides. */
 #include "cuda_deltanet.h"
 
 #include "base/f16.h"
@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The project's tolerance for bf16 from end to end: a rounding is 1.7e-3 rms, and there are eight in sequence. Measured: at
- * most 6.3e-3, for equal keys. */
+/* The project's tolerance for bf16 from end to end: a rounding is 1.7e-3 rms, and there are eight in sequence.
+ * Measured: at most 6.3e-3, for equal keys. */
 #define BAR_BF16 1e-2
 /* f16 has three bits more. */
 #define BAR_F16 2e-3
@@ -90,7 +90,8 @@ static void expected_rule(const struct rule *r, const float *q, const float *k, 
                                  .normalize = r->normalize,
                                  .n_sequences = r->n_sequences,
                                  .cu_seqlens = { (void *)(uintptr_t)r->ends, QN_DTYPE_U32, r->n_sequences + 1 } };
-    const size_t n_k = tokens * r->k_heads * r->head_k, n_v = tokens * r->v_heads * r->head_v, n_gates = tokens * r->v_heads;
+    const size_t n_k = tokens * r->k_heads * r->head_k, n_v = tokens * r->v_heads * r->head_v,
+                 n_gates = tokens * r->v_heads;
     qn_assert_ok(qn_gdn_step(&shape, view(q, n_k), view(k, n_k), view(v, n_v), view(g, n_gates), view(beta, n_gates),
                              view(state, r->n_sequences * r->v_heads * r->head_v * r->head_k), view(o, n_v)));
 }
@@ -99,14 +100,15 @@ static void expected_rule(const struct rule *r, const float *q, const float *k, 
 static void launch_rule(qn_gdn_chunk_args *args, const qn_gdn_division *division, uint64_t workspace)
 {
     qn_gdn_chunk_launches chunk = { .n = 1 };
-    qn_assert_ok(division ? qn_gdn_gpu_chunk(args, division, qn_cuda_get_info(qn_gpu())->max_shared_bytes, workspace, &chunk)
-                          : qn_gdn_gpu_recurrent(args, &chunk.launches[0]));
+    qn_assert_ok(division
+                     ? qn_gdn_gpu_chunk(args, division, qn_cuda_get_info(qn_gpu())->max_shared_bytes, workspace, &chunk)
+                     : qn_gdn_gpu_recurrent(args, &chunk.launches[0]));
     for (size_t i = 0; i < chunk.n; i++)
         qn_gpu_launch(&chunk.launches[i], args);
 }
 
-/* Run twice into poisoned outputs, or from `initial`, which is as in memory, where it is replaced: the same bits both times,
- * and within the tolerance. */
+/* Run twice into poisoned outputs, or from `initial`, which is as in memory, where it is replaced: the same bits both
+ * times, and within the tolerance. */
 static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *division, const qn_gpu_guarded *workspace,
                           const qn_gpu_guarded outputs[2], const float *initial, const float *expected_o,
                           const float *expected_state)
@@ -144,8 +146,8 @@ static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *divisi
     qn_free(found);
 }
 
-/* Pieces of so many chunks, 0 for heads that are not divided: of one chunk, of a part of a head, of several heads. Decays
- * forget a state within a piece, or not. */
+/* Pieces of so many chunks, 0 for heads that are not divided: of one chunk, of a part of a head, of several heads.
+ * Decays forget a state within a piece, or not. */
 static const struct {
     uint32_t chunks, slices;
 } divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 2 }, { 2, 1 }, { 3, 2 }, { 7, 1 }, { 7, 2 }, { 40, 2 } };
@@ -186,7 +188,8 @@ static void check_rule(const struct rule *r)
     uint16_t *all = pack_qkv(r, (const uint16_t *const *)qkv_parts, widths, rows);
     qn_gpu_guarded inputs = qn_gpu_from(all, rows * width * 2),
                    gates[2] = { qn_gpu_from(g, n_gates * sizeof *g), qn_gpu_from(beta, n_gates * sizeof *g) };
-    qn_gpu_guarded initial = qn_gpu_from(first_state, n_state * sizeof *state), ends = qn_gpu_from(r->ends, sizeof r->ends);
+    qn_gpu_guarded initial = qn_gpu_from(first_state, n_state * sizeof *state),
+                   ends = qn_gpu_from(r->ends, sizeof r->ends);
     qn_gpu_guarded outputs[2] = { qn_gpu_new(rows * widths[2] * 2), qn_gpu_new(n_state * sizeof *state) };
     expected_rule(r, x[0], x[1], x[2], g, beta, state, o);
     qn_gdn_chunk_args args = { .q = inputs.data,
@@ -224,16 +227,17 @@ static void check_rule(const struct rule *r)
             continue;
         const size_t bytes = division ? qn_gdn_gpu_workspace_bytes(&args, division) : sizeof(uint32_t);
         qn_gpu_guarded workspace = qn_gpu_new(bytes);
-        qn_case_begin("deltanet", division ? "chunks" : "recurrent",
-                      "%zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu%s%s%s%s%s%s, decay %d, keys %d, %u pieces, "
-                      "%u slices",
-                      rows, r->n_sequences, r->k_heads, r->v_heads, r->head_k, r->head_v, r->f16 ? ", f16" : "",
-                      r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "",
-                      !r->initial   ? ""
-                      : r->in_place ? ", with a state in place"
-                                    : ", with a state",
-                      r->planes ? ", planes" : "", r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys,
-                      division ? division->pieces : 0, division ? division->slices : 0);
+        qn_case_begin(
+            "deltanet", division ? "chunks" : "recurrent",
+            "%zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu%s%s%s%s%s%s, decay %d, keys %d, %u pieces, "
+            "%u slices",
+            rows, r->n_sequences, r->k_heads, r->v_heads, r->head_k, r->head_v, r->f16 ? ", f16" : "",
+            r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "",
+            !r->initial   ? ""
+            : r->in_place ? ", with a state in place"
+                          : ", with a state",
+            r->planes ? ", planes" : "", r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys,
+            division ? division->pieces : 0, division ? division->slices : 0);
         check_outputs(&args, division, &workspace, outputs, first_state, o, state);
         qn_gpu_free(&workspace);
     }
@@ -350,7 +354,8 @@ static void check_sizes(void)
         }
 }
 
-/* ---- A layer: pieces of rows as the engine computes them, complete chunks by the chunk kernels, others in open chunks ---- */
+/* ---- A layer: pieces of rows as the engine computes them, complete chunks by the chunk kernels, others in open chunks
+ * ---- */
 
 enum { SESSIONS = 2, LAYER_TOKENS = 390, CHUNK = QN_GDN_CHUNK_TOKENS };
 
@@ -455,9 +460,10 @@ static void layer_new(struct layer *l)
 
 static void layer_free(struct layer *l)
 {
-    qn_gpu_guarded *const gpu[] = { &l->gpu_qkv,    &l->gpu_alpha, &l->gpu_beta_in, &l->gpu_gate,  &l->gpu_conv, &l->gpu_bias,
-                                    &l->gpu_factor, &l->gpu_norm,  &l->out,         &l->y,         &l->o,        &l->g,
-                                    &l->beta,       &l->states,    &l->open,        &l->workspace, &l->arrivals };
+    qn_gpu_guarded *const gpu[] = { &l->gpu_qkv,   &l->gpu_alpha,  &l->gpu_beta_in, &l->gpu_gate, &l->gpu_conv,
+                                    &l->gpu_bias,  &l->gpu_factor, &l->gpu_norm,    &l->out,      &l->y,
+                                    &l->o,         &l->g,          &l->beta,        &l->states,   &l->open,
+                                    &l->workspace, &l->arrivals };
     qn_delta_layer_free(&l->h);
     for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
         qn_gpu_free(gpu[i]);
@@ -481,7 +487,8 @@ static void fold(struct layer *l, const qn_gdn_open_sequence *sequence)
     qn_gpu_launch(&launch, &l->args);
 }
 
-/* n rows from `row` on, of all sessions' rows; from: address of the state before them, or 0; to: of the one after them. */
+/* n rows from `row` on, of all sessions' rows; from: address of the state before them, or 0; to: of the one after
+ * them. */
 static void complete_chunks(const struct layer *l, size_t row, size_t n, uint64_t from, uint64_t to)
 {
     const uint64_t gates = row * l->h.v_heads * sizeof(float), values = row * l->h.values * sizeof(float);
@@ -592,8 +599,8 @@ static void check_layer(struct layer *l)
     layer_new(l);
     for (int separate = 0; separate < 2; separate++) {
         qn_gdn_open_sequence at[SESSIONS];
-        qn_case_begin("deltanet", "pieces", "heads %zu/%zu, keys %zu, values %zu, %zu taps%s", l->h.k_heads, l->h.v_heads,
-                      l->h.head_k, l->h.head_v, l->h.taps, separate ? ", states in other slots" : "");
+        qn_case_begin("deltanet", "pieces", "heads %zu/%zu, keys %zu, values %zu, %zu taps%s", l->h.k_heads,
+                      l->h.v_heads, l->h.head_k, l->h.head_v, l->h.taps, separate ? ", states in other slots" : "");
         qn_gpu_poison(&l->out);
         qn_gpu_poison(&l->states);
         qn_gpu_poison(&l->open);
@@ -609,7 +616,9 @@ static void check_layer(struct layer *l)
 
 static void check_layers(void)
 {
-    static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 2, 4, 128, 64, 4 }, { 1, 2, 64, 192, 8 }, { 1, 1, 64, 64, 1 } };
+    static const size_t sizes[][5] = {
+        { 2, 6, 128, 128, 4 }, { 2, 4, 128, 64, 4 }, { 1, 2, 64, 192, 8 }, { 1, 1, 64, 64, 1 }
+    };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct layer l = { .h = { .sessions = SESSIONS,
                                   .tokens = LAYER_TOKENS,

@@ -75,8 +75,8 @@ static inline float draw_decay(enum decay decay)
     }
 }
 
-/* A layer from its projections to the gated norm, and the result of the CPU's kernels. Rows of arrays are in the order of
- * sessions, then tokens. */
+/* A layer from its projections to the gated norm, and the result of the CPU's kernels. Rows of arrays are in the order
+ * of sessions, then tokens. */
 struct delta_layer {
     size_t sessions, tokens, k_heads, v_heads, head_k, head_v, taps;
     size_t width, values; /* elements of a row of qkv, of a row of the result */
@@ -86,8 +86,8 @@ struct delta_layer {
 
 #define QN_DELTA_LAYER_EPS 1e-6f
 
-/* qn_delta_layer_draw - allocate the arrays of a layer with these sizes, and draw inputs and weights. qn_delta_layer_expect -
- * the result for them. */
+/* qn_delta_layer_draw - allocate the arrays of a layer with these sizes, and draw inputs and weights.
+ * qn_delta_layer_expect - the result for them. */
 void qn_delta_layer_draw(struct delta_layer *layer);
 void qn_delta_layer_expect(struct delta_layer *layer);
 void qn_delta_layer_free(struct delta_layer *layer);

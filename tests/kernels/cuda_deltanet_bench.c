@@ -46,15 +46,16 @@ static qn_gdn_gpu device_limits(void)
     return (qn_gdn_gpu){ .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
 }
 
-/* The division is the engine's. Log decays are uniform from -decay to 0: 0.3 forgets a state within three chunks, 0.003 nearly
- * never. False if the timing is not selected. */
+/* The division is the engine's. Log decays are uniform from -decay to 0: 0.3 forgets a state within three chunks, 0.003
+ * nearly never. False if the timing is not selected. */
 static bool name_shape(char shape[SHAPE_BYTES], const qn_gdn_chunk_args *args, double decay, enum part part)
 {
     static const char *const names[PARTS] = { "prepare", "all" };
     const qn_gdn_gpu gpu = device_limits();
     const qn_gdn_division division = qn_gdn_gpu_divide(args, args->tokens, &gpu);
-    snprintf(shape, SHAPE_BYTES, "%u x %u tokens, heads %u/%u of %u, decays to -%g, %u pieces, %u slices: %s", args->sequences,
-             args->tokens, args->k_heads, args->v_heads, args->head_k, decay, division.pieces, division.slices, names[part]);
+    snprintf(shape, SHAPE_BYTES, "%u x %u tokens, heads %u/%u of %u, decays to -%g, %u pieces, %u slices: %s",
+             args->sequences, args->tokens, args->k_heads, args->v_heads, args->head_k, decay, division.pieces,
+             division.slices, names[part]);
     return qn_bench_selected(shape);
 }
 
@@ -114,7 +115,8 @@ static void bench_chunk(qn_gdn_chunk_args args, double decay)
 }
 
 /* As the engine calls the kernels. */
-static qn_gdn_chunk_args chunk_args(uint32_t sequences, uint32_t tokens, uint32_t k_heads, uint32_t v_heads, uint32_t head)
+static qn_gdn_chunk_args chunk_args(uint32_t sequences, uint32_t tokens, uint32_t k_heads, uint32_t v_heads,
+                                    uint32_t head)
 {
     return (qn_gdn_chunk_args){ .state_type = QN_GDN_STATE_PLANES,
                                 .tokens = tokens,
@@ -172,11 +174,18 @@ static void timed_open_step(void *context, size_t iteration)
     qn_gpu_launch(&t->launch, &args);
 }
 
-/* A layer of a 27B model: one row of each sequence, after `stored` rows of the chunk. 64 of them are folded. Rows read the
- * plane hi of the state and the open rows; a fold reads and writes both planes. */
+/* A layer of a 27B model: one row of each sequence, after `stored` rows of the chunk. 64 of them are folded. Rows read
+ * the plane hi of the state and the open rows; a fold reads and writes both planes. */
 static void bench_open(size_t sequences, uint32_t stored)
 {
-    enum { HEAD = 128, K_HEADS = 16, V_HEADS = 48, TAPS = 4, VALUES = V_HEADS * HEAD, WIDTH = 2 * K_HEADS * HEAD + VALUES };
+    enum {
+        HEAD = 128,
+        K_HEADS = 16,
+        V_HEADS = 48,
+        TAPS = 4,
+        VALUES = V_HEADS * HEAD,
+        WIDTH = 2 * K_HEADS * HEAD + VALUES
+    };
     const bool folded = stored == 64;
     const size_t state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, HEAD, HEAD, TAPS), plane = VALUES * HEAD * 2,
                  row_bytes = (K_HEADS + V_HEADS) * HEAD * 2,
@@ -203,17 +212,19 @@ static void bench_open(size_t sequences, uint32_t stored)
     memset(zeros, 0, (sequences * K_HEADS + V_HEADS * 192) * sizeof *zeros);
     for (size_t h = 0; h < V_HEADS; h++)
         factor[h] = -0.1f;
-    qn_gpu_guarded all[] = { qn_gpu_from(x, sequences * WIDTH * sizeof *x),       qn_gpu_from(factor, V_HEADS * sizeof *factor),
-                             qn_gpu_new(sequences * VALUES * sizeof *x),          qn_gpu_from(zeros, sequences * K_HEADS * 4),
-                             qn_gpu_new(sequences * layers * state_bytes),        qn_gpu_new(sequences * layers * layout.bytes),
-                             qn_gpu_from(slots, sequences * sizeof *slots),       qn_gpu_from(positions, sequences * 4),
-                             qn_gpu_from(x, (TAPS * WIDTH + VALUES) * sizeof *x), qn_gpu_from(state_positions, sequences * 4) };
+    qn_gpu_guarded all[] = {
+        qn_gpu_from(x, sequences * WIDTH * sizeof *x),       qn_gpu_from(factor, V_HEADS * sizeof *factor),
+        qn_gpu_new(sequences * VALUES * sizeof *x),          qn_gpu_from(zeros, sequences * K_HEADS * 4),
+        qn_gpu_new(sequences * layers * state_bytes),        qn_gpu_new(sequences * layers * layout.bytes),
+        qn_gpu_from(slots, sequences * sizeof *slots),       qn_gpu_from(positions, sequences * 4),
+        qn_gpu_from(x, (TAPS * WIDTH + VALUES) * sizeof *x), qn_gpu_from(state_positions, sequences * 4)
+    };
     enum { ROWS, FACTOR, OUT, ARRIVALS, STATES, OPEN, SLOTS, POSITIONS, WEIGHTS, STATE_POSITIONS };
     qn_gpu_random(&all[STATES]);
     qn_gpu_random(&all[OPEN]);
     for (size_t i = 0; i < sequences * layers; i++) /* scales and decays: finite states after any number of folds */
-        qn_assert_ok(
-            qn_cuda_upload(qn_gpu(), all[OPEN].data + i * layout.bytes + layout.scales, zeros, V_HEADS * 192 * 4, NULL, NULL));
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), all[OPEN].data + i * layout.bytes + layout.scales, zeros,
+                                    V_HEADS * 192 * 4, NULL, NULL));
     struct timed_open t = { .args = { .qkv = all[ROWS].data,
                                       .alpha = all[ROWS].data,
                                       .beta = all[ROWS].data,

@@ -1,13 +1,13 @@
-/* Gated DeltaNet over open chunks on the GPU: qn_gdn_open_step and qn_gdn_open_fold against the CPU's f32 kernels. Sequences
- * start at different steps, so that the rows of a launch are at different positions and some of them fold. All memory that a
- * launch must not write is compared before and after. */
+/* Gated DeltaNet over open chunks on the GPU: qn_gdn_open_step and qn_gdn_open_fold against the CPU's f32 kernels.
+ * Sequences start at different steps, so that the rows of a launch are at different positions and some of them fold.
+ * All memory that a launch must not write is compared before and after. */
 #include "cuda_deltanet.h"
 
 #include <string.h>
 
-/* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4 in the
- * mean square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part: 3e-4. Measured
- * in an emulation of the kernels: 2e-4 for outputs, 3.5e-4 for states. */
+/* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4
+ * in the mean square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part:
+ * 3e-4. Measured in an emulation of the kernels: 2e-4 for outputs, 3.5e-4 for states. */
 #define BAR_OPEN 1e-3
 /* The same rows, computed in other blocks of rows: rows of a block see each other before they are rounded. */
 #define BAR_SPLIT 5e-4
@@ -40,7 +40,8 @@ struct open_run {
     uint8_t *before, *after; /* state slots */
 };
 
-/* Rows of a launch for a sequence: `kept` at its next positions, and then `refused`, with the inputs of other tokens. */
+/* Rows of a launch for a sequence: `kept` at its next positions, and then `refused`, with the inputs of other
+ * tokens. */
 struct piece {
     uint32_t sequence, kept, refused;
 };
@@ -147,8 +148,8 @@ static void run_free(struct open_run *r)
     qn_free(r->after);
 }
 
-/* State slots 2 s and 2 s + 1 belong to sequence s, slots from 2 SEQUENCES on are for folds at any length, and the last is
- * nobody's. Open slot 2 s + 1 belongs to sequence s, the even ones to nobody. */
+/* State slots 2 s and 2 s + 1 belong to sequence s, slots from 2 SEQUENCES on are for folds at any length, and the last
+ * is nobody's. Open slot 2 s + 1 belongs to sequence s, the even ones to nobody. */
 static void run_reset(struct open_run *r)
 {
     qn_gpu_poison(&r->states);
@@ -174,7 +175,8 @@ static void upload_rows(const struct open_run *r, const qn_gpu_guarded *to, cons
     for (size_t p = 0; p < n; p++)
         for (uint32_t i = 0; i < pieces[p].kept + pieces[p].refused; i++) {
             const uint32_t token = r->length[pieces[p].sequence] + i, other = TOKENS - 1 - token % TOKENS;
-            memcpy(rows + row++ * width, from + (pieces[p].sequence * TOKENS + (i < pieces[p].kept ? token : other)) * width,
+            memcpy(rows + row++ * width,
+                   from + (pieces[p].sequence * TOKENS + (i < pieces[p].kept ? token : other)) * width,
                    width * sizeof *rows);
         }
     upload(to, rows, row * width * sizeof *rows);
@@ -189,7 +191,8 @@ static void keep_outputs(struct open_run *r, const struct piece *pieces, size_t 
     qn_gpu_read(&r->out, out);
     for (size_t p = 0; p < n; p++) {
         const uint32_t s = pieces[p].sequence;
-        memcpy(r->found + (s * TOKENS + r->length[s]) * values, out + row * values, pieces[p].kept * values * sizeof *out);
+        memcpy(r->found + (s * TOKENS + r->length[s]) * values, out + row * values,
+               pieces[p].kept * values * sizeof *out);
         row += pieces[p].kept + pieces[p].refused;
     }
     qn_free(out);
@@ -205,7 +208,8 @@ static void check_states_unchanged(const struct open_run *r, const bool *may_cha
         qn_expect((may_change[slot] && all_layers) ||
                       (!memcmp(before, after, begin) && !memcmp(before + end, after + end, stride - end)),
                   "state slot %zu: other layers changed", slot);
-        qn_expect(may_change[slot] || !memcmp(before + begin, after + begin, end - begin), "state slot %zu changed", slot);
+        qn_expect(may_change[slot] || !memcmp(before + begin, after + begin, end - begin), "state slot %zu changed",
+                  slot);
     }
 }
 
@@ -238,7 +242,8 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
         upload(&r->indices, indices, sizeof indices);
         r->args.sequences++;
     }
-    r->args.cu_seqlens = single && n == r->args.sequences ? 0 : r->indices.data + CU_SEQLENS * INDEX_ROW * sizeof(uint32_t);
+    r->args.cu_seqlens =
+        single && n == r->args.sequences ? 0 : r->indices.data + CU_SEQLENS * INDEX_ROW * sizeof(uint32_t);
     const qn_gdn_gpu gpu = device_limits();
     qn_launch launch;
     qn_assert_ok(r->by_row ? qn_gdn_gpu_open_row(&r->args, &gpu, &launch)
@@ -263,8 +268,8 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
     return n < limit ? n : limit;
 }
 
-/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. BY_ROW: the same, with single
- * rows and their kernel. */
+/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. BY_ROW: the same, with
+ * single rows and their kernel. */
 enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, MODES };
 
 /* Folds a full open chunk, of which nothing is left then. The sequence's place is in the arguments. */
@@ -283,8 +288,8 @@ static void resume_from_state(struct open_run *r, uint32_t sequence, bool separa
     qn_assert_ok(qn_gdn_gpu_open_fold(&args, r->l.head_k, r->l.head_v, &gpu, &launch));
     qn_gpu_launch(&launch, &args);
     qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), r->open.data + args.sequence.open_slot * args.open_stride, 0xff,
-                                args.open_stride));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), r->open.data + args.sequence.open_slot * args.open_stride,
+                                0xff, args.open_stride));
     qn_gpu_synchronize();
     r->from[sequence] = args.sequence.state_to;
     r->state_position[sequence] = r->length[sequence];
@@ -369,12 +374,13 @@ static void check_history(const struct open_run *r, size_t sequence, const float
         const size_t token = r->length[sequence] + i / width - past; /* wraps around before token 0 */
         const float expected = token < TOKENS ? r->l.qkv[(sequence * TOKENS + token) * width + i % width] : 0.0f;
         qn_expect(memcmp(&history[i], &expected, sizeof expected) == 0,
-                  "sequence %zu at length %u: input %zu of channel %zu is %g, expected %g", sequence, r->length[sequence],
-                  i / width, i % width, (double)history[i], (double)expected);
+                  "sequence %zu at length %u: input %zu of channel %zu is %g, expected %g", sequence,
+                  r->length[sequence], i / width, i % width, (double)history[i], (double)expected);
     }
 }
 
-/* The states at the sequences' lengths. All layers of the slots are folded in one launch; what is not used is poison. */
+/* The states at the sequences' lengths. All layers of the slots are folded in one launch; what is not used is
+ * poison. */
 static void check_fold(struct open_run *r)
 {
     const size_t n_state = r->history / sizeof(float);
@@ -480,10 +486,9 @@ static void check_fold_lengths(void)
 
 void qn_check_cuda_deltanet_open(void)
 {
-    static const size_t sizes[][5] = {
-        { 2, 6, 128, 128, 4 }, { 1, 2, 128, 128, 8 }, { 3, 3, 128, 128, 1 }, { 1, 3, 64, 64, 4 },
-        { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 }, { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 }
-    };
+    static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 1, 2, 128, 128, 8 }, { 3, 3, 128, 128, 1 },
+                                       { 1, 3, 64, 64, 4 },   { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 },
+                                       { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct open_run r = run_of(sizes[i]);
         qn_random_seed(600 + i);

@@ -1,5 +1,5 @@
-/* Walsh-Hadamard transforms on the GPU: bit for bit the CPU's reference, for every block size, with and without signs, in
- * place and out of place. */
+/* Walsh-Hadamard transforms on the GPU: bit for bit the CPU's reference, for every block size, with and without signs,
+ * in place and out of place. */
 #include "cuda.h"
 
 #include "kernels/hadamard/hadamard.h"
@@ -48,13 +48,15 @@ static void check_shape(const qn_hadamard_kernels *reference, const struct shape
     float *signs[2] = { random_signs(n_signs), random_signs(n_signs) };
     qn_random_floats(x, n_values, 3);
     qn_gpu_guarded from = qn_gpu_from(x, n_values * sizeof *x), to = qn_gpu_new(n_values * sizeof *x);
-    qn_gpu_guarded before = qn_gpu_from(signs[0], n_signs * sizeof *x), after = qn_gpu_from(signs[1], n_signs * sizeof *x);
+    qn_gpu_guarded before = qn_gpu_from(signs[0], n_signs * sizeof *x),
+                   after = qn_gpu_from(signs[1], n_signs * sizeof *x);
     const qn_gpu_guarded *y = s->in_place ? &from : &to;
     qn_hadamard_gpu plan;
     qn_case_begin("hadamard", "cuda", "%zu blocks of %zu%s%s%s, signs repeat after %zu", s->n_blocks, s->n,
-                  s->before ? ", signs before" : "", s->after ? ", signs after" : "", s->in_place ? ", in place" : "", n_signs);
-    const qn_status status = qn_hadamard_gpu_plan(y->data, from.data, s->before ? before.data : 0, s->after ? after.data : 0,
-                                                  n_signs, s->n, n_values, &plan);
+                  s->before ? ", signs before" : "", s->after ? ", signs after" : "", s->in_place ? ", in place" : "",
+                  n_signs);
+    const qn_status status = qn_hadamard_gpu_plan(y->data, from.data, s->before ? before.data : 0,
+                                                  s->after ? after.data : 0, n_signs, s->n, n_values, &plan);
     qn_expect(status == QN_OK, "%s", qn_error_text());
     if (!status) {
         run(&plan);
@@ -116,10 +118,12 @@ void qn_check_cuda_hadamard(bool bench)
     for (size_t n = 1; n <= QN_HADAMARD_MAX_BLOCK; n *= 2)
         for (unsigned with = 0; with < 8; with++) {
             qn_random_seed(n * 8 + with);
-            /* One block, a few blocks that do not fill a tile, and more than a tile. Signs repeat after 1 to 5 blocks. */
+            /* One block, a few blocks that do not fill a tile, and more than a tile. Signs repeat after 1 to 5
+             * blocks. */
             const size_t counts[] = { 1, 3, n < 4096 ? 3 * 4096 / n + 1 : 2 };
             for (size_t i = 0; i < 3; i++)
-                check_shape(&reference, &(struct shape){ n, counts[i], 1 + qn_random_below(5), with & 1, with & 2, with & 4 });
+                check_shape(&reference,
+                            &(struct shape){ n, counts[i], 1 + qn_random_below(5), with & 1, with & 2, with & 4 });
         }
     if (!bench)
         return;

@@ -1,5 +1,5 @@
-/* Fused Hadamard transform and quantisation on the GPU, of one token and of several: every value within half a step of the row
- * computed in float64 with the CPU's transform, and the scales. */
+/* Fused Hadamard transform and quantisation on the GPU, of one token and of several: every value within half a step of
+ * the row computed in float64 with the CPU's transform, and the scales. */
 #include "cuda_matmul_problem.h"
 
 #include "base/memory.h"
@@ -68,7 +68,8 @@ static qn_status plan(const struct row *r, bool with_signs, qn_launch *launch, q
 }
 
 /* What a row is quantised from. other: weights of the norm, or the second factor. */
-static void expect_row(int op, size_t block, const float *x, const float *other, const float *signs, size_t n, float *expected)
+static void expect_row(int op, size_t block, const float *x, const float *other, const float *signs, size_t n,
+                       float *expected)
 {
     qn_hadamard_kernels reference;
     double sum = 0;
@@ -85,16 +86,18 @@ static void expect_row(int op, size_t block, const float *x, const float *other,
         reference.block(expected + i, block, signs ? signs + i : NULL, NULL);
 }
 
-/* 128 columns from `column` on, which share a scale: half a step, and 1e-5 for the float32 of operation and transform. */
+/* 128 columns from `column` on, which share a scale: half a step, and 1e-5 for the float32 of operation and
+ * transform. */
 static void check_columns(const struct row *r, const uint8_t *acts, size_t column)
 {
-    const uint8_t *k_tile = acts + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES, *codes = k_tile + column % QN_TILE_COLS;
+    const uint8_t *k_tile = acts + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES,
+                  *codes = k_tile + column % QN_TILE_COLS;
     float scale, amax = 0;
     memcpy(&scale, k_tile + 2 * QN_TILE_COLS + column % QN_TILE_COLS / QN_ACTS_HILO_COLS * sizeof scale, sizeof scale);
     for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++)
         amax = fmaxf(amax, fabsf(r->expected[column + i]));
-    qn_expect(fabsf(scale * (float)QN_HILO_MAX - amax) <= amax * 1e-5f, "the scale of columns %zu on is %g, expected %g",
-              column, (double)scale, (double)amax / QN_HILO_MAX);
+    qn_expect(fabsf(scale * (float)QN_HILO_MAX - amax) <= amax * 1e-5f,
+              "the scale of columns %zu on is %g, expected %g", column, (double)scale, (double)amax / QN_HILO_MAX);
     for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++) {
         const int code = 256 * (int8_t)codes[i] + (int8_t)codes[QN_TILE_COLS + i];
         const double value = code * (double)scale, expected = (double)r->expected[column + i];
@@ -118,7 +121,8 @@ static void check_row(size_t block, size_t n_blocks, int op, bool with_signs)
     expect_row(op, block, r.x, r.other, with_signs ? r.signs : NULL, r.n, r.expected);
     for (size_t column = 0; column < r.n; column += QN_ACTS_HILO_COLS)
         check_columns(&r, found, column);
-    qn_expect(qn_gpu_guards_intact(&r.acts) && qn_gpu_guards_intact(&r.gpu_x), "bytes outside the activations were written");
+    qn_expect(qn_gpu_guards_intact(&r.acts) && qn_gpu_guards_intact(&r.gpu_x),
+              "bytes outside the activations were written");
     qn_free(found);
     row_free(&r);
 }
@@ -165,8 +169,8 @@ static qn_matmul_launch rows_launch(const struct rows *r, int op, size_t block, 
 {
     const qn_matmul_rotation rotation = { with_signs ? r->gpu_signs.data : 0, block };
     qn_matmul_launch l;
-    qn_assert_ok(qn_matmul_gpu_quantize(&r->acts.acts, op, r->gpu_x.data, r->gpu_other.data, r->gpu_other.data, eps, r->n,
-                                        r->n_tokens, &l));
+    qn_assert_ok(qn_matmul_gpu_quantize(&r->acts.acts, op, r->gpu_x.data, r->gpu_other.data, r->gpu_other.data, eps,
+                                        r->n, r->n_tokens, &l));
     qn_assert_ok(qn_matmul_gpu_quantize_rotated(&l, &rotation));
     return l;
 }
@@ -187,7 +191,8 @@ static void check_token(const struct rows *r, int op, const float *expected, con
         for (size_t k = first; k < r->n && k < first + QN_ACTS_HILO_COLS; k++)
             amax = fmaxf(amax, fabsf(expected[k]));
         qn_expect(fabs(scale * QN_HILO_MAX - (double)amax) <= (double)amax * 1e-5,
-                  "token %zu: the scale of columns %zu on is %g, expected %g", token, first, scale, (double)amax / QN_HILO_MAX);
+                  "token %zu: the scale of columns %zu on is %g, expected %g", token, first, scale,
+                  (double)amax / QN_HILO_MAX);
         for (size_t k = first; k < first + QN_ACTS_HILO_COLS; k++) {
             const double value = qn_check_hilo_code(codes, capacity, token, k) * scale,
                          wanted = k < r->n ? (double)expected[k] : 0;
@@ -202,8 +207,8 @@ static void check_rows(size_t block, size_t n, size_t n_tokens, int op, bool wit
     struct rows r = rows_new(n, n_tokens);
     float *expected = floats(n), *scales = qn_check_alloc(r.acts.scale.bytes, 1);
     uint8_t *codes = qn_check_alloc(r.acts.data.bytes, 1);
-    qn_case_begin("hadamard-quantize", "cuda", "%s, %zu tokens of %zu in blocks of %zu%s", op_names[op], n_tokens, n, block,
-                  with_signs ? ", signs" : "");
+    qn_case_begin("hadamard-quantize", "cuda", "%s, %zu tokens of %zu in blocks of %zu%s", op_names[op], n_tokens, n,
+                  block, with_signs ? ", signs" : "");
     const qn_matmul_launch l = rows_launch(&r, op, block, with_signs);
     qn_check_launch(&l);
     qn_gpu_read(&r.acts.data, codes);

@@ -33,8 +33,8 @@ static double rms_factor(const struct gpu_acts *a, const float *scales, size_t t
     return a->acts.rms_norm ? 1 / sqrt(sum / (double)a->acts.n_cols + (double)a->acts.eps) : 1;
 }
 
-/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: [n_tokens, n_cols
- * rounded up to k-tiles]. */
+/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: [n_tokens,
+ * n_cols rounded up to k-tiles]. */
 static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
 {
     const size_t n_k_tiles = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_k_tiles * QN_TILE_COLS;
@@ -52,7 +52,8 @@ static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
                 const size_t at = group % 2 * 32 + i % 2 * 16 + 8 * h + 2 * t + i / 2, piece = (at / 8) ^ (token % 8);
                 uint16_t f16;
                 memcpy(&f16,
-                       bytes + (k / 64 * (a->acts.capacity / 8) + token / 8) * 1024 + token % 8 * 128 + piece * 16 + at % 8 * 2,
+                       bytes + (k / 64 * (a->acts.capacity / 8) + token / 8) * 1024 + token % 8 * 128 + piece * 16 +
+                           at % 8 * 2,
                        2);
                 *to = (double)qn_f16_to_f32(f16) * (double)scales[token];
             } else if (a->acts.layout == QN_ACTS_HILO) {
@@ -125,7 +126,8 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
     qn_random_floats(weight, n_cols, 1);
     for (size_t i = 0; i < n_tokens * stride; i++) /* from tiny to large, and groups of zeros */
         x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
-    qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x), gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
+    qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x),
+                   gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
     qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
     struct gpu_acts a = qn_check_acts_new(layout, n_cols, n_tokens);
     a.acts.rms_norm = op == QN_ACTS_OP_RMS_NORM;
@@ -152,7 +154,8 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
             if (k < n_cols && op != QN_ACTS_OP_NONE) {
                 const size_t group_end = k / 32 * 32 + 32, block_end = (k / QN_ACTS_HILO_COLS + 1) * QN_ACTS_HILO_COLS;
                 const float group = largest_of(y, k / 32 * 32, group_end < n_cols ? group_end : n_cols);
-                const float block = largest_of(y, block_end - QN_ACTS_HILO_COLS, block_end < n_cols ? block_end : n_cols);
+                const float block =
+                    largest_of(y, block_end - QN_ACTS_HILO_COLS, block_end < n_cols ? block_end : n_cols);
                 /* Half a code, or half a unit in the last place of fp16; 1e-5 for the error of the operation itself. */
                 bound = layout == QN_ACTS_F16 ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
                                               : (double)block * (0.5 / QN_HILO_MAX);
@@ -209,8 +212,8 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
             /* fp16 subnormals: an absolute error of 2^-25 instead. */
             const double allowed =
                 bound * size + 0x1p-24 * (fabs(sum) + before) + (layout == QN_ACTS_F16 ? 0x1p-25 * sizes : 0);
-            qn_expect(fabs((double)y - sum - before) <= allowed, "token %zu, row %zu: %g, expected %g, within %g", token, row,
-                      (double)y, sum + before, allowed);
+            qn_expect(fabs((double)y - sum - before) <= allowed, "token %zu, row %zu: %g, expected %g, within %g",
+                      token, row, (double)y, sum + before, allowed);
         }
     }
     qn_free(weights);
@@ -228,8 +231,8 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
     qn_matmul_launch quantize, matmul;
     qn_random_floats(x, n_tokens * w->n_cols, 1);
     qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * w->n_cols * sizeof *x);
-    qn_case_begin("matmul", "cuda", "%s rows %zu+%zu+%zu cols %zu tokens %zu %s", w->type->name, w->n_rows[0], w->n_rows[1],
-                  w->n_rows[2], w->n_cols, n_tokens, layout_name(layout));
+    qn_case_begin("matmul", "cuda", "%s rows %zu+%zu+%zu cols %zu tokens %zu %s", w->type->name, w->n_rows[0],
+                  w->n_rows[1], w->n_rows[2], w->n_cols, n_tokens, layout_name(layout));
     for (size_t i = 0, tile = 0; i < w->n_matrices; tile += qn_matmul_gpu_tile_count(w->n_rows[i]), i++) {
         const size_t stride = w->n_rows[i] + 5, count = n_tokens * stride;
         before[i] = qn_check_alloc(count, sizeof(float));
@@ -238,7 +241,8 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         for (size_t k = 0; k < count; k++)
             before[i][k] = i == 1 ? (float)(k % stride) : NAN;
         out[i] = qn_gpu_from(before[i], count * sizeof(float));
-        w->matrix.outs[i] = (qn_matmul_out){ out[i].data, (uint32_t)tile, (uint32_t)w->n_rows[i], (uint32_t)stride, i == 1 };
+        w->matrix.outs[i] =
+            (qn_matmul_out){ out[i].data, (uint32_t)tile, (uint32_t)w->n_rows[i], (uint32_t)stride, i == 1 };
     }
     qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, w->n_cols, n_tokens, &quantize));
     qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w->matrix, &a.acts, n_tokens, &matmul));
@@ -256,9 +260,9 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         check_matrix(w, i, layout, x, n_tokens, found[i], i == 1);
         qn_expect(!memcmp(found[i], again[i], n_tokens * stride * sizeof(float)), "two executions differ");
         for (size_t token = 0; token < n_tokens; token++)
-            qn_expect(
-                !memcmp(found[i] + token * stride + w->n_rows[i], before[i] + token * stride + w->n_rows[i], 5 * sizeof(float)),
-                "bytes after token %zu were written", token);
+            qn_expect(!memcmp(found[i] + token * stride + w->n_rows[i], before[i] + token * stride + w->n_rows[i],
+                              5 * sizeof(float)),
+                      "bytes after token %zu were written", token);
         qn_expect(qn_gpu_guards_intact(&out[i]), "bytes outside the output were written");
         qn_gpu_free(&out[i]);
         qn_free(before[i]);
@@ -286,7 +290,8 @@ static void check_not_finite(const qn_type_info *type)
         qn_matmul_launch l;
         qn_random_floats(x, n_tokens * COLS, 1);
         x[COLS + qn_random_below(COLS)] = bad;
-        qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * COLS * sizeof *x), out = qn_gpu_new(n_tokens * ROWS * sizeof(float));
+        qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * COLS * sizeof *x),
+                       out = qn_gpu_new(n_tokens * ROWS * sizeof(float));
         w.matrix.outs[0] = (qn_matmul_out){ out.data, 0, ROWS, ROWS, 0 };
         qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, layout_name(a.acts.layout));
         qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, COLS, n_tokens, &l));
@@ -295,7 +300,8 @@ static void check_not_finite(const qn_type_info *type)
         qn_check_launch(&l);
         qn_gpu_read(&out, y);
         for (size_t i = 0; i < n_tokens * ROWS; i++)
-            qn_expect(isfinite(y[i]) == (i / ROWS != 1), "element %zu of token %zu is %g", i % ROWS, i / ROWS, (double)y[i]);
+            qn_expect(isfinite(y[i]) == (i / ROWS != 1), "element %zu of token %zu is %g", i % ROWS, i / ROWS,
+                      (double)y[i]);
         qn_check_acts_free(&a);
         qn_gpu_free(&gx);
         qn_gpu_free(&out);
@@ -327,10 +333,12 @@ static void check_refusals(void)
     qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 129, &l) == QN_ERR_INVALID,
               "more tokens than allocated were accepted");
     matrix.n_outs = 0;
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "a matmul without outputs was accepted");
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID,
+              "a matmul without outputs was accepted");
     acts.capacity = 100;
     size_t bytes;
-    qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_F16, 512, 100, &bytes) == QN_ERR_INVALID, "fp16 of 100 tokens was accepted");
+    qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_F16, 512, 100, &bytes) == QN_ERR_INVALID,
+              "fp16 of 100 tokens was accepted");
     qn_expect(qn_matmul_gpu_bytes(&matrix.tiles, SIZE_MAX / 64, 1 << 20, &bytes) == QN_ERR_INVALID,
               "a matrix beyond the limits was accepted");
 }
@@ -476,7 +484,9 @@ static void bench(void)
                                             { "27b gate+up", 34816, 5120, false },
                                             { "27b down", 5120, 17408, true } };
     static const struct shape head = { "27b head", 248320, 5120, false };
-    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
+    static const qn_type types[] = {
+        QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16
+    };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
         bench_layer(type, "27b layer", layer27, 4, 1, NORMALIZED_BEFORE);
@@ -514,9 +524,9 @@ static void bench(void)
     }
 }
 
-/* More rows than the SMs of an H200 compute at once. Q8_0: some blocks of rows of the GEMM are computed by one block each, and
- * clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the columns; 70 tokens by
- * blocks of 192 rows, of 24544 without and of 4048 with split-K. */
+/* More rows than the SMs of an H200 compute at once. Q8_0: some blocks of rows of the GEMM are computed by one block
+ * each, and clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the
+ * columns; 70 tokens by blocks of 192 rows, of 24544 without and of 4048 with split-K. */
 static void check_many_rows(void)
 {
     static const struct {
@@ -548,7 +558,8 @@ static void check_token_counts(void)
             qn_random_seed(5000 + 100 * t + n_tokens);
             if (!qn_case_selected())
                 continue;
-            const size_t cols = type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
+            const size_t cols =
+                type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
             const size_t n_rows[3] = { 1 + qn_random_below(300), 1 + qn_random_below(40), 1 + qn_random_below(700) };
             struct gpu_weights w = qn_check_weights_new(type, cols, 3, n_rows);
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
@@ -571,7 +582,8 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
     for (size_t i = 0; i < 2; i++) {
         found[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
         expected[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
-        qn_assert_ok(qn_matmul_gpu_quantize(&expected[i].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
+        qn_assert_ok(
+            qn_matmul_gpu_quantize(&expected[i].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
         qn_check_launch(&l);
     }
     qn_assert_ok(qn_matmul_gpu_quantize(&found[0].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
@@ -613,9 +625,10 @@ void qn_check_cuda_matmul(bool with_bench)
             for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
                 qn_random_seed(100 * i + 10 * layout + op);
                 if (qn_case_selected())
-                    check_acts(
-                        layout, op, widths[i],
-                        layout == QN_ACTS_HILO_N1 ? 1 : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
+                    check_acts(layout, op, widths[i],
+                               layout == QN_ACTS_HILO_N1
+                                   ? 1
+                                   : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
             }
     for (int op = 0; op < 3; op++)
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
@@ -623,7 +636,8 @@ void qn_check_cuda_matmul(bool with_bench)
                 check_both_acts(op, widths[i], 1 + i * 7);
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
-    static const size_t rows[] = { 1, 7, 16, 17, 48, 100, 250 }, tokens[] = { 1, 2, 5, 8, 9, 16, 17, 30, 33, 130, 64, 70 };
+    static const size_t rows[] = { 1, 7, 16, 17, 48, 100, 250 },
+                        tokens[] = { 1, 2, 5, 8, 9, 16, 17, 30, 33, 130, 64, 70 };
     for (size_t t = 0; t < n_types; t++) {
         const size_t block = types[t].block_weights;
         for (size_t draw = 0; draw < 14; draw++) {

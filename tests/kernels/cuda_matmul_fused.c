@@ -132,7 +132,8 @@ static void host_acts_free(struct host_acts *h)
 
 static const uint8_t *token_codes(const struct host_acts *h, size_t block, size_t token)
 {
-    return h->codes + (block * (h->capacity / QN_MMA_N) + token / 8) * QN_ACTS_HILO_BYTES + token % 8 * QN_ACTS_HILO_COLS;
+    return h->codes + (block * (h->capacity / QN_MMA_N) + token / 8) * QN_ACTS_HILO_BYTES +
+           token % 8 * QN_ACTS_HILO_COLS;
 }
 
 /* The tokens of both have the same bits. Of a smaller number of tokens the capacity is the same. */
@@ -149,16 +150,16 @@ static void expect_same_acts(const char *what, const struct gpu_acts *a, const s
                       "%s: scale of token %zu, block %zu is %g, expected %g", what, token, block, (double)x.scale[at],
                       (double)y.scale[at]);
             qn_expect(!a->acts.rms_norm || !memcmp(&x.sumsq[at], &y.sumsq[at], sizeof(float)),
-                      "%s: sum of squares of token %zu, block %zu is %g, expected %g", what, token, block, (double)x.sumsq[at],
-                      (double)y.sumsq[at]);
+                      "%s: sum of squares of token %zu, block %zu is %g, expected %g", what, token, block,
+                      (double)x.sumsq[at], (double)y.sumsq[at]);
         }
     host_acts_free(&x);
     host_acts_free(&y);
 }
 
-/* Gate and up of other launches; the fused matmul divides K in other places, so that sums differ by roundings of f32: 1e-5
- * of the block's amax, which the many terms of a sum stay far below, and half a code; smaller blocks are zeros. Columns beyond
- * the matrix are zeros. */
+/* Gate and up of other launches; the fused matmul divides K in other places, so that sums differ by roundings of f32:
+ * 1e-5 of the block's amax, which the many terms of a sum stay far below, and half a code; smaller blocks are zeros.
+ * Columns beyond the matrix are zeros. */
 static void expect_swiglu(const struct layer *layer, const struct results *fused, const struct results *separate)
 {
     const size_t ff = layer->ff;
@@ -225,8 +226,8 @@ static void expect_gate_up(const struct layer *layer, const struct results *r)
                     allowed += size * amax * (0.51 / QN_HILO_MAX);
                 }
                 const double found = (double)(m ? r->up : r->gate)[token * layer->ff + row];
-                qn_expect(fabs(found - sum) <= allowed, "matrix %zu, token %zu, row %zu: %g, expected %g, within %g", m, token,
-                          row, found, sum, allowed);
+                qn_expect(fabs(found - sum) <= allowed, "matrix %zu, token %zu, row %zu: %g, expected %g, within %g", m,
+                          token, row, found, sum, allowed);
             }
         }
     qn_free(weights);
@@ -278,11 +279,12 @@ static void check_layer(const qn_type_info *type, size_t cols, size_t width, siz
     struct results most = run(&layer, MAX_TOKENS, true);
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         const size_t n = tokens[i];
-        qn_case_begin("matmul", "cuda", "%s fused, cols %zu width %zu ff %zu, Hadamard blocks of %zu, tokens %zu", type->name,
-                      cols, width, ff, block, n);
+        qn_case_begin("matmul", "cuda", "%s fused, cols %zu width %zu ff %zu, Hadamard blocks of %zu, tokens %zu",
+                      type->name, cols, width, ff, block, n);
         struct results fused = run(&layer, n, true), separate = run(&layer, n, false);
         qn_expect(!memcmp(fused.residual, separate.residual, n * width * sizeof(float)), "residual streams differ");
-        qn_expect(!memcmp(fused.residual, most.residual, n * width * sizeof(float)), "residual stream of other tokens differs");
+        qn_expect(!memcmp(fused.residual, most.residual, n * width * sizeof(float)),
+                  "residual stream of other tokens differs");
         expect_same_acts("norm", &fused.normed, &separate.normed, n);
         expect_same_acts("norm among 64 tokens", &fused.normed, &most.normed, n);
         expect_same_acts("SwiGLU among 64 tokens", &fused.swiglu, &most.swiglu, n);
@@ -317,9 +319,11 @@ struct sizes {
 
 enum { LAYER_LAUNCHES = 8 };
 
-/* The launches of a layer's matmuls with weights from `at` on; the activations are those of the layer before and after. */
+/* The launches of a layer's matmuls with weights from `at` on; the activations are those of the layer before and
+ * after. */
 static size_t layer_launches(const qn_type_info *type, const struct sizes *sizes, uint64_t at, struct gpu_acts acts[4],
-                             const qn_gpu_guarded *memory, size_t n_tokens, bool fused, size_t block, qn_matmul_launch *to)
+                             const qn_gpu_guarded *memory, size_t n_tokens, bool fused, size_t block,
+                             qn_matmul_launch *to)
 {
     static const int ops[4] = { QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_NONE, QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_SWIGLU };
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
@@ -370,14 +374,15 @@ static void bench_layer(const qn_type_info *type, const struct sizes *sizes, siz
     qn_gpu_random(&weights);
     qn_gpu_random(&memory);
     for (size_t i = 0; i < 4; i++)
-        quantize(&(qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &acts[i].acts, memory.data, { 0, 0 } }, memory.data, 0, n_tokens);
+        quantize(&(qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &acts[i].acts, memory.data, { 0, 0 } }, memory.data, 0,
+                 n_tokens);
     for (size_t copy = 0; copy < n_copies; copy++)
         each = layer_launches(type, sizes, weights.data + copy * layer, acts, &memory, n_tokens, fused, block,
                               launches + copy * each);
     snprintf(shape, sizeof shape, "%s %s tokens %zu, %s, Hadamard %zu", type->name, sizes->name, n_tokens,
              fused ? "fused" : "norms, SwiGLU", block);
-    qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy, &(struct timed){ launches, each },
-                 n_copies);
+    qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
+                 &(struct timed){ launches, each }, n_copies);
     for (size_t i = 0; i < 4; i++)
         qn_check_acts_free(&acts[i]);
     qn_gpu_free(&weights);

@@ -104,8 +104,8 @@ static void run(struct norm_problem *p, size_t n_tokens, size_t each)
         qn_gpu_read(&p->out[i], p->found[i]);
 }
 
-/* Values and weights are rounded to fp16, 2^-11 of each together: those of a token and 32 columns, of which the smallest are
- * subnormals of the group's scale. f32 as in cuda_matmul.c. */
+/* Values and weights are rounded to fp16, 2^-11 of each together: those of a token and 32 columns, of which the
+ * smallest are subnormals of the group's scale. f32 as in cuda_matmul.c. */
 static void expect_token(const struct norm_problem *p, size_t matrix, size_t token, const float *weights, size_t row)
 {
     const float *x = p->x + token * p->stride;
@@ -127,7 +127,8 @@ static void expect_token(const struct norm_problem *p, size_t matrix, size_t tok
     const size_t at = token * p->w.n_rows[matrix] + row;
     const double start = matrix ? (double)before(at) : 0, found = (double)p->found[matrix][at];
     qn_expect(fabs(found - start - sum) <= allowed + 0x1p-23 * fabs(found),
-              "matrix %zu, token %zu, row %zu: %g, expected %g, within %g", matrix, token, row, found, start + sum, allowed);
+              "matrix %zu, token %zu, row %zu: %g, expected %g, within %g", matrix, token, row, found, start + sum,
+              allowed);
 }
 
 static void expect_results(const struct norm_problem *p, size_t n_tokens)
@@ -155,8 +156,8 @@ static void check_shape(const qn_type_info *type, size_t n_cols, const size_t n_
         memcpy(most[i], p.found[i], MAX_TOKENS * n_rows[i] * sizeof(float));
     }
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
-        qn_case_begin("matmul", "cuda", "%s by a norm, rows %zu+%zu cols %zu, %zu tokens a launch", type->name, n_rows[0],
-                      n_rows[1], n_cols, tokens[t]);
+        qn_case_begin("matmul", "cuda", "%s by a norm, rows %zu+%zu cols %zu, %zu tokens a launch", type->name,
+                      n_rows[0], n_rows[1], n_cols, tokens[t]);
         run(&p, MAX_TOKENS, tokens[t]);
         for (size_t i = 0; i < 2; i++)
             qn_expect(!memcmp(p.found[i], most[i], MAX_TOKENS * n_rows[i] * sizeof(float)),
@@ -164,8 +165,8 @@ static void check_shape(const qn_type_info *type, size_t n_cols, const size_t n_
         run(&p, tokens[t], tokens[t]);
         for (size_t i = 0; i < n_rows[1]; i++) {
             const size_t at = tokens[t] * n_rows[1] + i;
-            qn_expect(tokens[t] == MAX_TOKENS || p.found[1][at] == before(at), "token %zu was written, of %zu", tokens[t],
-                      tokens[t]);
+            qn_expect(tokens[t] == MAX_TOKENS || p.found[1][at] == before(at), "token %zu was written, of %zu",
+                      tokens[t], tokens[t]);
         }
     }
     qn_free(most[0]);
@@ -183,7 +184,8 @@ static void check_not_finite(void)
     qn_case_begin("matmul", "cuda", "f16 by a norm, with infinity");
     run(&p, 16, 16);
     for (size_t i = 0; i < 16 * n_rows[0]; i++)
-        qn_expect((bool)isnan(p.found[0][i]) == (i / n_rows[0] == bad), "token %zu: %g", i / n_rows[0], (double)p.found[0][i]);
+        qn_expect((bool)isnan(p.found[0][i]) == (i / n_rows[0] == bad), "token %zu: %g", i / n_rows[0],
+                  (double)p.found[0][i]);
     problem_free(&p);
 }
 

@@ -57,7 +57,8 @@ void qn_check_acts_free(struct gpu_acts *a)
 int qn_check_hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k)
 {
     const uint8_t *block = acts + (k / QN_ACTS_HILO_COLS * (capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
-    const size_t column = k % QN_ACTS_HILO_COLS, at = token % 8 * 128 + ((column / 16) ^ (token % 8)) * 16 + column % 16;
+    const size_t column = k % QN_ACTS_HILO_COLS,
+                 at = token % 8 * 128 + ((column / 16) ^ (token % 8)) * 16 + column % 16;
     return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
 }
 
@@ -109,7 +110,8 @@ static void pack(const struct gpu_weights *w, size_t matrix_index, size_t first_
         qn_free(rows);
 }
 
-struct gpu_weights qn_check_weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices, const size_t n_rows[3])
+struct gpu_weights qn_check_weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices,
+                                        const size_t n_rows[3])
 {
     struct gpu_weights w = { .type = type, .n_cols = n_cols, .n_matrices = n_matrices };
     size_t bytes, first_tile = 0;
@@ -119,7 +121,8 @@ struct gpu_weights qn_check_weights_new(const qn_type_info *type, size_t n_cols,
     for (size_t i = 0; i < n_matrices; i++) {
         w.n_rows[i] = n_rows[i];
         w.stored[i] = qn_check_alloc(n_rows[i], w.row_bytes);
-        qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* within the range of fp16 */
+        qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* within the range of
+                                                                                                  fp16 */
         w.matrix.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
     }
     qn_assert_ok(qn_matmul_gpu_bytes(&w.matrix.tiles, w.matrix.n_tiles, n_cols, &bytes));

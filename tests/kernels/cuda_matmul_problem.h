@@ -33,12 +33,14 @@ void qn_check_acts_free(struct gpu_acts *a);
 /* The integer of column k of a token in QN_ACTS_HILO. */
 int qn_check_hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k);
 
-/* Signs of n columns, and v times signs, then the Walsh-Hadamard transform of each block, in float64. block 0: v as it is. */
+/* Signs of n columns, and v times signs, then the Walsh-Hadamard transform of each block, in float64. block 0: v as it
+ * is. */
 float *qn_check_signs_new(size_t n);
 void qn_check_hadamard_f64(double *v, const float *signs, size_t n, size_t block);
 
 /* Random matrices, packed. */
-struct gpu_weights qn_check_weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices, const size_t n_rows[3]);
+struct gpu_weights qn_check_weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices,
+                                        const size_t n_rows[3]);
 void qn_check_weights_free(struct gpu_weights *w);
 
 /* cuda_matmul_fused.c: matmuls that compute the activations of the next. */

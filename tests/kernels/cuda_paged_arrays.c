@@ -60,10 +60,11 @@ struct rows {
 
 static struct rows rows_of(const qn_paged_arrays *p, size_t array, size_t index, size_t capacity)
 {
-    const size_t head = index % p->n_heads, page = index / p->n_heads % p->n_pages, sequence = index / p->n_heads / p->n_pages,
-                 first = page * QN_ATTENTION_PAGE, left = first < capacity ? capacity - first : 0, row = p->row_bytes[array];
-    return (struct rows){ .in_page = p->host + p->items[sequence * p->n_pages + page] * p->item_bytes + p->offsets[array] +
-                                     head * QN_ATTENTION_PAGE * row,
+    const size_t head = index % p->n_heads, page = index / p->n_heads % p->n_pages,
+                 sequence = index / p->n_heads / p->n_pages, first = page * QN_ATTENTION_PAGE,
+                 left = first < capacity ? capacity - first : 0, row = p->row_bytes[array];
+    return (struct rows){ .in_page = p->host + p->items[sequence * p->n_pages + page] * p->item_bytes +
+                                     p->offsets[array] + head * QN_ATTENTION_PAGE * row,
                           .contiguous = ((sequence * p->n_heads + head) * capacity + first) * row,
                           .bytes = (left < QN_ATTENTION_PAGE ? left : QN_ATTENTION_PAGE) * row };
 }

@@ -17,8 +17,8 @@ typedef struct qn_paged_arrays {
     qn_gpu_guarded pool, entries, tables;
 } qn_paged_arrays;
 
-/* qn_paged_new - pages of poison, in random order, with arrays [n_heads][QN_ATTENTION_PAGE] of rows of row_bytes[i] bytes;
- * row_bytes ends with 0. One more entry in each page table is 0. */
+/* qn_paged_new - pages of poison, in random order, with arrays [n_heads][QN_ATTENTION_PAGE] of rows of row_bytes[i]
+ * bytes; row_bytes ends with 0. One more entry in each page table is 0. */
 void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t n_heads,
                   const size_t row_bytes[QN_PAGED_ARRAYS]);
 void qn_paged_free(qn_paged_arrays *p);

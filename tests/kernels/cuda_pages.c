@@ -1,7 +1,7 @@
-/* KV caches in pages: kernels that read and write them through page tables, compared with the same kernels over contiguous
- * caches, which other checks compare with float64. Pages are scattered over a pool, whose other bytes are poison; sequences
- * share pages. The same bits are expected: of attention of all sequences in one launch and of each alone, of prefill in
- * pieces, of stored rows, of quantised pages. */
+/* KV caches in pages: kernels that read and write them through page tables, compared with the same kernels over
+ * contiguous caches, which other checks compare with float64. Pages are scattered over a pool, whose other bytes are
+ * poison; sequences share pages. The same bits are expected: of attention of all sequences in one launch and of each
+ * alone, of prefill in pieces, of stored rows, of quantised pages. */
 #include "cuda_pages.h"
 
 #include "base/f16.h"
@@ -115,7 +115,8 @@ struct problem {
     qn_gpu_arrays arrays;
 };
 
-static uint8_t *row_of(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t head, size_t row)
+static uint8_t *row_of(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t head,
+                       size_t row)
 {
     return a->host + (((layer * p->n_pieces + piece) * p->s->n_kv_heads + head) * a->rows + row) * a->row_bytes;
 }
@@ -175,7 +176,8 @@ static size_t f16_row(const struct problem *p, size_t position)
     return (page ? 1 + (page - 1) % p->n_open : 0) * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE;
 }
 
-static void copy_row(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t head, size_t row)
+static void copy_row(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t head,
+                     size_t row)
 {
     memcpy(row_of(p, a, layer, piece, head, row), row_of(p, a, layer, 0, head, row), a->row_bytes);
 }
@@ -256,7 +258,8 @@ static uint8_t *pool_add(const struct problem *p, struct pool *pool, size_t piec
 static void pool_upload(struct problem *p, struct pool *pool)
 {
     uint64_t *tables = qn_xcalloc(p->n_pieces, sizeof *tables);
-    const uint64_t entries = qn_gpu_keep_copy(&p->arrays, pool->entries, p->n_pieces * p->n_pages * sizeof *pool->entries);
+    const uint64_t entries =
+        qn_gpu_keep_copy(&p->arrays, pool->entries, p->n_pieces * p->n_pages * sizeof *pool->entries);
     for (size_t i = 0; i < p->n_pieces; i++)
         tables[i] = entries + i * p->n_pages * sizeof *pool->entries;
     pool->tables = qn_gpu_keep_copy(&p->arrays, tables, p->n_pieces * sizeof *tables);
@@ -266,15 +269,16 @@ static void pool_upload(struct problem *p, struct pool *pool)
 }
 
 /* Copies 64 rows of all heads of an array to their page. */
-static void copy_to_page(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t row, uint8_t *to)
+static void copy_to_page(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t row,
+                         uint8_t *to)
 {
     const size_t rows = a->rows < QN_ATTENTION_PAGE ? a->rows : QN_ATTENTION_PAGE;
     for (size_t head = 0; head < p->s->n_kv_heads; head++)
         memcpy(to + head * rows * a->row_bytes, row_of(p, a, layer, piece, head, row), rows * a->row_bytes);
 }
 
-/* Writes the rows of the contiguous caches to the pages of a sequence; sealed: with pages of codes up to its length, else
- * up to the last page. */
+/* Writes the rows of the contiguous caches to the pages of a sequence; sealed: with pages of codes up to its length,
+ * else up to the last page. */
 static void fill_pages(struct problem *p, size_t piece, bool sealed)
 {
     const qn_pages_layout *l = &p->layout;
@@ -359,7 +363,8 @@ static void problem_new(struct problem *p, const qn_pages_shape *s, const struct
                 fill_head(p, layer, i, head, stored ? pieces[i].length : pieces[i].first);
     for (size_t i = 0; i < n_pieces; i++)
         fill_pages(p, i, !stored);
-    struct array *const all[] = { &p->keys, &p->values, &p->scales[0], &p->scales[1], &p->f16_keys, &p->f16_values, &p->means };
+    struct array *const all[] = { &p->keys,     &p->values,     &p->scales[0], &p->scales[1],
+                                  &p->f16_keys, &p->f16_values, &p->means };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         array_upload(p, all[i]);
     pool_upload(p, &p->pages);
@@ -369,9 +374,8 @@ static void problem_new(struct problem *p, const qn_pages_shape *s, const struct
 
 static void problem_free(struct problem *p)
 {
-    struct array *const arrays[] = {
-        &p->keys, &p->values, &p->scales[0], &p->scales[1], &p->f16_keys, &p->f16_values, &p->means
-    };
+    struct array *const arrays[] = { &p->keys,     &p->values,     &p->scales[0], &p->scales[1],
+                                     &p->f16_keys, &p->f16_values, &p->means };
     struct pool *const pools[] = { &p->pages, &p->f16_pages };
     qn_gpu_free_arrays(&p->arrays);
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
@@ -440,7 +444,8 @@ static qn_attention_gpu_codec gpu_codec(struct problem *p, size_t i)
     if (!p->codes)
         return (qn_attention_gpu_codec){ .gain = 1 };
     const size_t levels = (size_t)1 << p->codecs[i]->bits;
-    return (qn_attention_gpu_codec){ .codebook = qn_gpu_keep_copy(&p->arrays, p->codecs[i]->codebook, levels * sizeof(float)),
+    return (qn_attention_gpu_codec){ .codebook =
+                                         qn_gpu_keep_copy(&p->arrays, p->codecs[i]->codebook, levels * sizeof(float)),
                                      .gain = qn_attention_gpu_gain(p->codecs[i]->codebook, levels) };
 }
 
@@ -452,8 +457,9 @@ static qn_aura_gpu_rotation rotation_of(struct problem *p, size_t i)
 static void begin_case(const qn_pages_shape *s, const char *variant, const struct piece *pieces, size_t n_pieces)
 {
     qn_random_seed(s->dim * 100 + s->key_bits + n_pieces + pieces[0].length);
-    qn_case_begin("pages", variant, "heads %zu of %zu over %zu, bits %u and %u, %zu sequences, rows %u to %u first", s->n_heads,
-                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, n_pieces, pieces[0].first, pieces[0].length);
+    qn_case_begin("pages", variant, "heads %zu of %zu over %zu, bits %u and %u, %zu sequences, rows %u to %u first",
+                  s->n_heads, s->dim, s->n_kv_heads, s->key_bits, s->value_bits, n_pieces, pieces[0].first,
+                  pieces[0].length);
 }
 
 /* ---- Decode ---- */
@@ -478,19 +484,20 @@ static void decode_new(struct decode *d, const qn_pages_shape *s, const struct p
     d->counters = qn_gpu_new(queries * sizeof(uint32_t));
     qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), d->counters.data, 0, queries * sizeof(uint32_t)));
     d->out = qn_gpu_new(queries * s->dim * sizeof(float));
-    d->decode = (qn_attention_decode_args){ .queries = qn_gpu_keep_copy(&p->arrays, x, queries * s->dim * sizeof(float)),
-                                            .partials = qn_gpu_keep(&p->arrays, d->partials),
-                                            .maxima = qn_gpu_keep(&p->arrays, d->maxima),
-                                            .counters = qn_gpu_keep(&p->arrays, d->counters),
-                                            .key_codec = gpu_codec(p, 0),
-                                            .value_codec = gpu_codec(p, 1),
-                                            .rotation = rotation_of(p, 1),
-                                            .splits = splits,
-                                            .n_heads = (uint32_t)s->n_heads,
-                                            .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                            .query_stride = (uint32_t)(s->n_heads * s->dim),
-                                            .out_stride = (uint32_t)(s->n_heads * s->dim),
-                                            .scale = 1 / sqrtf((float)s->dim) };
+    d->decode =
+        (qn_attention_decode_args){ .queries = qn_gpu_keep_copy(&p->arrays, x, queries * s->dim * sizeof(float)),
+                                    .partials = qn_gpu_keep(&p->arrays, d->partials),
+                                    .maxima = qn_gpu_keep(&p->arrays, d->maxima),
+                                    .counters = qn_gpu_keep(&p->arrays, d->counters),
+                                    .key_codec = gpu_codec(p, 0),
+                                    .value_codec = gpu_codec(p, 1),
+                                    .rotation = rotation_of(p, 1),
+                                    .splits = splits,
+                                    .n_heads = (uint32_t)s->n_heads,
+                                    .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                    .query_stride = (uint32_t)(s->n_heads * s->dim),
+                                    .out_stride = (uint32_t)(s->n_heads * s->dim),
+                                    .scale = 1 / sqrtf((float)s->dim) };
     qn_gpu_keep(&p->arrays, d->out);
     free(x);
 }
@@ -516,8 +523,8 @@ static void run_decode(struct decode *d, bool paged, size_t row, size_t n, uint6
     qn_gpu_launch(&launch, &decode);
 }
 
-/* All rows over contiguous caches, over pages, and with rows that have no session. Each sequence alone has the bits of all together
- * in deterministic launches: in others a block's warps depend on the number of rows. */
+/* All rows over contiguous caches, over pages, and with rows that have no session. Each sequence alone has the bits of
+ * all together in deterministic launches: in others a block's warps depend on the number of rows. */
 static void check_decode(const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
 {
     if (!qn_case_selected())
@@ -629,8 +636,8 @@ static void check_prefill(const qn_pages_shape *s, const struct piece *pieces, s
 /* ---- Storing and quantising ---- */
 
 /* rows: keys and values of all layers. */
-static void store_rows(struct problem *p, bool paged, size_t layer, uint64_t sessions, const qn_aura_gpu_rotation rotations[2],
-                       uint64_t rows)
+static void store_rows(struct problem *p, bool paged, size_t layer, uint64_t sessions,
+                       const qn_aura_gpu_rotation rotations[2], uint64_t rows)
 {
     const qn_pages_shape *s = p->s;
     const size_t row = s->n_kv_heads * s->dim;
@@ -687,8 +694,8 @@ static void expect_pool(const struct pool *pool, const char *what)
             differ++;
         }
     }
-    qn_expect(differ == 0, "%zu bytes of %s differ, the first at %zu of a page of %zu", differ, what, first % pool->item_bytes,
-              pool->item_bytes);
+    qn_expect(differ == 0, "%zu bytes of %s differ, the first at %zu of a page of %zu", differ, what,
+              first % pool->item_bytes, pool->item_bytes);
     free(found);
 }
 
@@ -739,7 +746,9 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
         if (p.codes)
             quantize_pages(&p, paged, levels);
     }
-    struct array *const all[] = { &p.keys, &p.values, &p.scales[0], &p.scales[1], &p.f16_keys, &p.f16_values, &p.means };
+    struct array *const all[] = {
+        &p.keys, &p.values, &p.scales[0], &p.scales[1], &p.f16_keys, &p.f16_values, &p.means
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (array_bytes(&p, all[i]))
             qn_gpu_read(&all[i]->gpu, all[i]->host);

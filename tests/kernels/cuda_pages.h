@@ -1,4 +1,5 @@
-/* Shapes and layouts of KV caches in pages, for the check and the benchmarks of kernels that read them through page tables. */
+/* Shapes and layouts of KV caches in pages, for the check and the benchmarks of kernels that read them through page
+ * tables. */
 #ifndef QN_CHECK_CUDA_PAGES_H
 #define QN_CHECK_CUDA_PAGES_H
 
@@ -20,7 +21,8 @@ typedef struct qn_pages_layout {
 
 qn_pages_layout qn_pages_layout_of(const qn_pages_shape *s);
 
-/* qn_pages_cache, qn_pages_f16 - the caches of a layer, for kernels. tables: on the device, addresses of page tables. */
+/* qn_pages_cache, qn_pages_f16 - the caches of a layer, for kernels. tables: on the device, addresses of page
+ * tables. */
 qn_attention_gpu_cache qn_pages_cache(const qn_pages_shape *s, const qn_pages_layout *l, size_t layer, uint64_t tables);
 qn_attention_gpu_pages qn_pages_f16(const qn_pages_shape *s, const qn_pages_layout *l, size_t layer, uint64_t tables);
 

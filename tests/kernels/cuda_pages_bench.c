@@ -21,8 +21,8 @@ struct timed {
 };
 
 /* Pages of n_rows sequences for each iteration, in an order that is neither that of memory nor of another sequence. */
-static void pool_new(struct timed *t, struct pool *pool, size_t item_bytes, size_t n_iterations, const uint32_t *positions,
-                     size_t n_rows)
+static void pool_new(struct timed *t, struct pool *pool, size_t item_bytes, size_t n_iterations,
+                     const uint32_t *positions, size_t n_rows)
 {
     size_t n_items = 0, used = 0;
     for (size_t i = 0; i < n_rows; i++)
@@ -93,7 +93,8 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
     float *x = qn_floats_of(queries * s->dim, 1), codebook[256];
     qn_random_floats(codebook, sizeof codebook / sizeof *codebook, 1);
     const qn_attention_splits splits = qn_attention_gpu_splits(&t.gpu, longest + 1);
-    const qn_attention_gpu_codec codec = { .codebook = qn_gpu_keep_copy(&t.arrays, codebook, sizeof codebook), .gain = 1 };
+    const qn_attention_gpu_codec codec = { .codebook = qn_gpu_keep_copy(&t.arrays, codebook, sizeof codebook),
+                                           .gain = 1 };
     const qn_gpu_guarded counters = qn_gpu_new(queries * sizeof(uint32_t));
     qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), counters.data, 0, queries * sizeof(uint32_t)));
     const qn_attention_decode_args decode = {

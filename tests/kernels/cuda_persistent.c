@@ -96,7 +96,8 @@ static void link_gemvs(qn_persistent_phase *phases, size_t n)
         phases[i].next_gemv = (uint32_t)next;
 }
 
-static void persistent_ready(struct persistent *c, const qn_tile_layout *tiles, uint32_t n_rows, bool of_several, size_t widest)
+static void persistent_ready(struct persistent *c, const qn_tile_layout *tiles, uint32_t n_rows, bool of_several,
+                             size_t widest)
 {
     const qn_persistent_gpu gpu = qn_persistent_device();
     const size_t groups = (widest + QN_TILE_COLS - 1) / QN_TILE_COLS * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
@@ -180,7 +181,8 @@ static double largest_code(const struct matrix *matrix, bool of_several)
     return of_several ? QN_HILO_MAX : matrix->matrix.tiles.bits == 1 ? 32767 : 16383;
 }
 
-/* Compares the sum of a GEMV phase's partials of a row with the float64 product of the matrix and the quantised values. */
+/* Compares the sum of a GEMV phase's partials of a row with the float64 product of the matrix and the quantised
+ * values. */
 static void check_gemv(const char *what, const struct matrix *matrix, const double *values, const qn_gpu_guarded *out,
                        const qn_persistent_gemv *p, double codes, size_t token)
 {
@@ -200,8 +202,8 @@ static void check_gemv(const char *what, const struct matrix *matrix, const doub
             }
         /* Bound for float32 sums: some thousand terms are summed as integers in the MMA, some hundred as floats; the
          * scales differ by one rounding. */
-        qn_expect(fabs(found[row] - sum) <= 3e-6 * size + tolerance, "%s: row %zu of %zu is %g, expected %g within %g", what,
-                  row, token, found[row], sum, 3e-6 * size + tolerance);
+        qn_expect(fabs(found[row] - sum) <= 3e-6 * size + tolerance, "%s: row %zu of %zu is %g, expected %g within %g",
+                  what, row, token, found[row], sum, 3e-6 * size + tolerance);
     }
     qn_expect(qn_gpu_guards_intact(out), "%s: bytes outside its partials were written", what);
     free(c.codes);
@@ -312,17 +314,19 @@ static struct test_case *case_new(const qn_type_info *type, struct shape shape, 
     c->stored[0] = qn_gpu_new(n_rows * shape.rows * sizeof(float));
     c->stored[1] = qn_gpu_new(n_rows * 7 * sizeof(float));
     c->stored[2] = qn_gpu_new(n_rows * hidden * sizeof(float));
-    c->persistent.phases[c->persistent.n_phases++] =
-        (qn_persistent_phase){ .kind = QN_PHASE_STORE,
-                               .u.store = { .from = partials_of(c->gemvs[2], of_several),
-                                            .n_outs = 2,
-                                            .outs = { { c->stored[0].data, 0, 0, (uint32_t)shape.rows },
-                                                      { c->stored[1].data, 0, (uint32_t)row_tiles * QN_TILE_ROWS, 7 } } } };
-    c->persistent.phases[c->persistent.n_phases++] =
-        (qn_persistent_phase){ .kind = QN_PHASE_STORE,
-                               .u.store = { .from = partials_of(c->gemvs[1], of_several),
-                                            .n_outs = 1,
-                                            .outs = { { c->stored[2].data, c->x_out[0].data, 0, (uint32_t)hidden } } } };
+    c->persistent.phases[c->persistent.n_phases++] = (qn_persistent_phase){
+        .kind = QN_PHASE_STORE,
+        .u.store = { .from = partials_of(c->gemvs[2], of_several),
+                     .n_outs = 2,
+                     .outs = { { c->stored[0].data, 0, 0, (uint32_t)shape.rows },
+                               { c->stored[1].data, 0, (uint32_t)row_tiles * QN_TILE_ROWS, 7 } } }
+    };
+    c->persistent.phases[c->persistent.n_phases++] = (qn_persistent_phase){
+        .kind = QN_PHASE_STORE,
+        .u.store = { .from = partials_of(c->gemvs[1], of_several),
+                     .n_outs = 1,
+                     .outs = { { c->stored[2].data, c->x_out[0].data, 0, (uint32_t)hidden } } }
+    };
     persistent_ready(&c->persistent, &c->matrices[0].matrix.tiles, n_rows, of_several, widest);
     return c;
 }
@@ -377,8 +381,8 @@ static void check_norm(const struct test_case *c, size_t i, const double *x, siz
         double sum = 0;
         for (size_t k = s * slice; k < hidden && k < (s + 1) * slice; k++)
             sum += (double)kept[k] * (double)kept[k];
-        qn_expect(fabs((double)sumsq[s] - sum) <= 1e-5 * sum, "GEMV %zu, row %zu, slice %zu: sum of squares is %g, expected %g",
-                  i, row, s, (double)sumsq[s], sum);
+        qn_expect(fabs((double)sumsq[s] - sum) <= 1e-5 * sum,
+                  "GEMV %zu, row %zu, slice %zu: sum of squares is %g, expected %g", i, row, s, (double)sumsq[s], sum);
     }
     rotate(c, values, hidden);
     check_gemv(i ? "last GEMV" : "gate and up", &c->matrices[i], values, &c->out[i], c->gemvs[i],
@@ -411,8 +415,8 @@ static void expect_stored(const struct test_case *c, size_t i, const double *exp
     for (size_t k = 0; k < n; k++)
         size = fmax(size, fabs(expected[k]));
     for (size_t k = 0; k < n; k++) /* the reference adds the partials in float64 */
-        qn_expect(fabs((double)found[k] - expected[k]) <= 1e-5 * size, "stored %zu, row %zu, element %zu is %g, expected %g", i,
-                  row, k, (double)found[k], expected[k]);
+        qn_expect(fabs((double)found[k] - expected[k]) <= 1e-5 * size,
+                  "stored %zu, row %zu, element %zu is %g, expected %g", i, row, k, (double)found[k], expected[k]);
     qn_expect(qn_gpu_guards_intact(&c->stored[i]), "bytes outside stored %zu were written", i);
     free(all);
 }
@@ -434,7 +438,8 @@ static void check_phases(const struct test_case *c, size_t row)
         values[k] = gate / (1 + exp(-gate)) * up;
     }
     rotate(c, values, inner);
-    check_gemv("down", &c->matrices[1], values, &c->out[1], c->gemvs[1], largest_code(&c->matrices[1], c->of_several), row);
+    check_gemv("down", &c->matrices[1], values, &c->out[1], c->gemvs[1], largest_code(&c->matrices[1], c->of_several),
+               row);
 
     double *down = reduce_partials(&c->out[1], c->gemvs[1]->n_slices, strides[1], row);
     for (size_t k = 0; k < hidden; k++)
@@ -512,8 +517,8 @@ static void check_refusals(void)
     static const uint32_t rotations[] = { 16, 2048, 96 };
     for (size_t i = 0; i < 3; i++) {
         p.rotation = rotations[i];
-        qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p) == QN_ERR_UNSUPPORTED, "a rotation of %u was accepted",
-                  rotations[i]);
+        qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p) == QN_ERR_UNSUPPORTED,
+                  "a rotation of %u was accepted", rotations[i]);
     }
     p = (qn_persistent_gemv){ .n_cols = 1024, .n_tiles = 1 << 20, .n_k_tiles = 4 };
     qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p) == QN_ERR_UNSUPPORTED,
@@ -597,7 +602,8 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
         }
     link_gemvs(phases, n);
     const size_t groups = m->inner / QN_ACTS_HILO_COLS; /* of the widest operand */
-    qn_gpu_guarded array = qn_gpu_from(phases, n * sizeof *phases), barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t)),
+    qn_gpu_guarded array = qn_gpu_from(phases, n * sizeof *phases),
+                   barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t)),
                    acts = qn_gpu_new(groups * QN_ACTS_HILO_BYTES),
                    acts_scale = qn_gpu_new(groups * QN_PERSISTENT_MAX_ROWS * sizeof(float));
     qn_persistent_timed t = { .args = { .phases = array.data,
@@ -611,10 +617,10 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
     double read = 0;
     for (size_t i = 0; i < 4; i++)
         read += gemv_mask >> i & 1 ? (double)bytes[i] * LAYERS : 0;
-    snprintf(shape, sizeof shape, "%s %s%s, %u rows, %d layers, GEMVs %x (%ux%u %ux%u %ux%u %ux%u)", type->name, m->name,
-             m->rotation ? " rotated" : "", n_rows, LAYERS, gemv_mask, gemvs[0].n_slices, gemvs[0].slice_blocks,
-             gemvs[1].n_slices, gemvs[1].slice_blocks, gemvs[2].n_slices, gemvs[2].slice_blocks, gemvs[3].n_slices,
-             gemvs[3].slice_blocks);
+    snprintf(shape, sizeof shape, "%s %s%s, %u rows, %d layers, GEMVs %x (%ux%u %ux%u %ux%u %ux%u)", type->name,
+             m->name, m->rotation ? " rotated" : "", n_rows, LAYERS, gemv_mask, gemvs[0].n_slices,
+             gemvs[0].slice_blocks, gemvs[1].n_slices, gemvs[1].slice_blocks, gemvs[2].n_slices, gemvs[2].slice_blocks,
+             gemvs[3].n_slices, gemvs[3].slice_blocks);
     qn_gpu_bench("persistent", "cuda", shape, read, "B", qn_gpu_read_rate(), qn_persistent_iteration, &t, 1);
     for (size_t i = 0; i < 4; i++) {
         qn_gpu_free(&out[i]);

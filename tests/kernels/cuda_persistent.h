@@ -27,7 +27,8 @@ typedef struct qn_persistent_timed {
 void qn_persistent_iteration(void *context, size_t iteration);
 
 /* qn_gpu_pack_rows - packs rows, as a file stores them, into the tiles of `area` from first_tile on. */
-void qn_gpu_pack_rows(const qn_tiled_matrix *area, const uint8_t *stored, size_t row_bytes, size_t n_rows, size_t first_tile);
+void qn_gpu_pack_rows(const qn_tiled_matrix *area, const uint8_t *stored, size_t row_bytes, size_t n_rows,
+                      size_t first_tile);
 
 /* qn_persistent_random_tiles - tiles of any codes, and scales of about 0.01; *bytes: their size. */
 qn_gpu_guarded qn_persistent_random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes);

@@ -54,7 +54,8 @@ struct problem {
     float *query_weight, *key_weight, *cosines, *sines, *y;
     double *frequencies, *qkv; /* qkv: sums of the partials, and biases */
     uint16_t *keys, *values;   /* [kv heads][capacity][dim], expected contents of the cache */
-    qn_gpu_guarded x, norm, x_out, sumsq, gemv_partials, gpu_query_weight, gpu_key_weight, gpu_cosines, gpu_sines, positions;
+    qn_gpu_guarded x, norm, x_out, sumsq, gemv_partials, gpu_query_weight, gpu_key_weight, gpu_cosines, gpu_sines,
+        positions;
     qn_paged_arrays pages; /* of keys and values, instead of gpu_keys and gpu_values */
     bool paged;
     qn_gpu_guarded gpu_biases, gpu_keys, gpu_values, partials, maxima, out_partials, gpu_y, phases, barrier;
@@ -92,7 +93,9 @@ static struct matrix matrix_new(const qn_type_info *type, size_t n_rows, size_t 
     uint8_t *stored = qn_xcalloc(n_rows, row_bytes);
     type->from_float(m.weights, n_rows * n_cols / type->block_weights, stored);
     type->to_float(stored, n_rows * n_cols / type->block_weights, m.weights);
-    const qn_tiled_matrix tiled_matrix = { .tiles = m.how, .address = m.tiles.data, .n_tiles = m.n_tiles, .n_cols = n_cols };
+    const qn_tiled_matrix tiled_matrix = {
+        .tiles = m.how, .address = m.tiles.data, .n_tiles = m.n_tiles, .n_cols = n_cols
+    };
     qn_gpu_pack_rows(&tiled_matrix, stored, row_bytes, n_rows, 0);
     free(stored);
     return m;
@@ -137,38 +140,39 @@ static void attention_new(struct problem *p)
         p->gpu_keys = qn_gpu_new(p->capacity * row * 2);
         p->gpu_values = qn_gpu_new(p->capacity * row * 2);
     }
-    p->attention = (qn_persistent_attention){ .qkv = { .data = p->gemv_partials.data,
-                                                       .sumsq = p->sumsq.data,
-                                                       .n_partials = s->synthetic ? SYNTHETIC_PARTIALS : p->first.n_slices,
-                                                       .stride = (uint32_t)p->rows,
-                                                       .n_sumsq = s->synthetic ? SYNTHETIC_PARTIALS : p->first.n_slices,
-                                                       .n_cols = (uint32_t)s->hidden,
-                                                       .eps = eps },
-                                              .k_row = (uint32_t)queries,
-                                              .v_row = (uint32_t)(queries + row),
-                                              .query_stride = (uint32_t)p->query_stride,
-                                              .head_dim = (uint32_t)dim,
-                                              .n_heads = (uint32_t)s->n_heads,
-                                              .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                              .n_rot = (uint32_t)s->n_rot,
-                                              .interleaved = s->interleaved,
-                                              .n_splits = (uint32_t)splits,
-                                              .query_bias = s->biases ? p->gpu_biases.data : 0,
-                                              .key_bias = s->biases ? p->gpu_biases.data + s->n_heads * dim * 4 : 0,
-                                              .value_bias = s->biases ? p->gpu_biases.data + (s->n_heads * dim + row) * 4 : 0,
-                                              .query_weight = s->norms ? p->gpu_query_weight.data : 0,
-                                              .key_weight = s->norms ? p->gpu_key_weight.data : 0,
-                                              .cosines = p->gpu_cosines.data,
-                                              .sines = p->gpu_sines.data,
-                                              .cache = { .keys = p->paged ? p->pages.offsets[0] : p->gpu_keys.data,
-                                                         .values = p->paged ? p->pages.offsets[1] : p->gpu_values.data,
-                                                         .key_head_stride = head_rows * dim * 2,
-                                                         .value_head_stride = head_rows * dim * 2,
-                                                         .tables = p->paged ? p->pages.tables.data : 0 },
-                                              .partials = p->partials.data,
-                                              .maxima = p->maxima.data,
-                                              .eps = eps,
-                                              .scale = 1 / sqrtf((float)dim) };
+    p->attention =
+        (qn_persistent_attention){ .qkv = { .data = p->gemv_partials.data,
+                                            .sumsq = p->sumsq.data,
+                                            .n_partials = s->synthetic ? SYNTHETIC_PARTIALS : p->first.n_slices,
+                                            .stride = (uint32_t)p->rows,
+                                            .n_sumsq = s->synthetic ? SYNTHETIC_PARTIALS : p->first.n_slices,
+                                            .n_cols = (uint32_t)s->hidden,
+                                            .eps = eps },
+                                   .k_row = (uint32_t)queries,
+                                   .v_row = (uint32_t)(queries + row),
+                                   .query_stride = (uint32_t)p->query_stride,
+                                   .head_dim = (uint32_t)dim,
+                                   .n_heads = (uint32_t)s->n_heads,
+                                   .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                   .n_rot = (uint32_t)s->n_rot,
+                                   .interleaved = s->interleaved,
+                                   .n_splits = (uint32_t)splits,
+                                   .query_bias = s->biases ? p->gpu_biases.data : 0,
+                                   .key_bias = s->biases ? p->gpu_biases.data + s->n_heads * dim * 4 : 0,
+                                   .value_bias = s->biases ? p->gpu_biases.data + (s->n_heads * dim + row) * 4 : 0,
+                                   .query_weight = s->norms ? p->gpu_query_weight.data : 0,
+                                   .key_weight = s->norms ? p->gpu_key_weight.data : 0,
+                                   .cosines = p->gpu_cosines.data,
+                                   .sines = p->gpu_sines.data,
+                                   .cache = { .keys = p->paged ? p->pages.offsets[0] : p->gpu_keys.data,
+                                              .values = p->paged ? p->pages.offsets[1] : p->gpu_values.data,
+                                              .key_head_stride = head_rows * dim * 2,
+                                              .value_head_stride = head_rows * dim * 2,
+                                              .tables = p->paged ? p->pages.tables.data : 0 },
+                                   .partials = p->partials.data,
+                                   .maxima = p->maxima.data,
+                                   .eps = eps,
+                                   .scale = 1 / sqrtf((float)dim) };
 }
 
 /* Partials with large values, values beyond the range of fp16, and NaN; and an RMS norm factor other than 1. */
@@ -176,7 +180,8 @@ static void make_synthetic_partials(struct problem *p)
 {
     const struct shape *s = p->s;
     float *gemv_partials = qn_floats_of(SYNTHETIC_PARTIALS * p->rows, 1);
-    const float sumsq[SYNTHETIC_PARTIALS] = { 0.5f * (float)s->hidden, 0.25f * (float)s->hidden, 3.25f * (float)s->hidden };
+    const float sumsq[SYNTHETIC_PARTIALS] = { 0.5f * (float)s->hidden, 0.25f * (float)s->hidden,
+                                              3.25f * (float)s->hidden };
     const size_t k = p->attention.k_row, v = p->attention.v_row;
     for (size_t i = 0; i < s->dim; i++)
         gemv_partials[i] *= 1e4f; /* the first query */
@@ -366,7 +371,8 @@ static void expected_head(const struct problem *p, const double *from, const flo
     }
 }
 
-static void expect_f16(const uint16_t *found, const double *expected, size_t n, bool is_nan, const char *what, size_t head)
+static void expect_f16(const uint16_t *found, const double *expected, size_t n, bool is_nan, const char *what,
+                       size_t head)
 {
     for (size_t d = 0; d < n; d++) {
         const double x = (double)qn_f16_to_f32(found[d]), in_range = fmin(fmax(expected[d], -F16_MAX), F16_MAX);
@@ -422,7 +428,8 @@ static void check_cache(struct problem *p, uint32_t position)
         memcpy(p->keys + at, keys + at, dim * 2);
         memcpy(p->values + at, values + at, dim * 2);
     }
-    qn_expect(!memcmp(keys, p->keys, bytes) && !memcmp(values, p->values, bytes), "other positions of the cache have changed");
+    qn_expect(!memcmp(keys, p->keys, bytes) && !memcmp(values, p->values, bytes),
+              "other positions of the cache have changed");
     qn_expect(p->paged || (qn_gpu_guards_intact(&p->gpu_keys) && qn_gpu_guards_intact(&p->gpu_values)),
               "bytes around the cache were written");
     free(keys);
@@ -487,8 +494,8 @@ static void check_out(const struct problem *p, const double *acts)
         error += ((double)y[r] - sum) * ((double)y[r] - sum);
         norm += sum * sum;
     }
-    qn_expect(sqrt(error / norm) <= OUT_BOUND, "the error of the last GEMV is %.2e, expected up to %.0e", sqrt(error / norm),
-              OUT_BOUND);
+    qn_expect(sqrt(error / norm) <= OUT_BOUND, "the error of the last GEMV is %.2e, expected up to %.0e",
+              sqrt(error / norm), OUT_BOUND);
     qn_expect(qn_gpu_guards_intact(&p->gpu_y) && qn_gpu_guards_intact(&p->out_partials),
               "bytes around the output of the last GEMV were written");
     free(y);
@@ -522,10 +529,12 @@ static void check_heads(const struct problem *p, uint32_t position, bool *finite
         square += size;
         worst = sqrt(head_error / size) <= worst ? worst : sqrt(head_error / size);
     }
-    qn_expect(square == 0 || sqrt(error / square) <= ERROR_BOUND, "position %u: error %.2e, expected up to %.0e", position,
-              sqrt(error / square), ERROR_BOUND);
-    qn_expect(worst <= WORST_BOUND, "position %u: error of a head %.2e, expected up to %.0e", position, worst, WORST_BOUND);
-    qn_expect(qn_gpu_guards_intact(&p->partials) && qn_gpu_guards_intact(&p->maxima), "bytes around the partials were written");
+    qn_expect(square == 0 || sqrt(error / square) <= ERROR_BOUND, "position %u: error %.2e, expected up to %.0e",
+              position, sqrt(error / square), ERROR_BOUND);
+    qn_expect(worst <= WORST_BOUND, "position %u: error of a head %.2e, expected up to %.0e", position, worst,
+              WORST_BOUND);
+    qn_expect(qn_gpu_guards_intact(&p->partials) && qn_gpu_guards_intact(&p->maxima),
+              "bytes around the partials were written");
     if (*finite)
         check_out(p, acts);
     free(partials);
@@ -576,10 +585,10 @@ static void check_shape(const struct shape *s, bool paged)
     static const uint32_t positions[] = { 0, 1, 15, 16, 17, 63, 64, 100, 127, 128, 255, 256, 700, 1000, 1039 };
     const qn_type_info *type = type_for(s);
     qn_random_seed(s->dim * 100 + s->n_heads);
-    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s%s, %u splits%s", s->n_heads,
-                  s->dim, s->n_kv_heads, s->n_rot, s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "",
-                  s->gated ? ", gated" : "", s->biases ? ", biases" : "", s->synthetic ? ", synthetic partials" : "",
-                  splits_of(s), paged ? ", pages" : "");
+    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s%s, %u splits%s",
+                  s->n_heads, s->dim, s->n_kv_heads, s->n_rot, s->interleaved ? ", interleaved" : "",
+                  s->norms ? ", norms" : "", s->gated ? ", gated" : "", s->biases ? ", biases" : "",
+                  s->synthetic ? ", synthetic partials" : "", splits_of(s), paged ? ", pages" : "");
     struct problem *p = problem_new(s, type, paged ? 1088 : 1040, paged);
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         bool finite;
@@ -624,8 +633,8 @@ static qn_gpu_guarded noise(size_t bytes)
     return g;
 }
 
-/* Seconds for a layer's two GEMVs, with or without the attention phase between them. An array of the cache is of_cache bytes
- * after the one before, the first at p->attention.cache.keys. */
+/* Seconds for a layer's two GEMVs, with or without the attention phase between them. An array of the cache is of_cache
+ * bytes after the one before, the first at p->attention.cache.keys. */
 static double layer_seconds(struct problem *p, const qn_gpu_guarded weights_on_gpu[2], size_t of_cache, bool with)
 {
     qn_persistent_phase phases[3 * LAYERS] = { 0 };
@@ -690,7 +699,8 @@ static void bench_model(const struct model *m)
                      row = s->n_kv_heads * s->dim * 2;
         qn_gpu_guarded cache = noise(2 * LAYERS * capacity * row), tables = page_tables(&cache, n_pages);
         char text[96];
-        p->attention.cache = (qn_attention_gpu_cache){ .keys = paged ? 0 : cache.data, .tables = paged ? tables.data : 0 };
+        p->attention.cache =
+            (qn_attention_gpu_cache){ .keys = paged ? 0 : cache.data, .tables = paged ? tables.data : 0 };
         p->attention.cache.key_head_stride = p->attention.cache.value_head_stride =
             (paged ? QN_ATTENTION_PAGE : capacity) * s->dim * 2;
         set_position(p, depth);
@@ -721,8 +731,10 @@ static void bench_all(void)
             .norms = true,
             .gated = true,
             .rows = 5120 } },
-        { "8B", { .dim = 128, .n_heads = 32, .n_kv_heads = 8, .n_rot = 128, .hidden = 4096, .norms = true, .rows = 4096 } },
-        { "1.7B", { .dim = 128, .n_heads = 16, .n_kv_heads = 8, .n_rot = 128, .hidden = 2048, .norms = true, .rows = 2048 } },
+        { "8B",
+          { .dim = 128, .n_heads = 32, .n_kv_heads = 8, .n_rot = 128, .hidden = 4096, .norms = true, .rows = 4096 } },
+        { "1.7B",
+          { .dim = 128, .n_heads = 16, .n_kv_heads = 8, .n_rot = 128, .hidden = 2048, .norms = true, .rows = 2048 } },
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         bench_model(&models[i]);
@@ -741,10 +753,23 @@ void qn_check_cuda_persistent_attention(bool bench)
         { .dim = 64, .n_heads = 7, .n_kv_heads = 1, .n_rot = 24, .hidden = 256, .n_splits = 2, .norms = true },
         { .dim = 64, .n_heads = 2, .n_kv_heads = 2, .n_rot = 64, .hidden = 256, .gated = true },
         { .dim = 256, .n_heads = 6, .n_kv_heads = 2, .n_rot = 16, .hidden = 512, .synthetic = true, .gated = true },
-        { .dim = 64, .n_heads = 10, .n_kv_heads = 2, .n_rot = 32, .hidden = 256, .synthetic = true, .interleaved = true },
+        { .dim = 64,
+          .n_heads = 10,
+          .n_kv_heads = 2,
+          .n_rot = 32,
+          .hidden = 256,
+          .synthetic = true,
+          .interleaved = true },
         { .dim = 64, .n_heads = 14, .n_kv_heads = 2, .n_rot = 64, .hidden = 896, .biases = true },
         { .dim = 128, .n_heads = 12, .n_kv_heads = 2, .n_rot = 128, .hidden = 256, .synthetic = true, .biases = true },
-        { .dim = 256, .n_heads = 4, .n_kv_heads = 2, .n_rot = 64, .hidden = 256, .norms = true, .gated = true, .biases = true },
+        { .dim = 256,
+          .n_heads = 4,
+          .n_kv_heads = 2,
+          .n_rot = 64,
+          .hidden = 256,
+          .norms = true,
+          .gated = true,
+          .biases = true },
     };
     if (!qn_persistent_supported())
         return;

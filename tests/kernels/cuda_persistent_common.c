@@ -39,7 +39,8 @@ void qn_persistent_iteration(void *context, size_t iteration)
     qn_gpu_launch(&t->launch, &t->args);
 }
 
-void qn_gpu_pack_rows(const qn_tiled_matrix *area, const uint8_t *stored, size_t row_bytes, size_t n_rows, size_t first_tile)
+void qn_gpu_pack_rows(const qn_tiled_matrix *area, const uint8_t *stored, size_t row_bytes, size_t n_rows,
+                      size_t first_tile)
 {
     qn_gpu_guarded rows = qn_gpu_from(stored, n_rows * row_bytes);
     qn_matmul_launch l;

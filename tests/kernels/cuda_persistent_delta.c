@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys, v' and S as it is read are f16, as in the check of qn_gdn_open_step. The first row reads none: the same operations in
- * float32 in another order. */
+/* Keys, v' and S as it is read are f16, as in the check of qn_gdn_open_step. The first row reads none: the same
+ * operations in float32 in another order. */
 #define TOLERANCE_DELTA 1e-3
 #define TOLERANCE_FIRST 1e-5
 /* Rows of two open chunks: elements that differ by 1e-6 and are rounded to different sides differ by 2^-10, one in a
@@ -30,8 +30,8 @@
 
 enum { HEAD = 128, PHASES = 4, CHUNK = QN_GDN_CHUNK_TOKENS };
 
-/* State slots: those of the persistent kernel and of qn_gdn_open_step, and one for folds at any length. The first two are open
- * slots too. */
+/* State slots: those of the persistent kernel and of qn_gdn_open_step, and one for folds at any length. The first two
+ * are open slots too. */
 enum { OWN, REFERENCE, FOLDED, SLOTS };
 
 static const float eps = 1e-6f;
@@ -41,7 +41,8 @@ static qn_view view(const float *x, size_t n)
     return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
 }
 
-static void expect_close(const char *what, size_t token, const float *found, const float *expected, size_t n, double tolerance)
+static void expect_close(const char *what, size_t token, const float *found, const float *expected, size_t n,
+                         double tolerance)
 {
     const double d = qn_relative_error(found, expected, n);
     qn_expect(d <= tolerance, "token %zu: error of %s is %.2e, expected up to %.0e", token, what, d, tolerance);
@@ -213,7 +214,8 @@ static void phases_new(struct layer *l)
     phases[0].u.gemv = l->gemvs[0];
     phases[1].u.delta = delta_of(l);
     phases[2].u.gemv = l->gemvs[1];
-    phases[3].u.store = (qn_persistent_store){ .from = partials_of(&l->gemvs[1], &l->out_partials, false), .n_outs = 1 };
+    phases[3].u.store =
+        (qn_persistent_store){ .from = partials_of(&l->gemvs[1], &l->out_partials, false), .n_outs = 1 };
     phases[3].u.store.outs[0].out = l->y.data;
     phases[3].u.store.outs[0].n_rows = (uint32_t)l->hidden;
     l->phases = qn_gpu_from(phases, sizeof phases);
@@ -348,7 +350,8 @@ static void expect_f16_rows(const struct layer *l, size_t token, const struct fo
                 const float found = f->f16[k_tile * stride + l->f16.first_row[p] + row];
                 double sum = 0, size = 0;
                 for (size_t k = k_tile * QN_TILE_COLS; k < end; k++) {
-                    const double term = (double)l->f16.weights[p][row * l->hidden + k] * (double)x[k] * (double)l->norm[k];
+                    const double term =
+                        (double)l->f16.weights[p][row * l->hidden + k] * (double)x[k] * (double)l->norm[k];
                     sum += term;
                     size += fabs(term);
                 }
@@ -359,8 +362,8 @@ static void expect_f16_rows(const struct layer *l, size_t token, const struct fo
 }
 
 /* One token with the CPU's kernels, updating their state; inputs [taps-1][width] are the previous tokens' inputs. */
-static void expected_delta(const struct layer *l, const float *qkv, const float *alpha, const float *beta, float *inputs,
-                           float *state, float *o)
+static void expected_delta(const struct layer *l, const float *qkv, const float *alpha, const float *beta,
+                           float *inputs, float *state, float *o)
 {
     const size_t keys = l->k_heads * HEAD, past = l->taps - 1;
     const qn_gdn_shape shape = { .batch = 1,
@@ -387,8 +390,8 @@ static void expected_delta(const struct layer *l, const float *qkv, const float 
         gates[l->v_heads + h] = qn_gdn_beta(beta[h]);
     }
     qn_assert_ok(qn_gdn_step(&shape, view(y, keys), view(y + keys, keys), view(y + 2 * keys, l->values),
-                             view(gates, l->v_heads), view(gates + l->v_heads, l->v_heads), view(state, l->values * HEAD),
-                             view(o, l->values)));
+                             view(gates, l->v_heads), view(gates + l->v_heads, l->v_heads),
+                             view(state, l->values * HEAD), view(o, l->values)));
     free(y);
     free(gates);
 }
@@ -430,9 +433,11 @@ static qn_gdn_gpu gdn_device(void)
 /* The open chunk of OWN, with the state at state_position, to another slot. */
 static void fold(const struct layer *l, uint32_t length, uint32_t state_position, uint32_t to)
 {
-    qn_gdn_open_args args = open_args(
-        l, &(qn_gdn_open_sequence){
-               .position = length, .state_position = state_position, .state_from = OWN, .state_to = to, .open_slot = OWN });
+    qn_gdn_open_args args = open_args(l, &(qn_gdn_open_sequence){ .position = length,
+                                                                  .state_position = state_position,
+                                                                  .state_from = OWN,
+                                                                  .state_to = to,
+                                                                  .open_slot = OWN });
     const qn_gdn_gpu gpu = gdn_device();
     qn_launch launch;
     qn_assert_ok(qn_gdn_gpu_open_fold(&args, HEAD, HEAD, &gpu, &launch));
@@ -441,11 +446,11 @@ static void fold(const struct layer *l, uint32_t length, uint32_t state_position
 }
 
 /* The same token with qn_gdn_open_step, which folds by itself; out: its gated heads. */
-static void reference_kernel(const struct layer *l, size_t token, const float *qkv, const float *alpha, const float *beta,
-                             const float *z, float *out)
+static void reference_kernel(const struct layer *l, size_t token, const float *qkv, const float *alpha,
+                             const float *beta, const float *z, float *out)
 {
-    qn_gpu_guarded in[4] = { qn_gpu_floats(qkv, l->width), qn_gpu_floats(alpha, l->v_heads), qn_gpu_floats(beta, l->v_heads),
-                             qn_gpu_floats(z, l->values) };
+    qn_gpu_guarded in[4] = { qn_gpu_floats(qkv, l->width), qn_gpu_floats(alpha, l->v_heads),
+                             qn_gpu_floats(beta, l->v_heads), qn_gpu_floats(z, l->values) };
     qn_gpu_guarded to = qn_gpu_new(l->values * sizeof *out);
     qn_gdn_open_args args =
         open_args(l, &(qn_gdn_open_sequence){ .position = (uint32_t)token,
@@ -532,13 +537,13 @@ static void expected_out(const struct layer *l, float *heads, float *y)
 
 static void run_token(struct layer *l, size_t token)
 {
-    const qn_gpu_guarded *poisoned[] = {
-        &l->x_out, &l->sumsq, &l->in_partials, &l->o, &l->out_partials, &l->y, &l->f16_partials
-    };
+    const qn_gpu_guarded *poisoned[] = { &l->x_out,        &l->sumsq, &l->in_partials, &l->o,
+                                         &l->out_partials, &l->y,     &l->f16_partials };
     for (size_t i = 0; i < sizeof poisoned / sizeof *poisoned - !l->f16_rows; i++)
         qn_gpu_poison(poisoned[i]);
     qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), l->gpu_x.data, l->x + token * l->hidden, l->hidden * sizeof(float), NULL, NULL));
+    qn_assert_ok(
+        qn_cuda_upload(qn_gpu(), l->gpu_x.data, l->x + token * l->hidden, l->hidden * sizeof(float), NULL, NULL));
     l->args.positions = l->positions.data + token * sizeof(uint32_t);
     l->args.state_positions = l->state_positions.data + token * sizeof(uint32_t);
     if (token && token % CHUNK == 0)
@@ -558,8 +563,9 @@ static void check_token(const struct layer *l, size_t token, float *inputs, floa
     float *gates[2], *o = qn_xcalloc(l->values, sizeof *o), *heads = qn_xcalloc(l->values, sizeof *heads);
     float *y = qn_xcalloc(l->hidden, sizeof *y);
     for (size_t i = 0; i < 2; i++)
-        gates[i] = l->f16_rows ? add_partials(f.f16, k_tiles, matrix_rows(&l->f16), l->f16.first_row[i], l->v_heads, factor)
-                               : add_partials(f.in, slices, stride, l->in.first_row[ALPHA + i], l->v_heads, factor);
+        gates[i] = l->f16_rows
+                       ? add_partials(f.f16, k_tiles, matrix_rows(&l->f16), l->f16.first_row[i], l->v_heads, factor)
+                       : add_partials(f.in, slices, stride, l->in.first_row[ALPHA + i], l->v_heads, factor);
     if (l->f16_rows)
         expect_f16_rows(l, token, &f);
     expected_delta(l, qkv, gates[0], gates[1], inputs, state, o);
@@ -588,9 +594,9 @@ static void check_state(const struct layer *l, const float *expected)
 /* Runs all tokens twice. The second run must give the same bits as the first, which is compared with the reference. */
 static void check_layer(struct layer l, uint32_t type)
 {
-    qn_case_begin("persistent", "delta", "%s, hidden %zu, heads %zu/%zu, %zu taps%s%s%s, %zu tokens", qn_type_find(type)->name,
-                  l.hidden, l.k_heads, l.v_heads, l.taps, l.grouped ? ", grouped" : "", l.f16_rows ? ", fp16 gates" : "",
-                  l.rotation ? ", rotated" : "", l.n_tokens);
+    qn_case_begin("persistent", "delta", "%s, hidden %zu, heads %zu/%zu, %zu taps%s%s%s, %zu tokens",
+                  qn_type_find(type)->name, l.hidden, l.k_heads, l.v_heads, l.taps, l.grouped ? ", grouped" : "",
+                  l.f16_rows ? ", fp16 gates" : "", l.rotation ? ", rotated" : "", l.n_tokens);
     layer_new(&l, type);
     float *inputs = qn_xcalloc(l.taps * l.width, sizeof *inputs), *state = qn_xcalloc(l.values * HEAD, sizeof *state);
     float *y[2];
@@ -666,7 +672,9 @@ static float *bench_layer_new(struct layer *l, unsigned what)
 {
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q1_0)),
                          f16_rows = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_F16));
-    *l = (struct layer){ .hidden = BENCH_HIDDEN, .k_heads = BENCH_K_HEADS, .v_heads = BENCH_V_HEADS, .taps = 4, .n_tokens = 1 };
+    *l = (struct layer){
+        .hidden = BENCH_HIDDEN, .k_heads = BENCH_K_HEADS, .v_heads = BENCH_V_HEADS, .taps = 4, .n_tokens = 1
+    };
     l->values = l->v_heads * HEAD;
     l->width = 2 * l->k_heads * HEAD + l->values;
     l->f16_rows = what & F16_ROWS;
@@ -716,14 +724,16 @@ static void bench_layers(const char *shape, unsigned what)
     qn_persistent_phase phases[BENCH_LAYERS * 3];
     qn_gpu_guarded matrices[BENCH_LAYERS * 3];
     for (size_t layer = 0; layer < BENCH_LAYERS; layer++) {
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), l.states.data + layer * l.state_bytes, random, l.state_bytes, NULL, NULL));
+        qn_assert_ok(
+            qn_cuda_upload(qn_gpu(), l.states.data + layer * l.state_bytes, random, l.state_bytes, NULL, NULL));
         if (what & IN) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[0] };
             matrices[n_matrices] = qn_persistent_random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &matrix_bytes);
             phases[n_phases].u.gemv.weights = matrices[n_matrices++].data;
             bytes += matrix_bytes;
             if (what & F16_ROWS) {
-                matrices[n_matrices] = qn_persistent_random_tiles(&f16_rows, l.f16.gpu.n_tiles, l.hidden, &matrix_bytes);
+                matrices[n_matrices] =
+                    qn_persistent_random_tiles(&f16_rows, l.f16.gpu.n_tiles, l.hidden, &matrix_bytes);
                 phases[n_phases].u.gemv.f16_rows = matrices[n_matrices++].data;
                 bytes += matrix_bytes;
             }
@@ -737,7 +747,8 @@ static void bench_layers(const char *shape, unsigned what)
                                           &phases[n_phases].u.delta.open.inputs };
             for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
                 *offsets[i] += layer * l.layout.bytes;
-            bytes += l.values * HEAD * sizeof(uint16_t) + BENCH_OPEN_ROWS * (l.k_heads + l.v_heads) * HEAD * sizeof(uint16_t);
+            bytes += l.values * HEAD * sizeof(uint16_t) +
+                     BENCH_OPEN_ROWS * (l.k_heads + l.v_heads) * HEAD * sizeof(uint16_t);
             n_phases++;
         }
         if (what & OUT) {
@@ -768,11 +779,13 @@ static void bench_layers(const char *shape, unsigned what)
                                         .n_phases = (uint32_t)n_phases } };
     qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, 1, &t.launch));
     const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 1);
-    qn_report_rate("persistent", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
-    qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,        &l.gpu_conv, &l.gpu_bias,    &l.gpu_factor,
-                                              &l.gpu_head_norm, &l.x_out,           &l.o,        &l.states,      &l.open,
-                                              &l.positions,     &l.state_positions, &l.slot,     &l.sumsq,       &l.in_partials,
-                                              &l.out_partials,  &l.barrier,         &l.phases,   &l.f16_partials };
+    qn_report_rate("persistent", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B",
+                   qn_gpu_read_rate());
+    qn_gpu_guarded *const device_memory[] = { &l.gpu_x,      &l.gpu_norm,      &l.gpu_conv,    &l.gpu_bias,
+                                              &l.gpu_factor, &l.gpu_head_norm, &l.x_out,       &l.o,
+                                              &l.states,     &l.open,          &l.positions,   &l.state_positions,
+                                              &l.slot,       &l.sumsq,         &l.in_partials, &l.out_partials,
+                                              &l.barrier,    &l.phases,        &l.f16_partials };
     for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory - !l.f16_rows; i++)
         qn_gpu_free(device_memory[i]);
     for (size_t i = 0; i < n_matrices; i++)
@@ -784,8 +797,8 @@ void qn_check_cuda_persistent_delta(bool bench)
 {
     if (!qn_persistent_supported())
         return;
-    static const char *const shapes[] = { "27B: the delta rule", "27B: GEMVs before and after it", "27B: ... and fp16 rows",
-                                          "27B: ... and the delta rule" };
+    static const char *const shapes[] = { "27B: the delta rule", "27B: GEMVs before and after it",
+                                          "27B: ... and fp16 rows", "27B: ... and the delta rule" };
     static const unsigned parts[] = { DELTA, IN | OUT, IN | F16_ROWS | OUT, IN | F16_ROWS | DELTA | OUT };
     check_layers();
     for (size_t i = 0; bench && i < sizeof shapes / sizeof *shapes; i++)

@@ -1,7 +1,8 @@
-/* The persistent decode kernel with several rows: an attention layer and a Gated DeltaNet layer, rows of different sequences
- * at different positions. Each row is compared with the kernel of one row, which other checks compare with references:
- * outputs, the stored keys and values, the row of the open chunk. A row's bits must not depend on the number of rows. (The
- * check of "persistent" compares GEMVs of several rows with float64.) Benchmark: these two layers. */
+/* The persistent decode kernel with several rows: an attention layer and a Gated DeltaNet layer, rows of different
+ * sequences at different positions. Each row is compared with the kernel of one row, which other checks compare with
+ * references: outputs, the stored keys and values, the row of the open chunk. A row's bits must not depend on the
+ * number of rows. (The check of "persistent" compares GEMVs of several rows with float64.) Benchmark: these two
+ * layers. */
 #include "cuda_paged_arrays.h"
 #include "cuda_persistent.h"
 #include "cuda_states.h"
@@ -16,11 +17,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Activations are rounded to 15 or 16 bits (7e-5 of the norm, see the other checks), queries, softmax weights, keys and v' to
- * fp16: few of them to another side, which is 2^-11 each. Of one layer after the other, and of single heads. */
+/* Activations are rounded to 15 or 16 bits (7e-5 of the norm, see the other checks), queries, softmax weights, keys and
+ * v' to fp16: few of them to another side, which is 2^-11 each. Of one layer after the other, and of single heads. */
 #define TOLERANCE 5e-3
 
-enum { ROWS = QN_PERSISTENT_MAX_ROWS, HEAD = 128, TAPS = 4, CAPACITY = 1088, CHUNK = QN_GDN_CHUNK_TOKENS, MAX_PHASES = 96 };
+enum {
+    ROWS = QN_PERSISTENT_MAX_ROWS,
+    HEAD = 128,
+    TAPS = 4,
+    CAPACITY = 1088,
+    CHUNK = QN_GDN_CHUNK_TOKENS,
+    MAX_PHASES = 96
+};
 
 static const float eps = 1e-6f;
 
@@ -55,7 +63,8 @@ struct problem {
     qn_gdn_open_layout layout;
     size_t state_bytes;
     /* Written by each run */
-    qn_gpu_guarded x_out[2], sumsq[2], out[GEMVS], f16_out, heads, partials, maxima, acts, acts_scale, acts_f32, barrier;
+    qn_gpu_guarded x_out[2], sumsq[2], out[GEMVS], f16_out, heads, partials, maxima, acts, acts_scale, acts_f32,
+        barrier;
     qn_gpu_guarded results[2]; /* of the two layers, [ROWS][hidden] */
     uint8_t *initial_open;
 };
@@ -102,8 +111,8 @@ static void caches_new(struct problem *p)
     for (size_t array = 0; array < 2; array++) {
         uint16_t *cache = qn_xcalloc(ROWS * s->n_kv_heads * head, sizeof *cache);
         for (size_t i = 0; i < ROWS * s->n_kv_heads * head; i++)
-            cache[i] =
-                i % head / s->dim < row_positions[i / (s->n_kv_heads * head)] ? qn_f32_to_f16(qn_random_normal()) : 0x7e00;
+            cache[i] = i % head / s->dim < row_positions[i / (s->n_kv_heads * head)] ? qn_f32_to_f16(qn_random_normal())
+                                                                                     : 0x7e00;
         qn_paged_scatter(&p->pages, array, cache, CAPACITY);
         free(cache);
     }
@@ -168,7 +177,8 @@ static void outputs_new(struct problem *p)
         p->sumsq[i] = qn_gpu_new(ROWS * QN_PERSISTENT_MAX_SLICES * sizeof(float));
         p->results[i] = qn_gpu_new(ROWS * s->hidden * sizeof(float));
     }
-    const size_t k_tiles = (widest + QN_TILE_COLS - 1) / QN_TILE_COLS, splits = ROWS * s->n_heads * QN_PERSISTENT_MAX_SPLITS;
+    const size_t k_tiles = (widest + QN_TILE_COLS - 1) / QN_TILE_COLS,
+                 splits = ROWS * s->n_heads * QN_PERSISTENT_MAX_SPLITS;
     p->f16_out = qn_gpu_new(ROWS * k_tiles * p->f16.n_rows * sizeof(float));
     p->heads = qn_gpu_new(ROWS * p->values * sizeof(float));
     p->partials = qn_gpu_new(splits * s->dim * sizeof(float));
@@ -327,16 +337,17 @@ static qn_persistent_partials add_attention(struct run *r, const struct problem 
 static qn_persistent_partials add_delta(struct run *r, const struct problem *p, qn_persistent_partials from)
 {
     const struct shape *s = p->s;
-    const qn_persistent_gemv in = add_gemv(r, p, IN,
-                                           (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM,
-                                                                 .x = p->x_out[0].data,
-                                                                 .from = from,
-                                                                 .x_out = p->x_out[1].data,
-                                                                 .weight = p->norm.data,
-                                                                 .sumsq = p->sumsq[1].data,
-                                                                 .f16_rows = p->f16.tiles.data,
-                                                                 .f16_out = p->f16_out.data,
-                                                                 .n_f16_tiles = (uint32_t)(p->f16.n_rows / QN_TILE_ROWS) });
+    const qn_persistent_gemv in =
+        add_gemv(r, p, IN,
+                 (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM,
+                                       .x = p->x_out[0].data,
+                                       .from = from,
+                                       .x_out = p->x_out[1].data,
+                                       .weight = p->norm.data,
+                                       .sumsq = p->sumsq[1].data,
+                                       .f16_rows = p->f16.tiles.data,
+                                       .f16_out = p->f16_out.data,
+                                       .n_f16_tiles = (uint32_t)(p->f16.n_rows / QN_TILE_ROWS) });
     qn_persistent_partials qkv = partials_of(&in, r->of_several), gates = qkv;
     gates.data = in.f16_out;
     gates.n_partials = in.n_k_tiles;
@@ -422,9 +433,10 @@ struct found {
 
 static void reset(struct problem *p)
 {
-    qn_gpu_guarded *const written[] = { &p->x_out[0], &p->x_out[1], &p->sumsq[0], &p->sumsq[1],   &p->f16_out,   &p->heads,
-                                        &p->partials, &p->maxima,   &p->acts,     &p->acts_scale, &p->acts_f32,  &p->results[0],
-                                        &p->out[0],   &p->out[1],   &p->out[2],   &p->out[3],     &p->results[1] };
+    qn_gpu_guarded *const written[] = { &p->x_out[0], &p->x_out[1],   &p->sumsq[0], &p->sumsq[1], &p->f16_out,
+                                        &p->heads,    &p->partials,   &p->maxima,   &p->acts,     &p->acts_scale,
+                                        &p->acts_f32, &p->results[0], &p->out[0],   &p->out[1],   &p->out[2],
+                                        &p->out[3],   &p->results[1] };
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         qn_gpu_poison(written[i]);
     qn_gpu_synchronize();
@@ -434,12 +446,12 @@ static void reset(struct problem *p)
 
 static struct found read_all(struct problem *p)
 {
-    const qn_gpu_guarded *guarded[] = {
-        &p->x_out[0], &p->x_out[1], &p->sumsq[0], &p->sumsq[1],   &p->f16_out,    &p->heads,
-        &p->partials, &p->maxima,   &p->acts,     &p->acts_scale, &p->acts_f32,   &p->open,
-        &p->out[0],   &p->out[1],   &p->out[2],   &p->out[3],     &p->results[0], &p->results[1]
-    };
-    struct found f = { .pages = qn_xcalloc(p->pages.n_items, p->pages.item_bytes), .open = qn_xcalloc(1, p->open.bytes) };
+    const qn_gpu_guarded *guarded[] = { &p->x_out[0], &p->x_out[1],   &p->sumsq[0],  &p->sumsq[1], &p->f16_out,
+                                        &p->heads,    &p->partials,   &p->maxima,    &p->acts,     &p->acts_scale,
+                                        &p->acts_f32, &p->open,       &p->out[0],    &p->out[1],   &p->out[2],
+                                        &p->out[3],   &p->results[0], &p->results[1] };
+    struct found f = { .pages = qn_xcalloc(p->pages.n_items, p->pages.item_bytes),
+                       .open = qn_xcalloc(1, p->open.bytes) };
     uint32_t arrived;
     qn_gpu_synchronize();
     qn_gpu_read(&p->pages.pool, f.pages);
@@ -540,7 +552,8 @@ static void check_open(const struct problem *p, size_t row, const uint8_t *found
                 const uint8_t *from = k ? expected : found;
                 const size_t scale = (h * (HEAD / QN_GDN_SCALE_VALUES) + i / QN_GDN_SCALE_VALUES) * CHUNK + at;
                 values[k][i] =
-                    qn_f16_to_f32(((const uint16_t *)(const void *)(from + p->layout.values))[(h * CHUNK + at) * HEAD + i]) *
+                    qn_f16_to_f32(
+                        ((const uint16_t *)(const void *)(from + p->layout.values))[(h * CHUNK + at) * HEAD + i]) *
                     ((const float *)(const void *)(from + p->layout.scales))[scale];
             }
         expect_close("values of the open chunk", row, values[0], values[1], HEAD);
@@ -555,12 +568,13 @@ static void check_open(const struct problem *p, size_t row, const uint8_t *found
     memcpy(x, found + inputs, p->width * sizeof *x);
     memcpy(y, expected + inputs, p->width * sizeof *y);
     expect_close("the inputs of the convolution", row, x, y, p->width);
-    for (size_t i = 0; i < p->layout.bytes; i++) { /* bytes that one of both has changed; a byte may be the same by chance */
+    for (size_t i = 0; i < p->layout.bytes; i++) { /* bytes that one of both has changed; a byte may be the same by
+                                                      chance */
         written += expected[i] != p->initial_open[slot + i];
         changed += found[i] != p->initial_open[slot + i];
     }
-    qn_expect(changed <= written + written / 10 + 16, "row %zu: %zu bytes of the open chunk have changed, expected %zu", row,
-              changed, written);
+    qn_expect(changed <= written + written / 10 + 16, "row %zu: %zu bytes of the open chunk have changed, expected %zu",
+              row, changed, written);
     free(x);
     free(y);
 }
@@ -596,10 +610,12 @@ static void check_untouched(const struct problem *p, uint32_t n, const struct fo
             const float x = f->results[i / hidden][row * hidden + i % hidden];
             qn_expect(x != x, "row %zu has a result without a sequence", row);
         }
-        qn_expect(!memcmp(f->open + slot, p->initial_open + slot, p->layout.bytes), "row %zu: the open chunk has changed", row);
+        qn_expect(!memcmp(f->open + slot, p->initial_open + slot, p->layout.bytes),
+                  "row %zu: the open chunk has changed", row);
         for (size_t i = 0; i < p->pages.n_pages; i++) {
             const size_t at = p->pages.items[row * p->pages.n_pages + i] * p->pages.item_bytes;
-            qn_expect(!memcmp(f->pages + at, p->pages.host + at, p->pages.item_bytes), "row %zu: page %zu has changed", row, i);
+            qn_expect(!memcmp(f->pages + at, p->pages.host + at, p->pages.item_bytes), "row %zu: page %zu has changed",
+                      row, i);
         }
     }
 }
@@ -650,7 +666,8 @@ static void bench_shape(const struct shape *s, const qn_type_info *type)
         double bytes = 0;
         for (size_t k = 0; k < GEMVS; k++)
             bytes += (double)p->weights[k].tiles.bytes;
-        snprintf(text, sizeof text, "%s, %s: an attention and a Gated DeltaNet layer, %u rows", type->name, s->name, rows[i]);
+        snprintf(text, sizeof text, "%s, %s: an attention and a Gated DeltaNet layer, %u rows", type->name, s->name,
+                 rows[i]);
         qn_report_rate("persistent", "rows", text, seconds, bytes / seconds, "B", qn_gpu_read_rate());
         qn_gpu_free(&array);
     }

@@ -1,5 +1,6 @@
-/* The precision of a matmul by weights of 1 and 2 bits does not depend on the number of tokens: its error against float64,
- * of the same tokens in calls of 1 to 64 of them, through quern/cuda.h. With `bench` the errors are printed. */
+/* The precision of a matmul by weights of 1 and 2 bits does not depend on the number of tokens: its error against
+ * float64, of the same tokens in calls of 1 to 64 of them, through quern/cuda.h. With `bench` the errors are
+ * printed. */
 #include "cuda_api.h"
 #include "cuda_views.h"
 
@@ -47,7 +48,8 @@ static void pack_weights(struct problem *p, qn_cuda_kernels *kernels, const qn_t
     qn_random_blocks(type, stored, n_blocks, 4);
     p->weights = qn_xcalloc(ROWS * COLS, sizeof *p->weights);
     type->to_float(stored, n_blocks, p->weights);
-    p->api = (qn_cuda_matmul_weights){ .dtype = (qn_dtype)type->type, .n_cols = COLS, .n_matrices = 1, .n_rows = { ROWS } };
+    p->api =
+        (qn_cuda_matmul_weights){ .dtype = (qn_dtype)type->type, .n_cols = COLS, .n_matrices = 1, .n_rows = { ROWS } };
     qn_assert_ok(qn_cuda_matmul_packed_bytes(&p->api, &packed_bytes));
     p->packed = qn_gpu_new(packed_bytes);
     p->api.packed = (void *)(uintptr_t)p->packed.data;
@@ -83,16 +85,17 @@ static void multiply(struct problem *p, qn_cuda_kernels *kernels, size_t first, 
 {
     const qn_cuda_matmul_acts acts = { .op = p->op,
                                        .n_tokens = n_tokens,
-                                       .x = { (float *)(uintptr_t)p->x_gpu.data + first * COLS, QN_DTYPE_F32, n_tokens * COLS,
-                                              0 },
+                                       .x = { (float *)(uintptr_t)p->x_gpu.data + first * COLS, QN_DTYPE_F32,
+                                              n_tokens * COLS, 0 },
                                        .weight = qn_array_view(&p->norm_gpu, QN_DTYPE_F32),
                                        .eps = 1e-6f };
-    const qn_cuda_matmul_out out = { .y = { (float *)(uintptr_t)p->out.data + first * ROWS, QN_DTYPE_F32, n_tokens * ROWS,
-                                            0 } };
+    const qn_cuda_matmul_out out = { .y = { (float *)(uintptr_t)p->out.data + first * ROWS, QN_DTYPE_F32,
+                                            n_tokens * ROWS, 0 } };
     size_t bytes;
     qn_assert_ok(qn_cuda_matmul_workspace(kernels, &p->api, &acts, &bytes));
     qn_gpu_guarded workspace = qn_gpu_new(bytes);
-    qn_assert_ok(qn_cuda_matmul(kernels, &p->api, &acts, &out, (void *)(uintptr_t)workspace.data, bytes, qn_gpu_stream()));
+    qn_assert_ok(
+        qn_cuda_matmul(kernels, &p->api, &acts, &out, (void *)(uintptr_t)workspace.data, bytes, qn_gpu_stream()));
     qn_gpu_synchronize();
     qn_gpu_free(&workspace);
 }

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For values up to about 10 in magnitude: a norm of up to 512 terms, rope, and with pages a rotation of up to 512 terms. */
+/* For values up to about 10 in magnitude: a norm of up to 512 terms, rope, and with pages a rotation of up to 512
+ * terms. */
 #define FLOAT_BOUND 2e-5
 #define F16_BOUND (0x1p-11 + FLOAT_BOUND) /* relative; for smaller values, relative to the smallest normal f16 */
 #define F16_MIN_NORMAL 0x1p-14
@@ -82,8 +83,10 @@ static void expect_f16(const uint16_t *found, const double *expected, size_t n, 
 {
     for (size_t d = 0; d < n; d++) {
         const double x = (double)qn_f16_to_f32(found[d]);
-        const bool near = fabs(x - expected[d]) <= F16_BOUND * fabs(expected[d]) + FLOAT_BOUND + F16_MIN_NORMAL * 0x1p-10;
-        qn_expect(is_nan ? x != x : near, "%s %zu is %g, expected %g%s", what, d, x, expected[d], is_nan ? ", as NaN" : "");
+        const bool near =
+            fabs(x - expected[d]) <= F16_BOUND * fabs(expected[d]) + FLOAT_BOUND + F16_MIN_NORMAL * 0x1p-10;
+        qn_expect(is_nan ? x != x : near, "%s %zu is %g, expected %g%s", what, d, x, expected[d],
+                  is_nan ? ", as NaN" : "");
     }
 }
 
@@ -114,8 +117,8 @@ static void compare(struct problem *p)
     qn_gpu_read(&p->f16_values, values);
     for (size_t row = 0; row < s->n_rows; row++) {
         for (size_t h = 0; h < s->n_heads; h++) {
-            rope_head(p, p->queries + (row * s->n_heads + h) * stride, bias_of(p, h), p->query_weight, row, true, p->keys,
-                      expected);
+            rope_head(p, p->queries + (row * s->n_heads + h) * stride, bias_of(p, h), p->query_weight, row, true,
+                      p->keys, expected);
             for (size_t d = 0; d < dim; d++)
                 bound[d] = FLOAT_BOUND * (1 + fabs(expected[d]));
             qn_expect_near(out + (row * s->n_heads + h) * dim, expected, bound, dim, "query");
@@ -126,8 +129,8 @@ static void compare(struct problem *p)
             bool has_nan = false;
             for (size_t d = 0; d < dim; d++)
                 has_nan = has_nan || v[d] != v[d];
-            rope_head(p, p->k + (row * s->n_kv_heads + h) * dim, bias_of(p, s->n_heads + h), p->key_weight, row, true, p->keys,
-                      expected);
+            rope_head(p, p->k + (row * s->n_kv_heads + h) * dim, bias_of(p, s->n_heads + h), p->key_weight, row, true,
+                      p->keys, expected);
             expect_f16(keys + at, expected, dim, has_nan, "key");
             rope_head(p, v, bias_of(p, s->n_heads + s->n_kv_heads + h), NULL, row, false, p->values, expected);
             for (size_t d = 0; d < dim; d++)
@@ -203,7 +206,8 @@ static void check_angles(struct problem *p)
     p->gpu_cosines = qn_gpu_keep(&p->arrays, cosines);
     p->gpu_sines = qn_gpu_keep(&p->arrays, sines);
     const qn_rope_angles_args args = { .positions = p->gpu_positions,
-                                       .frequencies = qn_gpu_keep_copy(&p->arrays, p->frequencies, half * sizeof(double)),
+                                       .frequencies =
+                                           qn_gpu_keep_copy(&p->arrays, p->frequencies, half * sizeof(double)),
                                        .cosines = p->gpu_cosines,
                                        .sines = p->gpu_sines,
                                        .attn_factor = p->attn_factor,
@@ -216,8 +220,8 @@ static void check_angles(struct problem *p)
     for (int i = 0; i < 2; i++) {
         qn_gpu_read(i ? &sines : &cosines, found);
         for (size_t j = 0; j < n; j++) /* both sides round a double with an error below 1e-15 */
-            qn_expect(fabsf(found[j] - expected[i][j]) <= 0x1p-23f, "%s %zu is %g, expected %g", i ? "sine" : "cosine", j,
-                      (double)found[j], (double)expected[i][j]);
+            qn_expect(fabsf(found[j] - expected[i][j]) <= 0x1p-23f, "%s %zu is %g, expected %g", i ? "sine" : "cosine",
+                      j, (double)found[j], (double)expected[i][j]);
     }
     free(found);
 }
@@ -228,28 +232,29 @@ static qn_rope_qk_norm_store_args store_args(struct problem *p)
     const struct shape *s = p->s;
     const size_t dim = s->dim, kv = s->n_rows * s->n_kv_heads * dim, queries = s->n_rows * s->n_heads * query_stride(s);
     qn_gpu_arrays *arrays = &p->arrays;
-    return (qn_rope_qk_norm_store_args){ .queries = qn_gpu_keep_copy(arrays, p->queries, queries * 4),
-                                         .keys = qn_gpu_keep_copy(arrays, p->k, kv * 4),
-                                         .values = qn_gpu_keep_copy(arrays, p->v, kv * 4),
-                                         .out = p->out.data,
-                                         .query_weight = s->norms ? qn_gpu_keep_copy(arrays, p->query_weight, dim * 4) : 0,
-                                         .key_weight = s->norms ? qn_gpu_keep_copy(arrays, p->key_weight, dim * 4) : 0,
-                                         .cosines = p->gpu_cosines,
-                                         .sines = p->gpu_sines,
-                                         .positions = p->gpu_positions,
-                                         .sessions = qn_gpu_keep_copy(arrays, p->sessions, s->n_rows * sizeof *p->sessions),
-                                         .n_rows = (uint32_t)s->n_rows,
-                                         .n_heads = (uint32_t)s->n_heads,
-                                         .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                         .n_rot = (uint32_t)s->n_rot,
-                                         .query_row_stride = (uint32_t)(s->n_heads * query_stride(s)),
-                                         .key_row_stride = (uint32_t)(s->n_kv_heads * dim),
-                                         .value_row_stride = (uint32_t)(s->n_kv_heads * dim),
-                                         .out_row_stride = (uint32_t)(s->n_heads * dim),
-                                         .capacity = CAPACITY,
-                                         .query_stride = (uint32_t)query_stride(s),
-                                         .interleaved = s->interleaved,
-                                         .eps = 1e-6f };
+    return (
+        qn_rope_qk_norm_store_args){ .queries = qn_gpu_keep_copy(arrays, p->queries, queries * 4),
+                                     .keys = qn_gpu_keep_copy(arrays, p->k, kv * 4),
+                                     .values = qn_gpu_keep_copy(arrays, p->v, kv * 4),
+                                     .out = p->out.data,
+                                     .query_weight = s->norms ? qn_gpu_keep_copy(arrays, p->query_weight, dim * 4) : 0,
+                                     .key_weight = s->norms ? qn_gpu_keep_copy(arrays, p->key_weight, dim * 4) : 0,
+                                     .cosines = p->gpu_cosines,
+                                     .sines = p->gpu_sines,
+                                     .positions = p->gpu_positions,
+                                     .sessions = qn_gpu_keep_copy(arrays, p->sessions, s->n_rows * sizeof *p->sessions),
+                                     .n_rows = (uint32_t)s->n_rows,
+                                     .n_heads = (uint32_t)s->n_heads,
+                                     .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                     .n_rot = (uint32_t)s->n_rot,
+                                     .query_row_stride = (uint32_t)(s->n_heads * query_stride(s)),
+                                     .key_row_stride = (uint32_t)(s->n_kv_heads * dim),
+                                     .value_row_stride = (uint32_t)(s->n_kv_heads * dim),
+                                     .out_row_stride = (uint32_t)(s->n_heads * dim),
+                                     .capacity = CAPACITY,
+                                     .query_stride = (uint32_t)query_stride(s),
+                                     .interleaved = s->interleaved,
+                                     .eps = 1e-6f };
 }
 
 static void check_store(struct problem *p)
@@ -288,9 +293,10 @@ static void check_shape(const struct shape *s)
 {
     struct problem p;
     qn_random_seed(s->dim * 10 + s->n_rows);
-    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, n_rot %zu, %zu rows from position %u%s%s%s%s%s", s->n_heads,
-                  s->n_kv_heads, s->dim, s->n_rot, s->n_rows, s->first, s->pages ? ", pages" : "", s->gated ? ", gated" : "",
-                  s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "", s->biases ? ", biases" : "");
+    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, n_rot %zu, %zu rows from position %u%s%s%s%s%s",
+                  s->n_heads, s->n_kv_heads, s->dim, s->n_rot, s->n_rows, s->first, s->pages ? ", pages" : "",
+                  s->gated ? ", gated" : "", s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "",
+                  s->biases ? ", biases" : "");
     problem_new(&p, s);
     check_angles(&p);
     check_store(&p);

@@ -1,4 +1,5 @@
-/* Norm and SwiGLU of f32 rows on the GPU, against float64. The versions fused with a matmul are checked in the matmul's file.
+/* Norm and SwiGLU of f32 rows on the GPU, against float64. The versions fused with a matmul are checked in the matmul's
+ * file.
  */
 #include "cuda.h"
 
@@ -90,7 +91,9 @@ static void check_swiglu(size_t n_rows, size_t n)
     struct rows r = rows_new(n_rows, n, n_rows * n);
     qn_launch launch;
     qn_case_begin("swiglu", "cuda", "%zu rows of %zu", n_rows, n);
-    const qn_elementwise_swiglu_args args = { .gate = r.gpu_a.data, .up = r.gpu_b.data, .y = r.gpu_y.data, .n = n_rows * n };
+    const qn_elementwise_swiglu_args args = {
+        .gate = r.gpu_a.data, .up = r.gpu_b.data, .y = r.gpu_y.data, .n = n_rows * n
+    };
     qn_assert_ok(qn_elementwise_gpu_swiglu(n_rows * n, &launch));
     qn_gpu_launch(&launch, &args);
     for (size_t i = 0; i < n_rows * n; i++) {
@@ -116,7 +119,9 @@ static void check_gather(size_t n_rows, size_t n)
         }
     }
     qn_gpu_guarded rows = qn_gpu_from(order, n_rows * sizeof *order);
-    const qn_elementwise_gather_args args = { .x = r.gpu_a.data, .rows = rows.data, .y = r.gpu_y.data, .n = (uint32_t)n };
+    const qn_elementwise_gather_args args = {
+        .x = r.gpu_a.data, .rows = rows.data, .y = r.gpu_y.data, .n = (uint32_t)n
+    };
     qn_assert_ok(qn_elementwise_gpu_gather(n, n_rows, &launch));
     qn_gpu_launch(&launch, &args);
     compare_and_free(&r);
@@ -156,7 +161,8 @@ static void bench_rows(size_t width, size_t inner)
     t.norm_args = (qn_norm_rows_args){
         .x = memory.data, .weight = memory.data + next, .y = memory.data + 2 * next, .n = (uint32_t)width, .eps = 1e-6f
     };
-    t.swiglu_args = (qn_elementwise_swiglu_args){ .gate = behind, .up = behind + step, .y = behind + 2 * step, .n = inner };
+    t.swiglu_args =
+        (qn_elementwise_swiglu_args){ .gate = behind, .up = behind + step, .y = behind + 2 * step, .n = inner };
     qn_assert_ok(qn_norm_gpu_rows(width, 1, &t.norm));
     qn_assert_ok(qn_elementwise_gpu_swiglu(inner, &t.swiglu));
     snprintf(shape, sizeof shape, "a row of %zu", width);

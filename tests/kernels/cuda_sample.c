@@ -1,5 +1,5 @@
-/* Sampling on the GPU against the CPU, in steps of many rows: the same token and log probabilities for every distribution and
- * request. And the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
+/* Sampling on the GPU against the CPU, in steps of many rows: the same token and log probabilities for every
+ * distribution and request. And the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
 #include "cuda.h"
 
 #include "base/f16.h"
@@ -43,9 +43,8 @@ static struct gpu_sampler sampler_new(size_t n, size_t max_rows)
 
 static void sampler_free(struct gpu_sampler *c)
 {
-    qn_gpu_guarded *const all[] = {
-        &c->logits, &c->params, &c->entries, &c->masks, &c->raw, &c->states, &c->results, &c->tokens
-    };
+    qn_gpu_guarded *const all[] = { &c->logits, &c->params, &c->entries, &c->masks,
+                                    &c->raw,    &c->states, &c->results, &c->tokens };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
         qn_gpu_free(all[i]);
@@ -62,7 +61,8 @@ static void launch_sampler(const struct gpu_sampler *c)
                                   .n = (uint32_t)c->n };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n;
-    qn_assert_ok(qn_sample_gpu_launches(c->mode, c->n, c->n_rows, qn_cuda_get_info(qn_gpu())->major >= 9, launches, &n));
+    qn_assert_ok(
+        qn_sample_gpu_launches(c->mode, c->n, c->n_rows, qn_cuda_get_info(qn_gpu())->major >= 9, launches, &n));
     for (size_t i = 0; i < n; i++)
         qn_gpu_launch(&launches[i], &args);
 }
@@ -102,7 +102,8 @@ static void expect_and_poison_states(struct gpu_sampler *c)
     static const uint32_t none[4];
     qn_assert_ok(qn_cuda_download(qn_gpu(), qn_gpu_stream(), states, c->states.data, bytes));
     for (size_t row = 0; row < c->n_rows; row++) {
-        qn_expect(memcmp(states[row].tickets, none, sizeof none) == 0, "row %zu: the tickets are not zero after a launch", row);
+        qn_expect(memcmp(states[row].tickets, none, sizeof none) == 0,
+                  "row %zu: the tickets are not zero after a launch", row);
         memset(&states[row], 0xa5, sizeof *states);
         memset(states[row].tickets, 0, sizeof none);
     }
@@ -143,8 +144,8 @@ static void sample(struct gpu_sampler *c, const qn_sample_request *requests, siz
 
 /* ---- Distributions and filters ---- */
 
-/* TIES: thousands of equal logits below the largest ones. ROUGH: adjacent logits of which the smaller has the larger weight at
- * temperature 1. */
+/* TIES: thousands of equal logits below the largest ones. ROUGH: adjacent logits of which the smaller has the larger
+ * weight at temperature 1. */
 enum shape {
     NORMAL,
     WIDE,
@@ -286,7 +287,9 @@ static qn_token listed_token(const float *logits, size_t n)
 
 static qn_sample_request request_of(struct problem *p, const float *logits, size_t n)
 {
-    qn_sample_request request = { .sampling = filters[p->filter].sampling, .recent = p->recent, .generated = p->generated };
+    qn_sample_request request = { .sampling = filters[p->filter].sampling,
+                                  .recent = p->recent,
+                                  .generated = p->generated };
     const size_t draws = qn_random_below(5);
     request.random = draws == 0 ? 0 : draws == 1 ? UINT64_MAX : qn_random();
     request.n_recent = qn_random_below(MAX_RECENT + 1);
@@ -319,13 +322,15 @@ static qn_sample_request request_of(struct problem *p, const float *logits, size
 /* ---- Comparison ---- */
 
 /* Log probabilities have the same bits. The device's are of `found`, with the chosen token's raw logit. */
-static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit, size_t n)
+static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit,
+                             size_t n)
 {
     qn_logprobs device = { .n = n_top };
     qn_sample_set_logprobs(&device, n, found->largest, found->total, found->top, logit);
     qn_expect(device.n == expected->n, "%u log probabilities, expected %u", device.n, expected->n);
     qn_expect_same(&device.chosen, &expected->chosen, 1, "log probability of the token");
-    qn_expect(memcmp(device.tokens, expected->tokens, expected->n * sizeof *device.tokens) == 0, "other most likely tokens");
+    qn_expect(memcmp(device.tokens, expected->tokens, expected->n * sizeof *device.tokens) == 0,
+              "other most likely tokens");
     qn_expect_same(device.values, expected->values, expected->n, "log probability");
 }
 
@@ -341,8 +346,8 @@ static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_s
     qn_expect(found->best == request->best, "row %zu (%s, %s): the best is %016llx, expected %016llx", row,
               shape_names[p->shape], filters[p->filter].name, (unsigned long long)found->best,
               (unsigned long long)request->best);
-    qn_expect(found->token == request->token, "row %zu (%s, %s, mask %d): token %d, expected %d", row, shape_names[p->shape],
-              filters[p->filter].name, p->mask, found->token, request->token);
+    qn_expect(found->token == request->token, "row %zu (%s, %s, mask %d): token %d, expected %d", row,
+              shape_names[p->shape], filters[p->filter].name, p->mask, found->token, request->token);
     if (request->logprobs && request->token >= 0)
         compare_logprobs(request->logprobs, n_top, found, logits[request->token], n);
     free(scratch);
@@ -351,7 +356,8 @@ static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_s
 /* The logits of entries before they change are those of the row. */
 static void compare_raw(const struct gpu_sampler *gpu, const qn_sample_request *requests, const float *logits)
 {
-    float *raw = qn_xcalloc(gpu->max_rows * MAX_ENTRIES, sizeof *raw), *expected = qn_xcalloc(MAX_ENTRIES, sizeof *expected);
+    float *raw = qn_xcalloc(gpu->max_rows * MAX_ENTRIES, sizeof *raw),
+          *expected = qn_xcalloc(MAX_ENTRIES, sizeof *expected);
     uint32_t *slots = qn_xcalloc(gpu->n, sizeof *slots);
     qn_sample_entry *entries = qn_xcalloc(MAX_ENTRIES, sizeof *entries);
     qn_gpu_read(&gpu->raw, raw);
@@ -359,7 +365,8 @@ static void compare_raw(const struct gpu_sampler *gpu, const qn_sample_request *
         const size_t n = requests[row].logprobs ? qn_sample_list_entries(&requests[row], gpu->n, slots, entries) : 0;
         for (size_t i = 0; i < n; i++)
             expected[i] = logits[row * gpu->n + (size_t)entries[i].token];
-        qn_expect(memcmp(raw + row * MAX_ENTRIES, expected, n * sizeof *expected) == 0, "row %zu: logits of entries", row);
+        qn_expect(memcmp(raw + row * MAX_ENTRIES, expected, n * sizeof *expected) == 0, "row %zu: logits of entries",
+                  row);
     }
     free(raw);
     free(expected);
@@ -375,7 +382,8 @@ static const char *const kind_names[N_KINDS] = { "mixed", "greedy", "small top_k
 static bool is_of_kind(size_t filter, enum kinds kinds)
 {
     const qn_sampling *sampling = &filters[filter].sampling;
-    const bool greedy = qn_sample_is_greedy(sampling), top_k = sampling->top_k > 0 && sampling->top_k <= QN_SAMPLE_MAX_TOP_K;
+    const bool greedy = qn_sample_is_greedy(sampling),
+               top_k = sampling->top_k > 0 && sampling->top_k <= QN_SAMPLE_MAX_TOP_K;
     return kinds == MIXED || greedy || (kinds == TOP_K_ONLY && top_k);
 }
 
@@ -445,7 +453,9 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
     qn_problem p;
     qn_hadamard_kernels hadamard;
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
-    qn_tiled_matrix matrix = { .tiles = tiles, .n_tiles = first_tile + qn_matmul_gpu_tile_count(n_rows) + 1, .n_cols = n_cols };
+    qn_tiled_matrix matrix = { .tiles = tiles,
+                               .n_tiles = first_tile + qn_matmul_gpu_tile_count(n_rows) + 1,
+                               .n_cols = n_cols };
     size_t bytes;
     qn_case_begin("embed", "cuda", "%s, a table of %zu by %zu from tile %zu, blocks of %zu", type->name, n_rows, n_cols,
                   first_tile, block);
@@ -483,8 +493,8 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
     qn_matmul_embed_args args;
     qn_assert_ok(qn_matmul_gpu_pack(&matrix, rows.data, p.weights.row_bytes, n_rows, first_tile, &pack));
     qn_gpu_launch(&pack.launch, &pack.args);
-    qn_assert_ok(
-        qn_matmul_gpu_embed(&matrix, first_tile, ids.data, block ? sign.data : 0, block, TOKENS, out.data, &launch, &args));
+    qn_assert_ok(qn_matmul_gpu_embed(&matrix, first_tile, ids.data, block ? sign.data : 0, block, TOKENS, out.data,
+                                     &launch, &args));
     args.from = from.data;
     args.to = to.data;
     args.n_words = 40;
@@ -570,7 +580,8 @@ static void bench_embedding(void)
     qn_gpu_free(&ids);
 }
 
-/* One row stays in L2, as in decode, where it has just been written; many do not fit. The limit: logits are read once. */
+/* One row stays in L2, as in decode, where it has just been written; many do not fit. The limit: logits are read
+ * once. */
 static void bench_sampling(size_t n, size_t n_rows, enum shape distribution)
 {
     float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
@@ -591,11 +602,11 @@ static void bench_sampling(size_t n, size_t n_rows, enum shape distribution)
                                                  .random = qn_random(),
                                                  .logprobs = f == N_FILTERS ? &logprobs : NULL,
                                                  .allowed = f == N_FILTERS + 1 ? allowed : NULL };
-        snprintf(shape, sizeof shape, "%zu rows of %zu, %s, %s%s", n_rows, n, shape_names[distribution], filters[filter].name,
-                 with);
+        snprintf(shape, sizeof shape, "%zu rows of %zu, %s, %s%s", n_rows, n, shape_names[distribution],
+                 filters[filter].name, with);
         sample(&gpu, requests, n_rows, logits, results);
-        qn_gpu_bench("sample", "cuda", shape, (double)(n_rows * n * sizeof *logits), "B", qn_gpu_read_rate(), timed_sampler,
-                     &gpu, 16);
+        qn_gpu_bench("sample", "cuda", shape, (double)(n_rows * n * sizeof *logits), "B", qn_gpu_read_rate(),
+                     timed_sampler, &gpu, 16);
     }
     sampler_free(&gpu);
     free(logits);

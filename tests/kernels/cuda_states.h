@@ -1,5 +1,5 @@
-/* Recurrent states between f32 and the two planes of the engine (cuda/kernels/deltanet/state_planes.h), in place: both take
- * the same bytes. */
+/* Recurrent states between f32 and the two planes of the engine (cuda/kernels/deltanet/state_planes.h), in place: both
+ * take the same bytes. */
 #ifndef QN_CHECK_CUDA_STATES_H
 #define QN_CHECK_CUDA_STATES_H
 

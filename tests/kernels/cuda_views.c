@@ -48,7 +48,8 @@ static uint8_t *image_of(const qn_gpu_rows *rows)
         for (size_t i = 0; i < rows->n; i++) {
             const float x = rows->values[row * rows->n + i];
             const uint16_t h = rounded(x, rows->dtype);
-            memcpy(image + (row_at(rows, row) + i) * size, size == sizeof x ? (const void *)&x : (const void *)&h, size);
+            memcpy(image + (row_at(rows, row) + i) * size, size == sizeof x ? (const void *)&x : (const void *)&h,
+                   size);
         }
     return image;
 }
@@ -174,7 +175,8 @@ void qn_gpu_rows_expect(const qn_gpu_rows *rows, const double *expected, const d
     for (size_t row = 0; row < rows->n_rows; row++)
         for (size_t i = 0; i < rows->n; i++) {
             const size_t at = row_at(rows, row) + i;
-            const double x = (double)element(rows, found, at), e = expected[row * rows->n + i], b = bound[row * rows->n + i];
+            const double x = (double)element(rows, found, at), e = expected[row * rows->n + i],
+                         b = bound[row * rows->n + i];
             if (b < 0) {
                 qn_expect(first_written(found, at * size, (at + 1) * size) == (at + 1) * size,
                           "%s: row %zu, element %zu was written: %.9g", what, row, i, x);
@@ -209,8 +211,8 @@ static double relative(double error, double square)
     return square > 0 ? sqrt(error / square) : sqrt(error);
 }
 
-void qn_expect_relative(const float *found, const float *expected, size_t n_rows, size_t n, qn_dtype dtype, double bound,
-                        double worst, const char *what)
+void qn_expect_relative(const float *found, const float *expected, size_t n_rows, size_t n, qn_dtype dtype,
+                        double bound, double worst, const char *what)
 {
     const double rounding = qn_float_rounding(dtype);
     double all_error = 0, all_square = 0, worst_error = 0;
@@ -236,11 +238,11 @@ void qn_expect_relative(const float *found, const float *expected, size_t n_rows
         all_square += square;
     }
     const double all = relative(all_error, all_square);
-    qn_expect(
-        all <= bound + rounding && worst_error <= worst + rounding,
-        "%s: error %.2e, expected at most %.1e; of row %zu %.2e, expected at most %.1e, where element %zu is %g, expected %g",
-        what, all, bound + rounding, worst_row, worst_error, worst + rounding, worst_at - worst_row * n,
-        (double)found[worst_at], (double)expected[worst_at]);
+    qn_expect(all <= bound + rounding && worst_error <= worst + rounding,
+              "%s: error %.2e, expected at most %.1e; of row %zu %.2e, expected at most %.1e, where element %zu is %g, "
+              "expected %g",
+              what, all, bound + rounding, worst_row, worst_error, worst + rounding, worst_at - worst_row * n,
+              (double)found[worst_at], (double)expected[worst_at]);
 }
 
 void qn_gpu_rows_expect_relative(const qn_gpu_rows *rows, const float *expected, size_t n, double bound, double worst,

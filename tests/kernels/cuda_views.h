@@ -1,5 +1,5 @@
-/* Rows of any float type at a distance, for checks of quern/cuda.h: what a qn_cuda_view refers to, in guarded memory, and
- * what is expected of it. `what` names the rows in messages. */
+/* Rows of any float type at a distance, for checks of quern/cuda.h: what a qn_cuda_view refers to, in guarded memory,
+ * and what is expected of it. `what` names the rows in messages. */
 #ifndef QN_CHECK_CUDA_VIEWS_H
 #define QN_CHECK_CUDA_VIEWS_H
 
@@ -21,8 +21,8 @@ qn_gpu_rows qn_gpu_rows_random(qn_dtype dtype, size_t n_rows, size_t n, size_t g
 qn_gpu_rows qn_gpu_rows_of(const float *x, qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift);
 qn_gpu_rows qn_gpu_rows_poison(qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift);
 
-/* qn_gpu_rows_reset - the values, rounded to the type, and poison elsewhere, after the work in the stream. The caller may have
- * changed the values. */
+/* qn_gpu_rows_reset - the values, rounded to the type, and poison elsewhere, after the work in the stream. The caller
+ * may have changed the values. */
 void qn_gpu_rows_reset(const qn_gpu_rows *rows);
 
 void qn_gpu_rows_free(qn_gpu_rows *rows);
@@ -30,12 +30,12 @@ void qn_gpu_rows_free(qn_gpu_rows *rows);
 /* qn_gpu_rows_view - the view of the rows. */
 qn_cuda_view qn_gpu_rows_view(const qn_gpu_rows *rows);
 
-/* qn_gpu_rows_read - the elements on the device, [n_rows][n], which the caller frees. Bytes between and around the rows are
- * unchanged: here and below, the case fails if they are not. */
+/* qn_gpu_rows_read - the elements on the device, [n_rows][n], which the caller frees. Bytes between and around the rows
+ * are unchanged: here and below, the case fails if they are not. */
 float *qn_gpu_rows_read(const qn_gpu_rows *rows, const char *what);
 
-/* qn_gpu_rows_expect - each element on the device is within bound[i] of expected[i] after rounding to the type; where bound is
- * negative it is poison: not written. */
+/* qn_gpu_rows_expect - each element on the device is within bound[i] of expected[i] after rounding to the type; where
+ * bound is negative it is poison: not written. */
 void qn_gpu_rows_expect(const qn_gpu_rows *rows, const double *expected, const double *bound, const char *what);
 
 /* qn_gpu_rows_expect_relative - qn_expect_relative of the elements on the device, as rows of n. */
@@ -45,10 +45,10 @@ void qn_gpu_rows_expect_relative(const qn_gpu_rows *rows, const float *expected,
 /* qn_gpu_rows_expect_unchanged - the bits on the device are those of qn_gpu_rows_reset. */
 void qn_gpu_rows_expect_unchanged(const qn_gpu_rows *rows, const char *what);
 
-/* qn_expect_relative - the error of all rows [n_rows][n], relative to their norm, is at most `bound`, and that of each row
- * `worst`; both plus the rounding to the type. The message has the worst row and its worst element. */
-void qn_expect_relative(const float *found, const float *expected, size_t n_rows, size_t n, qn_dtype dtype, double bound,
-                        double worst, const char *what);
+/* qn_expect_relative - the error of all rows [n_rows][n], relative to their norm, is at most `bound`, and that of each
+ * row `worst`; both plus the rounding to the type. The message has the worst row and its worst element. */
+void qn_expect_relative(const float *found, const float *expected, size_t n_rows, size_t n, qn_dtype dtype,
+                        double bound, double worst, const char *what);
 
 /* qn_float_name - "f32", "f16" or "bf16".
  * qn_float_rounding - the largest relative error of rounding to the type; 0 for f32. */

@@ -269,17 +269,19 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
     }
     const double median = qn_median(seconds, RUNS);
     if (state.json)
-        printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": {\"median\": %.9g, \"min\": %.9g, "
-               "\"max\": %.9g}, "
-               "\"rate\": %.6g, \"unit\": \"%s\"}\n",
-               op, variant, shape, median, seconds[0], seconds[RUNS - 1], units / median, unit);
+        printf(
+            "{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": {\"median\": %.9g, \"min\": %.9g, "
+            "\"max\": %.9g}, "
+            "\"rate\": %.6g, \"unit\": \"%s\"}\n",
+            op, variant, shape, median, seconds[0], seconds[RUNS - 1], units / median, unit);
     else
         printf("%-12s %-8s %-34s %10.2f us %10.2f %c%s/s\n", op, variant, shape, median * 1e6,
                units / median * (units < median * 1e8 ? 1e-6 : 1e-9), units < median * 1e8 ? 'M' : 'G', unit);
     fflush(stdout);
 }
 
-void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio, const char *of)
+void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio,
+                     const char *of)
 {
     if (state.json)
         printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": %.9g, \"ratio\": %.6g, "
@@ -295,8 +297,8 @@ bool qn_bench_selected(const char *shape)
     return !state.shape || strstr(shape, state.shape);
 }
 
-void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,
-                    double limit)
+void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate,
+                    const char *unit, double limit)
 {
     const double scale = rate < 1e9 ? 1e-6 : rate < 1e12 ? 1e-9 : 1e-12;
     if (state.json) {
@@ -321,9 +323,9 @@ void qn_report_rate(const char *op, const char *variant, const char *shape, doub
 
 /* ---- Command line ---- */
 
-#define USAGE                                                                                                                  \
-    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--shape TEXT] [--every N]\n"                            \
-    "                   [--format table|json]\n"                                                                               \
+#define USAGE                                                                                                          \
+    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--shape TEXT] [--every N]\n"                    \
+    "                   [--format table|json]\n"                                                                       \
     "       quern-check --list-levels\n"
 
 struct options {
@@ -339,10 +341,9 @@ static int usage(const char *problem, const char *what)
 
 static void help(void)
 {
-    printf(
-        USAGE
-        "Checks every kernel variant that this CPU or GPU supports against its reference, and the references against float64.\n"
-        "  --op NAME       one operation only:");
+    printf(USAGE "Checks every kernel variant that this CPU or GPU supports against its reference, and the references "
+                 "against float64.\n"
+                 "  --op NAME       one operation only:");
     for (int i = 0; i < N_OPERATIONS; i++)
         printf(" %s", operations[i].name);
     for (const qn_checked_backend *const *backend = qn_checked_backends; *backend; backend++) {
@@ -350,13 +351,14 @@ static void help(void)
         for (size_t i = 0; i < (*backend)->n_operations; i++)
             printf(" %s", (*backend)->operations[i].name);
     }
-    printf("\n  --device D      where the kernels run: cpu, or cuda[:N], the NVIDIA GPU with index N (default 0)\n"
-           "  --bench         time the variants as well\n"
-           "  --shape TEXT    on a GPU, time only shapes whose name contains TEXT\n"
-           "  --every N       only every N-th case of operations with hundreds of cases, for slow runs under sanitizers\n"
-           "  --format F      format of the timings: table, or json, one object per line\n"
-           "  --list-levels   list the levels of instruction sets, and which of them this CPU has\n"
-           "  --skip-level L  compare nothing on level L. A run fails if a level that this CPU has was not compared\n");
+    printf(
+        "\n  --device D      where the kernels run: cpu, or cuda[:N], the NVIDIA GPU with index N (default 0)\n"
+        "  --bench         time the variants as well\n"
+        "  --shape TEXT    on a GPU, time only shapes whose name contains TEXT\n"
+        "  --every N       only every N-th case of operations with hundreds of cases, for slow runs under sanitizers\n"
+        "  --format F      format of the timings: table, or json, one object per line\n"
+        "  --list-levels   list the levels of instruction sets, and which of them this CPU has\n"
+        "  --skip-level L  compare nothing on level L. A run fails if a level that this CPU has was not compared\n");
 }
 
 static bool is_level(const char *name)
@@ -381,7 +383,8 @@ static void expect_levels(const char *op, enum variants variants)
         const size_t compared = state.compared[i];
         state.compared[i] = 0;
         state.compared_all[i] += compared;
-        if (compared || !qn_cpu_has_level(level) || variants == NO_LEVELS || (variants == ALL_BUT_REF && !level->features))
+        if (compared || !qn_cpu_has_level(level) || variants == NO_LEVELS ||
+            (variants == ALL_BUT_REF && !level->features))
             continue;
         qn_case_begin(op, "level", "%s", level->name);
         qn_expect(false, "this CPU has the level, and no case compared it");

@@ -1,5 +1,5 @@
-/* Test problem of a matmul: a random matrix, quantised activations, and a run of the CPU's kernels on them. The files that
- * check matmuls do the comparisons. */
+/* Test problem of a matmul: a random matrix, quantised activations, and a run of the CPU's kernels on them. The files
+ * that check matmuls do the comparisons. */
 #ifndef QN_CHECK_PROBLEM_H
 #define QN_CHECK_PROBLEM_H
 

@@ -1,5 +1,5 @@
-/* Writes the chat page out of the binary for a server that serves it in tests: page_files FOLDER. FOLDER gets a file for each row of the
- * table, named by its number, and standard output a JSON object with the policy and the rows. */
+/* Writes the chat page out of the binary for a server that serves it in tests: page_files FOLDER. FOLDER gets a file
+ * for each row of the table, named by its number, and standard output a JSON object with the policy and the rows. */
 #include "page/page.h"
 
 #include <stdbool.h>

@@ -1,7 +1,8 @@
 /* Answers bodies without HTTP, for tests/server/check_protocol.py: protocol_lines MODEL [TEMPLATE] reads lines of JSON
- * {"path": text, "body": text} and prints for each one line, {"status": 200, "pieces": [text, ...]}: what each call of the
- * protocol has appended. "limits" of a line are those of qn_protocol_limits, and `max_tokens` of an answer [64] and `n_ctx` [512].
- * "is_kept": the scheduler of the first such line answers it, with its context, and what prompts share is computed once. */
+ * {"path": text, "body": text} and prints for each one line, {"status": 200, "pieces": [text, ...]}: what each call of
+ * the protocol has appended. "limits" of a line are those of qn_protocol_limits, and `max_tokens` of an answer [64] and
+ * `n_ctx` [512]. "is_kept": the scheduler of the first such line answers it, with its context, and what prompts share
+ * is computed once. */
 #include "protocol/protocol.h"
 
 #include <stdio.h>
@@ -70,7 +71,8 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
         params->user = &slots[i];
     }
     qn_submit_refusal refused = QN_SUBMIT_REFUSAL_INIT;
-    const qn_status status = qn_scheduler_submit_all(scheduler, c->exchange->requests, c->exchange->n_requests, NULL, &refused);
+    const qn_status status =
+        qn_scheduler_submit_all(scheduler, c->exchange->requests, c->exchange->n_requests, NULL, &refused);
     if (status != QN_OK)
         qn_exchange_refuse_status(served, status, refused.n_prompt, refusal);
     return status == QN_OK;
@@ -80,7 +82,9 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
 static int run(conversation *c, const qn_served *served, qn_scheduler **kept, qn_refusal *refusal)
 {
     qn_scheduler *scheduler = kept ? *kept : NULL;
-    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params), .n_ctx = served->n_ctx, .no_thread = true };
+    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
+                                         .n_ctx = served->n_ctx,
+                                         .no_thread = true };
     slot *slots = calloc(c->exchange->n_requests + 1, sizeof *slots);
     if (!slots || (!scheduler && qn_scheduler_create(served->model, &params, &scheduler)))
         exit(2);
@@ -131,7 +135,8 @@ static json_t *answer(const json_t *line, const qn_served *served_by_default, qn
     int status = -400;
     if (!protocol)
         exit(2);
-    c.exchange = qn_exchange_parse(protocol, json_string_value(body), json_string_length(body), &limits, &origin, &refusal);
+    c.exchange =
+        qn_exchange_parse(protocol, json_string_value(body), json_string_length(body), &limits, &origin, &refusal);
     if (c.exchange && qn_exchange_bind(c.exchange, served, &refusal))
         status = run(&c, served, json_is_true(json_object_get(line, "is_kept")) ? kept : NULL, &refusal);
     else

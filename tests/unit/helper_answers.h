@@ -41,9 +41,12 @@ static inline void text(size_t request, const char *text)
     give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = strlen(text) });
 }
 
-static inline void output(size_t request, qn_output_event_kind kind, const char *text, size_t call, qn_output_call_end call_end)
+static inline void output(size_t request, qn_output_event_kind kind, const char *text, size_t call,
+                          qn_output_call_end call_end)
 {
-    const qn_output_event event = { .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = call_end };
+    const qn_output_event event = {
+        .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = call_end
+    };
     give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = &event });
 }
 

@@ -25,7 +25,7 @@
  * label may be current around skip(). */
 #define label(...) LABEL_OF_LINE(__LINE__, __VA_ARGS__)
 #define LABEL_OF_LINE(line, ...) LABEL_VARIABLE(line, __VA_ARGS__)
-#define LABEL_VARIABLE(line, ...)                                                                                              \
+#define LABEL_VARIABLE(line, ...)                                                                                      \
     __attribute__((cleanup(label_end), unused)) const size_t label_##line = label_begin(__VA_ARGS__)
 
 size_t label_begin(const char *format, ...) QN_PRINTF(1, 2);
@@ -115,14 +115,14 @@ static inline void labelled_other_memory(const void *a, const void *b, size_t si
 #define assert_false(c) labelled_true(!cast_to_largest_integral_type(c), "!(" #c ")", __FILE__, __LINE__)
 #define assert_non_null(p) labelled_true((p) != NULL, #p " != NULL", __FILE__, __LINE__)
 #define assert_null(p) labelled_true((p) == NULL, #p " == NULL", __FILE__, __LINE__)
-#define assert_int_equal(a, b)                                                                                                 \
+#define assert_int_equal(a, b)                                                                                         \
     labelled_equal(cast_to_largest_integral_type(a), cast_to_largest_integral_type(b), __FILE__, __LINE__)
-#define assert_int_not_equal(a, b)                                                                                             \
+#define assert_int_not_equal(a, b)                                                                                     \
     labelled_not_equal(cast_to_largest_integral_type(a), cast_to_largest_integral_type(b), __FILE__, __LINE__)
-#define assert_ptr_equal(a, b)                                                                                                 \
+#define assert_ptr_equal(a, b)                                                                                         \
     labelled_equal(cast_ptr_to_largest_integral_type(a), cast_ptr_to_largest_integral_type(b), __FILE__, __LINE__)
-#define assert_in_range(value, low, high)                                                                                      \
-    labelled_in_range(cast_to_largest_integral_type(value), cast_to_largest_integral_type(low),                                \
+#define assert_in_range(value, low, high)                                                                              \
+    labelled_in_range(cast_to_largest_integral_type(value), cast_to_largest_integral_type(low),                        \
                       cast_to_largest_integral_type(high), __FILE__, __LINE__)
 #define assert_string_equal(a, b) labelled_string(a, b, __FILE__, __LINE__)
 #define assert_string_not_equal(a, b) labelled_other_string(a, b, __FILE__, __LINE__)

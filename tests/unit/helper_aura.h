@@ -78,7 +78,8 @@ static inline aura_case new_case(size_t dim, unsigned key_bits, unsigned value_b
     cache->key_codec = new_codec(dim, key_bits);
     cache->value_codec = new_codec(dim, value_bits);
     const size_t rows = n_kv_heads * capacity, n = n_keys * n_kv_heads * dim;
-    const size_t key_words = rows * qn_aura_words(cache->key_codec), value_words = rows * qn_aura_words(cache->value_codec);
+    const size_t key_words = rows * qn_aura_words(cache->key_codec),
+                 value_words = rows * qn_aura_words(cache->value_codec);
     cache->key_codes = u32(memory(key_words * 4, 0xff), key_words);
     cache->value_codes = u32(memory(value_words * 4, 0xff), value_words);
     cache->key_scales = f32(memory(rows * 4, 0xff), rows);

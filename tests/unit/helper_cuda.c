@@ -16,13 +16,13 @@ static qn_cu_result fake_result(const char *call)
     return QN_CU_SUCCESS;
 }
 
-#define FAKE_TRY(call)                                                                                                         \
-    do {                                                                                                                       \
-        pthread_mutex_lock(&fake_lock);                                                                                        \
-        const qn_cu_result fake_code = fake_result(call);                                                                      \
-        pthread_mutex_unlock(&fake_lock);                                                                                      \
-        if (fake_code)                                                                                                         \
-            return fake_code;                                                                                                  \
+#define FAKE_TRY(call)                                                                                                 \
+    do {                                                                                                               \
+        pthread_mutex_lock(&fake_lock);                                                                                \
+        const qn_cu_result fake_code = fake_result(call);                                                              \
+        pthread_mutex_unlock(&fake_lock);                                                                              \
+        if (fake_code)                                                                                                 \
+            return fake_code;                                                                                          \
     } while (0)
 
 void fake_count(int *counter, int by)
@@ -230,8 +230,8 @@ static qn_cu_result fake_granularity(size_t *bytes, const qn_cu_memory_propertie
     return 0;
 }
 
-static qn_cu_result fake_create_memory(unsigned long long *handle, size_t bytes, const qn_cu_memory_properties *properties,
-                                       unsigned long long flags)
+static qn_cu_result fake_create_memory(unsigned long long *handle, size_t bytes,
+                                       const qn_cu_memory_properties *properties, unsigned long long flags)
 {
     FAKE_TRY("cuMemCreate");
     check_properties(properties);
@@ -250,7 +250,8 @@ static qn_cu_result fake_release_memory(unsigned long long handle)
     return 0;
 }
 
-static qn_cu_result fake_map(uint64_t address, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags)
+static qn_cu_result fake_map(uint64_t address, size_t bytes, size_t offset, unsigned long long handle,
+                             unsigned long long flags)
 {
     FAKE_TRY("cuMemMap");
     assert_true(address % FAKE_GRANULE == 0 && bytes && bytes % FAKE_GRANULE == 0 && !offset && handle == 77 && !flags);
@@ -261,7 +262,8 @@ static qn_cu_result fake_map(uint64_t address, size_t bytes, size_t offset, unsi
 static qn_cu_result fake_set_access(uint64_t address, size_t bytes, const qn_cu_memory_access *access, size_t count)
 {
     FAKE_TRY("cuMemSetAccess");
-    assert_true(count == 1 && access->flags == QN_CU_MEMORY_READ_WRITE && access->location.type == QN_CU_MEMORY_ON_DEVICE);
+    assert_true(count == 1 && access->flags == QN_CU_MEMORY_READ_WRITE &&
+                access->location.type == QN_CU_MEMORY_ON_DEVICE);
     assert_int_equal(mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE), 0);
     memset((void *)(uintptr_t)address, 0xcd, bytes);
     return 0;
@@ -269,8 +271,8 @@ static qn_cu_result fake_set_access(uint64_t address, size_t bytes, const qn_cu_
 
 static qn_cu_result fake_unmap(uint64_t address, size_t bytes)
 {
-    assert_true(mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                     0) != MAP_FAILED);
+    assert_true(mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED);
     fake_count(&fake.mappings, -1);
     return 0;
 }
@@ -550,7 +552,8 @@ static qn_cu_result fake_occupancy(int *blocks, qn_cu_function function, int blo
     return 0;
 }
 
-static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_function function, void **parameters, void **extra)
+static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_function function, void **parameters,
+                                void **extra)
 {
     FAKE_TRY("cuLaunchKernelEx");
     assert_null(extra);

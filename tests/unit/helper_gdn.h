@@ -77,7 +77,8 @@ static inline void gdn_set(qn_view view, size_t i, double value)
     if (view.dtype == QN_DTYPE_F32)
         ((float *)view.data)[i] = (float)value;
     else
-        ((uint16_t *)view.data)[i] = view.dtype == QN_DTYPE_F16 ? qn_f32_to_f16((float)value) : qn_f32_to_bf16((float)value);
+        ((uint16_t *)view.data)[i] =
+            view.dtype == QN_DTYPE_F16 ? qn_f32_to_f16((float)value) : qn_f32_to_bf16((float)value);
 }
 
 /* Rounds to the type, as the kernels do at their rounding points. */
@@ -109,11 +110,11 @@ static inline double gdn_distance(qn_view found, const double *expected)
     return size > 0 ? sqrt(difference / size) : sqrt(difference);
 }
 
-#define GDN_NEAR(found, expected, bar)                                                                                         \
-    do {                                                                                                                       \
-        const double gdn_d = gdn_distance(found, expected);                                                                    \
-        if (!(gdn_d <= (bar)))                                                                                                 \
-            fail_msg("the relative error of %s is %.2e, expected at most %.2e", #found, gdn_d, (double)(bar));                 \
+#define GDN_NEAR(found, expected, bar)                                                                                 \
+    do {                                                                                                               \
+        const double gdn_d = gdn_distance(found, expected);                                                            \
+        if (!(gdn_d <= (bar)))                                                                                         \
+            fail_msg("the relative error of %s is %.2e, expected at most %.2e", #found, gdn_d, (double)(bar));         \
     } while (0)
 
 /* ---- Problems ---- */
@@ -164,7 +165,8 @@ static inline void gdn_draw_vectors(qn_view view, size_t rows, size_t n, gdn_key
     for (size_t row = 0; row < rows; row++) {
         double sum = 0;
         for (size_t i = 0; i < n; i++) {
-            x[i] = keys == GDN_RANDOM_KEYS ? gdn_normal() : shared[i] + (keys == GDN_SIMILAR_KEYS ? 0.05 * gdn_normal() : 0);
+            x[i] = keys == GDN_RANDOM_KEYS ? gdn_normal()
+                                           : shared[i] + (keys == GDN_SIMILAR_KEYS ? 0.05 * gdn_normal() : 0);
             sum += x[i] * x[i];
         }
         for (size_t i = 0; i < n; i++)
@@ -172,7 +174,8 @@ static inline void gdn_draw_vectors(qn_view view, size_t rows, size_t n, gdn_key
     }
 }
 
-static inline void gdn_step_true(const gdn_problem *p, double *state, size_t row, size_t head, const double *q, const double *k)
+static inline void gdn_step_true(const gdn_problem *p, double *state, size_t row, size_t head, const double *q,
+                                 const double *k)
 {
     const qn_gdn_shape *s = &p->shape;
     const size_t gate = row * s->v_heads + head;

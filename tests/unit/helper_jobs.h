@@ -141,7 +141,8 @@ static inline void *run_sessions(void *context)
         params.sampling.temperature = 0;
         params.on_token = answer_token;
         params.user = &a;
-        if (qn_session_create(b->model, &(qn_session_params){ .size = sizeof(qn_session_params), .kv = b->kv, .n_ctx = 400 },
+        if (qn_session_create(b->model,
+                              &(qn_session_params){ .size = sizeof(qn_session_params), .kv = b->kv, .n_ctx = 400 },
                               &session) != QN_OK)
             continue;
         const qn_status status = generate_from(session, tokens, 300, &params, NULL);
@@ -275,12 +276,13 @@ static inline void run_jobs(const struct run *r)
     }
     qn_scheduler_free(scheduler);
     assert_int_equal(items_held(cache), 0);
-    print_message("%s %s: %llu steps, %llu ahead, %llu rows, %llu of %llu prompt tokens reused, %llu set aside, %llu yielded, "
-                  "%zu sessions beside, %zu items spilled\n",
-                  r->file, r->kv, (unsigned long long)counters.steps, (unsigned long long)counters.ahead_steps,
-                  (unsigned long long)counters.rows, (unsigned long long)counters.reused_tokens,
-                  (unsigned long long)counters.prompt_tokens, (unsigned long long)counters.set_aside,
-                  (unsigned long long)counters.yielded, sessions.n, r->how & SPILLING ? copies.n_out : (size_t)0);
+    print_message(
+        "%s %s: %llu steps, %llu ahead, %llu rows, %llu of %llu prompt tokens reused, %llu set aside, %llu yielded, "
+        "%zu sessions beside, %zu items spilled\n",
+        r->file, r->kv, (unsigned long long)counters.steps, (unsigned long long)counters.ahead_steps,
+        (unsigned long long)counters.rows, (unsigned long long)counters.reused_tokens,
+        (unsigned long long)counters.prompt_tokens, (unsigned long long)counters.set_aside,
+        (unsigned long long)counters.yielded, sessions.n, r->how & SPILLING ? copies.n_out : (size_t)0);
     if ((r->how & ~SPILLING) == AHEAD && model->device->ahead) /* while a session waits, no step is launched ahead */
         assert_true(counters.ahead_steps > counters.steps / 16);
     qn_model_free(model);

@@ -166,7 +166,8 @@ static inline bool is_output_without(const struct text *flow, const struct text 
 }
 
 /* Whether the events account for all of the output, except space and thinking delimiters around them. */
-static inline bool transcript_accounts(const struct transcript *t, const qn_output_params *params, const char *output, size_t n)
+static inline bool transcript_accounts(const struct transcript *t, const qn_output_params *params, const char *output,
+                                       size_t n)
 {
     qn_utf8_stream stream = { 0 };
     struct text valid = { 0 };

@@ -53,11 +53,13 @@ static inline void add_gemms(struct builder *b, qn_op writer, const struct wante
                 continue;
             const qn_plan_rotation acts_rotation = { rotated ? b->shape->rotation : 0, NULL };
             if (first)
-                assert_ok(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation, &acts->at[acts->n++]));
+                assert_ok(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation,
+                                           &acts->at[acts->n++]));
             first = false;
-            op.matmul.matrices.at[i] = (qn_op_matrix){
-                .weights = wanted[i].matrix, .acts = acts->at[acts->n - 1], .out = wanted[i].out, .accumulate = accumulate
-            };
+            op.matmul.matrices.at[i] = (qn_op_matrix){ .weights = wanted[i].matrix,
+                                                       .acts = acts->at[acts->n - 1],
+                                                       .out = wanted[i].out,
+                                                       .accumulate = accumulate };
         }
     }
     assert_ok(qn_plan_add(b->plan, &writer));
@@ -69,7 +71,9 @@ static inline void add_layer(struct builder *b, int layer)
     const struct shape *s = b->shape;
     const qn_attention_shape shape = b->plan->heads;
     const size_t q = s->heads * s->head_dim, kv = s->kv * s->head_dim, inner = s->v_heads * s->head;
-    const qn_op norm = { .kind = QN_OP_NORM, .layer = layer, .norm = { .in = b->x, .weight = b->vector, .eps = 1e-6f } };
+    const qn_op norm = { .kind = QN_OP_NORM,
+                         .layer = layer,
+                         .norm = { .in = b->x, .weight = b->vector, .eps = 1e-6f } };
     if (b->plan->is_recurrent && b->plan->is_recurrent[layer]) {
         const qn_op conv = { .kind = QN_OP_CONV,
                              .layer = layer,
@@ -141,7 +145,8 @@ static inline void build_plan(qn_plan *plan, const struct shape *s)
 {
     struct builder b = { .shape = s, .plan = plan, .next = 4096 };
     const size_t q = s->heads * s->head_dim, inner = s->v_heads * s->head, width = 2 * s->k_heads * s->head + inner;
-    const size_t widths[] = { s->embd, q, s->gated ? 2 * q : q, s->kv * s->head_dim, s->kv * s->head_dim, q, s->ff, s->ff };
+    const size_t widths[] = { s->embd, q,    s->gated ? 2 * q : q, s->kv * s->head_dim, s->kv * s->head_dim, q,
+                              s->ff,   s->ff };
     int *const ids[] = { &b.x, &b.q, &b.queries, &b.k, &b.v, &b.attention, &b.gate, &b.up };
     const size_t delta_widths[] = { width, width, inner, s->v_heads, s->v_heads, inner };
     int *const delta_ids[] = { &b.qkv, &b.conv, &b.z, &b.alpha, &b.beta, &b.o };
@@ -166,9 +171,9 @@ static inline void build_plan(qn_plan *plan, const struct shape *s)
         for (size_t i = 0; i < sizeof delta_ids / sizeof *delta_ids; i++)
             assert_ok(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
     }
-    assert_ok(qn_plan_add(
-        plan,
-        &(qn_op){ .kind = QN_OP_EMBED, .layer = -1, .embed = { .out = b.x, .table = matrix(&b, s->type, 100, s->embd) } }));
+    assert_ok(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_EMBED,
+                                          .layer = -1,
+                                          .embed = { .out = b.x, .table = matrix(&b, s->type, 100, s->embd) } }));
     for (size_t i = 0; i < s->n_layers; i++)
         add_layer(&b, (int)i);
     add_gemms(&b, (qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = b.x, .weight = b.vector } },

@@ -83,8 +83,8 @@ static inline void assert_conversation(const char *path, const char *body, const
 }
 
 /* Asserts that a body is refused, with this field and this part of the message. */
-static inline void assert_refused(const char *path, const char *body, const qn_protocol_limits *limits, const char *param,
-                                  const char *part)
+static inline void assert_refused(const char *path, const char *body, const qn_protocol_limits *limits,
+                                  const char *param, const char *part)
 {
     label("%s %s", path, body);
     qn_refusal refusal = { 0 };

@@ -5,8 +5,8 @@
 #include "quern/scheduler.h"
 
 /* qn_generate with params whose prompt is `tokens`. */
-static inline qn_status generate_from(qn_session *session, const qn_token *tokens, size_t n, const qn_request_params *params,
-                                      qn_request_result *result)
+static inline qn_status generate_from(qn_session *session, const qn_token *tokens, size_t n,
+                                      const qn_request_params *params, qn_request_result *result)
 {
     qn_request_params own = *params;
     own.tokens = tokens;

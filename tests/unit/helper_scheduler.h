@@ -81,8 +81,8 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
     params.on_token = answer_token;
     params.on_text = request->on_text ? answer_text : NULL;
     params.user = a;
-    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = n_ctx, .kv = kv },
-                                &session));
+    assert_ok(qn_session_create(
+        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = n_ctx, .kv = kv }, &session));
     assert_ok(generate_from(session, request->tokens, request->n_tokens, &params, NULL));
     qn_session_free(session);
 }

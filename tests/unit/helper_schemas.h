@@ -132,9 +132,10 @@ static inline json_t *draw_reference(void)
 
 static inline json_t *draw_pattern(void)
 {
-    static const char *const patterns[] = { "^a+$", "(a|b){2,5}", "[^\\d]{0,100000}", "^(a*)*$",    "(?<n",       "\\",
-                                            "[a-",  "a{3,2}",     "(?=x)y",           "^.{1,300}$", "\\u{1f600}", "((((x))))",
-                                            "^$|b", "é{2}",       "[\\w\\W]*",        "a{1,99}{2}" };
+    static const char *const patterns[] = {
+        "^a+$",   "(a|b){2,5}", "[^\\d]{0,100000}", "^(a*)*$",   "(?<n", "\\",   "[a-",       "a{3,2}",
+        "(?=x)y", "^.{1,300}$", "\\u{1f600}",       "((((x))))", "^$|b", "é{2}", "[\\w\\W]*", "a{1,99}{2}"
+    };
     return json_string(DRAW_FROM(patterns));
 }
 

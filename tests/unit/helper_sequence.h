@@ -91,7 +91,9 @@ typedef struct fixture {
 
 static inline fixture new_fixture(size_t granules, bool codes, bool recurrent)
 {
-    const qn_pool_memory memory = { NULL, GRANULE, device_reserve, device_unreserve, device_commit, device_release, NULL };
+    const qn_pool_memory memory = {
+        NULL, GRANULE, device_reserve, device_unreserve, device_commit, device_release, NULL
+    };
     fixture f = { .cache = { .copy = device_copy, .max_dropped = QN_PAGE } };
     assert_ok(qn_pool_create(&memory, granules * GRANULE, 0, &f.pool));
     assert_ok(qn_pool_add_class(f.pool, "page", QN_PAGE * 4, &f.cache.pages));
@@ -202,8 +204,9 @@ static inline void check_inputs(const history *h)
     for (uint32_t length = qn_sequence_shortest(s); length && length <= s->length; length++)
         for (uint32_t p = length > TAPS - 1 ? length - (TAPS - 1) : 0; p < length; p++) {
             const bool in_ring = p >= s->state_position;
-            const uint32_t found =
-                in_ring ? ring[p % RING] : item_at(s->cache->states, s->state)[1 + p - (s->state_position - (TAPS - 1))];
+            const uint32_t found = in_ring
+                                       ? ring[p % RING]
+                                       : item_at(s->cache->states, s->state)[1 + p - (s->state_position - (TAPS - 1))];
             assert_int_equal(found, h->tokens[p]);
         }
 }

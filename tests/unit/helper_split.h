@@ -88,7 +88,8 @@ static void plan_parts(const qn_gguf *whole, size_t n, bool bare_first, struct p
     const size_t n_tensors = qn_gguf_n_tensors(whole);
     for (size_t i = 0; i < n; i++) {
         const size_t holders = n - bare_first, k = i - bare_first;
-        parts[i] = (struct part){ .no = (int64_t)i, .count = (int64_t)n, .n_tensors = (int64_t)n_tensors, .has_keys = i == 0 };
+        parts[i] =
+            (struct part){ .no = (int64_t)i, .count = (int64_t)n, .n_tensors = (int64_t)n_tensors, .has_keys = i == 0 };
         if (i == 0 && bare_first)
             continue;
         parts[i].begin = n_tensors * k / holders;

@@ -1,5 +1,5 @@
-/* The handle of quern/cuda.h: for each context in which its functions were called, the code that is loaded there; and the
- * checks that the functions share. */
+/* The handle of quern/cuda.h: for each context in which its functions were called, the code that is loaded there; and
+ * the checks that the functions share. */
 #include "cuda/api/api.h"
 
 #include "base/memory.h"
@@ -100,7 +100,9 @@ static qn_status find_context(qn_cuda_kernels *k, qn_cu_context context, unsigne
             k->contexts[i--] = k->contexts[--k->n_contexts];
         }
     QN_TRY(qn_realloc_array(&k->contexts, &k->cap_contexts, k->n_contexts + 1, sizeof *k->contexts, "contexts"));
-    const qn_cuda_params params = { .ordinal = k->info.ordinal, .context = context, .driver = k->driver, .tools = k->tools };
+    const qn_cuda_params params = {
+        .ordinal = k->info.ordinal, .context = context, .driver = k->driver, .tools = k->tools
+    };
     QN_TRY(qn_cuda_open(&params, cuda));
     k->contexts[k->n_contexts++] = (context_kernels){ .context = context, .id = id, .cuda = *cuda };
     return QN_OK;
@@ -146,19 +148,21 @@ static qn_status check_view(const char *name, qn_cuda_view view, qn_dtype dtype,
     if (needed && !view.data)
         return qn_fail(QN_ERR_INVALID, "%s: NULL, expected %zu elements", name, needed);
     if (qn_api_address(view) % alignment)
-        return qn_fail(QN_ERR_INVALID, "%s: address %#" PRIx64 ", expected a multiple of %zu", name, qn_api_address(view),
-                       alignment);
+        return qn_fail(QN_ERR_INVALID, "%s: address %#" PRIx64 ", expected a multiple of %zu", name,
+                       qn_api_address(view), alignment);
     return QN_OK;
 }
 
-qn_status qn_api_check_rows(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n_rows, size_t row, size_t alignment,
-                            uint32_t *stride)
+qn_status qn_api_check_rows(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n_rows, size_t row,
+                            size_t alignment, uint32_t *stride)
 {
     const size_t distance = view.stride ? view.stride : row;
     size_t needed = 0;
     if (distance < row || distance > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "%s: rows are %zu elements apart, expected %zu to %d", name, distance, row, INT32_MAX);
-    if (n_rows && (__builtin_mul_overflow(n_rows - 1, distance, &needed) || __builtin_add_overflow(needed, row, &needed)))
+        return qn_fail(QN_ERR_INVALID, "%s: rows are %zu elements apart, expected %zu to %d", name, distance, row,
+                       INT32_MAX);
+    if (n_rows &&
+        (__builtin_mul_overflow(n_rows - 1, distance, &needed) || __builtin_add_overflow(needed, row, &needed)))
         return qn_fail(QN_ERR_INVALID, "%s: %zu rows of %zu elements are too many", name, n_rows, distance);
     if ((dtype == QN_DTYPE_BF16 || dtype == QN_DTYPE_F16) && distance * sizeof(uint16_t) % alignment)
         return qn_fail(QN_ERR_INVALID, "%s: rows are %zu elements apart, expected a multiple of %zu", name, distance,
@@ -190,7 +194,8 @@ qn_status qn_api_check_workspace(size_t needed, const void *workspace, size_t by
     if (bytes < needed)
         return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, needed);
     if (needed && (!workspace || (uintptr_t)workspace % QN_API_ALIGNMENT))
-        return qn_fail(QN_ERR_INVALID, "workspace: address %p, expected a multiple of %d", workspace, (int)QN_API_ALIGNMENT);
+        return qn_fail(QN_ERR_INVALID, "workspace: address %p, expected a multiple of %d", workspace,
+                       (int)QN_API_ALIGNMENT);
     return QN_OK;
 }
 
@@ -216,17 +221,18 @@ qn_status qn_api_check_page_offset(const char *name, size_t offset)
     return QN_OK;
 }
 
-qn_status qn_api_check_in_place(const char *name, qn_cuda_view out, uint32_t out_stride, const char *of, qn_cuda_view in,
-                                uint32_t in_stride)
+qn_status qn_api_check_in_place(const char *name, qn_cuda_view out, uint32_t out_stride, const char *of,
+                                qn_cuda_view in, uint32_t in_stride)
 {
     if (!out.data || out.data != in.data)
         return QN_OK;
     if (out.dtype != in.dtype)
-        return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d as %s, at whose address it is", name, (int)out.dtype,
-                       (int)in.dtype, of);
+        return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d as %s, at whose address it is", name,
+                       (int)out.dtype, (int)in.dtype, of);
     if (out_stride != in_stride)
-        return qn_fail(QN_ERR_INVALID, "%s: rows are %u elements apart, expected %u as those of %s, at whose address it is",
-                       name, out_stride, in_stride, of);
+        return qn_fail(QN_ERR_INVALID,
+                       "%s: rows are %u elements apart, expected %u as those of %s, at whose address it is", name,
+                       out_stride, in_stride, of);
     return QN_OK;
 }
 
@@ -264,7 +270,8 @@ static qn_status make_ready(qn_cuda_kernels *kernels, qn_cuda *cuda, qn_stream s
         return QN_OK;
     QN_TRY(QN_CU(kernels->driver, cuStreamIsCapturing, stream, &capturing));
     if (capturing)
-        return qn_fail(QN_ERR_INVALID, "%s is not loaded, and the stream is captured: expected a call before the capture",
+        return qn_fail(QN_ERR_INVALID,
+                       "%s is not loaded, and the stream is captured: expected a call before the capture",
                        launch->function);
     return qn_cuda_prepare(cuda, launch);
 }

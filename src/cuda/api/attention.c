@@ -1,5 +1,5 @@
-/* Attention over an fp16 KV cache and rope of quern/cuda.h: checks of the arguments, then the launches of kernels/attention/
- * and kernels/rope/. */
+/* Attention over an fp16 KV cache and rope of quern/cuda.h: checks of the arguments, then the launches of
+ * kernels/attention/ and kernels/rope/. */
 #include "cuda/api/api.h"
 
 #include "cuda/kernels/attention/attention.h"
@@ -23,7 +23,8 @@ static qn_attention_gpu gpu_of(const qn_cuda_kernels *kernels, size_t head_dim, 
                                .max_shared_bytes = info->max_shared_bytes };
 }
 
-/* The sizes that rope has are those of attention, which for the largest needs more shared memory than some devices have. */
+/* The sizes that rope has are those of attention, which for the largest needs more shared memory than some devices
+ * have. */
 static qn_status check_head_dim(size_t head_dim)
 {
     qn_launch launch;
@@ -31,7 +32,8 @@ static qn_status check_head_dim(size_t head_dim)
 }
 
 /* Sizes of a cache and of tokens; views are not checked. */
-static qn_status check_sizes(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens)
+static qn_status check_sizes(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
+                             const qn_cuda_kv_tokens *tokens)
 {
     if (!kernels || !cache || !tokens)
         return qn_fail(QN_ERR_INVALID, "%s: NULL", !kernels ? "kernels" : cache ? "tokens" : "cache");
@@ -81,7 +83,8 @@ static qn_status check_contiguous(const qn_cuda_kv_cache *cache, qn_attention_gp
 }
 
 /* The views of a cache and of tokens whose sizes have been checked, as the kernels read them. */
-static qn_status check_cache(const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens, qn_attention_gpu_cache *out)
+static qn_status check_cache(const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
+                             qn_attention_gpu_cache *out)
 {
     QN_TRY(qn_api_given(cache->tables) ? check_pages(cache, out) : check_contiguous(cache, out));
     QN_TRY(qn_api_check_u32("positions", tokens->positions, tokens->n_tokens));
@@ -96,8 +99,8 @@ static qn_status check_heads(const char *name, qn_cuda_view view, qn_dtype dtype
 
 /* ---- Attention ---- */
 
-/* From this number of tokens on, blocks are distributed over tokens only; below, over KV splits too, of GROUP_TOKENS tokens at
- * a time: the workspace has their partials. */
+/* From this number of tokens on, blocks are distributed over tokens only; below, over KV splits too, of GROUP_TOKENS
+ * tokens at a time: the workspace has their partials. */
 enum { PREFILL_TOKENS = 64, GROUP_TOKENS = 256 };
 
 typedef struct attention_call {
@@ -111,7 +114,8 @@ static qn_status begin(attention_call *c, const qn_cuda_kernels *kernels, const 
                        const qn_cuda_kv_tokens *tokens, size_t n_heads)
 {
     QN_TRY(check_sizes(kernels, cache, tokens));
-    *c = (attention_call){ .gpu = gpu_of(kernels, cache->head_dim, n_heads, cache->n_kv_heads), .n_tokens = tokens->n_tokens };
+    *c = (attention_call){ .gpu = gpu_of(kernels, cache->head_dim, n_heads, cache->n_kv_heads),
+                           .n_tokens = tokens->n_tokens };
     QN_TRY(qn_attention_gpu_check(&c->gpu));
     c->n_group_queries = (c->n_tokens < GROUP_TOKENS ? c->n_tokens : GROUP_TOKENS) * n_heads;
     c->prefill = tokens->consecutive && c->n_tokens >= PREFILL_TOKENS && qn_attention_gpu_has_prefill(&c->gpu);
@@ -171,8 +175,8 @@ static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, 
 }
 
 /* The tokens of a group, from `first` on. */
-static qn_status run_group(qn_cuda_kernels *kernels, const attention_call *c, size_t first, qn_attention_decode_args args,
-                           qn_stream stream)
+static qn_status run_group(qn_cuda_kernels *kernels, const attention_call *c, size_t first,
+                           qn_attention_decode_args args, qn_stream stream)
 {
     const size_t n = c->n_tokens - first < GROUP_TOKENS ? c->n_tokens - first : GROUP_TOKENS,
                  type_bytes = args.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
@@ -199,8 +203,8 @@ static qn_status run_decode(qn_cuda_kernels *kernels, const attention_call *c, c
 }
 
 qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
-                            qn_cuda_view queries, size_t n_heads, float scale, qn_cuda_view out, void *workspace, size_t bytes,
-                            qn_stream stream)
+                            qn_cuda_view queries, size_t n_heads, float scale, qn_cuda_view out, void *workspace,
+                            size_t bytes, qn_stream stream)
 {
     attention_call c;
     QN_TRY(begin(&c, kernels, cache, tokens, n_heads));
@@ -233,8 +237,9 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
 /* ---- Stores ---- */
 
 /* Arguments of the kernel that stores, with the cache and the tokens' places. */
-static qn_status begin_store(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
-                             qn_cuda_view keys, qn_cuda_view values, qn_rope_qk_norm_store_args *args)
+static qn_status begin_store(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
+                             const qn_cuda_kv_tokens *tokens, qn_cuda_view keys, qn_cuda_view values,
+                             qn_rope_qk_norm_store_args *args)
 {
     QN_TRY(check_sizes(kernels, cache, tokens));
     *args = (qn_rope_qk_norm_store_args){ .keys = qn_api_address(keys),
@@ -247,12 +252,14 @@ static qn_status begin_store(const qn_cuda_kernels *kernels, const qn_cuda_kv_ca
                                           .capacity = (uint32_t)cache->capacity };
     QN_TRY(check_cache(cache, tokens, &args->cache));
     QN_TRY(qn_api_check_float_type("keys", keys));
-    QN_TRY(check_heads("keys", keys, keys.dtype, tokens->n_tokens, cache->n_kv_heads, cache->head_dim, &args->key_row_stride));
+    QN_TRY(check_heads("keys", keys, keys.dtype, tokens->n_tokens, cache->n_kv_heads, cache->head_dim,
+                       &args->key_row_stride));
     return check_heads("values", values, keys.dtype, tokens->n_tokens, cache->n_kv_heads, cache->head_dim,
                        &args->value_row_stride);
 }
 
-static qn_status run_store(qn_cuda_kernels *kernels, size_t head_dim, const qn_rope_qk_norm_store_args *args, qn_stream stream)
+static qn_status run_store(qn_cuda_kernels *kernels, size_t head_dim, const qn_rope_qk_norm_store_args *args,
+                           qn_stream stream)
 {
     qn_launch launch;
     if (!args->n_rows)
@@ -271,8 +278,9 @@ qn_status qn_cuda_kv_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cac
 
 /* ---- Rope ---- */
 
-qn_status qn_cuda_rope_angles(qn_cuda_kernels *kernels, qn_cuda_view positions, qn_cuda_view frequencies, size_t n_tokens,
-                              size_t n_rot, double attn_factor, qn_cuda_view cosines, qn_cuda_view sines, qn_stream stream)
+qn_status qn_cuda_rope_angles(qn_cuda_kernels *kernels, qn_cuda_view positions, qn_cuda_view frequencies,
+                              size_t n_tokens, size_t n_rot, double attn_factor, qn_cuda_view cosines,
+                              qn_cuda_view sines, qn_stream stream)
 {
     const qn_rope_angles_args args = { .positions = qn_api_address(positions),
                                        .frequencies = qn_api_address(frequencies),
@@ -301,13 +309,15 @@ static qn_status add_queries(const qn_cuda_rope_shape *shape, size_t n_tokens, q
     if (shape->n_heads == 0 || shape->n_heads > MAX_HEADS)
         return qn_fail(QN_ERR_INVALID, "n_heads: %zu, expected 1 to %d", shape->n_heads, (int)MAX_HEADS);
     if (shape->n_rot == 0 || shape->n_rot % 2 || shape->n_rot > shape->head_dim)
-        return qn_fail(QN_ERR_INVALID, "n_rot: %zu, expected an even number, 2 to head_dim %zu", shape->n_rot, shape->head_dim);
+        return qn_fail(QN_ERR_INVALID, "n_rot: %zu, expected an even number, 2 to head_dim %zu", shape->n_rot,
+                       shape->head_dim);
     if (shape->pairing != QN_ROPE_INTERLEAVED && shape->pairing != QN_ROPE_NEOX)
         return qn_fail(QN_ERR_INVALID, "pairing: %d, expected %d or %d", (int)shape->pairing, (int)QN_ROPE_INTERLEAVED,
                        (int)QN_ROPE_NEOX);
     QN_TRY(qn_api_check_array("cosines", shape->cosines, QN_DTYPE_F32, n_tokens * half));
     QN_TRY(qn_api_check_array("sines", shape->sines, QN_DTYPE_F32, n_tokens * half));
-    QN_TRY(check_heads(queries_name, queries, dtype, n_tokens, shape->n_heads, shape->head_dim, &args->query_row_stride));
+    QN_TRY(
+        check_heads(queries_name, queries, dtype, n_tokens, shape->n_heads, shape->head_dim, &args->query_row_stride));
     QN_TRY(check_heads("out", out, dtype, n_tokens, shape->n_heads, shape->head_dim, &args->out_row_stride));
     args->queries = qn_api_address(queries);
     args->out = qn_api_address(out);
@@ -354,16 +364,18 @@ static qn_status add_norm(const qn_cuda_qk_norm *norm, size_t head_dim, qn_rope_
     return QN_OK;
 }
 
-qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
-                                     const qn_cuda_rope_shape *shape, const qn_cuda_qk_norm *norm, qn_cuda_view queries,
-                                     qn_cuda_view keys, qn_cuda_view values, qn_cuda_view out, qn_stream stream)
+qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
+                                     const qn_cuda_kv_tokens *tokens, const qn_cuda_rope_shape *shape,
+                                     const qn_cuda_qk_norm *norm, qn_cuda_view queries, qn_cuda_view keys,
+                                     qn_cuda_view values, qn_cuda_view out, qn_stream stream)
 {
     qn_rope_qk_norm_store_args args;
     QN_TRY(begin_store(kernels, cache, tokens, keys, values, &args));
     if (!shape)
         return qn_fail(QN_ERR_INVALID, "shape: NULL");
     if (shape->head_dim != cache->head_dim)
-        return qn_fail(QN_ERR_INVALID, "head_dim: %zu, expected that of the cache, %zu", shape->head_dim, cache->head_dim);
+        return qn_fail(QN_ERR_INVALID, "head_dim: %zu, expected that of the cache, %zu", shape->head_dim,
+                       cache->head_dim);
     QN_TRY(add_queries(shape, tokens->n_tokens, keys.dtype, queries, "queries", out, &args));
     QN_TRY(qn_api_check_in_place("out", out, args.out_row_stride, "queries", queries, args.query_row_stride));
     if (norm)
@@ -383,8 +395,10 @@ qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim)
     QN_TRY(qn_rope_gpu_angles(2, 1, &launches[n++]));
     QN_TRY(qn_rope_gpu_qk_norm_store(head_dim, false, 1, 1, 1, &launches[n++]));
     const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 1);
-    const size_t rows[] = { gpu.n_sms, 2 * (size_t)gpu.n_sms, 4 * (size_t)gpu.n_sms,
-                            8 * (size_t)gpu.n_sms }; /* 8, 4, 2, 1 warps */
+    const size_t rows[] = { gpu.n_sms, 2 * (size_t)gpu.n_sms, 4 * (size_t)gpu.n_sms, 8 * (size_t)gpu.n_sms }; /* 8, 4,
+                                                                                                                 2, 1
+                                                                                                                 warps
+                                                                                                               */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         QN_TRY(qn_attention_gpu_decode(&gpu, rows[i], &splits, &launches[n++]));
     if (qn_attention_gpu_has_prefill(&gpu))

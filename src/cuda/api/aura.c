@@ -11,8 +11,8 @@
 
 /* ---- Codecs ----
  *
- * Tables: codebook [levels], boundaries [levels], the last of which is not used, then the signs [dim] or the dense rotation,
- * transposed [dim][dim] and itself. Each begins at a multiple of 16 bytes. */
+ * Tables: codebook [levels], boundaries [levels], the last of which is not used, then the signs [dim] or the dense
+ * rotation, transposed [dim][dim] and itself. Each begins at a multiple of 16 bytes. */
 
 static size_t levels_of(const qn_aura_codec *codec)
 {
@@ -76,8 +76,8 @@ static qn_attention_gpu_codec gpu_codec(const qn_cuda_aura_codec *c)
 
 /* ---- Rows ---- */
 
-static qn_status check_rows(const qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view rows, size_t n_rows,
-                            qn_cuda_view codes, qn_cuda_view scales, uint32_t *stride)
+static qn_status check_rows(const qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view rows,
+                            size_t n_rows, qn_cuda_view codes, qn_cuda_view scales, uint32_t *stride)
 {
     if (!kernels)
         return qn_fail(QN_ERR_INVALID, "kernels: NULL");
@@ -90,8 +90,8 @@ static qn_status check_rows(const qn_cuda_kernels *kernels, const qn_cuda_aura_c
     return qn_api_check_array("scales", scales, QN_DTYPE_F32, n_rows);
 }
 
-qn_status qn_cuda_aura_encode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view rows, size_t n_rows,
-                              qn_cuda_view codes, qn_cuda_view scales, qn_stream stream)
+qn_status qn_cuda_aura_encode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view rows,
+                              size_t n_rows, qn_cuda_view codes, qn_cuda_view scales, qn_stream stream)
 {
     uint32_t stride;
     qn_launch launch;
@@ -193,7 +193,8 @@ static qn_attention_gpu_cache gpu_rows(const qn_cuda_aura_cache *cache)
     return (qn_attention_gpu_cache){ .keys = paged ? cache->page_key_codes : qn_api_address(cache->key_codes),
                                      .values = paged ? cache->page_value_codes : qn_api_address(cache->value_codes),
                                      .key_scales = paged ? cache->page_key_scales : qn_api_address(cache->key_scales),
-                                     .value_scales = paged ? cache->page_value_scales : qn_api_address(cache->value_scales),
+                                     .value_scales =
+                                         paged ? cache->page_value_scales : qn_api_address(cache->value_scales),
                                      .key_head_stride = row * qn_aura_words(cache->key_codec.codec),
                                      .value_head_stride = row * qn_aura_words(cache->value_codec.codec),
                                      .scale_head_stride = rows * sizeof(float),
@@ -212,8 +213,8 @@ static qn_status store_side(const char *name, const qn_cuda_aura_cache *cache, c
                              &side->stride);
 }
 
-qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view keys, qn_cuda_view values,
-                             qn_cuda_view positions, size_t n_tokens, qn_stream stream)
+qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view keys,
+                             qn_cuda_view values, qn_cuda_view positions, size_t n_tokens, qn_stream stream)
 {
     qn_launch launch;
     QN_TRY(check_cache_sizes(kernels, cache));
@@ -249,9 +250,11 @@ static qn_status begin(aura_call *c, const qn_cuda_kernels *kernels, const qn_cu
                             .max_shared_bytes = info->max_shared_bytes };
     QN_TRY(qn_aura_gpu_check(&c->gpu));
     if (cache->n_keys > cache->capacity)
-        return qn_fail(QN_ERR_INVALID, "n_keys: %zu, expected at most the capacity %zu", cache->n_keys, cache->capacity);
+        return qn_fail(QN_ERR_INVALID, "n_keys: %zu, expected at most the capacity %zu", cache->n_keys,
+                       cache->capacity);
     if (n_tokens > INT32_MAX / n_heads)
-        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu heads: at most %d queries are allowed", n_tokens, n_heads, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu heads: at most %d queries are allowed", n_tokens, n_heads,
+                       INT32_MAX);
     c->n_queries = n_tokens * n_heads;
     return QN_OK;
 }
@@ -274,8 +277,8 @@ static size_t queries_workspace_bytes(const aura_call *c)
     return c->cache->key_codec.codec->signs ? 0 : c->n_queries * c->gpu.head_dim * sizeof(float);
 }
 
-qn_status qn_cuda_aura_queries_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, size_t n_tokens,
-                                         size_t n_heads, size_t *bytes)
+qn_status qn_cuda_aura_queries_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                         size_t n_tokens, size_t n_heads, size_t *bytes)
 {
     aura_call c;
     if (!bytes)
@@ -286,7 +289,8 @@ qn_status qn_cuda_aura_queries_workspace(const qn_cuda_kernels *kernels, const q
     return QN_OK;
 }
 
-/* The next launch of the call. With PDL after the first: it reads only what the first does not write before it waits. */
+/* The next launch of the call. With PDL after the first: it reads only what the first does not write before it
+ * waits. */
 static void add_call(aura_call *c, const qn_launch *launch, const void *args)
 {
     c->calls[c->n_calls] = (qn_api_call){ *launch, args };
@@ -342,7 +346,8 @@ static qn_status check_sinks(qn_cuda_view sinks, size_t n_heads, uint64_t *addre
 {
     *address = qn_api_address(sinks);
     uint32_t unused;
-    return qn_api_given(sinks) ? qn_api_check_rows("sinks", sinks, QN_DTYPE_F32, 1, n_heads, sizeof(float), &unused) : QN_OK;
+    return qn_api_given(sinks) ? qn_api_check_rows("sinks", sinks, QN_DTYPE_F32, 1, n_heads, sizeof(float), &unused)
+                               : QN_OK;
 }
 
 static qn_status check_out(qn_cuda_view out, size_t n_tokens, size_t row, uint32_t *stride)
@@ -360,8 +365,9 @@ static qn_status check_of_queries(const char *name, qn_cuda_view view, size_t n_
     return qn_api_check_array(name, view, QN_DTYPE_F32, n);
 }
 
-qn_status qn_cuda_aura_score(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, const qn_cuda_aura_queries *queries,
-                             qn_cuda_view scores, void *workspace, size_t bytes, qn_stream stream)
+qn_status qn_cuda_aura_score(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                             const qn_cuda_aura_queries *queries, qn_cuda_view scores, void *workspace, size_t bytes,
+                             qn_stream stream)
 {
     aura_call c;
     qn_launch launch;
@@ -408,8 +414,9 @@ static qn_status add_pass2(aura_call *c, const qn_aura_flash_pass2_args *args)
     return QN_OK;
 }
 
-qn_status qn_cuda_aura_value(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view weights, size_t n_tokens,
-                             size_t n_heads, float skip, qn_cuda_view out, void *workspace, size_t bytes, qn_stream stream)
+qn_status qn_cuda_aura_value(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view weights,
+                             size_t n_tokens, size_t n_heads, float skip, qn_cuda_view out, void *workspace,
+                             size_t bytes, qn_stream stream)
 {
     aura_call c;
     qn_launch launch;
@@ -470,8 +477,8 @@ static qn_status check_partials(size_t n_queries, size_t n_blocks, size_t dim, q
 }
 
 qn_status qn_cuda_aura_flash_pass1(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
-                                   const qn_cuda_aura_queries *queries, size_t block, qn_cuda_view partials, qn_cuda_view m,
-                                   qn_cuda_view l, void *workspace, size_t bytes, qn_stream stream)
+                                   const qn_cuda_aura_queries *queries, size_t block, qn_cuda_view partials,
+                                   qn_cuda_view m, qn_cuda_view l, void *workspace, size_t bytes, qn_stream stream)
 {
     aura_call c;
     qn_launch launch;
@@ -497,15 +504,15 @@ qn_status qn_cuda_aura_flash_pass1(qn_cuda_kernels *kernels, const qn_cuda_aura_
 }
 
 qn_status qn_cuda_aura_flash_pass2(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *value_codec, size_t n_tokens,
-                                   size_t n_heads, size_t n_blocks, qn_cuda_view partials, qn_cuda_view m, qn_cuda_view l,
-                                   qn_cuda_view sinks, qn_cuda_view out, qn_stream stream)
+                                   size_t n_heads, size_t n_blocks, qn_cuda_view partials, qn_cuda_view m,
+                                   qn_cuda_view l, qn_cuda_view sinks, qn_cuda_view out, qn_stream stream)
 {
     if (!kernels)
         return qn_fail(QN_ERR_INVALID, "kernels: NULL");
     QN_TRY(check_codec("value_codec", "tables of value_codec", value_codec));
     if (n_heads == 0 || n_heads > UINT16_MAX || n_tokens > INT32_MAX / n_heads)
-        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu heads: expected 1 to %d heads, and at most %d queries", n_tokens,
-                       n_heads, UINT16_MAX, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu heads: expected 1 to %d heads, and at most %d queries",
+                       n_tokens, n_heads, UINT16_MAX, INT32_MAX);
     const size_t dim = value_codec->codec->dim;
     aura_call c = { .gpu.head_dim = dim, .n_tokens = n_tokens, .n_queries = n_tokens * n_heads };
     qn_aura_flash_pass2_args args = { .partials = qn_api_address(partials),
@@ -525,8 +532,9 @@ qn_status qn_cuda_aura_flash_pass2(qn_cuda_kernels *kernels, const qn_cuda_aura_
     return qn_api_run_calls(kernels, stream, c.calls, c.n_calls);
 }
 
-qn_status qn_cuda_aura_attention(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, const qn_cuda_aura_queries *queries,
-                                 qn_cuda_view out, void *workspace, size_t bytes, qn_stream stream)
+qn_status qn_cuda_aura_attention(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                 const qn_cuda_aura_queries *queries, qn_cuda_view out, void *workspace, size_t bytes,
+                                 qn_stream stream)
 {
     aura_call c;
     qn_launch launch;
@@ -554,10 +562,13 @@ qn_status qn_cuda_aura_attention(qn_cuda_kernels *kernels, const qn_cuda_aura_ca
     return qn_api_run_calls(kernels, stream, c.calls, c.n_calls);
 }
 
-qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec)
+qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_codec *key_codec,
+                               const qn_aura_codec *value_codec)
 {
     enum { LAUNCHES = 11 };
-    const qn_cuda_aura_cache cache = { .key_codec.codec = key_codec, .value_codec.codec = value_codec, .n_kv_heads = 1 };
+    const qn_cuda_aura_cache cache = { .key_codec.codec = key_codec,
+                                       .value_codec.codec = value_codec,
+                                       .n_kv_heads = 1 };
     aura_call c;
     uint32_t warps;
     qn_launch launches[LAUNCHES], *to = launches;

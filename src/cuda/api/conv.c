@@ -18,15 +18,17 @@ static qn_status check_sizes(conv_call *c, bool has_bias)
     const qn_cuda_conv_shape *s = c->shape;
     const size_t max_taps = QN_CONV_GPU_MAX_TAPS - has_bias;
     if (!qn_mul_size(s->batch, s->tokens, &c->rows) || c->rows > INT32_MAX / 2)
-        return qn_fail(QN_ERR_INVALID, "%zu sequences of %zu tokens: expected at most %d tokens in all", s->batch, s->tokens,
-                       INT32_MAX / 2);
+        return qn_fail(QN_ERR_INVALID, "%zu sequences of %zu tokens: expected at most %d tokens in all", s->batch,
+                       s->tokens, INT32_MAX / 2);
     c->n_sequences = s->n_sequences ? s->n_sequences : s->batch;
     if (c->n_sequences >= INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "%zu sequences, expected less than %d", c->n_sequences, INT32_MAX);
     if (!s->channels || s->channels > UINT16_MAX * QN_CONV_GPU_THREADS)
-        return qn_fail(QN_ERR_INVALID, "channels: %zu, expected 1 to %d", s->channels, UINT16_MAX * QN_CONV_GPU_THREADS);
+        return qn_fail(QN_ERR_INVALID, "channels: %zu, expected 1 to %d", s->channels,
+                       UINT16_MAX * QN_CONV_GPU_THREADS);
     if (!s->taps || s->taps > max_taps)
-        return qn_fail(QN_ERR_INVALID, "taps: %zu, expected 1 to %zu%s", s->taps, max_taps, has_bias ? " with a bias" : "");
+        return qn_fail(QN_ERR_INVALID, "taps: %zu, expected 1 to %zu%s", s->taps, max_taps,
+                       has_bias ? " with a bias" : "");
     c->state = (s->taps - 1) * s->channels;
     return s->n_sequences ? qn_api_check_seqlens(s->cu_seqlens, s->n_sequences, s->batch) : QN_OK;
 }
@@ -85,8 +87,9 @@ static qn_status check_states(conv_call *c, const char *name, qn_cuda_view state
     return QN_OK;
 }
 
-qn_status qn_cuda_conv_scan(qn_cuda_kernels *kernels, const qn_cuda_conv_shape *shape, qn_cuda_view x, qn_cuda_view weights,
-                            qn_cuda_view bias, qn_cuda_view initial, qn_cuda_view final, qn_cuda_view y, qn_stream stream)
+qn_status qn_cuda_conv_scan(qn_cuda_kernels *kernels, const qn_cuda_conv_shape *shape, qn_cuda_view x,
+                            qn_cuda_view weights, qn_cuda_view bias, qn_cuda_view initial, qn_cuda_view final,
+                            qn_cuda_view y, qn_stream stream)
 {
     conv_call c;
     qn_launch launches[2];
@@ -105,8 +108,9 @@ qn_status qn_cuda_conv_scan(qn_cuda_kernels *kernels, const qn_cuda_conv_shape *
     return n ? qn_api_run(kernels, stream, launches, n, &c.args) : QN_OK;
 }
 
-qn_status qn_cuda_conv_step(qn_cuda_kernels *kernels, const qn_cuda_conv_shape *shape, qn_cuda_view x, qn_cuda_view weights,
-                            qn_cuda_view bias, qn_cuda_view state, qn_cuda_view y, qn_stream stream)
+qn_status qn_cuda_conv_step(qn_cuda_kernels *kernels, const qn_cuda_conv_shape *shape, qn_cuda_view x,
+                            qn_cuda_view weights, qn_cuda_view bias, qn_cuda_view state, qn_cuda_view y,
+                            qn_stream stream)
 {
     conv_call c;
     qn_launch launch;

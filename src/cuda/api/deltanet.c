@@ -17,9 +17,11 @@ static bool is_element_type(qn_dtype dtype)
 static qn_status check_lengths(qn_api_gdn *c)
 {
     const qn_cuda_gdn_shape *s = c->shape;
-    if (s->batch == 0 || s->tokens == 0 || __builtin_mul_overflow(s->batch, s->tokens, &c->rows) || c->rows > INT32_MAX / 2)
-        return qn_fail(QN_ERR_INVALID, "%zu sequences of %zu tokens: expected at least 1 of 1, and at most %d tokens in all",
-                       s->batch, s->tokens, INT32_MAX / 2);
+    if (s->batch == 0 || s->tokens == 0 || __builtin_mul_overflow(s->batch, s->tokens, &c->rows) ||
+        c->rows > INT32_MAX / 2)
+        return qn_fail(QN_ERR_INVALID,
+                       "%zu sequences of %zu tokens: expected at least 1 of 1, and at most %d tokens in all", s->batch,
+                       s->tokens, INT32_MAX / 2);
     c->n_sequences = s->n_sequences ? s->n_sequences : s->batch;
     c->longest = s->max_tokens && s->max_tokens < s->tokens ? s->max_tokens : s->tokens;
     if (!s->n_sequences)
@@ -45,20 +47,22 @@ static qn_status check_gates(qn_api_gdn *c)
 }
 
 /* The shape alone; its other limits are those of the launches. */
-qn_status qn_api_gdn_begin(qn_api_gdn *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
+qn_status qn_api_gdn_begin(qn_api_gdn *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape,
+                           qn_dtype dtype)
 {
     *c = (qn_api_gdn){ .shape = shape, .dtype = dtype };
     if (!kernels || !shape)
         return qn_fail(QN_ERR_INVALID, "%s: NULL", kernels ? "shape" : "kernels");
     if (!is_element_type(dtype))
-        return qn_fail(QN_ERR_INVALID, "delta rule with data type %d, expected %d (f32), %d (f16) or %d (bf16)", (int)dtype,
-                       (int)QN_DTYPE_F32, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
+        return qn_fail(QN_ERR_INVALID, "delta rule with data type %d, expected %d (f32), %d (f16) or %d (bf16)",
+                       (int)dtype, (int)QN_DTYPE_F32, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
     if (!isfinite(shape->scale))
         return qn_fail(QN_ERR_INVALID, "scale: %g, expected a finite value", (double)shape->scale);
     if (shape->mapping != QN_GDN_GROUPED && shape->mapping != QN_GDN_TILED)
         return qn_fail(QN_ERR_INVALID, "mapping: %d, expected %d or %d", (int)shape->mapping, (int)QN_GDN_GROUPED,
                        (int)QN_GDN_TILED);
-    if (shape->k_heads > UINT16_MAX || shape->v_heads > UINT16_MAX || shape->head_k > UINT16_MAX || shape->head_v > UINT16_MAX)
+    if (shape->k_heads > UINT16_MAX || shape->v_heads > UINT16_MAX || shape->head_k > UINT16_MAX ||
+        shape->head_v > UINT16_MAX)
         return qn_fail(QN_ERR_INVALID, "%zu and %zu heads of %zu and %zu: at most %d are allowed", shape->k_heads,
                        shape->v_heads, shape->head_k, shape->head_v, UINT16_MAX);
     QN_TRY(check_lengths(c));
@@ -88,8 +92,8 @@ qn_status qn_api_gdn_check_gates(const qn_api_gdn *c, const char *name, qn_cuda_
     return qn_api_check_rows(name, view, view.dtype, c->rows, c->shape->v_heads, alignment, stride);
 }
 
-static qn_status check_tokens(qn_api_gdn *c, qn_cuda_view q, qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta,
-                              qn_cuda_view o)
+static qn_status check_tokens(qn_api_gdn *c, qn_cuda_view q, qn_cuda_view k, qn_cuda_view v, qn_cuda_view g,
+                              qn_cuda_view beta, qn_cuda_view o)
 {
     const qn_cuda_gdn_shape *s = c->shape;
     qn_gdn_chunk_args *a = &c->args;
@@ -131,7 +135,8 @@ qn_status qn_api_gdn_check_states(qn_api_gdn *c, qn_cuda_view initial, qn_cuda_v
     if (qn_api_given(final))
         QN_TRY(check_state(c, "final", final, &c->args.final));
     if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
-        return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
+        return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype,
+                       (int)initial.dtype);
     return QN_OK;
 }
 
@@ -150,7 +155,8 @@ static size_t workspace_bytes(const qn_api_gdn *c)
     return qn_gdn_gpu_workspace_bytes(&c->args, &c->division);
 }
 
-static qn_status chunk_launches(qn_api_gdn *c, const qn_cuda_kernels *kernels, uint64_t workspace, qn_gdn_chunk_launches *out)
+static qn_status chunk_launches(qn_api_gdn *c, const qn_cuda_kernels *kernels, uint64_t workspace,
+                                qn_gdn_chunk_launches *out)
 {
     if (is_chunked(c))
         return qn_gdn_gpu_chunk(&c->args, &c->division, qn_api_info(kernels)->max_shared_bytes, workspace, out);

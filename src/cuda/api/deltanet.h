@@ -15,7 +15,8 @@ typedef struct qn_api_gdn {
 } qn_api_gdn;
 
 /* qn_api_gdn_begin - check the shape and the type of q, and fill the arguments that follow from them. */
-qn_status qn_api_gdn_begin(qn_api_gdn *call, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
+qn_status qn_api_gdn_begin(qn_api_gdn *call, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape,
+                           qn_dtype dtype);
 
 /* qn_api_gdn_check_gates - rows of v_heads elements of f32, f16 or bf16; *stride is their distance. */
 qn_status qn_api_gdn_check_gates(const qn_api_gdn *call, const char *name, qn_cuda_view view, uint32_t *stride);

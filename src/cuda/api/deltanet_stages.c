@@ -21,7 +21,8 @@ static qn_status begin(stage_call *c, const qn_cuda_kernels *kernels, const qn_c
     return QN_OK;
 }
 
-static qn_status run(qn_cuda_kernels *kernels, const stage_call *c, qn_status status, const qn_launch *launch, qn_stream stream)
+static qn_status run(qn_cuda_kernels *kernels, const stage_call *c, qn_status status, const qn_launch *launch,
+                     qn_stream stream)
 {
     QN_TRY(status);
     return qn_api_run(kernels, stream, launch, 1, &c->args);
@@ -36,10 +37,12 @@ static qn_status check_elements(const stage_call *c, const char *name, qn_cuda_v
 }
 
 /* Rows of a chunk's matrix for each value head. */
-static qn_status check_matrix(const stage_call *c, const char *name, qn_cuda_view view, uint64_t *address, uint32_t *stride)
+static qn_status check_matrix(const stage_call *c, const char *name, qn_cuda_view view, uint64_t *address,
+                              uint32_t *stride)
 {
     *address = qn_api_address(view);
-    QN_TRY(qn_api_check_rows(name, view, QN_DTYPE_F32, c->gdn.rows, c->gdn.shape->v_heads * CHUNK, QN_API_ALIGNMENT, stride));
+    QN_TRY(qn_api_check_rows(name, view, QN_DTYPE_F32, c->gdn.rows, c->gdn.shape->v_heads * CHUNK, QN_API_ALIGNMENT,
+                             stride));
     if (*stride % 4)
         return qn_fail(QN_ERR_INVALID, "%s: rows are %u elements apart, expected a multiple of 4", name, *stride);
     return QN_OK;
@@ -55,7 +58,8 @@ static qn_status check_beta(stage_call *c, qn_cuda_view beta)
 static qn_status check_gc(stage_call *c, qn_cuda_view gc)
 {
     c->args.gc = qn_api_address(gc);
-    return qn_api_check_rows("gc", gc, QN_DTYPE_F32, c->gdn.rows, c->gdn.shape->v_heads, sizeof(float), &c->args.gc_stride);
+    return qn_api_check_rows("gc", gc, QN_DTYPE_F32, c->gdn.rows, c->gdn.shape->v_heads, sizeof(float),
+                             &c->args.gc_stride);
 }
 
 static qn_status check_keys(stage_call *c, const char *name, qn_cuda_view view, uint64_t *address, uint32_t *stride)
@@ -119,9 +123,9 @@ qn_status qn_cuda_gdn_tril_inverse(qn_cuda_kernels *kernels, const qn_cuda_gdn_s
     return run(kernels, &c, qn_gdn_gpu_tril_inverse(&c.args, &launch), &launch, stream);
 }
 
-qn_status qn_cuda_gdn_recompute_w_u(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k, qn_cuda_view v,
-                                    qn_cuda_view beta, qn_cuda_view gc, qn_cuda_view inverse, qn_cuda_view w, qn_cuda_view u,
-                                    qn_stream stream)
+qn_status qn_cuda_gdn_recompute_w_u(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k,
+                                    qn_cuda_view v, qn_cuda_view beta, qn_cuda_view gc, qn_cuda_view inverse,
+                                    qn_cuda_view w, qn_cuda_view u, qn_stream stream)
 {
     stage_call c;
     qn_launch launch;
@@ -136,9 +140,9 @@ qn_status qn_cuda_gdn_recompute_w_u(qn_cuda_kernels *kernels, const qn_cuda_gdn_
     return run(kernels, &c, qn_gdn_gpu_recompute_w_u(&c.args, c.max_shared_bytes, &launch), &launch, stream);
 }
 
-qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k, qn_cuda_view w,
-                                 qn_cuda_view u, qn_cuda_view gc, qn_cuda_view initial, qn_cuda_view h, qn_cuda_view v_new,
-                                 qn_cuda_view final, qn_stream stream)
+qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k,
+                                 qn_cuda_view w, qn_cuda_view u, qn_cuda_view gc, qn_cuda_view initial, qn_cuda_view h,
+                                 qn_cuda_view v_new, qn_cuda_view final, qn_stream stream)
 {
     stage_call c;
     qn_launch launch;
@@ -154,8 +158,9 @@ qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_gdn_sha
     return run(kernels, &c, qn_gdn_gpu_state_pass(&c.args, c.max_shared_bytes, &launch), &launch, stream);
 }
 
-qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
-                                   qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc, qn_cuda_view o, qn_stream stream)
+qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q,
+                                   qn_cuda_view k, qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc, qn_cuda_view o,
+                                   qn_stream stream)
 {
     stage_call c;
     qn_launch launch;

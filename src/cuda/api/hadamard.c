@@ -10,7 +10,8 @@ static qn_status check_shape(size_t width, size_t block, qn_hadamard_order order
     if (!block || block & (block - 1) || block > QN_HADAMARD_MAX_BLOCK)
         return qn_fail(QN_ERR_INVALID, "block: %zu, expected a power of two of 1 to %d", block, QN_HADAMARD_MAX_BLOCK);
     if (width % block || width > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "width: %zu, expected a multiple of the block %zu, at most %d", width, block, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "width: %zu, expected a multiple of the block %zu, at most %d", width, block,
+                       INT32_MAX);
     if (order != QN_HADAMARD_SIGN_FIRST && order != QN_HADAMARD_SIGN_LAST)
         return qn_fail(QN_ERR_INVALID, "order: %d, expected %d or %d", (int)order, QN_HADAMARD_SIGN_FIRST,
                        QN_HADAMARD_SIGN_LAST);
@@ -31,8 +32,9 @@ qn_status qn_cuda_hadamard(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_vie
     QN_TRY(qn_api_check_rows("x", x, QN_DTYPE_F32, n ? n_rows : 0, width, QN_API_ALIGNMENT, &stride));
     const bool has_gaps = stride != width && n_rows > 1;
     if (has_gaps && (stride % (QN_API_ALIGNMENT / sizeof(float)) || n_rows > UINT16_MAX))
-        return qn_fail(QN_ERR_INVALID, "x: %zu rows that are %u elements apart, expected a multiple of 4, and at most %d rows",
-                       n_rows, stride, UINT16_MAX);
+        return qn_fail(QN_ERR_INVALID,
+                       "x: %zu rows that are %u elements apart, expected a multiple of 4, and at most %d rows", n_rows,
+                       stride, UINT16_MAX);
     if (qn_api_given(signs))
         QN_TRY(qn_api_check_array("signs", signs, QN_DTYPE_F32, width));
     if (!n)

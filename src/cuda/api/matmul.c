@@ -51,7 +51,8 @@ static qn_status begin(matmul_call *c, const qn_cuda_matmul_weights *weights)
         return qn_fail(QN_ERR_INVALID, "n_cols: %zu, expected a multiple of %zu for %s", weights->n_cols,
                        c->type->block_weights, c->type->name);
     if (!weights->n_matrices || weights->n_matrices > QN_CUDA_MATMUL_MATRICES)
-        return qn_fail(QN_ERR_INVALID, "n_matrices: %zu, expected 1 to %d", weights->n_matrices, (int)QN_CUDA_MATMUL_MATRICES);
+        return qn_fail(QN_ERR_INVALID, "n_matrices: %zu, expected 1 to %d", weights->n_matrices,
+                       (int)QN_CUDA_MATMUL_MATRICES);
     c->matrix = (qn_tiled_matrix){ .n_cols = weights->n_cols, .n_outs = weights->n_matrices };
     if (!qn_matmul_gpu_stored_layout(c->type, &c->matrix.tiles))
         return qn_fail(QN_ERR_UNSUPPORTED, "weights: type %s on the GPU", c->type->name);
@@ -71,7 +72,8 @@ static qn_status check_packed(matmul_call *c, const qn_cuda_matmul_weights *weig
     if (weights->bytes < c->packed_bytes)
         return qn_fail(QN_ERR_INVALID, "packed: %zu bytes, expected at least %zu", weights->bytes, c->packed_bytes);
     if (!weights->packed || c->matrix.address % TILES_ALIGNMENT)
-        return qn_fail(QN_ERR_INVALID, "packed: address %p, expected a multiple of %d", weights->packed, (int)TILES_ALIGNMENT);
+        return qn_fail(QN_ERR_INVALID, "packed: address %p, expected a multiple of %d", weights->packed,
+                       (int)TILES_ALIGNMENT);
     return QN_OK;
 }
 
@@ -92,12 +94,12 @@ static qn_status pack_launch(const matmul_call *c, size_t matrix, uint64_t rows,
     size_t row_bytes;
     if (!qn_row_bytes(c->type, c->matrix.n_cols, &row_bytes))
         return qn_fail(QN_ERR_INVALID, "n_cols: %zu", c->matrix.n_cols); /* begin() has checked it */
-    return qn_matmul_gpu_pack(&c->matrix, rows, row_bytes, c->matrix.outs[matrix].n_rows, c->matrix.outs[matrix].first_tile,
-                              out);
+    return qn_matmul_gpu_pack(&c->matrix, rows, row_bytes, c->matrix.outs[matrix].n_rows,
+                              c->matrix.outs[matrix].first_tile, out);
 }
 
-qn_status qn_cuda_matmul_pack(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, size_t matrix, qn_cuda_view rows,
-                              qn_stream stream)
+qn_status qn_cuda_matmul_pack(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, size_t matrix,
+                              qn_cuda_view rows, qn_stream stream)
 {
     matmul_call c;
     qn_matmul_launch pack;
@@ -123,7 +125,9 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     if (acts->n_tokens > INT32_MAX / 2)
         return qn_fail(QN_ERR_INVALID, "n_tokens: %zu, at most %d are allowed", acts->n_tokens, INT32_MAX / 2);
     const qn_cuda_info *info = qn_api_info(kernels);
-    c->gpu = (qn_matmul_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .clusters = info->major >= 9 };
+    c->gpu = (qn_matmul_gpu){ .n_sms = info->n_sms,
+                              .max_shared_bytes = info->max_shared_bytes,
+                              .clusters = info->major >= 9 };
     c->acts = acts;
     c->pass_tokens = acts->n_tokens < PASS_TOKENS ? acts->n_tokens : PASS_TOKENS;
     if (!c->pass_tokens)
@@ -193,7 +197,8 @@ static qn_status check_acts(matmul_call *c)
         return QN_OK;
     QN_TRY(qn_api_check_rows("up", a->up, a->x.dtype, a->n_tokens, c->matrix.n_cols, c->element, &up_stride));
     if (up_stride != c->stride)
-        return qn_fail(QN_ERR_INVALID, "up: rows are %u elements apart, expected %u as those of x", up_stride, c->stride);
+        return qn_fail(QN_ERR_INVALID, "up: rows are %u elements apart, expected %u as those of x", up_stride,
+                       c->stride);
     return QN_OK;
 }
 
@@ -217,8 +222,8 @@ static qn_status check_outs(matmul_call *c, const qn_cuda_matmul_out *outs)
 
 /* ---- Passes ---- */
 
-/* The launches of the tokens from `first` on. The second kernel reads packed weights before it waits for the first, so the
- * first one waits for all work in the stream: that may be what packs or copies the weights. */
+/* The launches of the tokens from `first` on. The second kernel reads packed weights before it waits for the first, so
+ * the first one waits for all work in the stream: that may be what packs or copies the weights. */
 static qn_status pass_launches(const matmul_call *c, size_t first, qn_matmul_launch out[PASS_LAUNCHES])
 {
     const qn_cuda_matmul_acts *a = c->acts;
@@ -230,9 +235,10 @@ static qn_status pass_launches(const matmul_call *c, size_t first, qn_matmul_lau
         matrix.outs[i].data += (uint64_t)first * matrix.outs[i].stride * c->out_element;
     if (pass.layout == QN_ACTS_HILO_N1 && n != 1)
         return qn_fail(QN_ERR_INVALID, "a pass of %zu tokens, expected 1", n);
-    QN_TRY(qn_matmul_gpu_quantize(
-        &pass, (int)a->op, qn_api_address(a->x) + offset, a->op == QN_CUDA_MATMUL_SWIGLU ? qn_api_address(a->up) + offset : 0,
-        a->op == QN_CUDA_MATMUL_RMS_NORM ? qn_api_address(a->weight) : 0, a->eps, c->stride, n, &out[0]));
+    QN_TRY(qn_matmul_gpu_quantize(&pass, (int)a->op, qn_api_address(a->x) + offset,
+                                  a->op == QN_CUDA_MATMUL_SWIGLU ? qn_api_address(a->up) + offset : 0,
+                                  a->op == QN_CUDA_MATMUL_RMS_NORM ? qn_api_address(a->weight) : 0, a->eps, c->stride,
+                                  n, &out[0]));
     if (a->x.dtype != QN_DTYPE_F32)
         qn_matmul_gpu_quantize_16bit(&out[0], a->x.dtype == QN_DTYPE_BF16);
     out[0].launch.pdl = false;
@@ -259,8 +265,9 @@ static void place(matmul_call *c, uint64_t workspace)
     c->pass.workspace = c->pass.layout == QN_ACTS_HILO ? c->pass.address + matmul_workspace_at(c) : 0;
 }
 
-qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, const qn_cuda_matmul_acts *acts,
-                         const qn_cuda_matmul_out *outs, void *workspace, size_t bytes, qn_stream stream)
+qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
+                         const qn_cuda_matmul_acts *acts, const qn_cuda_matmul_out *outs, void *workspace, size_t bytes,
+                         qn_stream stream)
 {
     matmul_call c;
     qn_matmul_launch pass[PASS_LAUNCHES];
@@ -280,7 +287,8 @@ qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights 
     QN_TRY(qn_api_make_ready(kernels, stream, launches, 2 * PASS_LAUNCHES));
     for (size_t first = 0; first < acts->n_tokens; first += c.pass_tokens) {
         QN_TRY(pass_launches(&c, first, pass));
-        const qn_api_call calls[PASS_LAUNCHES] = { { pass[0].launch, &pass[0].args }, { pass[1].launch, &pass[1].args } };
+        const qn_api_call calls[PASS_LAUNCHES] = { { pass[0].launch, &pass[0].args },
+                                                   { pass[1].launch, &pass[1].args } };
         QN_TRY(qn_api_run_calls(kernels, stream, calls, PASS_LAUNCHES));
     }
     return QN_OK;

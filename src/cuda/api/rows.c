@@ -14,14 +14,16 @@ typedef struct rows {
     bool is_aligned; /* all rows of all arrays begin at multiples of QN_API_ALIGNMENT */
 } rows;
 
-static qn_status begin(rows *r, const qn_cuda_kernels *kernels, const char *name, qn_cuda_view first, size_t n_rows, size_t n)
+static qn_status begin(rows *r, const qn_cuda_kernels *kernels, const char *name, qn_cuda_view first, size_t n_rows,
+                       size_t n)
 {
     *r = (rows){ .n_rows = n_rows, .n = n, .dtype = first.dtype, .is_aligned = true };
     r->element = first.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     if (!kernels)
         return qn_fail(QN_ERR_INVALID, "kernels: NULL");
     if (n > INT32_MAX || n_rows > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "%zu rows of %zu: at most %d of %d are allowed", n_rows, n, INT32_MAX, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "%zu rows of %zu: at most %d of %d are allowed", n_rows, n, INT32_MAX,
+                       INT32_MAX);
     return qn_api_check_float_type(name, first);
 }
 
@@ -70,14 +72,14 @@ static qn_status norm(qn_cuda_kernels *kernels, qn_norm_op op, qn_cuda_view x, q
     return qn_api_run(kernels, stream, &launch, 1, &a);
 }
 
-qn_status qn_cuda_rms_norm(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view weight, size_t n_rows, size_t n, float eps,
-                           qn_cuda_view out, qn_stream stream)
+qn_status qn_cuda_rms_norm(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view weight, size_t n_rows, size_t n,
+                           float eps, qn_cuda_view out, qn_stream stream)
 {
     return norm(kernels, QN_NORM_RMS, x, (qn_cuda_view){ 0 }, weight, n_rows, n, eps, out, stream);
 }
 
-qn_status qn_cuda_l2_norm(qn_cuda_kernels *kernels, qn_cuda_view x, size_t n_rows, size_t n, float eps, qn_cuda_view out,
-                          qn_stream stream)
+qn_status qn_cuda_l2_norm(qn_cuda_kernels *kernels, qn_cuda_view x, size_t n_rows, size_t n, float eps,
+                          qn_cuda_view out, qn_stream stream)
 {
     return norm(kernels, QN_NORM_L2, x, (qn_cuda_view){ 0 }, (qn_cuda_view){ 0 }, n_rows, n, eps, out, stream);
 }

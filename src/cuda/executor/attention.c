@@ -14,7 +14,8 @@ qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
                                        .n_rot = (uint32_t)s->common->plan->heads.n_rot };
     qn_launch config;
     QN_TRY(qn_rope_gpu_angles(args.n_rot, s->n, &config));
-    return qn_cuda_step_launch(s, &config, &args); /* no PDL: the previous work may be a copy, which cannot trigger it */
+    return qn_cuda_step_launch(s, &config, &args); /* no PDL: the previous work may be a copy, which cannot trigger it
+                                                    */
 }
 
 /* ---- Caches ---- */
@@ -26,7 +27,8 @@ static const qn_cuda_format *format_of(const qn_cuda_rows_step *s)
 }
 
 /* A layer's cache of all sequences. */
-static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cache *cache, qn_attention_gpu_pages *pages)
+static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cache *cache,
+                     qn_attention_gpu_pages *pages)
 {
     qn_cuda_layer_cache(format_of(s), (size_t)layer, cache, pages);
     cache->tables = qn_cuda_step_input(s, s->inputs.kv_tables);
@@ -35,8 +37,8 @@ static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cac
 
 /* ---- AURA pages ---- */
 
-/* The most pages that the sequences complete in this step. In a decode step each completes at most one, whatever the positions
- * are. */
+/* The most pages that the sequences complete in this step. In a decode step each completes at most one, whatever the
+ * positions are. */
 static size_t completed_pages(const qn_cuda_rows_step *s)
 {
     size_t pages = s->is_decode ? s->n_pieces : 0;
@@ -47,8 +49,8 @@ static size_t completed_pages(const qn_cuda_rows_step *s)
     return pages;
 }
 
-/* Quantises completed pages in `layers` attention layers, from `layer` on; `next` is the attention layer after that one, or
- * the same. */
+/* Quantises completed pages in `layers` attention layers, from `layer` on; `next` is the attention layer after that
+ * one, or the same. */
 static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next, uint32_t layers)
 {
     const qn_cuda_format *f = format_of(s);
@@ -97,8 +99,8 @@ static uint32_t query_stride(const qn_attention_shape *shape)
     return (uint32_t)(shape->gated ? 2 * shape->head_dim : shape->head_dim);
 }
 
-/* Whether the operation after this QN_OP_QK_NORM_ROPE_STORE does its work (qn_attention_new_rows). In a decode step all rows
- * are for the decode kernel. */
+/* Whether the operation after this QN_OP_QK_NORM_ROPE_STORE does its work (qn_attention_new_rows). In a decode step all
+ * rows are for the decode kernel. */
 static bool is_prepared_by_attention(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
@@ -145,7 +147,8 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
     cache_of(s, op->layer, &args.cache, &args.pages);
     QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, f->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
     QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
-    /* The only row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages follows. */
+    /* The only row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages
+     * follows. */
     return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
@@ -185,7 +188,8 @@ static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
         first++;
     const size_t n_rows = s->n - s->n_few, n_pieces = s->n_pieces - first, words = first * sizeof(uint32_t);
     qn_attention_prefill_args args = { .queries = qn_cuda_step_buffer(s, op->attention.queries),
-                                       .gates = shape->gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) : 0,
+                                       .gates =
+                                           shape->gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) : 0,
                                        .out = qn_cuda_step_buffer(s, op->attention.out),
                                        .positions = qn_cuda_step_input(s, s->inputs.first_positions) + words,
                                        .cu_seqlens = qn_cuda_step_input(s, s->inputs.cu_seqlens) + words,

@@ -84,7 +84,8 @@ static void add_pieces(qn_cuda_batch *b, bool prefill, size_t *n_pieces)
         const bool add = qn_cuda_has_prefill(&piece) == prefill;
         for (; logit < b->n_logits && b->logit_rows[logit] < b->first + row + n; logit++)
             if (add && !s->is_decode)
-                qn_cuda_host_input(s, s->inputs.logit_rows)[logit] = (uint32_t)(s->n + b->logit_rows[logit] - b->first - row);
+                qn_cuda_host_input(s, s->inputs.logit_rows)[logit] =
+                    (uint32_t)(s->n + b->logit_rows[logit] - b->first - row);
         if (!add)
             continue;
         b->model->flights.pieces[(*n_pieces)++] = piece;
@@ -111,7 +112,8 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
     qn_cuda_rows_step *s = &b->step;
     size_t n_pieces = 0;
     const size_t n_padded = padded(s->common, b->n_rows);
-    s->is_decode = s->n_pieces == b->n_rows && (b->n_logits == b->n_rows || (b->n_rows == 1 && s->common->deterministic));
+    s->is_decode =
+        s->n_pieces == b->n_rows && (b->n_logits == b->n_rows || (b->n_rows == 1 && s->common->deterministic));
     QN_TRY(qn_cuda_graphs_of(&b->model->graphs, memory_of(b->rows)->format, &s->graphs));
     if (s->is_decode)
         s->inputs = qn_gpu_inputs_of(n_padded, n_padded, 0);

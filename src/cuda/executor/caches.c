@@ -50,7 +50,8 @@ static qn_status lay_out_pages(const qn_attention_gpu *a, size_t n_layers, qn_cu
                add_array(&l->f16_layer_bytes, heads, a->head_dim * sizeof(float), &l->means);
     if (fits && qn_mul_size(n_layers, l->layer_bytes, &bytes) && qn_mul_size(n_layers, l->f16_layer_bytes, &f16_bytes))
         return QN_OK;
-    return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers of %zu heads do not fit in memory", n_layers, heads);
+    return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers of %zu heads do not fit in memory", n_layers,
+                   heads);
 }
 
 static void lay_out_states(const qn_recurrent_shape *r, qn_cuda_recurrent_layout *l)
@@ -117,13 +118,14 @@ uint64_t qn_cuda_format_bytes(const qn_cuda_format *f, size_t length)
     if (!a->pages)
         return fixed + heads * length * (f->kv.key_row + f->kv.value_row);
     const size_t quantized = length > PAGE ? length / PAGE * PAGE - PAGE : 0;
-    return fixed + heads * (quantized * (f->kv.key_row + f->kv.value_row + 2 * sizeof(float)) + (length - quantized) * f16_row +
-                            (length < PAGE ? 0 : a->head_dim * sizeof(float)));
+    return fixed + heads * (quantized * (f->kv.key_row + f->kv.value_row + 2 * sizeof(float)) +
+                            (length - quantized) * f16_row + (length < PAGE ? 0 : a->head_dim * sizeof(float)));
 }
 
 /* ---- Codecs ---- */
 
-static void add_table(qn_cuda_format *f, uint8_t *host, size_t *used, const float *table, size_t count, uint64_t *address)
+static void add_table(qn_cuda_format *f, uint8_t *host, size_t *used, const float *table, size_t count,
+                      uint64_t *address)
 {
     if (host && table)
         memcpy(host + *used, table, count * sizeof *table);
@@ -232,8 +234,8 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
     return status;
 }
 
-/* Spilled items: no step writes an item that is shared or that no sequence holds, so that these copies need not wait for
- * steps. */
+/* Spilled items: no step writes an item that is shared or that no sequence holds, so that these copies need not wait
+ * for steps. */
 static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
 {
     const qn_cuda_caches *c = context;
@@ -256,7 +258,8 @@ static qn_status add_page_classes(qn_cuda_caches *c, qn_cuda_format *f)
     qn_cache *cache = &f->cache;
     if (!f->n_attention)
         return QN_OK;
-    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values on the GPU", f->n_attention * f->kv.layer_bytes, &cache->pages));
+    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values on the GPU", f->n_attention * f->kv.layer_bytes,
+                             &cache->pages));
     f->page_base = qn_pool_base(cache->pages);
     f->page_stride = qn_pool_stride(cache->pages);
     if (!f->attention.pages)
@@ -290,7 +293,8 @@ static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
         lay_out_states(r, &f->recurrent);
     f->cache = (qn_cache){ .states = c->states,
                            .open_chunks = c->open_chunks,
-                           .folds_whole_chunks = f->n_recurrent && qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->common->gdn),
+                           .folds_whole_chunks =
+                               f->n_recurrent && qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->common->gdn),
                            .max_dropped = QN_GDN_DROPPED_ROWS,
                            .copy = copy_item,
                            .copy_out = copy_out,

@@ -1,7 +1,7 @@
 /* The pool of a model on a GPU, and its cache formats: which arrays the items of the pool hold, and where in them.
  *
- *   page         for each attention layer: keys [n_kv_heads][64][key_row], values [n_kv_heads][64][value_row]; of AURA codes
- *                also
+ *   page         for each attention layer: keys [n_kv_heads][64][key_row], values [n_kv_heads][64][value_row]; of AURA
+ *                codes also
  *                key_scales, value_scales [n_kv_heads][64] f32
  *   fp16 page    for each attention layer: keys, values [n_kv_heads][64][head_dim] f16 in the rotated basis; means
  *                [n_kv_heads][head_dim] f32, which are used of page 0
@@ -60,8 +60,8 @@ typedef struct qn_cuda_format {
     struct qn_cuda_format *next;
 } qn_cuda_format;
 
-/* qn_cuda_caches_create - for a plan, without formats and without a pool: the pool is created with the first format, when the
- * weights are on the device. Free with qn_cuda_caches_free, which accepts NULL, after all memories.
+/* qn_cuda_caches_create - for a plan, without formats and without a pool: the pool is created with the first format,
+ * when the weights are on the device. Free with qn_cuda_caches_free, which accepts NULL, after all memories.
  *
  * qn_cuda_caches_find - the format on the device. Created by the first call. From any thread. */
 qn_status qn_cuda_caches_create(qn_cuda_common *common, qn_cuda_caches **out);
@@ -69,21 +69,21 @@ qn_cuda_common *qn_cuda_caches_common(const qn_cuda_caches *caches);
 void qn_cuda_caches_free(qn_cuda_caches *caches);
 qn_status qn_cuda_caches_find(qn_cuda_caches *caches, const qn_kv_format *format, const qn_cuda_format **out);
 
-/* qn_cuda_caches_upload - write `bytes` at an address of the pool, which no queued work accesses. Waits for the copy. From any
- * thread that does not hold the lock of the model's stream. */
+/* qn_cuda_caches_upload - write `bytes` at an address of the pool, which no queued work accesses. Waits for the copy.
+ * From any thread that does not hold the lock of the model's stream. */
 qn_status qn_cuda_caches_upload(const qn_cuda_caches *caches, uint64_t to, const void *from, size_t bytes);
 
 /* qn_cuda_format_bytes - bytes in use by `length` positions. */
 uint64_t qn_cuda_format_bytes(const qn_cuda_format *format, size_t length);
 
-/* qn_cuda_layer_cache - what kernels need of an attention layer: offsets from the start of a page's item, and strides between
- * heads within it. *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller sets `tables`. */
+/* qn_cuda_layer_cache - what kernels need of an attention layer: offsets from the start of a page's item, and strides
+ * between heads within it. *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller sets `tables`. */
 void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
                          qn_attention_gpu_pages *pages);
 
 /* qn_cuda_recurrent_index - a layer's index among the recurrent layers, or the number of those before it.
- * qn_cuda_state_offset - of a recurrent layer's part of a state. qn_cuda_open_layout - of its part of an open chunk, from the start of
- * the item. */
+ * qn_cuda_state_offset - of a recurrent layer's part of a state. qn_cuda_open_layout - of its part of an open chunk,
+ * from the start of the item. */
 size_t qn_cuda_recurrent_index(const qn_plan *plan, int layer);
 uint64_t qn_cuda_state_offset(const qn_plan *plan, int layer);
 qn_gdn_open_layout qn_cuda_open_layout(const qn_plan *plan, int layer);

@@ -22,7 +22,8 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *
                             s->common->plan->n_vocab * sizeof *s->workspace->host_logits);
 }
 
-static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits, qn_cuda_captured *to)
+static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits,
+                         qn_cuda_captured *to)
 {
     if (to->graph && to->generation == s->workspace->generation)
         return QN_OK;
@@ -41,7 +42,8 @@ static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sam
 
 qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
 {
-    const size_t block = s->block, one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
+    const size_t block = s->block,
+                 one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
     qn_cuda_captured *captured =
         s->n > 1 ? &s->graphs->buckets[block][qn_gpu_bucket_index(s->n)] : &s->graphs->one_row[block][one_row];
     QN_TRY(qn_cuda_prepare_decode(s));

@@ -1,8 +1,8 @@
-/* The CUDA device (device/device.h): executes a model's plan on a GPU. Weights are packed into tiles when they are uploaded;
- * sessions are in device memory. A step computes rows of any sequences together; it copies only its inputs, logits or the
- * sampled tokens over the bus, and embeddings if no kernel reads their type. A decode step is one CUDA graph, captured once
- * for each number of rows that others are padded to, and each cache format. The same steps give the same bits from run to
- * run. */
+/* The CUDA device (device/device.h): executes a model's plan on a GPU. Weights are packed into tiles when they are
+ * uploaded; sessions are in device memory. A step computes rows of any sequences together; it copies only its inputs,
+ * logits or the sampled tokens over the bus, and embeddings if no kernel reads their type. A decode step is one CUDA
+ * graph, captured once for each number of rows that others are padded to, and each cache format. The same steps give
+ * the same bits from run to run. */
 #ifndef QN_CUDA_EXECUTOR_DEVICE_H
 #define QN_CUDA_EXECUTOR_DEVICE_H
 

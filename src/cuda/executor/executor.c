@@ -1,5 +1,5 @@
-/* The plan's operations as launches: which kernels run, and which buffers they read and write. The kernels themselves are in
- * kernels/; attention.c and recurrent.c have the operations of these layers. */
+/* The plan's operations as launches: which kernels run, and which buffers they read and write. The kernels themselves
+ * are in kernels/; attention.c and recurrent.c have the operations of these layers. */
 #include "cuda/executor/executor.h"
 
 #include "cuda/executor/attention.h"
@@ -62,8 +62,8 @@ static unsigned layouts_read(const qn_cuda_rows_step *s, const qn_op *reader, in
     return layouts;
 }
 
-/* Whether operation, Hadamard transform and quantisation are one launch: for one row read only by GEMVs of 1 and 2 bits, and
- * block sizes with a kernel variant. */
+/* Whether operation, Hadamard transform and quantisation are one launch: for one row read only by GEMVs of 1 and 2
+ * bits, and block sizes with a kernel variant. */
 static bool fuses_hadamard(const qn_cuda_rows_step *s, const qn_plan_rotation *rotation, unsigned layouts)
 {
     return s->n == 1 && layouts == 1u << QN_ACTS_HILO_N1 && qn_matmul_gpu_has_hadamard_quantize(rotation->block);
@@ -122,22 +122,23 @@ static qn_status quantize_rotated(const qn_cuda_rows_step *s, const struct acts_
 {
     const qn_matmul_rotation rotation = { acts->signs, plan->rotation.block };
     qn_matmul_launch config;
-    QN_TRY(qn_matmul_gpu_quantize(&acts->layouts[QN_ACTS_HILO], x->op, x->x, x->x2, x->weight, x->eps, plan->width, s->n,
-                                  &config));
+    QN_TRY(qn_matmul_gpu_quantize(&acts->layouts[QN_ACTS_HILO], x->op, x->x, x->x2, x->weight, x->eps, plan->width,
+                                  s->n, &config));
     QN_TRY(qn_matmul_gpu_quantize_rotated(&config, &rotation));
     return qn_cuda_step_launch(s, &config.launch, &config.args);
 }
 
 /* Quantises rows into these layouts, hi/lo int8 and fp16 in one launch. */
-static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *x, const qn_cuda_acts *acts, size_t width,
-                          unsigned layouts)
+static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *x, const qn_cuda_acts *acts,
+                          size_t width, unsigned layouts)
 {
     const bool both = layouts >> QN_ACTS_HILO & layouts >> QN_ACTS_F16 & 1;
     for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
         qn_matmul_launch config;
         if (!(layouts & 1u << layout) || (both && layout == QN_ACTS_F16))
             continue;
-        QN_TRY(qn_matmul_gpu_quantize(&acts->layouts[layout], x->op, x->x, x->x2, x->weight, x->eps, width, s->n, &config));
+        QN_TRY(qn_matmul_gpu_quantize(&acts->layouts[layout], x->op, x->x, x->x2, x->weight, x->eps, width, s->n,
+                                      &config));
         if (both && layout == QN_ACTS_HILO)
             qn_matmul_gpu_quantize_f16_too(&config, &acts->layouts[QN_ACTS_F16]);
         QN_TRY(qn_cuda_step_launch(s, &config.launch, &config.args));
@@ -179,8 +180,8 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
-/* Whether the matmul of these activations does the division of their RMS norm: of hi/lo int8 that are quantised from the
- * norm's input. */
+/* Whether the matmul of these activations does the division of their RMS norm: of hi/lo int8 that are quantised from
+ * the norm's input. */
 static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
 {
     const qn_plan_rotation *rotation = &s->common->plan->acts[acts].rotation;
@@ -215,8 +216,8 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
     return qn_matmul_gpu_matmul_fused(&s->common->matmul, tiled_matrix, &acts, s->n, &next, launch);
 }
 
-/* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number of
- * rows alone. */
+/* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number
+ * of rows alone. */
 static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
@@ -227,7 +228,8 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
         const bool logits = qn_op_is_logits(op);
         const int out = op->matmul.matrices.at[gemm->matrices[i]].out;
         tiled_matrix.outs[i].data = logits ? s->workspace->logits.address : qn_cuda_rows(s->workspace, out);
-        tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->common->plan->n_vocab : s->common->plan->buffers[out].width);
+        tiled_matrix.outs[i].stride =
+            (uint32_t)(logits ? s->common->plan->n_vocab : s->common->plan->buffers[out].width);
     }
     gemm->launch_rows = 0;
     QN_TRY(gemm_launch(s, op, gemm, &tiled_matrix, &gemm->launch));
@@ -237,7 +239,8 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
     return QN_OK;
 }
 
-/* Those that read rows come first: they occupy few SMs, and on the others the next GEMM loads its first weights meanwhile. */
+/* Those that read rows come first: they occupy few SMs, and on the others the next GEMM loads its first weights
+ * meanwhile. */
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
     qn_cuda_op *cuda_op = &s->weights->ops[op - s->common->plan->ops];
@@ -282,8 +285,8 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
     return quantize_acts(s, op);
 }
 
-/* Which is faster was measured on an H200, tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and
- * 862 with 4 sequences, 1505 and 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
+/* Which is faster was measured on an H200, tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers:
+ * 874 and 862 with 4 sequences, 1505 and 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
 static size_t most_rows_in_phases(const qn_plan *plan)
 {
     enum { MOST_RECURRENT = 4 };
@@ -305,7 +308,8 @@ static qn_cuda_decode_plan *decode_plan_of(const qn_cuda_rows_step *s)
 static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
     const qn_cuda_persistent_workspace *workspace = &s->workspace->persistent;
-    qn_persistent_args args = { .phases = decode_plan_of(s)->memory.address + segment->phase * sizeof(qn_persistent_phase),
+    qn_persistent_args args = { .phases =
+                                    decode_plan_of(s)->memory.address + segment->phase * sizeof(qn_persistent_phase),
                                 .barrier = workspace->barrier,
                                 .positions = qn_cuda_step_positions(s),
                                 .n_phases = (uint32_t)segment->n_phases,
@@ -366,7 +370,8 @@ qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n
         norm++;
     const int x = norm->norm.in;
     const qn_elementwise_gather_args args = { .x = qn_cuda_rows(s->workspace, x),
-                                              .rows = qn_cuda_step_input(s, s->inputs.logit_rows) + first * sizeof(uint32_t),
+                                              .rows = qn_cuda_step_input(s, s->inputs.logit_rows) +
+                                                      first * sizeof(uint32_t),
                                               .y = s->workspace->gathered.address,
                                               .n = (uint32_t)plan->buffers[x].width };
     qn_launch config;

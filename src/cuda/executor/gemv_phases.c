@@ -12,8 +12,9 @@ static bool partition_gemv(const qn_cuda_weights *weights, const qn_tile_layout 
 {
     const qn_cuda_gemm *main = gemv->main, *f16_rows = gemv->f16_rows;
     const qn_plan_rotation *rotation = &weights->common->plan->acts[main->acts].rotation;
-    if (main->tiled_matrix.n_cols > UINT32_MAX - QN_TILE_COLS || main->tiled_matrix.n_tiles > UINT32_MAX / QN_TILE_ROWS ||
-        rotation->block > UINT32_MAX || main->tiled_matrix.n_cols % 32)
+    if (main->tiled_matrix.n_cols > UINT32_MAX - QN_TILE_COLS ||
+        main->tiled_matrix.n_tiles > UINT32_MAX / QN_TILE_ROWS || rotation->block > UINT32_MAX ||
+        main->tiled_matrix.n_cols % 32)
         return false;
     gemv->phase = (qn_persistent_gemv){
         .n_cols = (uint32_t)main->tiled_matrix.n_cols,
@@ -110,7 +111,8 @@ static struct sizes max_sizes(const qn_cuda_weights *weights, const qn_tile_layo
                 continue;
             largest.gemv_partials =
                 max_size(largest.gemv_partials, n * phase->n_slices * (size_t)phase->n_tiles * QN_TILE_ROWS);
-            largest.f16_rows = max_size(largest.f16_rows, n * phase->n_k_tiles * (size_t)phase->n_f16_tiles * QN_TILE_ROWS);
+            largest.f16_rows =
+                max_size(largest.f16_rows, n * phase->n_k_tiles * (size_t)phase->n_f16_tiles * QN_TILE_ROWS);
             largest.acts = max_size(largest.acts, rows * phase->n_k_tiles * (size_t)QN_TILE_COLS);
         }
     }
@@ -125,8 +127,8 @@ static bool add_floats(uint64_t address, size_t *used, size_t count, uint64_t *a
            qn_add_size(*used, bytes / ALIGN * ALIGN, used);
 }
 
-qn_status qn_cuda_persistent_lay_out(const qn_cuda_weights *weights, uint64_t address, qn_cuda_persistent_workspace *workspace,
-                                     size_t *bytes)
+qn_status qn_cuda_persistent_lay_out(const qn_cuda_weights *weights, uint64_t address,
+                                     qn_cuda_persistent_workspace *workspace, size_t *bytes)
 {
     const qn_attention_shape *h = &weights->common->plan->heads;
     const qn_recurrent_shape *r = &weights->common->plan->recurrent;
@@ -136,7 +138,8 @@ qn_status qn_cuda_persistent_lay_out(const qn_cuda_weights *weights, uint64_t ad
         return QN_OK;
     const struct sizes largest = max_sizes(weights, &workspace->tiles);
     const size_t rows = QN_PERSISTENT_MAX_ROWS, splits = rows * h->n_heads * QN_PERSISTENT_MAX_SPLITS;
-    bool fits = add_floats(address, bytes, 1, &workspace->barrier) && add_floats(address, bytes, largest.x, &workspace->x) &&
+    bool fits = add_floats(address, bytes, 1, &workspace->barrier) &&
+                add_floats(address, bytes, largest.x, &workspace->x) &&
                 add_floats(address, bytes, rows * r->n_v_heads * r->head_v, &workspace->heads) &&
                 add_floats(address, bytes, splits * h->head_dim, &workspace->partials) &&
                 add_floats(address, bytes, splits * 2, &workspace->maxima) &&

@@ -38,7 +38,7 @@ typedef struct qn_cuda_persistent_workspace {
  *   workspace   written; tiles.bits is 0 if no GEMV of the model is supported
  *   bytes       written: size of the workspace, 0 in that case
  */
-qn_status qn_cuda_persistent_lay_out(const qn_cuda_weights *weights, uint64_t address, qn_cuda_persistent_workspace *workspace,
-                                     size_t *bytes);
+qn_status qn_cuda_persistent_lay_out(const qn_cuda_weights *weights, uint64_t address,
+                                     qn_cuda_persistent_workspace *workspace, size_t *bytes);
 
 #endif

@@ -20,7 +20,8 @@ typedef struct qn_cuda_graphs {
     unsigned key_bits, value_bits;
     qn_cuda_decode_plan decode_plan, rows_plan; /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
     /* Of each block, whose addresses they have: */
-    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS]; /* by the sampler; then without one, and with the copy */
+    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS]; /* by the sampler; then without one, and with the
+                                                                         copy */
     qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];       /* without a sampler; the first is not used */
 } qn_cuda_graphs;
 

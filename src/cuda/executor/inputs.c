@@ -1,5 +1,5 @@
-/* A step's inputs: tokens, positions, what kernels need of each sequence, and embeddings. Embeddings are dequantised on the
- * device, or on the host if no kernel reads the table's type. */
+/* A step's inputs: tokens, positions, what kernels need of each sequence, and embeddings. Embeddings are dequantised on
+ * the device, or on the host if no kernel reads the table's type. */
 #include "cuda/executor/inputs.h"
 
 #include "cuda/kernels/matmul/embed.h"
@@ -24,11 +24,11 @@ static void embed(const struct embeddings *e, size_t row)
     const qn_op *op = &e->common->plan->ops[0];
     const qn_matrix *table = &op->embed.table;
     float *x = e->out + row * table->n_cols;
-    table->type->to_float(table->data + (size_t)e->tokens[row] * table->row_bytes, table->n_cols / table->type->block_weights,
-                          x);
+    table->type->to_float(table->data + (size_t)e->tokens[row] * table->row_bytes,
+                          table->n_cols / table->type->block_weights, x);
     for (size_t i = 0; op->embed.inverse.block && i < table->n_cols; i += op->embed.inverse.block)
         e->common->hadamard.block(x + i, op->embed.inverse.block, NULL,
-                                 op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
+                                  op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
 }
 
 static void embed_range(void *context, int thread)
@@ -46,7 +46,8 @@ static void embed_rows(const qn_cuda_rows_step *s)
     struct embeddings e = { .common = s->common,
                             .tokens = (const int32_t *)qn_cuda_host_input(s, s->inputs.tokens),
                             .n = n,
-                            .out = (float *)(void *)(s->workspace->block_inputs[s->block] + s->workspace->input_bytes) };
+                            .out =
+                                (float *)(void *)(s->workspace->block_inputs[s->block] + s->workspace->input_bytes) };
     if (n >= MIN_PARALLEL_ROWS)
         qn_team_run(s->common->team, embed_range, &e);
     for (size_t i = 0; n < MIN_PARALLEL_ROWS && i < n; i++)
@@ -60,8 +61,8 @@ static size_t used_bytes(const qn_cuda_rows_step *s)
     return s->inputs.bytes + s->n_samples * sizeof(qn_sample_params);
 }
 
-/* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no separate
- * copy is queued. */
+/* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no
+ * separate copy is queued. */
 static qn_status embed_on_device(const qn_cuda_rows_step *s)
 {
     const qn_op *op = &s->common->plan->ops[0];
@@ -135,7 +136,7 @@ qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s)
     const size_t rows = s->n * s->common->plan->ops[0].embed.table.n_cols * sizeof(float);
     const size_t bytes = on_device ? used_bytes(s) : s->workspace->input_bytes + rows;
     if (!on_device || s->n > 1)
-        QN_TRY(qn_cuda_copy_h2d(s->common->cuda, s->common->stream, s->workspace->inputs, s->workspace->block_inputs[s->block],
-                                bytes));
+        QN_TRY(qn_cuda_copy_h2d(s->common->cuda, s->common->stream, s->workspace->inputs,
+                                s->workspace->block_inputs[s->block], bytes));
     return on_device ? embed_on_device(s) : QN_OK;
 }

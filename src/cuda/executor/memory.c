@@ -70,8 +70,8 @@ static qn_status create(qn_cuda_memory *m, const qn_kv_format *format)
     return qn_sequence_create(&m->format->cache, &m->sequence);
 }
 
-qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_cuda_kept_tables *kept_tables, const qn_memory_params *params,
-                                qn_memory **out)
+qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_cuda_kept_tables *kept_tables,
+                                const qn_memory_params *params, qn_memory **out)
 {
     qn_cuda_memory *m;
     *out = NULL;

@@ -18,11 +18,12 @@ typedef struct qn_cuda_memory {
 } qn_cuda_memory;
 
 /* qn_cuda_memory_create - as qn_device_vtable.memory_new, with these caches and tables. */
-qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_cuda_kept_tables *kept_tables, const qn_memory_params *params,
-                                qn_memory **out);
+qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_cuda_kept_tables *kept_tables,
+                                const qn_memory_params *params, qn_memory **out);
 
 /* session_file.c: as in qn_memory_vtable */
 qn_status qn_cuda_memory_serialize(const qn_memory *memory, qn_memory_region_fn region, void *context);
-qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context);
+qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region,
+                                     void *context);
 
 #endif

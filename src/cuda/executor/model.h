@@ -25,7 +25,8 @@ typedef struct qn_cuda_launched {
 typedef struct qn_cuda_flights {
     size_t block;                                  /* the current one */
     qn_cuda_flight of_block[QN_CUDA_BLOCKS];       /* of each block: the last batch of the step that was launched */
-    qn_cuda_launched launched[QN_CUDA_BLOCKS + 1]; /* step i at i % (QN_CUDA_BLOCKS + 1): the one before is measured too */
+    qn_cuda_launched launched[QN_CUDA_BLOCKS + 1]; /* step i at i % (QN_CUDA_BLOCKS + 1): the one before is measured too
+                                                    */
     uint64_t n_launched, n_finished;               /* steps */
     qn_cuda_piece *pieces;                         /* [QN_GPU_MAX_SEQUENCES] of the current step */
 } qn_cuda_flights;

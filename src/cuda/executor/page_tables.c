@@ -49,10 +49,11 @@ static qn_status copy_entries(qn_cuda_common *common, qn_cuda_page_tables *table
     return QN_OK;
 }
 
-static qn_status copy_tables(qn_cuda_common *common, qn_cuda_page_tables *tables, const qn_cuda_format *f, const qn_sequence *s,
-                             size_t n_pages)
+static qn_status copy_tables(qn_cuda_common *common, qn_cuda_page_tables *tables, const qn_cuda_format *f,
+                             const qn_sequence *s, size_t n_pages)
 {
-    const size_t end = n_pages > tables->n_set ? n_pages : tables->n_set, bytes = tables->n_pages * sizeof *tables->host;
+    const size_t end = n_pages > tables->n_set ? n_pages : tables->n_set,
+                 bytes = tables->n_pages * sizeof *tables->host;
     const struct table pages = { s->pages, f->page_base, f->page_stride, tables->host, tables->device.address };
     const struct table f16_pages = { s->f16_pages, f->f16_page_base, f->f16_page_stride, tables->host + tables->n_pages,
                                      tables->device.address + bytes };

@@ -8,8 +8,8 @@
  * still to be added (struct location). At the end of a segment, STORE phases write the values that later launches read
  * to their buffers.
  *
- * Several rows of different sequences have a plan of their own, with other partitions, and before each GEMV a phase that
- * computes its activations. Arrays of the workspace have the rows outermost. */
+ * Several rows of different sequences have a plan of their own, with other partitions, and before each GEMV a phase
+ * that computes its activations. Arrays of the workspace have the rows outermost. */
 #include "cuda/executor/persistent.h"
 
 #include "base/memory.h"
@@ -125,8 +125,9 @@ static bool as_partials(const struct planner *p, int buffer, qn_persistent_parti
     *gemv_partials = v->gemv_partials;
     if (v->gemv_partials.n_partials)
         return !v->base;
-    *gemv_partials =
-        (qn_persistent_partials){ .data = v->base, .n_partials = 1, .stride = (uint32_t)p->plan->buffers[buffer].width };
+    *gemv_partials = (qn_persistent_partials){ .data = v->base,
+                                               .n_partials = 1,
+                                               .stride = (uint32_t)p->plan->buffers[buffer].width };
     return true;
 }
 
@@ -194,16 +195,18 @@ static qn_status add_gemv(struct planner *p, size_t at, const qn_cuda_gemv_phase
         const qn_persistent_partials gemv_partials = { .data = is_f16 ? phase.f16_out : phase.out,
                                                        .sumsq = phase.sumsq,
                                                        .n_partials = is_f16 ? phase.n_k_tiles : phase.n_slices,
-                                                       .stride = (is_f16 ? phase.n_f16_tiles : phase.n_tiles) * QN_TILE_ROWS,
+                                                       .stride =
+                                                           (is_f16 ? phase.n_f16_tiles : phase.n_tiles) * QN_TILE_ROWS,
                                                        .n_sumsq = norm ? n_sumsq(p, &phase) : 0,
                                                        .n_cols = phase.n_cols,
                                                        .eps = norm ? p->plan->ops[at].norm.eps : 0 };
         for (size_t i = 0; of && i < of->tiled_matrix.n_outs; i++) {
             const int out = op->matmul.matrices.at[of->matrices[i]].out;
-            p->locations[out] = (struct location){ .base = of->tiled_matrix.outs[i].accumulate ? p->locations[out].base : 0,
-                                                   .gemv_partials = gemv_partials,
-                                                   .row = of->tiled_matrix.outs[i].first_tile * QN_TILE_ROWS,
-                                                   .slot = slot };
+            p->locations[out] =
+                (struct location){ .base = of->tiled_matrix.outs[i].accumulate ? p->locations[out].base : 0,
+                                   .gemv_partials = gemv_partials,
+                                   .row = of->tiled_matrix.outs[i].first_tile * QN_TILE_ROWS,
+                                   .slot = slot };
         }
     }
     return QN_OK;
@@ -303,7 +306,8 @@ static qn_status add_swiglu(struct planner *p, size_t at, size_t *n_fused)
     const qn_op *op = &p->plan->ops[at];
     const struct location *gate = &p->locations[op->swiglu.gate], *up = &p->locations[op->swiglu.up];
     qn_cuda_gemv_phase gemv;
-    if (!gemv_fits(p, at, false, &gemv) || gate->base || up->base || !same_partials(&gate->gemv_partials, &up->gemv_partials))
+    if (!gemv_fits(p, at, false, &gemv) || gate->base || up->base ||
+        !same_partials(&gate->gemv_partials, &up->gemv_partials))
         return QN_OK;
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_SWIGLU;
@@ -362,8 +366,8 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
     const struct location *q = &p->locations[heads->qk_norm_rope_store.queries],
                           *k = &p->locations[heads->qk_norm_rope_store.keys],
                           *v = &p->locations[heads->qk_norm_rope_store.values];
-    const uint32_t splits =
-        qn_persistent_gpu_splits(&p->workspace->common->persistent_gpu, h->head_dim, h->n_heads, h->n_kv_heads, h->n_rot);
+    const uint32_t splits = qn_persistent_gpu_splits(&p->workspace->common->persistent_gpu, h->head_dim, h->n_heads,
+                                                     h->n_kv_heads, h->n_rot);
     qn_cuda_gemv_phase gemv;
     if (at + 3 >= p->plan->n_ops || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_COMBINE ||
         p->format->attention.pages || !splits || q->base || k->base || v->base ||
@@ -413,7 +417,8 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 }
 
 /* ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. `in` is the
- * buffer that the launch writes to. GATED_NORM of several rows writes to scratch, where its activations are quantised. */
+ * buffer that the launch writes to. GATED_NORM of several rows writes to scratch, where its activations are
+ * quantised. */
 static qn_status add_plain(struct planner *p, size_t at, int in, size_t *n_fused)
 {
     qn_cuda_gemv_phase gemv;

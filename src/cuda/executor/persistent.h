@@ -1,7 +1,7 @@
-/* The decode plan: the operations of a decode step of one row, or of several, as segments. A segment is either an array of
- * phases, which one launch of the persistent decode kernel executes (cuda/kernels/persistent/persistent.h), or one operation
- * that the kernel does not support, which has launches of its own (executor.c). This module only computes addresses and
- * shapes; it calls no driver. */
+/* The decode plan: the operations of a decode step of one row, or of several, as segments. A segment is either an array
+ * of phases, which one launch of the persistent decode kernel executes (cuda/kernels/persistent/persistent.h), or one
+ * operation that the kernel does not support, which has launches of its own (executor.c). This module only computes
+ * addresses and shapes; it calls no driver. */
 #ifndef QN_CUDA_EXECUTOR_PERSISTENT_H
 #define QN_CUDA_EXECUTOR_PERSISTENT_H
 

@@ -1,5 +1,6 @@
-/* The workspace of steps is poisoned where nobody may read it any more (provoke.h): all of it before a step, what the parts of layers share
- * before each part, what the host writes and reads when a step has ended. Words that are zeros between launches stay. */
+/* The workspace of steps is poisoned where nobody may read it any more (provoke.h): all of it before a step, what the
+ * parts of layers share before each part, what the host writes and reads when a step has ended. Words that are zeros
+ * between launches stay. */
 #include "cuda/executor/poison.h"
 
 #include "cuda/runtime/provoke.h"
@@ -18,7 +19,8 @@ static qn_status poison_acts(const qn_cuda_rows_step *s, size_t id, int copy)
 
 static qn_status poison_buffer(const qn_cuda_workspace *workspace, const qn_cuda_buffer *buffer, size_t from)
 {
-    return qn_cuda_poison(workspace->common->cuda, workspace->common->stream, buffer->address + from, buffer->bytes - from);
+    return qn_cuda_poison(workspace->common->cuda, workspace->common->stream, buffer->address + from,
+                          buffer->bytes - from);
 }
 
 /* The GEMM before a norm may have written its activations: those in QN_CUDA_ACTS_FUSED stay. */
@@ -64,8 +66,8 @@ qn_status qn_cuda_poison_step(const qn_cuda_rows_step *s)
 
 void qn_cuda_poison_block(const qn_cuda_workspace *workspace, const qn_cuda_sampler *sampler, size_t block)
 {
-    const size_t embeddings =
-        workspace->common->plan->buffers[workspace->common->plan->ops[0].embed.out].width * workspace->max_rows * sizeof(float);
+    const size_t embeddings = workspace->common->plan->buffers[workspace->common->plan->ops[0].embed.out].width *
+                              workspace->max_rows * sizeof(float);
     qn_cuda_poison_host(workspace->common->cuda, workspace->block_inputs[block],
                         workspace->input_bytes + (workspace->weights->table.tiled_matrix ? 0 : embeddings));
     qn_cuda_poison_host(workspace->common->cuda, workspace->host_logits,

@@ -16,8 +16,8 @@ struct reading {
     qn_cuda_event begin, end;
 };
 
-/* Random data, like weights, because memory filled with one value can be read faster: 64 KiB are generated, then doubled by
- * copies on the device. */
+/* Random data, like weights, because memory filled with one value can be read faster: 64 KiB are generated, then
+ * doubled by copies on the device. */
 static qn_status fill(const struct reading *r)
 {
     uint64_t noise[NOISE_WORDS], state = 1;
@@ -26,7 +26,8 @@ static qn_status fill(const struct reading *r)
     QN_TRY(qn_cuda_upload(r->cuda, r->from.address, noise, sizeof noise, NULL, NULL));
     for (size_t done = sizeof noise; done < r->from.bytes; done *= 2) {
         const size_t left = r->from.bytes - done;
-        QN_TRY(qn_cuda_copy_d2d(r->cuda, r->stream, r->from.address + done, r->from.address, done < left ? done : left));
+        QN_TRY(
+            qn_cuda_copy_d2d(r->cuda, r->stream, r->from.address + done, r->from.address, done < left ? done : left));
     }
     return QN_OK;
 }

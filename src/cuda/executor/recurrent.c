@@ -1,9 +1,10 @@
-/* The operations of Gated DeltaNet layers as launches, all of them at QN_OP_GATED_NORM. Rows go through the open chunk of
- * their sequence, those of all pieces in one launch; complete chunks of 64 rows through the chunk kernels, piece by piece.
+/* The operations of Gated DeltaNet layers as launches, all of them at QN_OP_GATED_NORM. Rows go through the open chunk
+ * of their sequence, those of all pieces in one launch; complete chunks of 64 rows through the chunk kernels, piece by
+ * piece.
  *
- * All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous kernel. What
- * they load was written in an earlier step, or by a kernel before the previous one: each kernel that writes them is followed
- * by one that waits for it before it starts the next. */
+ * All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous kernel.
+ * What they load was written in an earlier step, or by a kernel before the previous one: each kernel that writes them
+ * is followed by one that waits for it before it starts the next. */
 #include "cuda/executor/recurrent.h"
 
 #include "cache/sequence.h"
@@ -29,8 +30,8 @@ static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
     return piece->memory->base.sequence;
 }
 
-/* op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in f32; of several rows, scratch, because the chunk kernels
- * write that buffer too. */
+/* op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in f32; of several rows, scratch, because the chunk
+ * kernels write that buffer too. */
 static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_recurrent_shape *shape = &s->common->plan->recurrent;
@@ -41,7 +42,8 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
                            .cache = sequence_of(s->pieces)->cache,
                            .width = (uint32_t)qn_recurrent_width(shape),
                            .inner = (uint32_t)(shape->n_v_heads * shape->head_v),
-                           .result = s->n == 1 ? qn_cuda_step_buffer(s, op->gated_norm.in) : s->workspace->scratch.address,
+                           .result =
+                               s->n == 1 ? qn_cuda_step_buffer(s, op->gated_norm.in) : s->workspace->scratch.address,
                            .layer = qn_cuda_recurrent_index(s->common->plan, op->layer),
                            .has_chunks = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->common->gdn) };
 }
@@ -139,8 +141,8 @@ static qn_status launch_fold(const qn_cuda_rows_step *s, qn_gdn_open_args *args,
 
 /* ---- Complete chunks ---- */
 
-/* n rows from `row` on of one sequence. Addresses of the layer's part of a state: `from` before them, 0 at position 0; `to`
- * after them, which may be the same. */
+/* n rows from `row` on of one sequence. Addresses of the layer's part of a state: `from` before them, 0 at position 0;
+ * `to` after them, which may be the same. */
 struct chunks {
     size_t row, n;
     uint64_t from, to;
@@ -149,7 +151,8 @@ struct chunks {
 static qn_status run_conv(const qn_cuda_rows_step *s, const struct delta *d, const struct chunks *c)
 {
     const qn_recurrent_shape *r = d->shape;
-    const uint64_t gates = s->workspace->gates.address, history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
+    const uint64_t gates = s->workspace->gates.address,
+                   history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
     const qn_gdn_conv_args args = { .qkv = row_of(s, d->conv->conv.qkv, c->row),
                                     .alpha = row_of(s, d->conv->conv.alpha, c->row),
                                     .beta_in = row_of(s, d->conv->conv.beta, c->row),
@@ -208,7 +211,8 @@ static qn_status run_rule(const qn_cuda_rows_step *s, const struct delta *d, con
                                .scale = delta_scale(d) };
     const qn_gdn_division division = qn_gdn_gpu_divide(&args, c->n, &s->common->gdn);
     qn_gdn_chunk_launches chunk;
-    QN_TRY(qn_gdn_gpu_chunk(&args, &division, s->common->gdn.max_shared_bytes, s->workspace->delta_workspace.address, &chunk));
+    QN_TRY(qn_gdn_gpu_chunk(&args, &division, s->common->gdn.max_shared_bytes, s->workspace->delta_workspace.address,
+                            &chunk));
     for (size_t i = 0; i < chunk.n; i++)
         QN_TRY(qn_cuda_step_launch(s, &chunk.launches[i], &args));
     return QN_OK;
@@ -268,7 +272,8 @@ static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta 
     }
     const struct chunks chunks = { .row = piece->row + before,
                                    .n = n,
-                                   .from = begin ? fold.states + at.state_from * fold.state_stride + fold.state_offset : 0,
+                                   .from =
+                                       begin ? fold.states + at.state_from * fold.state_stride + fold.state_offset : 0,
                                    .to = fold.states + at.state_to * fold.state_stride + fold.state_offset };
     QN_TRY(run_conv(s, d, &chunks));
     QN_TRY(run_rule(s, d, &chunks));

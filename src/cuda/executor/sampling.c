@@ -1,5 +1,5 @@
-/* Sampling at the end of a step, on the device, for many rows; rows with mirostat, which the kernels do not have, are sampled on
- * the host from the same logits. The logits of rejected tokens are copied to the host. */
+/* Sampling at the end of a step, on the device, for many rows; rows with mirostat, which the kernels do not have, are
+ * sampled on the host from the same logits. The logits of rejected tokens are copied to the host. */
 #include "cuda/executor/sampling.h"
 
 #include "base/memory.h"
@@ -11,8 +11,9 @@
 /* Of a step. */
 struct block {
     qn_sample_result *results; /* [max_rows], pinned like `lists` */
-    /* Masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a check, the
-     * logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
+    /* Masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a check,
+     * the logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on
+     * them. */
     uint8_t *lists;
     size_t list_bytes;           /* capacity */
     qn_cuda_buffer device_lists; /* the same masks and entries */
@@ -22,9 +23,9 @@ struct qn_cuda_sampler {
     const qn_cuda_common *common;
     qn_cuda_workspace *workspace;
     qn_cuda_buffer states; /* [logit_rows] */
-    qn_cuda_buffer
-        tokens;      /* [max_rows] i32: of the step that sampled last. The next one reads them first and writes them last */
-    uint32_t *slots; /* [n_vocab] zero between calls */
+    qn_cuda_buffer tokens; /* [max_rows] i32: of the step that sampled last. The next one reads them first and writes
+                              them last */
+    uint32_t *slots;       /* [n_vocab] zero between calls */
     struct block blocks[QN_CUDA_BLOCKS];
 };
 
@@ -65,12 +66,14 @@ static qn_status create(qn_cuda_sampler *s, size_t max_rows, size_t logit_rows)
     QN_TRY(qn_cuda_alloc(cuda, max_rows, sizeof(int32_t), "step buffer on the GPU", &s->tokens));
     QN_TRY(qn_cuda_memset(cuda, s->common->stream, s->tokens.address, 0, s->tokens.bytes));
     for (size_t i = 0; i < QN_CUDA_BLOCKS; i++)
-        QN_TRY(qn_cuda_alloc_host(cuda, max_rows * sizeof(qn_sample_result), "sampler", (void **)&s->blocks[i].results));
+        QN_TRY(
+            qn_cuda_alloc_host(cuda, max_rows * sizeof(qn_sample_result), "sampler", (void **)&s->blocks[i].results));
     QN_TRY(qn_alloc(&s->slots, s->common->plan->n_vocab, sizeof *s->slots, "sampler"));
     return qn_cuda_stream_synchronize(cuda, s->common->stream);
 }
 
-qn_status qn_cuda_sampler_create(qn_cuda_workspace *workspace, size_t max_rows, size_t logit_rows, qn_cuda_sampler **out)
+qn_status qn_cuda_sampler_create(qn_cuda_workspace *workspace, size_t max_rows, size_t logit_rows,
+                                 qn_cuda_sampler **out)
 {
     qn_cuda_sampler *s;
     *out = NULL;
@@ -102,8 +105,8 @@ struct list_sizes {
 static struct list_sizes measure_lists(const qn_cuda_sampler *s, const qn_sample_request *requests, size_t n)
 {
     const size_t n_vocab = s->common->plan->n_vocab;
-    struct list_sizes sizes = { .mask =
-                                    qn_round_up(qn_sample_mask_words(n_vocab) * sizeof(uint32_t), sizeof(qn_sample_entry)) };
+    struct list_sizes sizes = { .mask = qn_round_up(qn_sample_mask_words(n_vocab) * sizeof(uint32_t),
+                                                    sizeof(qn_sample_entry)) };
     for (size_t i = 0; i < n; i++) {
         const size_t n_entries = qn_sample_max_entries(&requests[i], n_vocab);
         sizes.masks += requests[i].allowed ? sizes.mask : 0;
@@ -113,7 +116,8 @@ static struct list_sizes measure_lists(const qn_cuda_sampler *s, const qn_sample
     return sizes;
 }
 
-/* Growing waits for all work of the device: the first lists are large, for masks of about 100 rows of a large vocabulary. */
+/* Growing waits for all work of the device: the first lists are large, for masks of about 100 rows of a large
+ * vocabulary. */
 static qn_status reserve_lists(const qn_cuda_sampler *s, struct block *b, const struct list_sizes *sizes)
 {
     enum { LEAST_BYTES = 4 << 20 };
@@ -167,11 +171,12 @@ qn_status qn_cuda_fill_sampling(qn_cuda_sampler *s, const qn_sample_request *req
     return qn_cuda_copy_h2d(s->common->cuda, s->common->stream, b->device_lists.address, b->lists, at.entries);
 }
 
-qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *s, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what)
+qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *s, const qn_sample_request *requests, size_t n,
+                                      qn_cuda_sampling *what)
 {
     QN_TRY(qn_cuda_fill_sampling(s, requests, n, what));
-    return qn_cuda_copy_h2d(s->common->cuda, s->common->stream, s->workspace->inputs + what->params, host_params(s, what),
-                            n * sizeof(qn_sample_params));
+    return qn_cuda_copy_h2d(s->common->cuda, s->common->stream, s->workspace->inputs + what->params,
+                            host_params(s, what), n * sizeof(qn_sample_params));
 }
 
 struct preparation {
@@ -207,7 +212,8 @@ void qn_cuda_prepare_requests(const qn_cuda_common *common, qn_sample_request *r
 qn_status qn_cuda_run_sampler(const qn_cuda_sampler *s, const qn_cuda_sampling *what)
 {
     const qn_sample_args args = { .logits = s->workspace->logits.address,
-                                  .params = s->workspace->inputs + what->params + what->first * sizeof(qn_sample_params),
+                                  .params =
+                                      s->workspace->inputs + what->params + what->first * sizeof(qn_sample_params),
                                   .states = s->states.address,
                                   .results = (uint64_t)(uintptr_t)(s->blocks[what->block].results + what->first),
                                   .tokens = s->tokens.address + what->first * sizeof(int32_t),
@@ -221,12 +227,14 @@ qn_status qn_cuda_run_sampler(const qn_cuda_sampler *s, const qn_cuda_sampling *
     return QN_OK;
 }
 
-/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are applied to them already. *logit:
- * of the token. */
+/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are applied to them already.
+ * *logit: of the token. */
 static qn_status sample_on_host(const qn_cuda_sampler *s, size_t row, qn_sample_request *request, float *logit)
 {
     const size_t n = s->common->plan->n_vocab;
-    qn_sample_request again = { .sampling = request->sampling, .random = request->random, .mirostat_mu = request->mirostat_mu };
+    qn_sample_request again = { .sampling = request->sampling,
+                                .random = request->random,
+                                .mirostat_mu = request->mirostat_mu };
     void *scratch;
     again.sampling.repeat_penalty = 1;
     again.sampling.frequency_penalty = again.sampling.presence_penalty = again.sampling.dry_multiplier = 0;
@@ -302,7 +310,8 @@ qn_status qn_cuda_finish_sampling(qn_cuda_sampler *s, const qn_cuda_sampling *wh
     return QN_OK;
 }
 
-/* The lists on the device are poisoned behind the step in flight, which has others. A failure appears in the next call of the driver. */
+/* The lists on the device are poisoned behind the step in flight, which has others. A failure appears in the next call
+ * of the driver. */
 void qn_cuda_poison_sampling(const qn_cuda_sampler *s, size_t block)
 {
     const struct block *b = &s->blocks[block];

@@ -17,14 +17,16 @@ typedef struct qn_cuda_sampling {
 
 /* qn_cuda_sampler_create - the sampler of a workspace, for steps of up to max_rows rows, of which logit_rows are
  * sampled together. Free with qn_cuda_sampler_free, which accepts NULL. */
-qn_status qn_cuda_sampler_create(qn_cuda_workspace *workspace, size_t max_rows, size_t logit_rows, qn_cuda_sampler **out);
+qn_status qn_cuda_sampler_create(qn_cuda_workspace *workspace, size_t max_rows, size_t logit_rows,
+                                 qn_cuda_sampler **out);
 void qn_cuda_sampler_free(qn_cuda_sampler *sampler);
 
 /* qn_cuda_fill_sampling - the parameters of requests [n] into the inputs of what->block, at offset what->params; the
  * step's inputs are uploaded afterwards. Masks, bias and penalties, if there are any, by one copy that is queued in
  * the stream. Not during a capture, and not before the step that used them last has ended. Sets the other members of
  * *what. */
-qn_status qn_cuda_fill_sampling(qn_cuda_sampler *sampler, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what);
+qn_status qn_cuda_fill_sampling(qn_cuda_sampler *sampler, const qn_sample_request *requests, size_t n,
+                                qn_cuda_sampling *what);
 
 /* qn_cuda_fill_sampling_later - the same when the step's inputs were uploaded: the parameters are copied too. */
 qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *sampler, const qn_sample_request *requests, size_t n,

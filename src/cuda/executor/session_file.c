@@ -1,5 +1,5 @@
-/* The contents of a session's memory as session files have them (cache/saved_layout.h): items are copied to the host one by one,
- * or layer by layer, and converted there. */
+/* The contents of a session's memory as session files have them (cache/saved_layout.h): items are copied to the host
+ * one by one, or layer by layer, and converted there. */
 #include "cuda/executor/memory.h"
 
 #include "base/f16.h"
@@ -101,7 +101,8 @@ static void convert_means(const struct transfer *t)
 /* Whether a region is of the blocks' pages: fp16 rows of a cache of codes are in fp16 pages. */
 static bool is_in_block(const struct transfer *t, const qn_saved_region *r)
 {
-    return !t->f->attention.pages || (r->part != QN_SAVED_MEANS && r->part != QN_SAVED_KEYS && r->part != QN_SAVED_VALUES);
+    return !t->f->attention.pages ||
+           (r->part != QN_SAVED_MEANS && r->part != QN_SAVED_KEYS && r->part != QN_SAVED_VALUES);
 }
 
 static uint8_t *page_of(const struct transfer *t, const qn_saved_region *r)
@@ -163,8 +164,8 @@ static qn_status copy_block(const struct transfer *t)
 {
     const qn_sequence *s = &t->m->sequence;
     for (size_t i = 0; i < t->n_pages; i++)
-        QN_TRY(copy_item(t, qn_pool_address(s->cache->pages, s->pages[t->first_page + i]), t->pages + i * t->f->page_stride,
-                         t->f->page_stride));
+        QN_TRY(copy_item(t, qn_pool_address(s->cache->pages, s->pages[t->first_page + i]),
+                         t->pages + i * t->f->page_stride, t->f->page_stride));
     return QN_OK;
 }
 
@@ -270,12 +271,14 @@ static void convert_state(const struct transfer *t, const struct layers *l)
     if (!l->has_state)
         return;
     for (size_t h = 0; h < s->n_v_heads; h++)
-        convert_head_state(t, l->file[QN_SAVED_STATE] + h * head, planes + h * head, planes + (s->n_v_heads + h) * head);
-    copy_values(t, l->state + t->f->recurrent.history, l->file[QN_SAVED_HISTORY], l->counts[QN_SAVED_HISTORY] * sizeof(float));
+        convert_head_state(t, l->file[QN_SAVED_STATE] + h * head, planes + h * head,
+                           planes + (s->n_v_heads + h) * head);
+    copy_values(t, l->state + t->f->recurrent.history, l->file[QN_SAVED_HISTORY],
+                l->counts[QN_SAVED_HISTORY] * sizeof(float));
 }
 
-/* The power of two that makes the largest of some values greater than 2^14 and at most 2^15: with this one, values that come
- * from fp16 are exact again. */
+/* The power of two that makes the largest of some values greater than 2^14 and at most 2^15: with this one, values that
+ * come from fp16 are exact again. */
 static float scale_of(const float *values, size_t n)
 {
     float amax = 0;
@@ -328,7 +331,8 @@ static void convert_inputs(const struct transfer *t, const struct layers *l)
                  first = t->extent.shortest > past ? t->extent.shortest - past : 0;
     float *inputs = open_at(l, t->f->recurrent.open.inputs);
     for (size_t p = first > begin ? first : begin; p < length; p++)
-        copy_values(t, inputs + p % ring * width, l->file[QN_SAVED_CONV_INPUTS] + (p - begin) * width, width * sizeof(float));
+        copy_values(t, inputs + p % ring * width, l->file[QN_SAVED_CONV_INPUTS] + (p - begin) * width,
+                    width * sizeof(float));
 }
 
 static void convert_layer(const struct transfer *t, const struct layers *l)
@@ -363,7 +367,8 @@ static qn_status copy_layer(const struct transfer *t, const struct layers *l, si
     const size_t state_bytes = t->f->recurrent.state_layer_bytes, open_bytes = t->f->recurrent.open.bytes;
     if (l->has_state)
         QN_TRY(copy_item(t, qn_pool_address(s->cache->states, s->state) + index * state_bytes, l->state, state_bytes));
-    return copy_item(t, qn_pool_address(s->cache->open_chunks, s->open_chunk) + index * open_bytes, l->open, open_bytes);
+    return copy_item(t, qn_pool_address(s->cache->open_chunks, s->open_chunk) + index * open_bytes, l->open,
+                     open_bytes);
 }
 
 static qn_status transfer_layer(const struct transfer *t, const struct layers *l, size_t index)
@@ -431,7 +436,8 @@ qn_status qn_cuda_memory_serialize(const qn_memory *memory, qn_memory_region_fn 
     return transfer((const qn_cuda_memory *)memory, &extent, false, on_region, context);
 }
 
-qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region, void *context)
+qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region,
+                                     void *context)
 {
     QN_TRY(qn_sequence_restore(memory->sequence, extent));
     return transfer((const qn_cuda_memory *)memory, extent, true, on_region, context);

@@ -75,8 +75,8 @@ static qn_status queue_sampling(const qn_cuda_batch *b, size_t i, size_t n)
 static qn_status finish_flight(qn_cuda_model *model)
 {
     const qn_cuda_flight flight = model->flights.of_block[model->flights.block];
-    model->flights.of_block[model->flights.block].is_queued = model->flights.of_block[model->flights.block].awaits_sampling =
-        false;
+    model->flights.of_block[model->flights.block].is_queued =
+        model->flights.of_block[model->flights.block].awaits_sampling = false;
     if (flight.awaits_sampling) /* behind a step that failed: there are no results */
         return QN_OK;
     if (flight.logits)

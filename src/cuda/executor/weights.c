@@ -67,7 +67,8 @@ static qn_status create_tiled_matrices(qn_cuda_weights *weights, const qn_op_mat
     for (size_t i = 0; i < to->n_gemms; i++) {
         qn_cuda_gemm *gemm = &to->gemms[i];
         size_t bytes;
-        QN_TRY(qn_matmul_gpu_bytes(&gemm->tiled_matrix.tiles, gemm->tiled_matrix.n_tiles, gemm->tiled_matrix.n_cols, &bytes));
+        QN_TRY(qn_matmul_gpu_bytes(&gemm->tiled_matrix.tiles, gemm->tiled_matrix.n_tiles, gemm->tiled_matrix.n_cols,
+                                   &bytes));
         QN_TRY(qn_cuda_alloc(weights->common->cuda, bytes, 1, "weights on the GPU", &gemm->memory));
         gemm->tiled_matrix.address = gemm->memory.address;
     }
@@ -84,8 +85,8 @@ static int fused_op(const qn_op *writer)
                                           : QN_ACTS_OP_NONE;
 }
 
-/* Whether the writer's input is what the GEMM computes. Gate and up are not stored then: no other kind of operation reads
- * them. */
+/* Whether the writer's input is what the GEMM computes. Gate and up are not stored then: no other kind of operation
+ * reads them. */
 static bool computes_input(const qn_plan *plan, const qn_op *matmul, const qn_cuda_gemm *gemm, const qn_op *writer)
 {
     const qn_op_matrix *first = &matmul->matmul.matrices.at[gemm->matrices[0]];
@@ -93,7 +94,8 @@ static bool computes_input(const qn_plan *plan, const qn_op *matmul, const qn_cu
         return first->out == writer->norm.in;
     for (size_t i = 0; i < plan->n_ops; i++)
         if (plan->ops[i].kind != QN_OP_SWIGLU &&
-            ((qn_op_access(&plan->ops[i], writer->swiglu.gate) | qn_op_access(&plan->ops[i], writer->swiglu.up)) & QN_READS))
+            ((qn_op_access(&plan->ops[i], writer->swiglu.gate) | qn_op_access(&plan->ops[i], writer->swiglu.up)) &
+             QN_READS))
             return false;
     return first->out == writer->swiglu.gate && matmul->matmul.matrices.at[gemm->matrices[1]].out == writer->swiglu.up;
 }
@@ -104,8 +106,8 @@ bool qn_cuda_reads_rows(const qn_cuda_weights *weights, const qn_op *writer, con
            qn_matmul_gpu_has_gemv_norm(&weights->common->matmul, &gemm->tiled_matrix);
 }
 
-/* The activations that an operation's matmuls of 2 to QN_FEW_MAX_TOKENS rows read in QN_ACTS_HILO if they read no others; else
- * -1. */
+/* The activations that an operation's matmuls of 2 to QN_FEW_MAX_TOKENS rows read in QN_ACTS_HILO if they read no
+ * others; else -1. */
 static int only_hilo_acts(const qn_cuda_weights *weights, const qn_op *writer, const qn_cuda_op *reader)
 {
     int acts = -1;
@@ -120,8 +122,8 @@ static int only_hilo_acts(const qn_cuda_weights *weights, const qn_op *writer, c
     return acts;
 }
 
-/* Sets fuses_next of operation i, a matmul: whether the one after the next is a matmul too that reads what the next writes in
- * QN_ACTS_HILO only. */
+/* Sets fuses_next of operation i, a matmul: whether the one after the next is a matmul too that reads what the next
+ * writes in QN_ACTS_HILO only. */
 static void decide_fusion(qn_cuda_weights *weights, size_t i)
 {
     const qn_plan *plan = weights->common->plan;
@@ -183,8 +185,8 @@ static void add_vectors(qn_cuda_weights *weights, struct vectors *v)
     for (size_t i = 0; i < plan->n_ops; i++)
         add_op_vectors(plan, &plan->ops[i], &weights->ops[i], v);
     for (size_t i = 0; i < plan->n_acts; i++)
-        add_vector(v, plan->acts[i].rotation.block ? plan->acts[i].rotation.signs : NULL, plan->acts[i].width, sizeof(float),
-                   &weights->signs[i]);
+        add_vector(v, plan->acts[i].rotation.block ? plan->acts[i].rotation.signs : NULL, plan->acts[i].width,
+                   sizeof(float), &weights->signs[i]);
     add_vector(v, plan->frequencies, plan->heads.n_rot / 2, sizeof(double), &weights->frequencies);
 }
 
@@ -290,7 +292,8 @@ static qn_status convert(const qn_cuda_weights *weights, const qn_matrix *matrix
     *f16_rows = NULL;
     if (!qn_mul_size(matrix->n_cols, sizeof *c.f16_rows, &row))
         return qn_fail(QN_ERR_MEMORY, "weights: rows of %zu do not fit in memory", matrix->n_cols);
-    QN_TRY(qn_alloc(&c.scratch, (size_t)qn_team_size(weights->common->team), matrix->n_cols * sizeof *c.scratch, "weights"));
+    QN_TRY(qn_alloc(&c.scratch, (size_t)qn_team_size(weights->common->team), matrix->n_cols * sizeof *c.scratch,
+                    "weights"));
     const qn_status status = qn_alloc(&c.f16_rows, matrix->n_rows, row, "weights");
     if (status == QN_OK)
         qn_team_run(weights->common->team, convert_range, &c);
@@ -307,8 +310,8 @@ static qn_status reserve_staging(qn_cuda_weights *weights, size_t bytes)
     return qn_cuda_alloc(weights->common->cuda, bytes, 1, "staging buffer for weights", &weights->staging);
 }
 
-static qn_status upload_rows(qn_cuda_weights *weights, const qn_cuda_gemm *gemm, size_t out, const void *rows, size_t n_rows,
-                             size_t row_bytes)
+static qn_status upload_rows(qn_cuda_weights *weights, const qn_cuda_gemm *gemm, size_t out, const void *rows,
+                             size_t n_rows, size_t row_bytes)
 {
     qn_matmul_launch pack;
     QN_TRY(reserve_staging(weights, n_rows * row_bytes));
@@ -316,8 +319,8 @@ static qn_status upload_rows(qn_cuda_weights *weights, const qn_cuda_gemm *gemm,
     QN_TRY(qn_matmul_gpu_pack(&gemm->tiled_matrix, weights->staging.address, row_bytes, n_rows,
                               gemm->tiled_matrix.outs[out].first_tile, &pack));
     QN_TRY(qn_cuda_launch(weights->common->cuda, weights->common->stream, &pack.launch, &pack.args));
-    return qn_cuda_stream_synchronize(weights->common->cuda,
-                                      weights->common->stream); /* the next call reuses the staging buffer */
+    return qn_cuda_stream_synchronize(weights->common->cuda, weights->common->stream); /* the next call reuses the
+                                                                                          staging buffer */
 }
 
 static qn_status upload_matrix(qn_cuda_weights *weights, qn_cuda_gemm *gemm, size_t out, const qn_matrix *matrix)

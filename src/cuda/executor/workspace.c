@@ -1,5 +1,5 @@
-/* The workspace of steps: the plan's buffers and activations on the device, attention partials, pinned buffers for inputs and
- * logits. Buffers that are never in use at the same time share memory. */
+/* The workspace of steps: the plan's buffers and activations on the device, attention partials, pinned buffers for
+ * inputs and logits. Buffers that are never in use at the same time share memory. */
 #include "cuda/executor/workspace.h"
 
 #include "base/memory.h"
@@ -13,9 +13,9 @@ enum { ALIGN = 256 };
 
 /* ---- Memory that is shared ---- */
 
-/* What uses a buffer: one part of a layer, or the logits. A part begins when the one before it has ended, because its input is
- * the residual stream that the one before has added to. So the buffers of one part share their memory with those of the
- * others. */
+/* What uses a buffer: one part of a layer, or the logits. A part begins when the one before it has ended, because its
+ * input is the residual stream that the one before has added to. So the buffers of one part share their memory with
+ * those of the others. */
 enum user { NO_USER, ATTENTION, RECURRENT, FFN, LOGITS, USERS, MANY_USERS = USERS };
 
 static enum user user_of_op(qn_op_kind kind)
@@ -88,7 +88,8 @@ static void place_recurrent(qn_cuda_workspace *workspace, size_t max_rows, struc
     if (!r->n_v_heads)
         return;
     const qn_gdn_chunk_args longest = { .tokens = (uint32_t)max_rows,
-                                        .sequences = (uint32_t)(max_rows / QN_GDN_CHUNK_TOKENS + 1), /* with complete chunks */
+                                        .sequences = (uint32_t)(max_rows / QN_GDN_CHUNK_TOKENS + 1), /* with complete
+                                                                                                        chunks */
                                         .cu_seqlens = workspace->inputs,
                                         .v_heads = (uint32_t)r->n_v_heads,
                                         .head_k = (uint32_t)r->head_k,
@@ -112,7 +113,8 @@ static void place_shared(qn_cuda_workspace *workspace, size_t max_rows, size_t m
     place(l, workspace->logit_rows, workspace->common->plan->n_vocab, &workspace->logits);
 }
 
-/* All buffers that are places in larger ones: those of the parts of layers and of logits, and those that several parts use. */
+/* All buffers that are places in larger ones: those of the parts of layers and of logits, and those that several parts
+ * use. */
 static qn_status alloc_places(qn_cuda_workspace *workspace, size_t max_rows, size_t max_positions)
 {
     struct layout shared = { 0 }, kept = { 0 };
@@ -141,9 +143,11 @@ static void release_acts(qn_cuda_workspace *workspace, qn_cuda_acts *acts)
 
 void qn_cuda_workspace_release(qn_cuda_workspace *workspace)
 {
-    qn_cuda_buffer *const all[] = { &workspace->scratch,          &workspace->cosines,  &workspace->sines,
-                                    &workspace->shared,           &workspace->kept,     &workspace->persistent_memory,
-                                    &workspace->matmul_workspace, &workspace->arrivals, &workspace->attention_counters };
+    qn_cuda_buffer *const all[] = {
+        &workspace->scratch,          &workspace->cosines,  &workspace->sines,
+        &workspace->shared,           &workspace->kept,     &workspace->persistent_memory,
+        &workspace->matmul_workspace, &workspace->arrivals, &workspace->attention_counters
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_cuda_free(workspace->common->cuda, all[i]);
     if (workspace->buffers)
@@ -185,7 +189,8 @@ static qn_status alloc_acts(qn_cuda_workspace *workspace, size_t id, size_t max_
                                 .capacity = capacities[layout] };
         QN_TRY(qn_matmul_gpu_acts_bytes(layout, to->n_cols, to->capacity, &bytes));
         QN_TRY(qn_cuda_alloc(workspace->common->cuda, bytes + 1024, 1, "activations on the GPU", &acts->memory[copy]));
-        QN_TRY(qn_cuda_memset(workspace->common->cuda, workspace->common->stream, acts->memory[copy].address, 0, bytes + 1024));
+        QN_TRY(qn_cuda_memset(workspace->common->cuda, workspace->common->stream, acts->memory[copy].address, 0,
+                              bytes + 1024));
         to->address = (acts->memory[copy].address + 1023) / 1024 * 1024;
         bytes = qn_matmul_gpu_scale_bytes(layout, to->n_cols, to->capacity);
         if (bytes)
@@ -218,8 +223,8 @@ static qn_status alloc_inputs(qn_cuda_workspace *workspace, int embeddings, size
     workspace->inputs = workspace->buffers[embeddings].address;
     for (size_t i = 0; i < QN_CUDA_BLOCKS; i++)
         QN_TRY(qn_cuda_alloc_host(workspace->common->cuda,
-                                  workspace->weights->table.tiled_matrix ? workspace->input_bytes : bytes, "step buffer",
-                                  (void **)&workspace->block_inputs[i]));
+                                  workspace->weights->table.tiled_matrix ? workspace->input_bytes : bytes,
+                                  "step buffer", (void **)&workspace->block_inputs[i]));
     return qn_cuda_alloc_host(workspace->common->cuda, workspace->common->plan->n_vocab * sizeof(float), "logits",
                               (void **)&workspace->host_logits);
 }
@@ -235,8 +240,10 @@ static qn_status alloc_persistent(qn_cuda_workspace *workspace)
     if (!bytes)
         return QN_OK;
     QN_TRY(qn_cuda_alloc(workspace->common->cuda, bytes, 1, "step buffer on the GPU", &workspace->persistent_memory));
-    QN_TRY(qn_cuda_memset(workspace->common->cuda, workspace->common->stream, workspace->persistent_memory.address, 0, bytes));
-    return qn_cuda_persistent_lay_out(workspace->weights, workspace->persistent_memory.address, &workspace->persistent, &bytes);
+    QN_TRY(qn_cuda_memset(workspace->common->cuda, workspace->common->stream, workspace->persistent_memory.address, 0,
+                          bytes));
+    return qn_cuda_persistent_lay_out(workspace->weights, workspace->persistent_memory.address, &workspace->persistent,
+                                      &bytes);
 }
 
 static qn_status alloc_buffers(qn_cuda_workspace *workspace, size_t max_rows, size_t max_positions)
@@ -260,8 +267,8 @@ static qn_status alloc_buffers(qn_cuda_workspace *workspace, size_t max_rows, si
     QN_TRY(alloc_floats(workspace, max_rows, plan->heads.n_rot / 2, &workspace->sines));
     if (r->n_v_heads)
         QN_TRY(alloc_zeros(workspace, max_rows, r->n_k_heads, &workspace->arrivals));
-    QN_TRY(alloc_zeros(workspace, max_rows < QN_CUDA_ATTENTION_ROWS ? max_rows : QN_CUDA_ATTENTION_ROWS, plan->heads.n_heads,
-                       &workspace->attention_counters));
+    QN_TRY(alloc_zeros(workspace, max_rows < QN_CUDA_ATTENTION_ROWS ? max_rows : QN_CUDA_ATTENTION_ROWS,
+                       plan->heads.n_heads, &workspace->attention_counters));
     QN_TRY(alloc_persistent(workspace));
     return qn_cuda_stream_synchronize(workspace->common->cuda, workspace->common->stream);
 }

@@ -20,7 +20,8 @@ typedef struct qn_cuda_acts {
 typedef struct qn_cuda_workspace {
     qn_cuda_common *common;
     qn_cuda_weights *weights;
-    uint32_t generation; /* incremented by every reallocation: graphs and phases of older generations hold stale addresses */
+    uint32_t generation; /* incremented by every reallocation: graphs and phases of older generations hold stale
+                            addresses */
     size_t max_rows, max_positions;
     size_t input_bytes;      /* of the inputs of the largest step */
     qn_cuda_buffer *buffers; /* [plan->n_buffers] */

@@ -33,15 +33,15 @@ enum {
     QN_ATTENTION_MAX_SLOTS = 16
 };
 
-/* qn_attention_gpu_has_large_smem - whether a block may have twice QN_ATTENTION_TABLE_BASE bytes; LARGE_SMEM of attend.cuh
- * is the same by architecture. */
+/* qn_attention_gpu_has_large_smem - whether a block may have twice QN_ATTENTION_TABLE_BASE bytes; LARGE_SMEM of
+ * attend.cuh is the same by architecture. */
 QN_ATTENTION_LAYOUT bool qn_attention_gpu_has_large_smem(uint32_t max_shared_bytes)
 {
     return max_shared_bytes >= 2 * QN_ATTENTION_TABLE_BASE;
 }
 
-/* qn_attention_gpu_table_bytes - bytes of the table for codes of `bits` bits, 0 for fp16: indexed by two codes of up to 4
- * bits, else by one. An entry has 256 bytes, or half of them, the copies of which two lanes share. */
+/* qn_attention_gpu_table_bytes - bytes of the table for codes of `bits` bits, 0 for fp16: indexed by two codes of up to
+ * 4 bits, else by one. An entry has 256 bytes, or half of them, the copies of which two lanes share. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_table_bytes(unsigned bits, bool large_smem)
 {
     return bits == 16 ? 0 : (large_smem ? 256u : 128u) << (bits <= 4 ? 2 * bits : bits);
@@ -63,8 +63,9 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsi
     return ((keys > values ? keys : values) + 127) / 128 * 128;
 }
 
-/* Decode attention over codes: a team of warps has the work of a block of its own; the teams of a block share the tables.
- * Shared memory of a warp beside its ring: its tile's softmax weights, an accumulator of sixteen dimensions, a scale. */
+/* Decode attention over codes: a team of warps has the work of a block of its own; the teams of a block share the
+ * tables. Shared memory of a warp beside its ring: its tile's softmax weights, an accumulator of sixteen dimensions, a
+ * scale. */
 enum { QN_ATTENTION_MAX_TEAMS = 2, QN_ATTENTION_WARP_BYTES = 256 + 512 + 16 };
 
 /* qn_attention_gpu_block_limit - the shared memory of a block of which an SM runs `blocks` at a time. */
@@ -73,8 +74,9 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_block_limit(uint32_t shared_bytes,
     return (shared_bytes + QN_ATTENTION_RESERVED_BYTES) / blocks / 1024 * 1024 - QN_ATTENTION_RESERVED_BYTES;
 }
 
-/* qn_attention_gpu_reserved_bytes - shared memory of decode attention that is not part of a ring: over codes as above; over
- * fp16, for the reduction over warps while rings are filled, an accumulator of four or eight dimensions of each lane. */
+/* qn_attention_gpu_reserved_bytes - shared memory of decode attention that is not part of a ring: over codes as above;
+ * over fp16, for the reduction over warps while rings are filled, an accumulator of four or eight dimensions of each
+ * lane. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, unsigned key_bits, uint32_t warps,
                                                              uint32_t teams, uint32_t shared_bytes)
 {
@@ -82,8 +84,8 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, 
                           : (head_dim <= 256 && shared_bytes >= 64u << 10 ? 2 : 1) * warps * 1024;
 }
 
-/* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above` where
- * the tables are at the beginning. The reserved bytes follow the space above. */
+/* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above`
+ * where the tables are at the beginning. The reserved bytes follow the space above. */
 typedef struct qn_attention_gpu_ring_space {
     uint32_t below, above;
 } qn_attention_gpu_ring_space;
@@ -105,9 +107,10 @@ QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(u
     return space;
 }
 
-/* qn_attention_gpu_ring_slots - slots of the ring buffer of each warp, as many as fit; 0: the device has too little shared
- * memory. */
-QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_space space, uint32_t slot_bytes, uint32_t warps)
+/* qn_attention_gpu_ring_slots - slots of the ring buffer of each warp, as many as fit; 0: the device has too little
+ * shared memory. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_space space, uint32_t slot_bytes,
+                                                         uint32_t warps)
 {
     uint32_t n = QN_ATTENTION_MAX_SLOTS;
     while (n > 0 && space.below / (n * slot_bytes) + space.above / (n * slot_bytes) < warps)
@@ -116,8 +119,8 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_s
 }
 
 /* qn_attention_gpu_blocks - blocks of decode attention that an SM runs at a time: over fp16 as many as have
- * QN_ATTENTION_SM_WARPS warps and rings of two slots for each: at the end of a piece of work of one, the others compute. Over
- * codes a block has teams. */
+ * QN_ATTENTION_SM_WARPS warps and rings of two slots for each: at the end of a piece of work of one, the others
+ * compute. Over codes a block has teams. */
 enum { QN_ATTENTION_SM_WARPS = 8 };
 
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_blocks(uint32_t head_dim, unsigned key_bits, uint32_t warps,
@@ -134,10 +137,10 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_blocks(uint32_t head_dim, unsigned
     return blocks;
 }
 
-/* qn_attention_gpu_teams - teams of decode attention: as many as have rings of three slots for each warp; one of fp16, which
- * has no tables to share. */
-QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
-                                                    uint32_t shared_bytes)
+/* qn_attention_gpu_teams - teams of decode attention: as many as have rings of three slots for each warp; one of fp16,
+ * which has no tables to share. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned key_bits, unsigned value_bits,
+                                                    uint32_t warps, uint32_t shared_bytes)
 {
     const bool large = qn_attention_gpu_has_large_smem(shared_bytes);
     const uint32_t teams = QN_ATTENTION_MAX_TEAMS, key = qn_attention_gpu_table_bytes(key_bits, large),
@@ -147,7 +150,8 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned 
     const uint32_t reserved = qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, teams, shared_bytes);
     const qn_attention_gpu_ring_space space =
         qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, teams, shared_bytes);
-    return qn_attention_gpu_ring_slots(space, qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits), teams * warps) >= 3
+    return qn_attention_gpu_ring_slots(space, qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits),
+                                       teams * warps) >= 3
                ? teams
                : 1;
 }
@@ -157,23 +161,24 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned 
 #include <math.h>
 #include <stddef.h>
 
-/* qn_attention_gpu_shared_limit - the shared memory of a block that kernels are compiled for: of devices with 227, 163 or
- * 99 KiB. */
+/* qn_attention_gpu_shared_limit - the shared memory of a block that kernels are compiled for: of devices with 227, 163
+ * or 99 KiB. */
 static inline uint32_t qn_attention_gpu_shared_limit(uint32_t max_shared_bytes)
 {
     return (max_shared_bytes >= 227 << 10 ? 227 : max_shared_bytes >= 163 << 10 ? 163 : 99) << 10;
 }
 
-/* qn_attention_gpu_shared_bytes - dynamic shared memory of a launch of attention with ring buffers; 0 if the device has too
- * little. teams: of decode attention, `warps` warps each; 0: another kernel, without reserved bytes. */
-static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
-                                                     uint32_t teams, uint32_t max_shared_bytes)
+/* qn_attention_gpu_shared_bytes - dynamic shared memory of a launch of attention with ring buffers; 0 if the device has
+ * too little. teams: of decode attention, `warps` warps each; 0: another kernel, without reserved bytes. */
+static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits,
+                                                     uint32_t warps, uint32_t teams, uint32_t max_shared_bytes)
 {
     const uint32_t of_sm = qn_attention_gpu_shared_limit(max_shared_bytes), n = teams ? teams : 1,
                    blocks = teams ? qn_attention_gpu_blocks(head_dim, key_bits, warps, of_sm) : 1,
                    limit = qn_attention_gpu_block_limit(of_sm, blocks);
     const bool large = qn_attention_gpu_has_large_smem(limit);
-    const uint32_t key = qn_attention_gpu_table_bytes(key_bits, large), value = qn_attention_gpu_table_bytes(value_bits, large);
+    const uint32_t key = qn_attention_gpu_table_bytes(key_bits, large),
+                   value = qn_attention_gpu_table_bytes(value_bits, large);
     const uint32_t reserved = teams ? qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, teams, limit) : 0;
     const qn_attention_gpu_ring_space space =
         qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, n, limit);

@@ -6,8 +6,8 @@
  *   key_scales, value_scales  [capacity] f32, with AURA codes only
  *
  * bits is 16 for fp16 (head_dim values a row), or 2, 3, 4, 6, 8 for AURA codes: packed codes and scales as in
- * include/quern/kernels.h. A cache is contiguous, with strides between heads and between sessions that are the caller's,
- * or in pages. The capacity of a contiguous cache is a multiple of 16.
+ * include/quern/kernels.h. A cache is contiguous, with strides between heads and between sessions that are the
+ * caller's, or in pages. The capacity of a contiguous cache is a multiple of 16.
  *
  * A page holds QN_ATTENTION_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of
  * each page. Rows of position p of head h begin at table[p / 64] + keys + h * key_head_stride + (p % 64) * row bytes;
@@ -19,8 +19,8 @@
 
 #include "cuda/kernels/launch.h"
 
-/* Addresses of the cache of one layer. Heads, sessions and pages begin at multiples of 16 bytes, so that rows do if their
- * size is a multiple of 16. Strides are in bytes. */
+/* Addresses of the cache of one layer. Heads, sessions and pages begin at multiples of 16 bytes, so that rows do if
+ * their size is a multiple of 16. Strides are in bytes. */
 typedef struct qn_attention_gpu_cache {
     QN_GPU_PTR(const uint8_t) keys;
     QN_GPU_PTR(const uint8_t) values;
@@ -40,7 +40,8 @@ enum { QN_ATTENTION_PAGE = 64 };
  * basis of the codes: a query in page r reads pages 0 and r in fp16, and the codes of the pages between. The codes of
  * position p are in row p - QN_ATTENTION_PAGE of a contiguous cache; with page tables they are in page p /
  * QN_ATTENTION_PAGE, and entry 0 of the table of codes is not used. The mean of page 0's keys is subtracted from keys
- * before they are quantised. With page tables, page r is entry r of the table of fp16 pages, and the means are in page 0. */
+ * before they are quantised. With page tables, page r is entry r of the table of fp16 pages, and the means are in page
+ * 0. */
 typedef struct qn_attention_gpu_pages {
     QN_GPU_PTR(const uint8_t)
     keys; /* [1 + n_open_pages][QN_ATTENTION_PAGE][head_dim] f16: page 0, and page r at 1 + (r-1) % n_open_pages */

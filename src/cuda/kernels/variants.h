@@ -1,8 +1,9 @@
-/* Declarations from a family's variants.def, the only list of its GPU kernel sources and built-in variants. The C code that
- * fills launches includes this file, then the list; cmake/cuda.cmake reads the same rows, one a line:
+/* Declarations from a family's variants.def, the only list of its GPU kernel sources and built-in variants. The C code
+ * that fills launches includes this file, then the list; cmake/cuda.cmake reads the same rows, one a line:
  *
  *   QN_PLAIN(name, "family/file.cu")                   a source without parameters, compiled when quern is built
- *   QN_SOURCE(name, "family/file.cu", parameters...)   a source with parameters: head_dim is -DQN_HEAD_DIM=value; is_bf16 is
+ *   QN_SOURCE(name, "family/file.cu", parameters...)   a source with parameters: head_dim is -DQN_HEAD_DIM=value;
+ *   is_bf16 is
  *                                                      a flag: -DQN_BF16 if it is 1
  *   QN_VARIANT(name, values...)                        a variant of it that is compiled when quern is built
  *
@@ -10,7 +11,8 @@
  *
  *   name_source               qn_gpu_source
  *   struct name_variant       the parameters as uint32_t fields, in the order of the row
- *   name_of(name_variant)     the qn_gpu_variant; QN_GPU_VARIANT(name, values...) calls it, and the compiler counts the values
+ *   name_of(name_variant)     the qn_gpu_variant; QN_GPU_VARIANT(name, values...) calls it, and the compiler counts the
+ *                             values
  *
  * QN_VARIANT is empty unless the includer defines it. The list ends with #undef of the three. */
 #ifndef QN_CUDA_KERNELS_VARIANTS_H
@@ -26,17 +28,17 @@
 
 #define QN_PLAIN(name, file) static const qn_gpu_source name##_source __attribute__((unused)) = { file, "" };
 
-#define QN_SOURCE(name, file, ...)                                                                                             \
-    static const qn_gpu_source name##_source = { file, #__VA_ARGS__ };                                                         \
-    struct name##_variant {                                                                                                    \
-        uint32_t __VA_ARGS__;                                                                                                  \
-    };                                                                                                                         \
-    static inline qn_gpu_variant name##_of(struct name##_variant values)                                                       \
-    {                                                                                                                          \
-        qn_gpu_variant variant = { .source = &name##_source };                                                                 \
-        _Static_assert(sizeof values <= sizeof variant.values, "QN_GPU_PARAMETERS is too small for " #name);                   \
-        memcpy(variant.values, &values, sizeof values);                                                                        \
-        return variant;                                                                                                        \
+#define QN_SOURCE(name, file, ...)                                                                                     \
+    static const qn_gpu_source name##_source = { file, #__VA_ARGS__ };                                                 \
+    struct name##_variant {                                                                                            \
+        uint32_t __VA_ARGS__;                                                                                          \
+    };                                                                                                                 \
+    static inline qn_gpu_variant name##_of(struct name##_variant values)                                               \
+    {                                                                                                                  \
+        qn_gpu_variant variant = { .source = &name##_source };                                                         \
+        _Static_assert(sizeof values <= sizeof variant.values, "QN_GPU_PARAMETERS is too small for " #name);           \
+        memcpy(variant.values, &values, sizeof values);                                                                \
+        return variant;                                                                                                \
     }
 
 #ifndef QN_VARIANT

@@ -141,7 +141,8 @@ static qn_status upload(qn_cuda *device, qn_staging *staging, uint64_t to, const
     QN_TRY(init_staging(device, staging));
     size_t done = 0;
     for (size_t piece = 0; done < bytes; piece++) {
-        const size_t n = bytes - done < QN_STAGING_BYTES ? bytes - done : QN_STAGING_BYTES, slot = piece % QN_STAGING_BUFFERS;
+        const size_t n = bytes - done < QN_STAGING_BYTES ? bytes - done : QN_STAGING_BYTES,
+                     slot = piece % QN_STAGING_BUFFERS;
         if (piece >= QN_STAGING_BUFFERS)
             QN_TRY(qn_cuda_event_synchronize(device, staging->copied[slot]));
         memcpy(staging->buffers[slot], from + done, n);

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Code for sm_90a runs only on compute capability 9.0; code for the others also on later minor versions (CUDA C++ Programming
- * Guide, binary compatibility). */
+/* Code for sm_90a runs only on compute capability 9.0; code for the others also on later minor versions (CUDA C++
+ * Programming Guide, binary compatibility). */
 void qn_gpu_arch(int major, int minor, char arch[16])
 {
     if (major == 8)
@@ -21,7 +21,8 @@ void qn_gpu_arch(int major, int minor, char arch[16])
         snprintf(arch, 16, "sm_%d%d", major, minor);
 }
 
-const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines, const char *arch)
+const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines,
+                                      const char *arch)
 {
     for (size_t i = 0; i < code->n_cubins; i++) {
         const qn_gpu_cubin *c = &code->cubins[i];
@@ -45,7 +46,8 @@ static qn_status add(const qn_gpu_file *file, const qn_gpu_file *files[QN_GPU_MA
         if (files[i] == file)
             return QN_OK;
     if (*n_files == QN_GPU_MAX_FILES)
-        return qn_fail(QN_ERR_INVALID, "%s: more than %d files, with all its includes", files[0]->name, QN_GPU_MAX_FILES);
+        return qn_fail(QN_ERR_INVALID, "%s: more than %d files, with all its includes", files[0]->name,
+                       QN_GPU_MAX_FILES);
     files[(*n_files)++] = file;
     return QN_OK;
 }
@@ -84,8 +86,8 @@ qn_status qn_gpu_code_files(const qn_gpu_code *code, const char *source, const q
     if (!file)
         return qn_fail(QN_ERR_INVALID, "'%s' is not among the kernel sources of this build", source);
     QN_TRY(add(file, files, n_files));
-    /* Conditionals are ignored: an unneeded file does no harm. A name that is not in the table is a header for the host side
-     * only; if the kernel needed it, the compiler would report it missing. */
+    /* Conditionals are ignored: an unneeded file does no harm. A name that is not in the table is a header for the host
+     * side only; if the kernel needed it, the compiler would report it missing. */
     for (size_t i = 0; i < *n_files; i++) {
         const char *at = files[i]->text, *end = files[i]->end;
         while (at < end) {

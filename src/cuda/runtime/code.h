@@ -2,9 +2,9 @@
  * when quern was built, if nvcc was available. cmake/cuda.cmake generates the tables (built_in.c); tests have their own
  * tables.
  *
- * A pipeline is one source compiled with one set of definitions: a qn_gpu_variant (cuda/kernels/launch.h), as text. Kernel sources
- * include only files of these tables, by their names there ("cuda/kernels/cuda.cuh"), so that the binary can compile them without
- * a source tree. */
+ * A pipeline is one source compiled with one set of definitions: a qn_gpu_variant (cuda/kernels/launch.h), as text.
+ * Kernel sources include only files of these tables, by their names there ("cuda/kernels/cuda.cuh"), so that the binary
+ * can compile them without a source tree. */
 #ifndef QN_CUDA_RUNTIME_CODE_H
 #define QN_CUDA_RUNTIME_CODE_H
 
@@ -51,7 +51,8 @@ const qn_gpu_code *qn_gpu_code_built_in(void);
 void qn_gpu_arch(int major, int minor, char arch[16]);
 
 /* qn_gpu_code_cubin - the built-in cubin of this source, definitions and architecture, or NULL. */
-const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines, const char *arch);
+const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines,
+                                      const char *arch);
 
 enum { QN_GPU_MAX_FILES = 32 };
 
@@ -62,8 +63,8 @@ qn_status qn_gpu_code_files(const qn_gpu_code *code, const char *source, const q
 
 enum { QN_GPU_MAX_DEFINES = 24 };
 
-/* qn_gpu_options - split definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s *copy
- * when it no longer needs them. QN_ERR_INVALID for more than `max`. */
+/* qn_gpu_options - split definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s
+ * *copy when it no longer needs them. QN_ERR_INVALID for more than `max`. */
 qn_status qn_gpu_options(const char *defines, char **copy, const char **out, size_t max, size_t *n);
 
 #endif

@@ -24,8 +24,8 @@ qn_status qn_nvcc_find(char **path);
 qn_status qn_nvcc_compile(const char *nvcc, unsigned seconds, const qn_gpu_unit *unit, void **cubin, size_t *bytes,
                           char compiler[QN_COMPILER_MAX]);
 
-/* qn_nvrtc_compile - compile in this process with this NVRTC library (NULL: the usual names). The caller free()s *cubin.
- * QN_ERR_UNSUPPORTED if the library is missing or compilation fails. */
+/* qn_nvrtc_compile - compile in this process with this NVRTC library (NULL: the usual names). The caller free()s
+ * *cubin. QN_ERR_UNSUPPORTED if the library is missing or compilation fails. */
 qn_status qn_nvrtc_compile(const char *library, const qn_gpu_unit *unit, void **cubin, size_t *bytes,
                            char compiler[QN_COMPILER_MAX]);
 

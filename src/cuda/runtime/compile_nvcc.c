@@ -1,5 +1,5 @@
-/* Compiling with the installed nvcc: in a temporary directory and a separate process group, with a time limit, capturing its
- * output. */
+/* Compiling with the installed nvcc: in a temporary directory and a separate process group, with a time limit,
+ * capturing its output. */
 #include "cuda/runtime/compile.h"
 
 #include <errno.h>
@@ -97,7 +97,8 @@ static bool collect(int fd, double deadline, struct output *out)
             continue;
         if (n <= 0)
             return true;
-        const size_t free_bytes = sizeof out->text - 1 - out->length, kept = (size_t)n < free_bytes ? (size_t)n : free_bytes;
+        const size_t free_bytes = sizeof out->text - 1 - out->length,
+                     kept = (size_t)n < free_bytes ? (size_t)n : free_bytes;
         memcpy(out->text + out->length, spill, kept);
         out->length += kept;
     }
@@ -236,7 +237,8 @@ static qn_status write_file(const char *folder, const qn_gpu_file *file)
             break;
         done += n > 0 ? (size_t)n : 0;
     }
-    const qn_status status = fd < 0 || done < bytes ? qn_fail(QN_ERR_IO, "%s: cannot write for nvcc to read: %m", path) : QN_OK;
+    const qn_status status =
+        fd < 0 || done < bytes ? qn_fail(QN_ERR_IO, "%s: cannot write for nvcc to read: %m", path) : QN_OK;
     if (fd >= 0)
         close(fd);
     free(path);

@@ -38,8 +38,10 @@ static qn_status load(const char *library, struct nvrtc *n)
     for (size_t i = 0; !library && !handle && i < sizeof usual / sizeof *usual; i++)
         handle = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
     if (!handle)
-        return qn_fail(QN_ERR_UNSUPPORTED, "no NVRTC: %s cannot be loaded", library ? library : "libnvrtc.so.13, .12 or plain");
-    if (find(handle, "nvrtcVersion", &n->nvrtcVersion) && find(handle, "nvrtcGetErrorString", &n->nvrtcGetErrorString) &&
+        return qn_fail(QN_ERR_UNSUPPORTED, "no NVRTC: %s cannot be loaded",
+                       library ? library : "libnvrtc.so.13, .12 or plain");
+    if (find(handle, "nvrtcVersion", &n->nvrtcVersion) &&
+        find(handle, "nvrtcGetErrorString", &n->nvrtcGetErrorString) &&
         find(handle, "nvrtcCreateProgram", &n->nvrtcCreateProgram) &&
         find(handle, "nvrtcDestroyProgram", &n->nvrtcDestroyProgram) &&
         find(handle, "nvrtcCompileProgram", &n->nvrtcCompileProgram) &&
@@ -93,8 +95,8 @@ static qn_status compile(const struct nvrtc *n, program p, const qn_gpu_unit *un
     return status;
 }
 
-static qn_status compile_with(const struct nvrtc *n, const qn_gpu_unit *unit, const char *const *options, size_t n_options,
-                              void **cubin, size_t *bytes)
+static qn_status compile_with(const struct nvrtc *n, const qn_gpu_unit *unit, const char *const *options,
+                              size_t n_options, void **cubin, size_t *bytes)
 {
     const char *names[QN_GPU_MAX_FILES], *texts[QN_GPU_MAX_FILES];
     for (size_t i = 0; i < unit->n_files; i++) {

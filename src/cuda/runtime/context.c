@@ -16,7 +16,8 @@ qn_status qn_cuda_count(const qn_cuda_driver *driver, int *count)
     if (!driver)
         QN_TRY(qn_cuda_driver_load(&driver));
     QN_TRY(QN_CU(driver, cuDeviceGetCount, count));
-    return *count > 0 ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver is installed, but no device is visible to it");
+    return *count > 0 ? QN_OK
+                      : qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver is installed, but no device is visible to it");
 }
 
 /* ---- Opening ---- */
@@ -117,7 +118,8 @@ qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **out)
     if (!params)
         params = &defaults;
     qn_cuda *device = calloc(1, sizeof *device);
-    if (!device || pthread_mutex_init(&device->lock, NULL) != 0 || pthread_mutex_init(&device->staging_lock, NULL) != 0 ||
+    if (!device || pthread_mutex_init(&device->lock, NULL) != 0 ||
+        pthread_mutex_init(&device->staging_lock, NULL) != 0 ||
         pthread_cond_init(&device->staging_available, NULL) != 0) {
         free(device);
         return qn_fail(QN_ERR_MEMORY, "no memory for a CUDA device");

@@ -9,7 +9,8 @@
 
 #include <pthread.h>
 
-/* One module. Its own lock is held while its code is found, compiled and loaded, so that pipelines load concurrently. */
+/* One module. Its own lock is held while its code is found, compiled and loaded, so that pipelines load
+ * concurrently. */
 typedef struct qn_pipeline {
     pthread_mutex_t lock;
     char *source, *defines;
@@ -23,7 +24,8 @@ typedef struct qn_pipeline {
     size_t bytes;
 } qn_pipeline;
 
-/* One function of a module. The pipeline's lock protects all but hash, variant, name and pipeline, which are constant. */
+/* One function of a module. The pipeline's lock protects all but hash, variant, name and pipeline, which are
+ * constant. */
 typedef struct qn_kernel {
     uint64_t hash; /* of variant and name: the lookup key */
     qn_gpu_variant variant;
@@ -88,8 +90,8 @@ void qn_cuda_log(qn_cuda *device, const char *format, ...) QN_PRINTF(2, 3);
 /* qn_pipeline_get - the device's entry for a source and definitions, created on the first call, not loaded. */
 qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defines, qn_pipeline **pipeline);
 
-/* qn_pipeline_load - find or compile the code and load it as a module. Only the first call tries; later calls return the same
- * status. The caller holds the pipeline's lock. */
+/* qn_pipeline_load - find or compile the code and load it as a module. Only the first call tries; later calls return
+ * the same status. The caller holds the pipeline's lock. */
 qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *pipeline);
 
 /* qn_pipelines_load - load n pipelines, several concurrently. All are tried; returns the first failure. */

@@ -103,12 +103,13 @@ static uint64_t checksum(const struct header *h, const void *payload)
 
 /* ---- Trust ---- */
 
-/* Code of another user runs with this user's rights: who owns a file or directory of the cache, or may write to it, is this
- * user or root. */
+/* Code of another user runs with this user's rights: who owns a file or directory of the cache, or may write to it, is
+ * this user or root. */
 static qn_status check_trust(const char *path, const struct stat *st)
 {
     if (st->st_uid != geteuid() && st->st_uid != 0)
-        return qn_fail(QN_ERR_INVALID, "%s: belongs to user %u, expected %u or root: kernels of another user are not run", path,
+        return qn_fail(QN_ERR_INVALID,
+                       "%s: belongs to user %u, expected %u or root: kernels of another user are not run", path,
                        (unsigned)st->st_uid, (unsigned)geteuid());
     if (!S_ISLNK(st->st_mode) && st->st_mode & 022)
         return qn_fail(QN_ERR_INVALID, "%s: has mode %03o: kernels that other users can write are not run", path,
@@ -169,8 +170,8 @@ static qn_status check_header(const char *path, const struct header *h, const qn
     if (memcmp(h->magic, magic, sizeof magic) != 0 || h->header_bytes != sizeof *h)
         return qn_fail(QN_ERR_FORMAT, "%s: is not a file of quern's kernel cache", path);
     if (h->payload_bytes > MAX_BYTES || h->payload_bytes != file_bytes - sizeof *h)
-        return qn_fail(QN_ERR_FORMAT, "%s: has %llu bytes, expected %llu by its header", path, (unsigned long long)file_bytes,
-                       (unsigned long long)h->payload_bytes + sizeof *h);
+        return qn_fail(QN_ERR_FORMAT, "%s: has %llu bytes, expected %llu by its header", path,
+                       (unsigned long long)file_bytes, (unsigned long long)h->payload_bytes + sizeof *h);
     if (memcmp(&h->key, key, sizeof *key) != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: the key in its header is not that of its name", path);
     return QN_OK;
@@ -205,7 +206,8 @@ static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, vo
     return QN_OK;
 }
 
-qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data, size_t *bytes, char compiler[QN_COMPILER_MAX])
+qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data, size_t *bytes,
+                        char compiler[QN_COMPILER_MAX])
 {
     char *path;
     int directory;
@@ -216,7 +218,8 @@ qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data
         return QN_OK;
     qn_status status = path_of(folder, key, &path);
     /* O_NOFOLLOW: quern makes no links here. O_NONBLOCK: do not block if it is a FIFO. */
-    const int fd = status ? -1 : openat(directory, strrchr(path, '/') + 1, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const int fd =
+        status ? -1 : openat(directory, strrchr(path, '/') + 1, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd >= 0)
         status = read_open(fd, path, key, data, bytes, compiler);
     else if (!status && errno != ENOENT)
@@ -254,8 +257,9 @@ static qn_status make_folder(const char *folder)
     free(path);
     errno = failed;
     /* EROFS and EACCES may come from parents that exist already; if not, creating the file fails */
-    return failed && failed != EROFS && failed != EACCES ? qn_fail(QN_ERR_IO, "%s: cannot create this directory: %m", folder)
-                                                         : QN_OK;
+    return failed && failed != EROFS && failed != EACCES
+               ? qn_fail(QN_ERR_IO, "%s: cannot create this directory: %m", folder)
+               : QN_OK;
 }
 
 static qn_status write_parts(qn_atomic_file *file, const struct header *h, const void *data, size_t bytes)
@@ -265,7 +269,8 @@ static qn_status write_parts(qn_atomic_file *file, const struct header *h, const
     return qn_atomic_file_commit(file);
 }
 
-qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char *compiler, const void *data, size_t bytes)
+qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char *compiler, const void *data,
+                         size_t bytes)
 {
     struct header h;
     memset(&h, 0, sizeof h);

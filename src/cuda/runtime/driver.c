@@ -20,7 +20,8 @@ static struct {
     char text[QN_ERROR_TEXT_MAX]; /* error text of the failure, for later calls in any thread */
 } loaded = { .once = PTHREAD_ONCE_INIT };
 
-/* cuGetProcAddress first, which profilers and other tools intercept; then the exported symbol with the same prototype. */
+/* cuGetProcAddress first, which profilers and other tools intercept; then the exported symbol with the same
+ * prototype. */
 static void *find(void *library, get_proc_address ask, const char *name, const char *symbol)
 {
     void *function = NULL;
@@ -43,9 +44,9 @@ static qn_status load(qn_cuda_driver *table)
         return qn_fail(QN_ERR_UNSUPPORTED, "no NVIDIA driver: libcuda.so.1 cannot be loaded (%s)", dlerror());
     get_proc_address ask = NULL;
     set(&ask, dlsym(library, "cuGetProcAddress_v2"));
-#define FIND(name, symbol, prototype)                                                                                          \
-    set(&table->name, find(library, ask, #name, symbol));                                                                      \
-    if (!table->name)                                                                                                          \
+#define FIND(name, symbol, prototype)                                                                                  \
+    set(&table->name, find(library, ask, #name, symbol));                                                              \
+    if (!table->name)                                                                                                  \
         return qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver has no " #name ", it is too old: CUDA 12.0 is needed");
 #define FIND_OPTIONAL(name, symbol, prototype) set(&table->name, find(library, ask, #name, symbol));
     QN_CU_FUNCTIONS(FIND)

@@ -24,15 +24,18 @@ static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *l
 {
     for (size_t i = 0; i < device->n_kernels; i++) {
         qn_kernel *k = device->kernels[i];
-        if (k->hash == hash && !strcmp(k->name, launch->function) && !memcmp(&k->variant, &launch->variant, sizeof k->variant))
+        if (k->hash == hash && !strcmp(k->name, launch->function) &&
+            !memcmp(&k->variant, &launch->variant, sizeof k->variant))
             return k;
     }
     return NULL;
 }
 
-static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipeline, const qn_launch *launch, qn_kernel **out)
+static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipeline, const qn_launch *launch,
+                            qn_kernel **out)
 {
-    QN_TRY(qn_realloc_array(&device->kernels, &device->cap_kernels, device->n_kernels + 1, sizeof *device->kernels, "kernels"));
+    QN_TRY(qn_realloc_array(&device->kernels, &device->cap_kernels, device->n_kernels + 1, sizeof *device->kernels,
+                            "kernels"));
     qn_kernel *kernel = calloc(1, sizeof *kernel);
     char *copy = strdup(launch->function);
     if (!kernel || !copy) {
@@ -40,9 +43,11 @@ static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipelin
         free(copy);
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a kernel", launch->function);
     }
-    *kernel = (qn_kernel){
-        .hash = hash, .variant = launch->variant, .name = copy, .pipeline = pipeline, .max_dynamic_shared = DEFAULT_MAX_SHARED
-    };
+    *kernel = (qn_kernel){ .hash = hash,
+                           .variant = launch->variant,
+                           .name = copy,
+                           .pipeline = pipeline,
+                           .max_dynamic_shared = DEFAULT_MAX_SHARED };
     device->kernels[device->n_kernels++] = *out = kernel;
     return QN_OK;
 }
@@ -72,8 +77,8 @@ static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel 
     return status;
 }
 
-/* Loads the function and the size of its argument struct: with a smaller struct on the host, the driver would read beyond
- * it. */
+/* Loads the function and the size of its argument struct: with a smaller struct on the host, the driver would read
+ * beyond it. */
 static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
 {
     const qn_cuda_driver *driver = device->driver;
@@ -85,8 +90,8 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
         QN_TRY(QN_CU(driver, cuFuncGetParamInfo, function, 0, &offset, &bytes));
         kernel->args_bytes = bytes;
     }
-    /* The same carveout between L1 and shared memory for all kernels: an SM changes it only when it is idle, which would
-     * prevent the overlap of launches (PDL). */
+    /* The same carveout between L1 and shared memory for all kernels: an SM changes it only when it is idle, which
+     * would prevent the overlap of launches (PDL). */
     if (device->info.major >= PDL_SINCE)
         QN_TRY(QN_CU(driver, cuFuncSetAttribute, function, QN_CU_FUNCTION_SHARED_CARVEOUT, 100));
     kernel->function = function;
@@ -104,8 +109,8 @@ static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *la
     if (launch->shared_bytes <= kernel->max_dynamic_shared)
         return QN_OK;
     if (launch->shared_bytes > device->info.max_shared_bytes)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%u bytes of shared memory per block, this device has %u", launch->shared_bytes,
-                       device->info.max_shared_bytes);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%u bytes of shared memory per block, this device has %u",
+                       launch->shared_bytes, device->info.max_shared_bytes);
     QN_TRY(QN_CU(device->driver, cuFuncSetAttribute, kernel->function, QN_CU_FUNCTION_MAX_DYNAMIC_SHARED,
                  (int)launch->shared_bytes));
     kernel->max_dynamic_shared = launch->shared_bytes;
@@ -119,8 +124,8 @@ static qn_status of_kernel(qn_status status, const qn_launch *launch)
     if (!status)
         return QN_OK;
     qn_gpu_defines(&launch->variant, defines);
-    return qn_fail(status, "%s (%s%s%s): %s", launch->function, launch->variant.source->file, *defines ? " " : "", defines,
-                   qn_error_text());
+    return qn_fail(status, "%s (%s%s%s): %s", launch->function, launch->variant.source->file, *defines ? " " : "",
+                   defines, qn_error_text());
 }
 
 static qn_status ready(qn_cuda *device, const qn_launch *launch, qn_cu_function *function)
@@ -186,7 +191,8 @@ qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_la
     if (launch->cooperative)
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_COOPERATIVE, .value.on = 1 };
     if (launch->cluster > 1)
-        attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_CLUSTER, .value.cluster = { 1, 1, launch->cluster } };
+        attributes[n++] =
+            (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_CLUSTER, .value.cluster = { 1, 1, launch->cluster } };
     const qn_cu_launch_config config = {
         .grid = { launch->grid[0], launch->grid[1], launch->grid[2] },
         .block = { launch->block[0], launch->block[1], launch->block[2] },

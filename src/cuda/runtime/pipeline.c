@@ -77,7 +77,8 @@ static bool load_image(struct search *s, const void *data, size_t bytes, qn_orig
 
 static bool from_built_in(struct search *s)
 {
-    const qn_gpu_cubin *built = qn_gpu_code_cubin(s->device->code, s->pipeline->source, s->pipeline->defines, s->unit.arch);
+    const qn_gpu_cubin *built =
+        qn_gpu_code_cubin(s->device->code, s->pipeline->source, s->pipeline->defines, s->unit.arch);
     if (!built)
         return false;
     if (load_image(s, built->data, (size_t)(built->end - built->data), QN_ORIGIN_BUILT_IN, s->device->code->compiler))
@@ -177,7 +178,8 @@ static qn_status search(qn_cuda *device, qn_pipeline *pipeline)
     if ((s.cached && from_cache(&s)) || from_nvcc(&s) || from_nvrtc(&s))
         return QN_OK;
     return qn_fail(QN_ERR_UNSUPPORTED, "%s%s%s: no code for %s: %s", pipeline->source, *pipeline->defines ? " " : "",
-                   pipeline->defines, device->arch, *s.reasons ? s.reasons : "none is built in, and no compiler may be used");
+                   pipeline->defines, device->arch,
+                   *s.reasons ? s.reasons : "none is built in, and no compiler may be used");
 }
 
 qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *p)
@@ -190,8 +192,8 @@ qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *p)
         if (p->status)
             snprintf(p->failure, sizeof p->failure, "%s", qn_error_text());
         else if (p->origin == QN_ORIGIN_NVCC || p->origin == QN_ORIGIN_NVRTC)
-            qn_cuda_log(device, "%s%s%s: compiled by %s in %.1f s", p->source, *p->defines ? " " : "", p->defines, p->compiler,
-                        p->seconds);
+            qn_cuda_log(device, "%s%s%s: compiled by %s in %.1f s", p->source, *p->defines ? " " : "", p->defines,
+                        p->compiler, p->seconds);
     }
     return p->status ? qn_fail(p->status, "%s", p->failure) : QN_OK;
 }
@@ -200,8 +202,8 @@ qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *p)
 
 static qn_status add(qn_cuda *device, const char *source, const char *defines, qn_pipeline **out)
 {
-    QN_TRY(qn_realloc_array(&device->pipelines, &device->cap_pipelines, device->n_pipelines + 1, sizeof *device->pipelines,
-                            "pipelines"));
+    QN_TRY(qn_realloc_array(&device->pipelines, &device->cap_pipelines, device->n_pipelines + 1,
+                            sizeof *device->pipelines, "pipelines"));
     qn_pipeline *p = calloc(1, sizeof *p);
     if (p) {
         p->source = strdup(source);
@@ -275,7 +277,8 @@ qn_status qn_cuda_load_pipelines(qn_cuda *device)
     QN_TRY(qn_alloc(&pipelines, n, sizeof *pipelines, "pipelines"));
     qn_status status = QN_OK;
     for (size_t i = 0; i < n && !status; i++)
-        status = qn_pipeline_get(device, device->code->pipelines[i].source, device->code->pipelines[i].defines, &pipelines[i]);
+        status = qn_pipeline_get(device, device->code->pipelines[i].source, device->code->pipelines[i].defines,
+                                 &pipelines[i]);
     if (!status)
         status = qn_pipelines_load(device, pipelines, n);
     qn_free(pipelines);

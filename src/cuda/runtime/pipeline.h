@@ -1,13 +1,14 @@
-/* Where kernel code comes from. For a source, a set of definitions and the device's architecture, quern tries in this order:
+/* Where kernel code comes from. For a source, a set of definitions and the device's architecture, quern tries in this
+ * order:
  *
  *   built in   a cubin that nvcc compiled when quern was built
  *   cache      a cubin compiled on this machine before: $XDG_CACHE_HOME/quern, else ~/.cache/quern
  *   nvcc       the installed compiler, run now; the result is cached
  *   NVRTC      the compiler library, in this process; the result is cached
  *
- * If one is missing, damaged or rejected by the driver, the next is tried. An invalid cache file is replaced, with a line
- * in the device's log; if the cache cannot be written, the kernel is used without being cached. Files and directories that
- * other users own or may write to are not used. Threads and processes may do this concurrently. */
+ * If one is missing, damaged or rejected by the driver, the next is tried. An invalid cache file is replaced, with a
+ * line in the device's log; if the cache cannot be written, the kernel is used without being cached. Files and
+ * directories that other users own or may write to are not used. Threads and processes may do this concurrently. */
 #ifndef QN_CUDA_RUNTIME_PIPELINE_H
 #define QN_CUDA_RUNTIME_PIPELINE_H
 
@@ -44,12 +45,12 @@ typedef struct qn_pipeline_info {
     const char *failure;            /* error text if it is unavailable, else NULL */
 } qn_pipeline_info;
 
-/* qn_cuda_load_pipelines - load every pipeline of the code's list, several concurrently. All are tried; returns the first
- * failure. */
+/* qn_cuda_load_pipelines - load every pipeline of the code's list, several concurrently. All are tried; returns the
+ * first failure. */
 qn_status qn_cuda_load_pipelines(qn_cuda *device);
 
-/* qn_cuda_pipeline - the i-th pipeline that the device has an entry for; false past the last. Strings live as long as the
- * device. */
+/* qn_cuda_pipeline - the i-th pipeline that the device has an entry for; false past the last. Strings live as long as
+ * the device. */
 bool qn_cuda_pipeline(qn_cuda *device, size_t i, qn_pipeline_info *info);
 
 /* qn_cuda_arch - the architecture that code for this device is compiled for: "sm_90a". */

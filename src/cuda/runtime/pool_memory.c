@@ -107,7 +107,8 @@ static qn_status find_granule(qn_cuda *cuda, uint64_t budget, size_t *granule)
     QN_TRY(qn_cuda_make_current(cuda));
     QN_TRY(QN_CU(cuda->driver, cuDeviceGetAttribute, &supported, QN_CU_DEVICE_VIRTUAL_MEMORY, cuda->device));
     if (!supported)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: has no virtual memory management, which sessions need", cuda->info.name);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: has no virtual memory management, which sessions need",
+                       cuda->info.name);
     QN_TRY(QN_CU(cuda->driver, cuMemGetAllocationGranularity, granule, &properties, QN_CU_GRANULARITY_MINIMUM));
     if (*granule == 0 || *granule & (*granule - 1))
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: memory is mapped in units of %zu bytes, expected a power of two",

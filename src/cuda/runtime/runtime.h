@@ -1,9 +1,9 @@
-/* A CUDA device: memory, streams, events, graphs, and launches of quern's kernels, through the driver API, which is loaded at
- * run time. The same binary runs with and without a GPU; without one qn_cuda_open reports what is missing.
+/* A CUDA device: memory, streams, events, graphs, and launches of quern's kernels, through the driver API, which is
+ * loaded at run time. The same binary runs with and without a GPU; without one qn_cuda_open reports what is missing.
  *
- * Device addresses are uint64_t. The error text of a failed driver call has the call's name and the driver's error string.
- * Threads: any thread may call; a stream is used by one thread at a time. cuda/runtime/pipeline.h describes where kernel code
- * comes from. */
+ * Device addresses are uint64_t. The error text of a failed driver call has the call's name and the driver's error
+ * string. Threads: any thread may call; a stream is used by one thread at a time. cuda/runtime/pipeline.h describes
+ * where kernel code comes from. */
 #ifndef QN_CUDA_RUNTIME_RUNTIME_H
 #define QN_CUDA_RUNTIME_RUNTIME_H
 
@@ -42,23 +42,24 @@ typedef struct qn_cuda_params {
 
 /* ---- The device ---- */
 
-/* qn_cuda_count - number of visible devices. QN_ERR_UNSUPPORTED, naming what is missing, without a driver or a device. */
+/* qn_cuda_count - number of visible devices. QN_ERR_UNSUPPORTED, naming what is missing, without a driver or a
+ * device. */
 qn_status qn_cuda_count(const struct qn_cuda_driver *driver, int *count);
 
 /* qn_cuda_read_info - the properties of a device, without opening it. Errors as those of qn_cuda_open. */
 qn_status qn_cuda_read_info(const struct qn_cuda_driver *driver, int ordinal, qn_cuda_info *info);
 
 /* qn_cuda_open - open a device, and retain its primary context unless another is given. params may be NULL.
- * QN_ERR_UNSUPPORTED without driver or device and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range.
- * Free with qn_cuda_close. */
+ * QN_ERR_UNSUPPORTED without driver or device and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of
+ * range. Free with qn_cuda_close. */
 qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **device);
 
-/* qn_cuda_close - wait for the device, free its modules and staging buffers, release the context if it was retained. The
- * current context stays what it was. NULL is allowed. */
+/* qn_cuda_close - wait for the device, free its modules and staging buffers, release the context if it was retained.
+ * The current context stays what it was. NULL is allowed. */
 void qn_cuda_close(qn_cuda *device);
 
-/* qn_cuda_abandon - qn_cuda_close for a device whose context no longer exists: frees what is in host memory, and calls no
- * driver. */
+/* qn_cuda_abandon - qn_cuda_close for a device whose context no longer exists: frees what is in host memory, and calls
+ * no driver. */
 void qn_cuda_abandon(qn_cuda *device);
 
 const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device);
@@ -74,20 +75,21 @@ typedef struct qn_cuda_buffer {
 } qn_cuda_buffer;
 
 /* qn_cuda_alloc - allocate device memory for `count` objects of `size` bytes, uninitialised. QN_ERR_MEMORY, naming
- * `what`, when count * size overflows or memory is short. A count of 0 gives a valid address. Release with qn_cuda_free. */
+ * `what`, when count * size overflows or memory is short. A count of 0 gives a valid address. Release with
+ * qn_cuda_free. */
 qn_status qn_cuda_alloc(qn_cuda *device, size_t count, size_t size, const char *what, qn_cuda_buffer *buffer);
 void qn_cuda_free(qn_cuda *device, qn_cuda_buffer *buffer);
 
-/* qn_cuda_alloc_host - allocate pinned host memory: copies from and to it are asynchronous, and the device can access it
- * at the same address. Release with qn_cuda_free_host. */
+/* qn_cuda_alloc_host - allocate pinned host memory: copies from and to it are asynchronous, and the device can access
+ * it at the same address. Release with qn_cuda_free_host. */
 qn_status qn_cuda_alloc_host(qn_cuda *device, size_t bytes, const char *what, void **memory);
 void qn_cuda_free_host(qn_cuda *device, void *memory);
 
 /* qn_cuda_upload - copy from any host memory through two pinned staging buffers of 16 MiB: host memory is bounded, and
  * each page of a mapped file is read once. Returns when the copy is complete. on_progress (may be NULL) gets the bytes
  * copied, after every staging buffer; if it returns false the upload ends with QN_ERR_CANCELLED. Up to four threads
- * upload concurrently, each with its own staging buffers; a single thread is limited by memcpy, which is slower than the
- * bus. */
+ * upload concurrently, each with its own staging buffers; a single thread is limited by memcpy, which is slower than
+ * the bus. */
 qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
                          bool (*on_progress)(void *user, size_t done), void *user);
 
@@ -98,8 +100,8 @@ qn_status qn_cuda_download_staged(qn_cuda *device, void *to, uint64_t from, size
 /* qn_cuda_download - copy to any host memory, in stream order. Returns when the copy is complete. */
 qn_status qn_cuda_download(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes);
 
-/* qn_cuda_copy_*, qn_cuda_memset - queued in the stream, asynchronous. Host memory must be pinned (otherwise the call blocks)
- * and stay valid until the copy is complete. */
+/* qn_cuda_copy_*, qn_cuda_memset - queued in the stream, asynchronous. Host memory must be pinned (otherwise the call
+ * blocks) and stay valid until the copy is complete. */
 qn_status qn_cuda_copy_h2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, const void *from, size_t bytes);
 qn_status qn_cuda_copy_d2h(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes);
 qn_status qn_cuda_copy_d2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint64_t from, size_t bytes);
@@ -124,8 +126,8 @@ qn_status qn_cuda_event_seconds(qn_cuda *device, qn_cuda_event begin, qn_cuda_ev
 
 /* ---- Launches ---- */
 
-/* qn_cuda_prepare - load the code of a launch, compiling it if necessary, and set its shared memory limit. Optional: the
- * first qn_cuda_launch does the same. */
+/* qn_cuda_prepare - load the code of a launch, compiling it if necessary, and set its shared memory limit. Optional:
+ * the first qn_cuda_launch does the same. */
 qn_status qn_cuda_prepare(qn_cuda *device, const qn_launch *launch);
 
 /* qn_cuda_prepare_all - qn_cuda_prepare for n launches; compiles several pipelines concurrently. */

@@ -11,7 +11,8 @@ static uint16_t clamp_f16(float x)
     return qn_f32_to_f16(x > QN_F16_MAX ? QN_F16_MAX : x < -QN_F16_MAX ? -QN_F16_MAX : x);
 }
 
-static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
+static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value,
+                      size_t head_dim)
 {
     uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
     bool is_nan = false;
@@ -26,8 +27,8 @@ static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const f
 
 static float score_ref(const float *query, const qn_attention_block *block, size_t position, size_t head_dim)
 {
-    const uint16_t *tile = block->keys[position / QN_KEY_PAGE] + position % QN_KEY_PAGE / QN_KEY_TILE * QN_KEY_TILE * head_dim +
-                           position % QN_KEY_TILE;
+    const uint16_t *tile = block->keys[position / QN_KEY_PAGE] +
+                           position % QN_KEY_PAGE / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
     float score = 0;
     for (size_t d = 0; d < head_dim; d++)
         score = fmaf(query[d], qn_f16_to_f32(tile[d * QN_KEY_TILE]), score);
@@ -65,7 +66,8 @@ static void block_ref(const float *queries, size_t n_queries, const qn_attention
     }
 }
 
-static void combine_ref(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
+static void combine_ref(float *out, float *m, float *l, const float *block_out, float block_m, float block_l,
+                        size_t head_dim)
 {
     const float largest = block_m > *m ? block_m : *m;
     const float out_scale = qn_exp(*m - largest), block_scale = qn_exp(block_m - largest);
@@ -83,6 +85,7 @@ static void normalize_ref(float *y, const float *x, float l, size_t head_dim)
 
 void qn_attention_init_ref(qn_attention_kernels *kernels)
 {
-    *kernels =
-        (qn_attention_kernels){ .store = store_ref, .block = block_ref, .combine = combine_ref, .normalize = normalize_ref };
+    *kernels = (qn_attention_kernels){
+        .store = store_ref, .block = block_ref, .combine = combine_ref, .normalize = normalize_ref
+    };
 }

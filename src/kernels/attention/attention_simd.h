@@ -19,7 +19,8 @@ QN_INLINE v16 clamp_f16_range(v16 x)
     return v16_min(v16_set1(QN_F16_MAX), v16_max(v16_set1(-QN_F16_MAX), x));
 }
 
-static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
+static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value,
+                       size_t head_dim)
 {
     uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
     v16 zeros = v16_set1(0); /* NaN if any value is */
@@ -89,17 +90,20 @@ QN_INLINE const uint16_t *tile_of(const uint16_t *const *pages, size_t t, size_t
     return pages[t / page_tiles] + t % page_tiles * QN_KEY_TILE * head_dim;
 }
 
-/* If there is a next block, prefetches the keys of the next step and the values of this one. A page is a multiple of a step. */
-QN_INLINE void group_scores(const float *queries, size_t n, const qn_attention_block *block, size_t n_keys, size_t head_dim,
-                            float *scores)
+/* If there is a next block, prefetches the keys of the next step and the values of this one. A page is a multiple of a
+ * step. */
+QN_INLINE void group_scores(const float *queries, size_t n, const qn_attention_block *block, size_t n_keys,
+                            size_t head_dim, float *scores)
 {
     /* Tiles of 128 dimensions are 4 KiB apart and map to the same L1 set: more than four would evict each other. */
-    const size_t tiles = ACCUMULATORS / n < 4 ? ACCUMULATORS / n : 4, n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
+    const size_t tiles = ACCUMULATORS / n < 4 ? ACCUMULATORS / n : 4,
+                 n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
     const uint16_t *const no_prefetch[2] = { NULL, NULL };
     size_t t = 0;
     for (; t + tiles <= n_tiles; t += tiles) {
         const size_t next = t + 2 * tiles <= n_tiles ? t + tiles : t;
-        const uint16_t *const to_prefetch[2] = { tile_of(block->keys, next, head_dim), tile_of(block->values, t, head_dim) };
+        const uint16_t *const to_prefetch[2] = { tile_of(block->keys, next, head_dim),
+                                                 tile_of(block->values, t, head_dim) };
         tile_scores(queries, n, tile_of(block->keys, t, head_dim), tiles, head_dim,
                     block->next_keys[0] ? to_prefetch : no_prefetch, scores + t * QN_KEY_TILE);
     }
@@ -159,8 +163,8 @@ QN_INLINE void page_values(const float *p, size_t n, const uint16_t *values, siz
 
 /* `width` vectors of the output, from dimension d on. n and width are constants at each call: the accumulators stay in
  * registers, as in tile_scores. */
-QN_INLINE void vector_values(const float *p, size_t n, const qn_attention_block *block, size_t n_keys, size_t width, size_t d,
-                             size_t head_dim, float *out)
+QN_INLINE void vector_values(const float *p, size_t n, const qn_attention_block *block, size_t n_keys, size_t width,
+                             size_t d, size_t head_dim, float *out)
 {
     v16 sum[ACCUMULATORS];
 #pragma GCC unroll 16
@@ -169,8 +173,8 @@ QN_INLINE void vector_values(const float *p, size_t n, const qn_attention_block 
     for (size_t first = 0; first < n_keys; first += QN_KEY_PAGE) {
         const uint16_t *next_keys = block->next_keys[first / QN_KEY_PAGE];
         page_values(p + first, n, block->values[first / QN_KEY_PAGE] + d,
-                    n_keys - first < QN_KEY_PAGE ? n_keys - first : QN_KEY_PAGE, next_keys ? next_keys + d : NULL, width,
-                    head_dim, sum);
+                    n_keys - first < QN_KEY_PAGE ? n_keys - first : QN_KEY_PAGE, next_keys ? next_keys + d : NULL,
+                    width, head_dim, sum);
     }
 #pragma GCC unroll 16
     for (size_t i = 0; i < width; i++)
@@ -190,16 +194,18 @@ QN_INLINE void group_values(const float *p, size_t n, const qn_attention_block *
         vector_values(p, n, block, n_keys, 1, d, head_dim, out);
 }
 
-/* The two passes over a block for each size of a group: functions of their own, in whose loops all pointers stay in registers. */
-#define DEFINE_SCORES_AND_VALUES(n)                                                                                            \
-    static void scores_##n(const float *queries, const qn_attention_block *block, size_t n_keys, size_t head_dim,              \
-                           float *scores)                                                                                      \
-    {                                                                                                                          \
-        group_scores(queries, n, block, n_keys, head_dim, scores);                                                             \
-    }                                                                                                                          \
-    static void values_##n(const float *p, const qn_attention_block *block, size_t n_keys, size_t head_dim, float *out)        \
-    {                                                                                                                          \
-        group_values(p, n, block, n_keys, head_dim, out);                                                                      \
+/* The two passes over a block for each size of a group: functions of their own, in whose loops all pointers stay in
+ * registers. */
+#define DEFINE_SCORES_AND_VALUES(n)                                                                                    \
+    static void scores_##n(const float *queries, const qn_attention_block *block, size_t n_keys, size_t head_dim,      \
+                           float *scores)                                                                              \
+    {                                                                                                                  \
+        group_scores(queries, n, block, n_keys, head_dim, scores);                                                     \
+    }                                                                                                                  \
+    static void values_##n(const float *p, const qn_attention_block *block, size_t n_keys, size_t head_dim,            \
+                           float *out)                                                                                 \
+    {                                                                                                                  \
+        group_values(p, n, block, n_keys, head_dim, out);                                                              \
     }
 
 DEFINE_SCORES_AND_VALUES(1)
@@ -248,13 +254,14 @@ static void block_simd(const float *queries, size_t n_queries, const qn_attentio
     }
 }
 
-static void combine_simd(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
+static void combine_simd(float *out, float *m, float *l, const float *block_out, float block_m, float block_l,
+                         size_t head_dim)
 {
     const float largest = block_m > *m ? block_m : *m;
     const float out_scale = qn_exp(*m - largest), block_scale = qn_exp(block_m - largest);
     for (size_t d = 0; d < head_dim; d += QN_LANES)
-        v16_store(out + d,
-                  v16_fma(v16_load(block_out + d), v16_set1(block_scale), v16_mul(v16_load(out + d), v16_set1(out_scale))));
+        v16_store(out + d, v16_fma(v16_load(block_out + d), v16_set1(block_scale),
+                                   v16_mul(v16_load(out + d), v16_set1(out_scale))));
     *l = fmaf(block_l, block_scale, *l * out_scale);
     *m = largest;
 }

@@ -5,8 +5,8 @@
  * include/quern/kernels.h describes the method and the packed stream; decode, dot and axpy work on rows of that stream,
  * decoded to float32. Method: Zandieh et al., TurboQuant (2025), MSE variant, with norm correction.
  *
- * A cache (cpu/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
- * whose vectors need no shuffle after a load. The keys of a page, and its values, are stored as
+ * A cache (cpu/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a
+ * layout whose vectors need no shuffle after a load. The keys of a page, and its values, are stored as
  *
  *   codes    of QN_AURA_PAGE positions
  *   scales   [QN_AURA_PAGE] f32
@@ -29,11 +29,11 @@
  *
  * With 3 bits and 80 dimensions the last unit of a tile of keys is half a unit: its first two vectors.
  *
- * Queries attend to blocks of QN_AURA_BLOCK positions, QN_AURA_BLOCK_PAGES pages. Arithmetic over blocks is in integers:
- * centroids are multiples of `step` up to QN_AURA_CENTROID_MAX, queries and weights are int16, scaled so that no sum overflows
- * 32 bits. Integer sums are exact in any order, so all instruction sets produce the same bits. Rounding errors: queries 1e-4
- * to 5e-4 a dimension, centroids 1e-4, weights 3e-4; the quantisation error of 4-bit codes is 0.1. Float sums follow the
- * canonical order of kernels/canon.h; blocks are combined in ascending order. */
+ * Queries attend to blocks of QN_AURA_BLOCK positions, QN_AURA_BLOCK_PAGES pages. Arithmetic over blocks is in
+ * integers: centroids are multiples of `step` up to QN_AURA_CENTROID_MAX, queries and weights are int16, scaled so that
+ * no sum overflows 32 bits. Integer sums are exact in any order, so all instruction sets produce the same bits.
+ * Rounding errors: queries 1e-4 to 5e-4 a dimension, centroids 1e-4, weights 3e-4; the quantisation error of 4-bit
+ * codes is 0.1. Float sums follow the canonical order of kernels/canon.h; blocks are combined in ascending order. */
 #ifndef QN_KERNELS_AURA_AURA_H
 #define QN_KERNELS_AURA_AURA_H
 
@@ -52,9 +52,9 @@ enum {
     QN_AURA_MAX_DIM = 512,
     QN_AURA_MAX_LEVELS = 256,
     QN_AURA_CENTROID_MAX = 8191,
-    QN_AURA_MAX_ABS_SUM = 261900 /* bound on the sum of magnitudes of int16 factors. With a rounding of 1/2 for each of up
-                                  * to 512 factors and an error of 2^-17 in the sum, the bound times QN_AURA_CENTROID_MAX is
-                                  * below 2^31 */
+    QN_AURA_MAX_ABS_SUM = 261900 /* bound on the sum of magnitudes of int16 factors. With a rounding of 1/2 for each of
+                                  * up to 512 factors and an error of 2^-17 in the sum, the bound times
+                                  * QN_AURA_CENTROID_MAX is below 2^31 */
 };
 
 /* A scale of int16 weights of at most this counts as 0: float32 does not hold its inverse. */
@@ -64,8 +64,8 @@ struct qn_aura_codec {
     size_t dim;
     unsigned bits;
     float boundaries[QN_AURA_MAX_LEVELS - 1], codebook[QN_AURA_MAX_LEVELS]; /* 2^bits - 1 and 2^bits elements */
-    float *signs;                                                           /* [dim], rotation H S (signs first); or NULL */
-    float *rotation, *transpose;                                            /* [dim][dim], dense rotation only */
+    float *signs;                /* [dim], rotation H S (signs first); or NULL */
+    float *rotation, *transpose; /* [dim][dim], dense rotation only */
     /* The codebook as integers (multiples of `step`), repeated to 256 entries so that bits above a code do not matter;
      * and the low and high bytes of these integers. */
     float step;
@@ -73,15 +73,15 @@ struct qn_aura_codec {
     uint8_t low[QN_AURA_MAX_LEVELS], high[QN_AURA_MAX_LEVELS];
 };
 
-/* The pages of a block of one head, the keys and values that queries attend to. Pages without a position that a query sees are
- * not read, and may be NULL; so may all pages after a page that is NULL. Codecs have the standard codebook, which is
- * antisymmetric: some kernels look up magnitudes. */
+/* The pages of a block of one head, the keys and values that queries attend to. Pages without a position that a query
+ * sees are not read, and may be NULL; so may all pages after a page that is NULL. Codecs have the standard codebook,
+ * which is antisymmetric: some kernels look up magnitudes. */
 typedef struct qn_aura_block {
     const qn_aura_codec *key_codec, *value_codec; /* both of the same dim */
     const uint8_t *keys[QN_AURA_BLOCK_PAGES], *values[QN_AURA_BLOCK_PAGES];
-    const uint8_t *next_keys[QN_AURA_BLOCK_PAGES]; /* keys of the block that the caller processes next; they and this block's
-                                                    * values are prefetched into L2, up to the first page that is NULL. The
-                                                    * first of next_keys is NULL: no prefetching */
+    const uint8_t *next_keys[QN_AURA_BLOCK_PAGES]; /* keys of the block that the caller processes next; they and this
+                                                    * block's values are prefetched into L2, up to the first page that
+                                                    * is NULL. The first of next_keys is NULL: no prefetching */
 } qn_aura_block;
 
 typedef struct qn_aura_kernels {
@@ -97,8 +97,8 @@ typedef struct qn_aura_kernels {
     void (*axpy)(float *y, float weight, const float *x, size_t n); /* y = fma(weight, x, y) */
     /* Queries [n_queries][dim], quantised by qn_aura_quantize_query, against one block. Adjacent queries share the
      * decoded codes.
-     *   visible   [n_queries] 0 to QN_AURA_BLOCK: number of visible positions of the block; queries with 0 get no output. The
-     *             contents of later positions do not matter
+     *   visible   [n_queries] 0 to QN_AURA_BLOCK: number of visible positions of the block; queries with 0 get no
+     *             output. The contents of later positions do not matter
      *   out       [n_queries, dim] unnormalised, in the rotated basis of values
      *   m, l      [n_queries] largest score, sum of e^(score - m)
      * A score is (float)(sum of query * centroid) * query_scale * scale; m, p = e^(score - m) and l are as in
@@ -138,8 +138,8 @@ typedef struct qn_aura_codecs {
     qn_aura_codec *keys, *values;
 } qn_aura_codecs;
 
-/* qn_aura_codecs_new - codecs of one dim; bits of 0: none. On failure there is nothing to free. Free with qn_aura_codecs_delete,
- * which accepts a zeroed struct. */
+/* qn_aura_codecs_new - codecs of one dim; bits of 0: none. On failure there is nothing to free. Free with
+ * qn_aura_codecs_delete, which accepts a zeroed struct. */
 qn_status qn_aura_codecs_new(qn_aura_codecs *out, size_t dim, unsigned key_bits, unsigned value_bits, uint64_t seed);
 void qn_aura_codecs_delete(qn_aura_codecs *codecs);
 
@@ -180,16 +180,21 @@ size_t qn_aura_value_code_bytes(size_t dim, unsigned bits);
 /* qn_aura_store_key, qn_aura_store_value - store codes [dim] and scale of one position, 0 to QN_AURA_PAGE - 1, in a
  * page's keys or values; bits of other positions do not change. Two threads must not write to the same aligned group
  * of 32 positions at the same time: they may share a unit. */
-void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
-void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
+void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,
+                       unsigned bits);
+void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,
+                         unsigned bits);
 
 /* qn_aura_load_key, qn_aura_load_value - load codes and scale of one position. */
-void qn_aura_load_key(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
-void qn_aura_load_value(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
+void qn_aura_load_key(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim,
+                      unsigned bits);
+void qn_aura_load_value(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim,
+                        unsigned bits);
 
 /* qn_aura_store_position - encodes one position's rotated key and value [dim] into a page's keys and values. If either
  * is not finite, the position's key scale is NaN: queries that attend to the position get NaN, others do not. */
-void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
-                            uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value);
+void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec,
+                            const qn_aura_codec *value_codec, uint8_t *keys, uint8_t *values, size_t position,
+                            const float *key, const float *value);
 
 #endif

@@ -29,7 +29,8 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
 QN_INLINE __m256i shift_and_mask(const uint8_t *vector, int by, int mask)
 {
     const __m256i v = _mm256_loadu_si256((const __m256i *)vector);
-    return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(v, -by) : _mm256_srli_epi16(v, by), _mm256_set1_epi8((char)mask));
+    return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(v, -by) : _mm256_srli_epi16(v, by),
+                            _mm256_set1_epi8((char)mask));
 }
 
 /* Moves a bit of each byte to the top of its byte, where a byte blend tests it. */
@@ -55,7 +56,8 @@ QN_INLINE __m256i look_up_byte(__m256i code, const uint8_t *table, int levels)
     return selected[0];
 }
 
-/* Joins low and high bytes of centroids to 16-bit words: out[0] of codes 0 and 1, out[1] of codes 2 and 3 of each lane. */
+/* Joins low and high bytes of centroids to 16-bit words: out[0] of codes 0 and 1, out[1] of codes 2 and 3 of each
+ * lane. */
 QN_INLINE void interleave_bytes(__m256i low, __m256i high, __m256i out[2])
 {
     const __m256i low_byte = _mm256_set1_epi16(0xff);
@@ -79,7 +81,8 @@ QN_INLINE void decode_half_vector(const uint8_t *unit, unsigned bits, int run, t
 {
     __m256i code;
     if (bits == 3)
-        code = _mm256_or_si256(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3), shift_and_mask(unit + 64, run - 2, 4));
+        code = _mm256_or_si256(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3),
+                               shift_and_mask(unit + 64, run - 2, 4));
     else if (bits == 6)
         code = _mm256_or_si256(shift_and_mask(unit + run / 2 * 128, 4 * (run % 2), 15),
                                shift_and_mask(unit + 64, 2 * run - 4, 48));
@@ -151,7 +154,8 @@ static void decode_avx2(float *y, const uint32_t *words_of_row, const qn_aura_co
     const int bits = (int)codec->bits;
     const __m256i from = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(bits));
     const __m256i first = _mm256_srli_epi32(from, 5), right = _mm256_and_si256(from, _mm256_set1_epi32(31));
-    const __m256i after = _mm256_add_epi32(first, _mm256_set1_epi32(1)), left = _mm256_sub_epi32(_mm256_set1_epi32(32), right);
+    const __m256i after = _mm256_add_epi32(first, _mm256_set1_epi32(1)),
+                  left = _mm256_sub_epi32(_mm256_set1_epi32(32), right);
     for (size_t d = 0; d < codec->dim; d += 8, bytes += bits) {
         uint64_t run = 0;
         memcpy(&run, bytes, (size_t)bits);

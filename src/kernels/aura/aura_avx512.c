@@ -7,7 +7,8 @@ enum { ACCUMULATORS = 16, KEY_ACCUMULATORS = 8 };
 #include "kernels/vec16.h"
 
 typedef struct tables {
-    __m512i t[8]; /* centroids as int16: one register up to 4 bits, two for 6; for 8, four of low and four of high bytes */
+    __m512i t[8]; /* centroids as int16: one register up to 4 bits, two for 6; for 8, four of low and four of high bytes
+                   */
 } tables;
 typedef __m512i words;
 
@@ -103,9 +104,10 @@ static void quantize_avx512(uint8_t *codes, const float *y, const qn_aura_codec 
         __m512i code = _mm512_setzero_si512();
         for (int step = 1 << (codec->bits - 1); step; step /= 2) {
             const __m512i middle = _mm512_add_epi32(code, _mm512_set1_epi32(step - 1));
-            const __m512 boundary =
-                codec->bits <= 4 ? _mm512_permutexvar_ps(middle, table) : _mm512_i32gather_ps(middle, padded, sizeof(float));
-            code = _mm512_mask_add_epi32(code, _mm512_cmp_ps_mask(boundary, x, _CMP_LT_OQ), code, _mm512_set1_epi32(step));
+            const __m512 boundary = codec->bits <= 4 ? _mm512_permutexvar_ps(middle, table)
+                                                     : _mm512_i32gather_ps(middle, padded, sizeof(float));
+            code =
+                _mm512_mask_add_epi32(code, _mm512_cmp_ps_mask(boundary, x, _CMP_LT_OQ), code, _mm512_set1_epi32(step));
         }
         _mm_storeu_si128((__m128i *)(codes + d), _mm512_cvtepi32_epi8(code));
     }
@@ -116,8 +118,10 @@ static void decode_avx512(float *y, const uint32_t *words_of_row, const qn_aura_
 {
     const uint8_t *bytes = (const uint8_t *)words_of_row;
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i from = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)codec->bits)), first = _mm512_srli_epi32(from, 5);
-    const __m512i after = _mm512_add_epi32(first, _mm512_set1_epi32(1)), right = _mm512_and_si512(from, _mm512_set1_epi32(31));
+    const __m512i from = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)codec->bits)),
+                  first = _mm512_srli_epi32(from, 5);
+    const __m512i after = _mm512_add_epi32(first, _mm512_set1_epi32(1)),
+                  right = _mm512_and_si512(from, _mm512_set1_epi32(31));
     const __m512i left = _mm512_sub_epi32(_mm512_set1_epi32(32), right);
     const __mmask16 load_mask = (__mmask16)((1u << 2 * codec->bits) - 1); /* bytes of sixteen codes */
     const __m512i mask = _mm512_set1_epi32((1 << codec->bits) - 1);

@@ -35,7 +35,8 @@ QN_INLINE uint8x16_t look_up(const uint8_t *table, uint8x16_t code, unsigned bit
     uint8x16_t looked_up = vqtbl4q_u8(vld1q_u8_x4(table), code);
     QN_UNROLLED
     for (unsigned part = 1; part < parts; part++)
-        looked_up = vqtbx4q_u8(looked_up, vld1q_u8_x4(table + 64 * part), vsubq_u8(code, vdupq_n_u8((uint8_t)(64 * part))));
+        looked_up =
+            vqtbx4q_u8(looked_up, vld1q_u8_x4(table + 64 * part), vsubq_u8(code, vdupq_n_u8((uint8_t)(64 * part))));
     return looked_up;
 }
 
@@ -52,10 +53,11 @@ QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, table
     for (int i = 0; i < 4; i++, unit += 16) {
         uint8x16_t code;
         if (bits == 3)
-            code = vorrq_u8(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3), shift_and_mask(unit + 64, run - 2, 4));
-        else if (bits == 6)
             code =
-                vorrq_u8(shift_and_mask(unit + run / 2 * 128, 4 * (run % 2), 15), shift_and_mask(unit + 64, 2 * run - 4, 48));
+                vorrq_u8(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3), shift_and_mask(unit + 64, run - 2, 4));
+        else if (bits == 6)
+            code = vorrq_u8(shift_and_mask(unit + run / 2 * 128, 4 * (run % 2), 15),
+                            shift_and_mask(unit + 64, 2 * run - 4, 48));
         else
             code = shift_and_mask(unit, (int)bits * run, (1u << bits) - 1);
         const uint8x16_t low = look_up(t.low, code, bits), high = look_up(t.high, code, bits);

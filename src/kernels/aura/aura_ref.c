@@ -76,8 +76,8 @@ static float value_scale(const qn_aura_block *block, size_t position)
     return ((const float *)(const void *)scales)[position % QN_AURA_PAGE];
 }
 
-static void attend_query_ref(const int16_t *query, float query_scale, const qn_aura_block *block, size_t visible, float *out,
-                             float *m, float *l)
+static void attend_query_ref(const int16_t *query, float query_scale, const qn_aura_block *block, size_t visible,
+                             float *out, float *m, float *l)
 {
     const qn_aura_codec *kc = block->key_codec, *vc = block->value_codec;
     float p[QN_AURA_BLOCK], scales[QN_AURA_BLOCK], partial[QN_LANES] = { 0 }, weight_scale;
@@ -122,7 +122,10 @@ static void block_ref(const int16_t *queries, const float *query_scales, size_t 
 
 void qn_aura_init_ref(qn_aura_kernels *kernels)
 {
-    *kernels = (qn_aura_kernels){
-        .gemv = gemv_ref, .quantize = quantize_ref, .decode = decode_ref, .dot = dot_ref, .axpy = axpy_ref, .block = block_ref
-    };
+    *kernels = (qn_aura_kernels){ .gemv = gemv_ref,
+                                  .quantize = quantize_ref,
+                                  .decode = decode_ref,
+                                  .dot = dot_ref,
+                                  .axpy = axpy_ref,
+                                  .block = block_ref };
 }

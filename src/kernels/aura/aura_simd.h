@@ -46,8 +46,9 @@ static void axpy_simd(float *y, float weight, const float *x, size_t n)
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
-/* Prefetches into L2, which has more outstanding misses than L1, of a block's pages while another block, or the other half of
- * the same one, is read. Issued in steps: spread evenly, prefetches do not delay the demand loads, as bursts would. */
+/* Prefetches into L2, which has more outstanding misses than L1, of a block's pages while another block, or the other
+ * half of the same one, is read. Issued in steps: spread evenly, prefetches do not delay the demand loads, as bursts
+ * would. */
 typedef struct prefetch_stream {
     const uint8_t *at, *end;                  /* of the current page */
     const uint8_t *const *page, *const *last; /* pages after it: [page, last) */
@@ -115,8 +116,9 @@ QN_INLINE void tile_dots(const int16_t *queries, size_t n, const uint8_t *keys, 
         unit_dots(queries + d, n, keys, tiles, dim, bits, 4, t, sum);
 }
 
-QN_INLINE void tile_scores(const int16_t *queries, const float *query_scales, size_t n, const uint8_t *keys, size_t tiles,
-                           const float *scales, size_t dim, unsigned bits, tables t, prefetch_stream *next, float *scores)
+QN_INLINE void tile_scores(const int16_t *queries, const float *query_scales, size_t n, const uint8_t *keys,
+                           size_t tiles, const float *scales, size_t dim, unsigned bits, tables t,
+                           prefetch_stream *next, float *scores)
 {
     v16i sum[ACCUMULATORS];
     tile_dots(queries, n, keys, tiles, dim, bits, t, next, sum);
@@ -144,11 +146,11 @@ QN_INLINE void group_scores(const int16_t *queries, const float *query_scales, s
         size_t i = 0;
         prefetch_page(next);
         for (; i + tiles <= end; i += tiles)
-            tile_scores(queries, query_scales, n, keys + i * tile_bytes, tiles, scales + i * QN_AURA_TILE, dim, bits, t, next,
-                        scores + (first + i) * QN_AURA_TILE);
+            tile_scores(queries, query_scales, n, keys + i * tile_bytes, tiles, scales + i * QN_AURA_TILE, dim, bits, t,
+                        next, scores + (first + i) * QN_AURA_TILE);
         for (; i < end; i++)
-            tile_scores(queries, query_scales, n, keys + i * tile_bytes, 1, scales + i * QN_AURA_TILE, dim, bits, t, next,
-                        scores + (first + i) * QN_AURA_TILE);
+            tile_scores(queries, query_scales, n, keys + i * tile_bytes, 1, scales + i * QN_AURA_TILE, dim, bits, t,
+                        next, scores + (first + i) * QN_AURA_TILE);
     }
 }
 
@@ -174,8 +176,8 @@ QN_INLINE v16 value_scales(const qn_aura_block *block, size_t code_bytes, size_t
 
 /* Converts scores to int16 weights and returns their unit. Weights after the query's last visible key, up to the
  * group's last unit, are 0. */
-static float softmax_row(float *p, const qn_aura_block *block, size_t visible, size_t n_keys, int16_t *weights_i16, float *m,
-                         float *l)
+static float softmax_row(float *p, const qn_aura_block *block, size_t visible, size_t n_keys, int16_t *weights_i16,
+                         float *m, float *l)
 {
     const size_t code_bytes = qn_aura_value_code_bytes(block->value_codec->dim, block->value_codec->bits);
     v16 partial = v16_set1(0), weights = v16_set1(0);
@@ -196,8 +198,10 @@ static float softmax_row(float *p, const qn_aura_block *block, size_t visible, s
     }
     *m = largest_score;
     *l = v16_sum(partial);
-    const float largest_weight = largest_of(p, visible), by_largest = (largest_weight > 0 ? largest_weight : 0) / INT16_MAX;
-    const float by_sum = v16_sum(weights) / QN_AURA_MAX_ABS_SUM, weight_scale = by_sum > by_largest ? by_sum : by_largest;
+    const float largest_weight = largest_of(p, visible),
+                by_largest = (largest_weight > 0 ? largest_weight : 0) / INT16_MAX;
+    const float by_sum = v16_sum(weights) / QN_AURA_MAX_ABS_SUM,
+                weight_scale = by_sum > by_largest ? by_sum : by_largest;
     const v16 inverse = v16_set1(weight_scale > QN_AURA_TINY ? 1 / weight_scale : 0);
     size_t j = 0;
     for (; j < visible; j += QN_LANES)
@@ -231,9 +235,9 @@ QN_INLINE void page_values(const int16_t *weights_i16, size_t n, const uint8_t *
 }
 
 /* `width` columns of sixteen dimensions, from column `column` on. n, width and bits are constants at each call. */
-QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const qn_aura_block *block,
-                             size_t n_keys, size_t column, size_t width, unsigned bits, tables t, prefetch_stream *next,
-                             float *out)
+QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_scales, size_t n,
+                             const qn_aura_block *block, size_t n_keys, size_t column, size_t width, unsigned bits,
+                             tables t, prefetch_stream *next, float *out)
 {
     const size_t dim = block->value_codec->dim, stride = dim / QN_AURA_TILE * UNIT_BYTES(bits);
     v16i sum[ACCUMULATORS];
@@ -251,8 +255,8 @@ QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_sca
                   v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(weight_scales[q])));
 }
 
-QN_INLINE void group_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const qn_aura_block *block,
-                            size_t n_keys, unsigned bits, prefetch_stream *next, float *out)
+QN_INLINE void group_values(const int16_t *weights_i16, const float *weight_scales, size_t n,
+                            const qn_aura_block *block, size_t n_keys, unsigned bits, prefetch_stream *next, float *out)
 {
     const size_t width = ACCUMULATORS / n, columns = block->value_codec->dim / QN_AURA_TILE;
     const tables t = tables_of(block->value_codec, bits);
@@ -275,17 +279,17 @@ typedef struct group {
     int16_t *weights_i16;          /* [QUERY_GROUP][QN_AURA_BLOCK] */
 } group;
 
-#define DEFINE_KEYS_AND_VALUES(n, bits)                                                                                        \
-    static void keys_##n##_##bits(group *g)                                                                                    \
-    {                                                                                                                          \
-        group_scores(g->queries, g->query_scales, n, g->block, g->n_keys, bits, &g->next, g->scores);                          \
-    }                                                                                                                          \
-    static void values_##n##_##bits(group *g)                                                                                  \
-    {                                                                                                                          \
-        group_values(g->weights_i16, g->weight_scales, n, g->block, g->n_keys, bits, &g->next, g->out);                        \
+#define DEFINE_KEYS_AND_VALUES(n, bits)                                                                                \
+    static void keys_##n##_##bits(group *g)                                                                            \
+    {                                                                                                                  \
+        group_scores(g->queries, g->query_scales, n, g->block, g->n_keys, bits, &g->next, g->scores);                  \
+    }                                                                                                                  \
+    static void values_##n##_##bits(group *g)                                                                          \
+    {                                                                                                                  \
+        group_values(g->weights_i16, g->weight_scales, n, g->block, g->n_keys, bits, &g->next, g->out);                \
     }
-#define DEFINE_ALL_BITS(n)                                                                                                     \
-    DEFINE_KEYS_AND_VALUES(n, 2)                                                                                               \
+#define DEFINE_ALL_BITS(n)                                                                                             \
+    DEFINE_KEYS_AND_VALUES(n, 2)                                                                                       \
     DEFINE_KEYS_AND_VALUES(n, 3) DEFINE_KEYS_AND_VALUES(n, 4) DEFINE_KEYS_AND_VALUES(n, 6) DEFINE_KEYS_AND_VALUES(n, 8)
 
 DEFINE_ALL_BITS(1)
@@ -295,9 +299,9 @@ DEFINE_ALL_BITS(4)
 DEFINE_ALL_BITS(8)
 #endif
 
-#define OF_BITS(pass, n)                                                                                                       \
-    {                                                                                                                          \
-        [2] = pass##_##n##_2, [3] = pass##_##n##_3, [4] = pass##_##n##_4, [6] = pass##_##n##_6, [8] = pass##_##n##_8           \
+#define OF_BITS(pass, n)                                                                                               \
+    {                                                                                                                  \
+        [2] = pass##_##n##_2, [3] = pass##_##n##_3, [4] = pass##_##n##_4, [6] = pass##_##n##_6, [8] = pass##_##n##_8   \
     }
 
 static void (*const keys_of[QUERY_GROUP + 1][9])(group *g) = {

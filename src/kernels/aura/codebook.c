@@ -1,5 +1,5 @@
-/* The Lloyd-Max quantiser of one coordinate of a uniform unit vector in R^D. The coordinate's density is proportional to
- * (1 - x^2)^((D-3)/2).
+/* The Lloyd-Max quantiser of one coordinate of a uniform unit vector in R^D. The coordinate's density is proportional
+ * to (1 - x^2)^((D-3)/2).
  *
  * The quantiser is antisymmetric, so only centroids above 0 are computed: c_1 < ... < c_n, each the mean of the density
  * between the midpoints to its neighbours. Lloyd's iteration, which sets each centroid to that mean, converges quickly
@@ -148,8 +148,8 @@ qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float 
     }
     /* The error is the residual times the norm of the inverse Jacobian, which is up to 1e4 for 256 levels. */
     if (!(residual < 1e-11))
-        return qn_fail(QN_ERR_UNSUPPORTED, "codebook of %u bits for %zu dimensions: off by %g, expected below 1e-11", bits, dim,
-                       residual);
+        return qn_fail(QN_ERR_UNSUPPORTED, "codebook of %u bits for %zu dimensions: off by %g, expected below 1e-11",
+                       bits, dim, residual);
     for (size_t i = 0; i < n; i++) {
         codebook[n + i] = (float)c[i];
         codebook[n - 1 - i] = -(float)c[i];

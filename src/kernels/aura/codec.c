@@ -73,7 +73,8 @@ static void set_centroids(qn_aura_codec *codec)
         largest = fabsf(codec->codebook[i]) > largest ? fabsf(codec->codebook[i]) : largest;
     codec->step = largest / QN_AURA_CENTROID_MAX;
     for (size_t i = 0; i < QN_AURA_MAX_LEVELS; i++) {
-        const double quantized = largest > 0 ? rint((double)codec->codebook[i % levels] / largest * QN_AURA_CENTROID_MAX) : 0;
+        const double quantized =
+            largest > 0 ? rint((double)codec->codebook[i % levels] / largest * QN_AURA_CENTROID_MAX) : 0;
         codec->centroids[i] = (int16_t)quantized;
         codec->low[i] = (uint8_t)((uint16_t)codec->centroids[i] & 0xff);
         codec->high[i] = (uint8_t)((uint16_t)codec->centroids[i] >> 8);
@@ -236,15 +237,16 @@ static double decoded_norm(const uint8_t *codes, const qn_aura_codec *codec)
 #define TINY_NORM 1e-8
 
 /* Encodes a row of norm n and rotated direction y; returns the scale. */
-static double encode_unit(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, double n, uint8_t *codes)
+static double encode_unit(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, double n,
+                          uint8_t *codes)
 {
     kernels->quantize(codes, y, codec);
     const double decoded = decoded_norm(codes, codec);
     return decoded > TINY_NORM ? n / decoded : n;
 }
 
-static bool encode(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, bool is_rotated, uint8_t *codes,
-                   float *scale)
+static bool encode(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, bool is_rotated,
+                   uint8_t *codes, float *scale)
 {
     static const float zeros[QN_AURA_MAX_DIM];
     float unit[QN_AURA_MAX_DIM], y[QN_AURA_MAX_DIM];

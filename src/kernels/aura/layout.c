@@ -11,7 +11,9 @@ struct plane {
     unsigned width, from;
 };
 
-static const struct plane low_planes[9] = { [2] = { 2, 0 }, [3] = { 2, 0 }, [4] = { 4, 0 }, [6] = { 4, 0 }, [8] = { 8, 0 } };
+static const struct plane low_planes[9] = {
+    [2] = { 2, 0 }, [3] = { 2, 0 }, [4] = { 4, 0 }, [6] = { 4, 0 }, [8] = { 8, 0 }
+};
 static const struct plane high_planes[9] = { [3] = { 1, 2 }, [6] = { 2, 4 } };
 
 /* Codes of a unit: as many as the vector of the narrowest plane holds. */
@@ -72,7 +74,8 @@ size_t qn_aura_value_page_bytes(size_t dim, unsigned bits)
 static size_t key_lane(size_t position, size_t d, size_t dim, unsigned bits)
 {
     const size_t tile_bytes = QN_AURA_TILE * LANE * qn_aura_row_words(dim, bits);
-    return position / QN_AURA_TILE * tile_bytes + d / unit_codes(bits) * unit_bytes(bits) + position % QN_AURA_TILE * LANE;
+    return position / QN_AURA_TILE * tile_bytes + d / unit_codes(bits) * unit_bytes(bits) +
+           position % QN_AURA_TILE * LANE;
 }
 
 static size_t value_lane(size_t position, size_t d, size_t dim, unsigned bits)
@@ -97,7 +100,8 @@ static uint32_t pack_lane(const uint8_t *codes, size_t n_runs, struct plane plan
     return lane;
 }
 
-void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
+void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,
+                       unsigned bits)
 {
     const size_t unit = unit_codes(bits);
     for (size_t d = 0; d < dim; d += unit) {
@@ -117,7 +121,8 @@ void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes
     memcpy(page_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
 }
 
-void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
+void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,
+                         unsigned bits)
 {
     for (int high = 0; high < 2; high++) {
         const struct plane plane = high ? high_planes[bits] : low_planes[bits];
@@ -135,22 +140,25 @@ void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *cod
     memcpy(page_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
 }
 
-void qn_aura_load_key(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
+void qn_aura_load_key(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim,
+                      unsigned bits)
 {
     for (size_t d = 0; d < dim; d++)
         codes[d] = (uint8_t)code_at(page_data + key_lane(position, d, dim, bits), d % unit_codes(bits), bits);
     memcpy(scale, page_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
 }
 
-void qn_aura_load_value(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
+void qn_aura_load_value(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim,
+                        unsigned bits)
 {
     for (size_t d = 0; d < dim; d++)
         codes[d] = (uint8_t)code_at(page_data + value_lane(position, d, dim, bits), position % unit_codes(bits), bits);
     memcpy(scale, page_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
 }
 
-void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
-                            uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value)
+void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec,
+                            const qn_aura_codec *value_codec, uint8_t *keys, uint8_t *values, size_t position,
+                            const float *key, const float *value)
 {
     uint8_t codes[QN_AURA_MAX_DIM];
     float scale;

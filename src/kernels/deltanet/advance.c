@@ -87,21 +87,21 @@ static void gather_kq(chunk *c, const qn_gdn_group *group)
             c->keys[d * c->key_row + i] = c->kq[i * head_k + d];
 }
 
-/* Dot products of new keys and queries with the chunk's keys. The number of columns is rounded up to QN_GDN_UNIT; columns past
- * a token's own are never read. */
+/* Dot products of new keys and queries with the chunk's keys. The number of columns is rounded up to QN_GDN_UNIT;
+ * columns past a token's own are never read. */
 static void compute_dots(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, chunk *c)
 {
     const size_t head_k = group->head_k, stored = c->stored, rows = c->rows;
-    kernels->gemm(c->dots, SCORE_ROW, c->kq, head_k, 1, group->keys, QN_GDN_CHUNK, 2 * rows, round_up_units(stored), head_k,
-                  false, group->heads->state);
+    kernels->gemm(c->dots, SCORE_ROW, c->kq, head_k, 1, group->keys, QN_GDN_CHUNK, 2 * rows, round_up_units(stored),
+                  head_k, false, group->heads->state);
     if (rows <= BLOCK)
-        kernels->gemm(c->dots + stored, SCORE_ROW, c->kq, head_k, 1, c->keys, c->key_row, 2 * rows, c->key_row, head_k, false,
-                      NULL);
+        kernels->gemm(c->dots + stored, SCORE_ROW, c->kq, head_k, 1, c->keys, c->key_row, 2 * rows, c->key_row, head_k,
+                      false, NULL);
     for (size_t from = 0; rows > BLOCK && from < rows; from += BLOCK) {
         const size_t n = rows - from < BLOCK ? rows - from : BLOCK, columns = round_up_units(from + n);
         for (size_t row = from; row < 2 * rows; row += rows)
-            kernels->gemm(c->dots + row * SCORE_ROW + stored, SCORE_ROW, c->kq + row * head_k, head_k, 1, c->keys, c->key_row,
-                          n, columns, head_k, false, NULL);
+            kernels->gemm(c->dots + row * SCORE_ROW + stored, SCORE_ROW, c->kq + row * head_k, head_k, 1, c->keys,
+                          c->key_row, n, columns, head_k, false, NULL);
     }
 }
 
@@ -116,24 +116,24 @@ static void gate_scores(const qn_deltanet_kernels *kernels, chunk *c)
 }
 
 /* a and b of all rows: the contributions of the state at the chunk's start and of the stored tokens. */
-static void add_history(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c,
-                        const float *next)
+static void add_history(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head,
+                        chunk *c, const float *next)
 {
     const size_t head_k = group->head_k, n_values = group->n_values, rows = c->rows;
-    kernels->gemm(c->values, n_values, c->kq, head_k, 1, head->state, head->state_row, 2 * rows, n_values, head_k, false,
-                  c->stored ? head->v_new : next);
+    kernels->gemm(c->values, n_values, c->kq, head_k, 1, head->state, head->state_row, 2 * rows, n_values, head_k,
+                  false, c->stored ? head->v_new : next);
     for (size_t i = 0; i < rows; i++)
         c->neg_gc[i] = -c->gc[c->stored + i];
     factors_from(kernels, c, 0, c->neg_gc, rows);
     for (size_t i = 0; i < 2 * rows; i++)
         kernels->scale(c->values + i * n_values, c->values + i * n_values, c->factors[i % rows], n_values);
-    kernels->gemm(c->values, n_values, c->scores, SCORE_ROW, 1, head->v_new, head->v_new_row, 2 * rows, n_values, c->stored,
-                  true, next);
+    kernels->gemm(c->values, n_values, c->scores, SCORE_ROW, 1, head->v_new, head->v_new_row, 2 * rows, n_values,
+                  c->stored, true, next);
 }
 
 /* Corrected values and outputs of a block. values already holds the contributions of all tokens before the block. */
-static void solve_block(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c,
-                        size_t from, size_t n)
+static void solve_block(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head,
+                        chunk *c, size_t from, size_t n)
 {
     const size_t n_values = group->n_values, start = c->stored + from;
     const float *block = head->v_new + start * head->v_new_row;
@@ -150,8 +150,8 @@ static void solve_block(const qn_deltanet_kernels *kernels, const qn_gdn_group *
 }
 
 /* Process the chunk's new tokens in one head. next: the next operand to prefetch, or NULL. */
-static void advance_head(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c,
-                         const float *next)
+static void advance_head(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head,
+                         chunk *c, const float *next)
 {
     const size_t n_values = group->n_values;
     cumsum_decays(c, group, head);
@@ -180,8 +180,8 @@ static void flush_head(const qn_deltanet_kernels *kernels, const qn_gdn_group *g
     factors_from(kernels, c, last, c->gc, n);
     for (size_t j = 0; j < n; j++)
         kernels->scale(c->values + j * n_values, head->v_new + j * head->v_new_row, c->factors[j], n_values);
-    kernels->gemm(head->state, head->state_row, group->keys, QN_GDN_CHUNK, 1, c->values, n_values, group->head_k, n_values,
-                  c->stored, true, NULL);
+    kernels->gemm(head->state, head->state_row, group->keys, QN_GDN_CHUNK, 1, c->values, n_values, group->head_k,
+                  n_values, c->stored, true, NULL);
     kernels->gemm(head->state, head->state_row, c->keys, c->key_row, 1, c->values + c->stored * n_values, n_values,
                   group->head_k, n_values, c->rows, true, NULL);
 }

@@ -1,22 +1,27 @@
-/* Gated delta rule on the CPU: the recurrence of Gated DeltaNet layers with an open chunk, in f32 and in one canonical order.
+/* Gated delta rule on the CPU: the recurrence of Gated DeltaNet layers with an open chunk, in f32 and in one canonical
+ * order.
  *
- * A value head stores its state S as of the last commit, and of every token j since then the key k_j, the corrected value v'_j
- * and the log decay g_j: "the open chunk", of up to QN_GDN_CHUNK tokens. gc_i is the sum of g over the open chunk's tokens up
- * to and including i; sums and differences of gc are double, and only the difference is rounded to f32. For token i:
+ * A value head stores its state S as of the last commit, and of every token j since then the key k_j, the corrected
+ * value v'_j and the log decay g_j: "the open chunk", of up to QN_GDN_CHUNK tokens. gc_i is the sum of g over the open
+ * chunk's tokens up to and including i; sums and differences of gc are double, and only the difference is rounded to
+ * f32. For token i:
  *
- *     a    = e^gc_i * (S k_i), then a += (e^(gc_i-gc_j) * (k_i.k_j)) * v'_j     j < i ascending, one fused multiply-add each
+ *     a    = e^gc_i * (S k_i), then a += (e^(gc_i-gc_j) * (k_i.k_j)) * v'_j     j < i ascending, one fused multiply-add
+ *          each
  *     v'_i = beta_i * (v_i - a)
- *     b    = e^gc_i * (S q_i), then b += (e^(gc_i-gc_j) * (q_i.k_j)) * v'_j     j <= i ascending, one fused multiply-add each
+ *     b    = e^gc_i * (S q_i), then b += (e^(gc_i-gc_j) * (q_i.k_j)) * v'_j     j <= i ascending, one fused
+ *          multiply-add each
  *     o_i  = scale * b
  *
  * A full chunk is committed to the state when the next token arrives, not before, so every QN_GDN_CHUNK tokens:
  *
- *     S = e^gc_last * S, then S += k_j (e^(gc_last-gc_j) * v'_j)^T               j ascending, one fused multiply-add each
+ *     S = e^gc_last * S, then S += k_j (e^(gc_last-gc_j) * v'_j)^T               j ascending, one fused multiply-add
+ *     each
  *
- * S k, S q and the dot products k.k and q.k are sums over the key dimension in ascending order, one fused multiply-add each,
- * from zero. All exponents are <= 0, by subtraction before exp. A token's result therefore depends on its position alone and
- * not on how the tokens were split over calls. The values of a head are independent of each other, so a head can be split into
- * slices of values for several threads.
+ * S k, S q and the dot products k.k and q.k are sums over the key dimension in ascending order, one fused multiply-add
+ * each, from zero. All exponents are <= 0, by subtraction before exp. A token's result therefore depends on its
+ * position alone and not on how the tokens were split over calls. The values of a head are independent of each other,
+ * so a head can be split into slices of values for several threads.
  *
  * Method: Yang et al., Gated Delta Networks (2024); chunked form: Parallelizing Linear Transformers with the Delta Rule
  * (2024). */
@@ -29,27 +34,28 @@
 enum { QN_GDN_CHUNK = 64, QN_GDN_UNIT = 16, QN_GDN_MAX_DIM = 256, QN_CONV_MAX_TAPS = 8 };
 
 typedef struct qn_deltanet_kernels {
-    /* c[i, x] = (accumulate ? c[i, x] : 0), then += a[i*a_row + j*a_col] * b[j*b_row + x] for j < k ascending, one fused
-     * multiply-add each; i < m, x < n. Any m, n, k >= 0; c overlaps neither a nor b. Exactly m x n elements are written, and
-     * of b exactly the elements of the formula are read. next: the address read after b, to prefetch, or NULL; only a hint. */
-    void (*gemm)(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t m,
-                 size_t n, size_t k, bool accumulate, const float *next);
-    /* x[i*x_row + j] = e^(at - gc[j]) * x[i*x_row + j], i < m, j < n: the difference in double, rounded to f32; then qn_exp of
-     * kernels/canon.h. */
+    /* c[i, x] = (accumulate ? c[i, x] : 0), then += a[i*a_row + j*a_col] * b[j*b_row + x] for j < k ascending, one
+     * fused multiply-add each; i < m, x < n. Any m, n, k >= 0; c overlaps neither a nor b. Exactly m x n elements are
+     * written, and of b exactly the elements of the formula are read. next: the address read after b, to prefetch, or
+     * NULL; only a hint. */
+    void (*gemm)(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
+                 size_t m, size_t n, size_t k, bool accumulate, const float *next);
+    /* x[i*x_row + j] = e^(at - gc[j]) * x[i*x_row + j], i < m, j < n: the difference in double, rounded to f32; then
+     * qn_exp of kernels/canon.h. */
     void (*gate)(float *x, size_t x_row, size_t m, double at, const double *gc, size_t n);
     /* y[x] = factor * a[x], x < n; y may be a. */
     void (*scale)(float *y, const float *a, float factor, size_t n);
     /* y[x] = beta * (v[x] - a[x]), x < n; y may be v or a. */
     void (*delta)(float *y, const float *v, const float *a, float beta, size_t n);
-    /* y[x] = silu(sum over taps t ascending of weights[t*w_row + x] * inputs[t][x]), x < n; the first tap is a multiply, the
-     * others one fused multiply-add each; 1 <= taps <= QN_CONV_MAX_TAPS. y overlaps no input. */
+    /* y[x] = silu(sum over taps t ascending of weights[t*w_row + x] * inputs[t][x]), x < n; the first tap is a
+     * multiply, the others one fused multiply-add each; 1 <= taps <= QN_CONV_MAX_TAPS. y overlaps no input. */
     void (*conv)(float *y, const float *const *inputs, const float *weights, size_t w_row, size_t taps, size_t n);
 } qn_deltanet_kernels;
 
 void qn_deltanet_kernels_init(qn_deltanet_kernels *kernels, unsigned cpu);
 
-/* A value head, or a slice of its values: its state and open chunk, and its rows of the new tokens. Pointers to values point
- * to the slice's first. */
+/* A value head, or a slice of its values: its state and open chunk, and its rows of the new tokens. Pointers to values
+ * point to the slice's first. */
 typedef struct qn_gdn_head {
     float *state; /* [head_k][state_row]: S transposed, the values of a key dimension contiguous */
     size_t state_row;
@@ -60,8 +66,8 @@ typedef struct qn_gdn_head {
     float *o;                  /* of the first new token */
 } qn_gdn_head;
 
-/* Value heads that share a key head, or the same slice of each of them, and the new tokens. Row i of a token array begins
- * i*stride elements after its first. */
+/* Value heads that share a key head, or the same slice of each of them, and the new tokens. Row i of a token array
+ * begins i*stride elements after its first. */
 typedef struct qn_gdn_group {
     size_t head_k, n_values; /* key dimension; values of each head; multiples of QN_GDN_UNIT, at most QN_GDN_MAX_DIM */
     const qn_gdn_head *heads;
@@ -77,22 +83,23 @@ typedef struct qn_gdn_group {
 
 /* qn_gdn_advance - process n new tokens in the heads of a group: writes outputs, updates states and corrected values.
  *
- * Keys and decays are shared with other groups and slices: when all of these have advanced, the caller updates them with
- * qn_gdn_append_keys and qn_gdn_append_decay. scratch: qn_gdn_scratch(head_k) bytes, aligned to 64 bytes. Threads: safe on
- * distinct groups and slices, each with its own scratch. */
+ * Keys and decays are shared with other groups and slices: when all of these have advanced, the caller updates them
+ * with qn_gdn_append_keys and qn_gdn_append_decay. scratch: qn_gdn_scratch(head_k) bytes, aligned to 64 bytes. Threads:
+ * safe on distinct groups and slices, each with its own scratch. */
 void qn_gdn_advance(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
 size_t qn_gdn_scratch(size_t head_k);
 
 /* qn_gdn_open_tokens_after - tokens in the open chunk after n more. */
 size_t qn_gdn_open_tokens_after(size_t open_tokens, size_t n);
 
-/* qn_gdn_append_keys, qn_gdn_append_decay - store k and g of the new tokens that are in the open chunk afterwards, in keys
- * [head_k][QN_GDN_CHUNK] and log_decay [QN_GDN_CHUNK]. open_tokens: tokens in the open chunk before the n new ones. */
+/* qn_gdn_append_keys, qn_gdn_append_decay - store k and g of the new tokens that are in the open chunk afterwards, in
+ * keys [head_k][QN_GDN_CHUNK] and log_decay [QN_GDN_CHUNK]. open_tokens: tokens in the open chunk before the n new
+ * ones. */
 void qn_gdn_append_keys(float *keys, size_t head_k, size_t open_tokens, const float *k, size_t k_stride, size_t n);
 void qn_gdn_append_decay(float *log_decay, size_t open_tokens, const float *g, size_t g_stride, size_t n);
 
-/* qn_gdn_flush - commit the open chunk's open_tokens tokens to the states. The chunk is empty afterwards: the caller sets
- * open_tokens to 0. */
+/* qn_gdn_flush - commit the open chunk's open_tokens tokens to the states. The chunk is empty afterwards: the caller
+ * sets open_tokens to 0. */
 void qn_gdn_flush(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
 
 /* qn_gdn_log_decay, qn_gdn_beta - the gates: g = softplus(alpha + bias) * a, with a < 0; beta = sigmoid(x). */

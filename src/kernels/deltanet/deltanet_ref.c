@@ -3,8 +3,8 @@
 
 #include "kernels/canon.h"
 
-static void gemm_ref(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t m,
-                     size_t n, size_t k, bool accumulate, const float *next)
+static void gemm_ref(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
+                     size_t m, size_t n, size_t k, bool accumulate, const float *next)
 {
     (void)next;
     for (size_t i = 0; i < m; i++)
@@ -49,6 +49,7 @@ static void conv_ref(float *y, const float *const *inputs, const float *weights,
 
 void qn_deltanet_init_ref(qn_deltanet_kernels *kernels)
 {
-    *kernels =
-        (qn_deltanet_kernels){ .gemm = gemm_ref, .gate = gate_ref, .scale = scale_ref, .delta = delta_ref, .conv = conv_ref };
+    *kernels = (qn_deltanet_kernels){
+        .gemm = gemm_ref, .gate = gate_ref, .scale = scale_ref, .delta = delta_ref, .conv = conv_ref
+    };
 }

@@ -1,31 +1,33 @@
-/* Gated delta rule over sixteen-lane vectors; included by one file per instruction set, which defines the register tile:
- * ROWS x VECTORS accumulators for many rows, up to two rows x WIDE for few.
+/* Gated delta rule over sixteen-lane vectors; included by one file per instruction set, which defines the register
+ * tile: ROWS x VECTORS accumulators for many rows, up to two rows x WIDE for few.
  *
- * Many rows: b is in cache. It is processed in blocks of DEPTH rows, so that a panel stays in L1, and each load of b is used
- * for ROWS rows. Few rows: b is read from memory, once, in memory order and prefetched. Accumulators are stored to c between
- * blocks as f32, so blocking does not change the result. */
+ * Many rows: b is in cache. It is processed in blocks of DEPTH rows, so that a panel stays in L1, and each load of b is
+ * used for ROWS rows. Few rows: b is read from memory, once, in memory order and prefetched. Accumulators are stored to
+ * c between blocks as f32, so blocking does not change the result. */
 #ifndef QN_KERNELS_DELTANET_DELTANET_SIMD_H
 #define QN_KERNELS_DELTANET_DELTANET_SIMD_H
 
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/vec16.h"
 
-/* Data read once is prefetched 4 KB ahead, into L2, so that the first lines of a memory page arrive while the previous page is
- * read. Measured on Zen 4, one core: 38 GB/s for states; 30 with a prefetch into L1, 25 with a larger distance, 33 without
- * prefetch. */
+/* Data read once is prefetched 4 KB ahead, into L2, so that the first lines of a memory page arrive while the previous
+ * page is read. Measured on Zen 4, one core: 38 GB/s for states; 30 with a prefetch into L1, 25 with a larger distance,
+ * 33 without prefetch. */
 enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, PREFETCH_DISTANCE = 4096 };
 
 typedef struct gemm_operands {
     float *c;
     const float *a, *b;
     size_t c_row, a_row, a_col, b_row, k;
-    uintptr_t prefetch; /* address prefetched meanwhile: line by line if sequential, else in lines b_row elements apart */
+    uintptr_t prefetch; /* address prefetched meanwhile: line by line if sequential, else in lines b_row elements apart
+                         */
     bool accumulate, sequential;
 } gemm_operands;
 
-/* rows x vectors accumulators, the last vector of `tail` floats. rows, vectors and prefetch are compile-time constants at
- * every call, tail too but for the last panel. */
-QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail, bool prefetch)
+/* rows x vectors accumulators, the last vector of `tail` floats. rows, vectors and prefetch are compile-time constants
+ * at every call, tail too but for the last panel. */
+QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail,
+                    bool prefetch)
 {
     float *c = t->c + row * t->c_row + column;
     const float *a = t->a + row * t->a_row, *b = t->b + column;
@@ -36,7 +38,9 @@ QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t ro
         QN_UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             const float *from = c + i * c_row + v * QN_LANES;
-            sum[i * vectors + v] = !t->accumulate ? v16_set1(0) : tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
+            sum[i * vectors + v] = !t->accumulate    ? v16_set1(0)
+                                   : tail < QN_LANES ? v16_load_n(from, tail)
+                                                     : v16_load(from);
         }
     }
     /* The panels partition the next block line by line. Prefetching their own columns instead gives two thirds of the
@@ -115,8 +119,8 @@ QN_INLINE void few_rows(const gemm_operands *t, size_t rows, size_t n)
 static void gemm_simd(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
                       size_t m, size_t n, size_t k, bool accumulate, const float *next)
 {
-    /* Few rows whose accumulators fit in registers: one block, and a second one of the last prefetch_rows rows of b, which
-     * prefetches `next`. Otherwise each block prefetches the following one. */
+    /* Few rows whose accumulators fit in registers: one block, and a second one of the last prefetch_rows rows of b,
+     * which prefetches `next`. Otherwise each block prefetches the following one. */
     const bool in_registers = n <= WIDE * QN_LANES;
     const size_t prefetch_rows = PREFETCH_DISTANCE / sizeof(float) / (b_row ? b_row : 1);
     const size_t depth = m > FEW ? DEPTH : !in_registers ? FEW_DEPTH : k > prefetch_rows ? k - prefetch_rows : k;
@@ -133,9 +137,9 @@ static void gemm_simd(float *c, size_t c_row, const float *a, size_t a_row, size
                             .accumulate = accumulate || from };
         const bool last = from + t.k == k;
         t.sequential = last || n == b_row;
-        t.prefetch = last && next
-                         ? (uintptr_t)next
-                         : (uintptr_t)t.b + (last ? 0 : (in_registers ? prefetch_rows : FEW_DEPTH) * b_row * sizeof(float));
+        t.prefetch = last && next ? (uintptr_t)next
+                                  : (uintptr_t)t.b +
+                                        (last ? 0 : (in_registers ? prefetch_rows : FEW_DEPTH) * b_row * sizeof(float));
         if (m > FEW)
             many_rows(&t, m, n);
         else if (m == 2)

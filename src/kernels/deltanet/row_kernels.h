@@ -22,8 +22,8 @@ typedef struct qn_gdn_row_kernels {
     /* y[i] = x[i] rounded to dtype, to nearest even, i < n; y may be x. */
     void (*round)(float *y, const float *x, qn_dtype dtype, size_t n);
     /* One token of the recurrence, S = state [head_v][head_k]: v'_x = beta * (v_x - decay * (S k)_x), then
-     * S[x][i] = fma(v'_x, k_i, decay * S[x][i]) and o_x = scale * (S q)_x. S k and S q are sums in the canonical order of
-     * kernels/canon.h. head_k and head_v are multiples of 16. */
+     * S[x][i] = fma(v'_x, k_i, decay * S[x][i]) and o_x = scale * (S q)_x. S k and S q are sums in the canonical order
+     * of kernels/canon.h. head_k and head_v are multiples of 16. */
     void (*step)(float *state, const qn_gdn_token *token, size_t head_k, size_t head_v, float *o);
 } qn_gdn_row_kernels;
 

@@ -1,5 +1,5 @@
-/* Conversions and the step of the delta rule: the reference, plain loops in the canonical order. The SIMD variants must give
- * the same bits. */
+/* Conversions and the step of the delta rule: the reference, plain loops in the canonical order. The SIMD variants must
+ * give the same bits. */
 #include "kernels/deltanet/row_kernels.h"
 
 #include "kernels/canon.h"

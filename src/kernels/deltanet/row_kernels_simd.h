@@ -1,5 +1,5 @@
-/* Conversions and the step of the delta rule over sixteen-lane vectors; included by one file per instruction set. The compiler
- * vectorises the loops that do not use v16. */
+/* Conversions and the step of the delta rule over sixteen-lane vectors; included by one file per instruction set. The
+ * compiler vectorises the loops that do not use v16. */
 #ifndef QN_KERNELS_DELTANET_ROW_KERNELS_SIMD_H
 #define QN_KERNELS_DELTANET_ROW_KERNELS_SIMD_H
 
@@ -17,7 +17,8 @@ static void to_f32_simd(float *y, const void *x, qn_dtype dtype, size_t n)
     for (; i + QN_LANES <= n; i += QN_LANES)
         v16_store(y + i, dtype == QN_DTYPE_F16 ? v16_load_f16(u16 + i) : v16_load_bf16(u16 + i));
     if (i < n)
-        v16_store_n(y + i, dtype == QN_DTYPE_F16 ? v16_load_f16_n(u16 + i, n - i) : v16_load_bf16_n(u16 + i, n - i), n - i);
+        v16_store_n(y + i, dtype == QN_DTYPE_F16 ? v16_load_f16_n(u16 + i, n - i) : v16_load_bf16_n(u16 + i, n - i),
+                    n - i);
 }
 
 /* qn_f32_to_bf16 without a branch. */

@@ -29,7 +29,8 @@ qn_status qn_gdn_tiles_create(qn_gdn_tiles *tiles, size_t head_k, size_t head_v)
         { &tiles->state, state },    { &tiles->start, state },
         { &tiles->beta, CHUNK },
     };
-    const size_t n_tile_specs = sizeof tile_specs / sizeof tile_specs[0], sums = CHUNK * sizeof *tiles->gc / sizeof(float);
+    const size_t n_tile_specs = sizeof tile_specs / sizeof tile_specs[0],
+                 sums = CHUNK * sizeof *tiles->gc / sizeof(float);
     size_t total = sums;
     *tiles = (qn_gdn_tiles){ 0 };
     for (size_t i = 0; i < n_tile_specs; i++)
@@ -65,8 +66,8 @@ void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, fl
     const size_t head_k = stages->head_k;
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t end = min_size(i + BLOCK, n);
-        stages->kernels->gemm(dots + i * CHUNK, CHUNK, x + i * head_k, head_k, 1, tiles->k_transposed, CHUNK, end - i, end,
-                              head_k, false, NULL);
+        stages->kernels->gemm(dots + i * CHUNK, CHUNK, x + i * head_k, head_k, 1, tiles->k_transposed, CHUNK, end - i,
+                              end, head_k, false, NULL);
     }
 }
 
@@ -88,17 +89,19 @@ static void round_tile(const qn_gdn_stages *stages, float *tile, size_t n)
 }
 
 /* y = l x, or y += l x; l is lower triangular, with zeros from the diagonal to the end of the diagonal blocks. */
-static void trmm(const qn_gdn_stages *stages, float *y, const float *l, const float *x, size_t width, size_t n, bool accumulate)
+static void trmm(const qn_gdn_stages *stages, float *y, const float *l, const float *x, size_t width, size_t n,
+                 bool accumulate)
 {
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t end = min_size(i + BLOCK, n);
-        stages->kernels->gemm(y + i * width, width, l + i * CHUNK, CHUNK, 1, x, width, end - i, width, end, accumulate, NULL);
+        stages->kernels->gemm(y + i * width, width, l + i * CHUNK, CHUNK, 1, x, width, end - i, width, end, accumulate,
+                              NULL);
     }
 }
 
 /* y_i = e^(at - from_i) x_i for rows of `width` elements. */
-static void gated_rows(const qn_gdn_stages *stages, float *y, const float *x, size_t width, double at, const double *from,
-                       size_t n)
+static void gated_rows(const qn_gdn_stages *stages, float *y, const float *x, size_t width, double at,
+                       const double *from, size_t n)
 {
     float factors[CHUNK];
     for (size_t i = 0; i < n; i++)
@@ -109,8 +112,8 @@ static void gated_rows(const qn_gdn_stages *stages, float *y, const float *x, si
 }
 
 /* y_i = e^gc_i x_i. */
-static void scale_rows_exp_gc(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, float *y, const float *x, size_t width,
-                              size_t n)
+static void scale_rows_exp_gc(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, float *y, const float *x,
+                              size_t width, size_t n)
 {
     double neg_gc[CHUNK] = { 0 };
     for (size_t i = 0; i < n; i++)
@@ -133,12 +136,12 @@ void qn_gdn_tile_inverse(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_
     memset(inverse, 0, n * CHUNK * sizeof *inverse);
     for (size_t begin = 0; begin < n; begin += BLOCK) {
         const size_t end = min_size(begin + BLOCK, n);
-        stages->kernels->gemm(inverse + begin * CHUNK, CHUNK, tiles->a + begin * CHUNK, CHUNK, 1, inverse, CHUNK, end - begin,
-                              begin, begin, false, NULL);
+        stages->kernels->gemm(inverse + begin * CHUNK, CHUNK, tiles->a + begin * CHUNK, CHUNK, 1, inverse, CHUNK,
+                              end - begin, begin, begin, false, NULL);
         for (size_t i = begin; i < end; i++) {
             float *row = inverse + i * CHUNK;
-            stages->kernels->gemm(row, CHUNK, tiles->a + i * CHUNK + begin, CHUNK, 1, inverse + begin * CHUNK, CHUNK, 1, i,
-                                  i - begin, true, NULL);
+            stages->kernels->gemm(row, CHUNK, tiles->a + i * CHUNK + begin, CHUNK, 1, inverse + begin * CHUNK, CHUNK, 1,
+                                  i, i - begin, true, NULL);
             stages->kernels->scale(row, row, -1, i);
             row[i] = 1;
         }
@@ -165,13 +168,15 @@ void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t 
 {
     const size_t head_k = stages->head_k, head_v = stages->head_v;
     const double last = tiles->gc[n - 1], neg_gc = -last;
-    stages->kernels->gemm(tiles->v_new, head_v, tiles->w, head_k, 1, tiles->state, head_v, n, head_v, head_k, false, NULL);
+    stages->kernels->gemm(tiles->v_new, head_v, tiles->w, head_k, 1, tiles->state, head_v, n, head_v, head_k, false,
+                          NULL);
     stages->kernels->delta(tiles->v_new, tiles->u, tiles->v_new, 1, n * head_v);
     gated_rows(stages, tiles->gated_v, tiles->v_new, head_v, last, tiles->gc, n);
     round_tile(stages, tiles->gated_v, n * head_v);
     round_tile(stages, tiles->v_new, n * head_v);
     gated_rows(stages, tiles->state, tiles->state, head_k * head_v, 0, &neg_gc, 1);
-    stages->kernels->gemm(tiles->state, head_v, tiles->k, 1, head_k, tiles->gated_v, head_v, head_k, head_v, n, true, NULL);
+    stages->kernels->gemm(tiles->state, head_v, tiles->k, 1, head_k, tiles->gated_v, head_v, head_k, head_v, n, true,
+                          NULL);
 }
 
 void qn_gdn_tile_output(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, float scale, size_t n)

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 typedef struct qn_elementwise_kernels {
-    /* y[i] = silu(gate[i]) * up[i] for i < n; y may be either input. Shazeer, GLU Variants Improve Transformer (2020). */
+    /* y[i] = silu(gate[i]) * up[i] for i < n; y may be either input. Shazeer, GLU Variants Improve Transformer
+     * (2020). */
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
     /* y[i] = x[i] / (1 + e^-gate[i]) for i < n; y may be either input. */
     void (*gate)(float *y, const float *x, const float *gate, size_t n);

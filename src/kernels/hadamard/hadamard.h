@@ -1,8 +1,8 @@
 /* Signed block Walsh-Hadamard transform: y = H (S x) or y = S (H x) for each of contiguous blocks of n.
  *
- * H is the normalised Sylvester matrix, H[r][c] = (-1)^popcount(r & c) / sqrt(n), S a diagonal of signs. The transform is
- * log2(n) stages of butterflies (a, b) -> (a + b, a - b) with strides 1, 2, 4, ... n/2, each sum rounded to f32, and one
- * multiplication by 1/sqrt(n) (rounded to f32) at the end: all variants give the same bits. */
+ * H is the normalised Sylvester matrix, H[r][c] = (-1)^popcount(r & c) / sqrt(n), S a diagonal of signs. The transform
+ * is log2(n) stages of butterflies (a, b) -> (a + b, a - b) with strides 1, 2, 4, ... n/2, each sum rounded to f32, and
+ * one multiplication by 1/sqrt(n) (rounded to f32) at the end: all variants give the same bits. */
 #ifndef QN_KERNELS_HADAMARD_HADAMARD_H
 #define QN_KERNELS_HADAMARD_HADAMARD_H
 
@@ -11,8 +11,8 @@
 enum { QN_HADAMARD_MAX_BLOCK = 1 << 16 };
 
 typedef struct qn_hadamard_kernels {
-    /* Transform one block in place: x [n], n a power of two, 1 to QN_HADAMARD_MAX_BLOCK. signs_before and signs_after: [n]
-     * floats of +-1, multiplied before and after the butterflies, or NULL. */
+    /* Transform one block in place: x [n], n a power of two, 1 to QN_HADAMARD_MAX_BLOCK. signs_before and signs_after:
+     * [n] floats of +-1, multiplied before and after the butterflies, or NULL. */
     void (*block)(float *x, size_t n, const float *signs_before, const float *signs_after);
 } qn_hadamard_kernels;
 

@@ -1,11 +1,12 @@
-/* Block Walsh-Hadamard transform for AVX2: a pass holds four vectors in eight of the sixteen registers, two per vector. */
+/* Block Walsh-Hadamard transform for AVX2: a pass holds four vectors in eight of the sixteen registers, two per
+ * vector. */
 #define QN_V16_AVX2
 #define PASS_VECTORS 4
 
 #include "kernels/vec16.h"
 
-/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds once
- * like an addition. */
+/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds
+ * once like an addition. */
 QN_INLINE __m256 butterfly_half(__m256 a, size_t n)
 {
     if (n > 1)

@@ -1,12 +1,12 @@
-/* Block Walsh-Hadamard transform for AVX-512: a pass holds eight vectors in eight of the thirty-two registers; sixteen are no
- * faster. */
+/* Block Walsh-Hadamard transform for AVX-512: a pass holds eight vectors in eight of the thirty-two registers; sixteen
+ * are no faster. */
 #define QN_V16_AVX512
 #define PASS_VECTORS 8
 
 #include "kernels/vec16.h"
 
-/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds once
- * like an addition. */
+/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds
+ * once like an addition. */
 QN_INLINE v16 butterfly_lanes(v16 a, size_t n)
 {
     if (n > 1)

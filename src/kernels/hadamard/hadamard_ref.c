@@ -1,5 +1,5 @@
-/* Block Walsh-Hadamard transform: the reference, plain loops in the canonical order. The SIMD variants must give the same
- * bits. */
+/* Block Walsh-Hadamard transform: the reference, plain loops in the canonical order. The SIMD variants must give the
+ * same bits. */
 #include "kernels/hadamard/hadamard.h"
 
 #include <math.h>

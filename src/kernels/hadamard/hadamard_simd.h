@@ -3,9 +3,9 @@
  *   PASS_VECTORS              vectors transformed together in registers, 4 or 8
  *   butterfly_lanes(v16, n)   the butterflies inside a vector, with strides 1, 2, ... below n <= 16
  *
- * A plain loop over the stages is bound by loads and stores. A pass over the data therefore does as many stages as fit in
- * registers: the first pass all strides inside PASS_VECTORS contiguous vectors, each later pass log2(PASS_VECTORS) more
- * strides between vectors further apart. */
+ * A plain loop over the stages is bound by loads and stores. A pass over the data therefore does as many stages as fit
+ * in registers: the first pass all strides inside PASS_VECTORS contiguous vectors, each later pass log2(PASS_VECTORS)
+ * more strides between vectors further apart. */
 #ifndef QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
 #define QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
 

@@ -118,9 +118,9 @@ QN_INLINE void keep_in_register(__m256i *x)
 }
 
 /* Adds the dot products of vectors [begin, end) of one half of a super-block. */
-QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, const int8_t *acts, size_t token_bytes,
-                                size_t n_tokens, int begin, int end, struct gemm_block_traits traits,
-                                __m256i sum[GEMM_TOKENS][GEMM_ROWS])
+QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, const int8_t *acts,
+                                size_t token_bytes, size_t n_tokens, int begin, int end,
+                                struct gemm_block_traits traits, __m256i sum[GEMM_TOKENS][GEMM_ROWS])
 {
 #ifdef QN_V16_AVXVNNI
     for (int v = begin; v < end; v++) {
@@ -147,9 +147,9 @@ QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_row
                 /* As in multiply_signed: code - 128 by activations, which are never -128. */
                 const __m256i sign = _mm256_xor_si256(row, _mm256_set1_epi8(-128));
                 for (size_t t = 0; t < n_tokens; t++) {
-                    const __m256i products = traits.wide
-                                                 ? _mm256_maddubs_epi16(_mm256_abs_epi8(sign), _mm256_sign_epi8(a[t], sign))
-                                                 : _mm256_maddubs_epi16(row, a[t]);
+                    const __m256i products =
+                        traits.wide ? _mm256_maddubs_epi16(_mm256_abs_epi8(sign), _mm256_sign_epi8(a[t], sign))
+                                    : _mm256_maddubs_epi16(row, a[t]);
                     words[t][r] = v == first ? products : _mm256_add_epi16(words[t][r], products);
                     keep_in_register(&words[t][r]);
                 }
@@ -176,7 +176,8 @@ QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size
         for (size_t r = 0; r < n_rows; r++)
             sum[t][r] = last[t][r] = _mm256_setzero_si256();
     for (int pass = traits.hilo ? 0 : 1; pass < 2; pass++) {
-        const int8_t *a = (traits.hilo && pass ? acts->codes_lo[layout] : acts->codes[layout]) + super0 * QN_SUPER + 32 * half;
+        const int8_t *a =
+            (traits.hilo && pass ? acts->codes_lo[layout] : acts->codes[layout]) + super0 * QN_SUPER + 32 * half;
         if (traits.has_factor) {
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 0, 4, traits, sum);
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 4, 8, traits, last);
@@ -204,8 +205,8 @@ QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size
 
 /* One tile. All arguments but the pointers are constants at the calls, so that every loop over rows and tokens unrolls.
  * The float accumulators are in memory: the registers hold the integer ones. */
-QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
-                          size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
+QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
+                          size_t first, size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
 {
     const size_t n_super = acts->n_super;
     __m256 partial[GEMM_TOKENS][GEMM_ROWS][2];
@@ -242,8 +243,8 @@ QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_ac
 }
 
 /* Nearly all calls are full tiles, or one token by a full tile of rows. */
-QN_INLINE void gemm_blocks(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
-                           size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
+QN_INLINE void gemm_blocks(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
+                           size_t first, size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
 {
     if (n_rows == GEMM_ROWS && n_tokens == GEMM_TOKENS) {
         gemm_block(rows, GEMM_ROWS, acts, layout, first, GEMM_TOKENS, zero_bits, traits, out);
@@ -253,19 +254,22 @@ QN_INLINE void gemm_blocks(const qn_super_block *rows, size_t n_rows, const qn_a
     } else {
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
-                gemm_block(rows + r * acts->n_super, 1, acts, layout, first + t, 1, zero_bits, traits, out + t * GEMM_ROWS + r);
+                gemm_block(rows + r * acts->n_super, 1, acts, layout, first + t, 1, zero_bits, traits,
+                           out + t * GEMM_ROWS + r);
     }
 }
 
 /* One function per variant: the traits are compile-time constants. */
-#define GEMM_I8_VARIANT(suffix, ...)                                                                                           \
-    static void gemm_i8_##suffix(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,         \
-                                 size_t first, size_t n_tokens, int zero_bits, float *out)                                     \
-    {                                                                                                                          \
-        gemm_blocks(rows, n_rows, acts, layout, first, n_tokens, zero_bits, (struct gemm_block_traits){ __VA_ARGS__ }, out);   \
+#define GEMM_I8_VARIANT(suffix, ...)                                                                                   \
+    static void gemm_i8_##suffix(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, \
+                                 size_t first, size_t n_tokens, int zero_bits, float *out)                             \
+    {                                                                                                                  \
+        gemm_blocks(rows, n_rows, acts, layout, first, n_tokens, zero_bits, (struct gemm_block_traits){ __VA_ARGS__ }, \
+                    out);                                                                                              \
     }
 
-/* For n vectors of codes up to c, n * 2 * c * 127 must not exceed 32767: 8 vectors of 15, 4 of 31, 2 of 63, 1 of 128. */
+/* For n vectors of codes up to c, n * 2 * c * 127 must not exceed 32767: 8 vectors of 15, 4 of 31, 2 of 63, 1 of
+ * 128. */
 GEMM_I8_VARIANT(four_bits, .n_i16_adds = 8)
 GEMM_I8_VARIANT(four_bits_offset, .n_i16_adds = 8, .has_offset = true, .no_zero_point = true)
 GEMM_I8_VARIANT(five_bits, .n_i16_adds = 4)
@@ -278,12 +282,12 @@ GEMM_I8_VARIANT(five_bits_hilo, .n_i16_adds = 4, .hilo = true)
 GEMM_I8_VARIANT(five_bits_offset_hilo, .n_i16_adds = 4, .has_offset = true, .no_zero_point = true, .hilo = true)
 GEMM_I8_VARIANT(wide_hilo, .n_i16_adds = 1, .wide = true, .no_zero_point = NO_WIDE_ZERO_POINT, .hilo = true)
 
-static void gemm_avx2(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
-                      size_t n_tokens, float *out)
+static void gemm_avx2(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
+                      size_t first, size_t n_tokens, float *out)
 {
     const qn_act_layout layout = qn_act_layout_of(type);
-    const int zero_bits =
-        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an offset */
+    const int zero_bits = type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an
+                                                                                     offset */
     const bool hilo = acts->hilo, offset = type->has_offset;
     void (*gemm)(const qn_super_block *, size_t, const qn_acts *, qn_act_layout, size_t, size_t, int, float *);
     if (type->has_factor)
@@ -314,21 +318,21 @@ static void gemm_float_avx2(const qn_matrix *weights, size_t row, size_t n_rows,
     }
 }
 
-#define FORMATS(X)                                                                                                             \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true })                            \
-    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true })                           \
-    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true })                        \
-    X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                  \
-    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { 0 })                                                                             \
-    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
-    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
-    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q5_0, Q5_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q5_1, Q5_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+#define FORMATS(X)                                                                                                     \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true })                    \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true })                   \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true })                \
+    X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \
+    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { 0 })                                                                     \
+    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q5_0, Q5_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q5_1, Q5_1, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)

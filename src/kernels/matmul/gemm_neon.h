@@ -95,7 +95,8 @@ QN_INLINE void tile_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, con
 
 /* Quarter q of all super-blocks: the float partials of its four groups. */
 QN_INLINE void tile_quarter(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
-                            size_t first, size_t n_tokens, struct tile_traits traits, size_t q, v16 out[TILE_TOKENS][TILE_ROWS])
+                            size_t first, size_t n_tokens, struct tile_traits traits, size_t q,
+                            v16 out[TILE_TOKENS][TILE_ROWS])
 {
     const qn_act_layout layout = qn_act_layout_of(type);
     const size_t n_super = acts->n_super, row_bytes = n_super * sizeof *rows, token_bytes = n_super * QN_SUPER;
@@ -136,8 +137,8 @@ QN_INLINE void tile_quarter(const qn_type_info *type, const qn_super_block *rows
                 const float32x4_t both = vmulq_f32(vld1q_f32(row->scale + 4 * q), scale);
                 partial[t][r] = vfmaq_f32(partial[t][r], vcvtq_f32_s32(acc), both);
                 if (traits.has_offset)
-                    partial[t][r] =
-                        vfmaq_f32(partial[t][r], vcvtq_f32_s32(total), vmulq_f32(vld1q_f32(row->offset + 4 * q), scale));
+                    partial[t][r] = vfmaq_f32(partial[t][r], vcvtq_f32_s32(total),
+                                              vmulq_f32(vld1q_f32(row->offset + 4 * q), scale));
             }
         }
     }
@@ -178,11 +179,11 @@ QN_INLINE void tile_shapes(const qn_type_info *type, const qn_super_block *rows,
 }
 
 /* One function per variant: the traits are compile-time constants. */
-#define TILE_VARIANT(suffix, ...)                                                                                              \
-    static void tile_##suffix(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,        \
-                              size_t first, size_t n_tokens, float *out)                                                       \
-    {                                                                                                                          \
-        tile_shapes(type, rows, n_rows, acts, first, n_tokens, (struct tile_traits){ __VA_ARGS__ }, out);                      \
+#define TILE_VARIANT(suffix, ...)                                                                                      \
+    static void tile_##suffix(const qn_type_info *type, const qn_super_block *rows, size_t n_rows,                     \
+                              const qn_acts *acts, size_t first, size_t n_tokens, float *out)                          \
+    {                                                                                                                  \
+        tile_shapes(type, rows, n_rows, acts, first, n_tokens, (struct tile_traits){ __VA_ARGS__ }, out);              \
     }
 
 TILE_VARIANT(zero, .has_zero_point = true)
@@ -194,8 +195,8 @@ TILE_VARIANT(offset_hilo, .hilo = true, .has_offset = true)
 
 /* Types with factors need two accumulators per element: the tile of matmul_simd.h, one row and one token at a time to
  * fit the registers. */
-static void tile_factor(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
-                        size_t n_tokens, float *out)
+static void tile_factor(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
+                        size_t first, size_t n_tokens, float *out)
 {
     const int zero_bits = __builtin_ctz(type->zero_point);
     const struct gemm_traits traits = { .has_factor = true };
@@ -205,8 +206,8 @@ static void tile_factor(const qn_type_info *type, const qn_super_block *rows, si
                       out + t * TILE_ROWS + r);
 }
 
-static void gemm_neon(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
-                      size_t n_tokens, float *out)
+static void gemm_neon(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
+                      size_t first, size_t n_tokens, float *out)
 {
     if (type->has_factor)
         tile_factor(type, rows, n_rows, acts, first, n_tokens, out);
@@ -234,7 +235,8 @@ QN_INLINE void gemm_float_pieces(qn_type type, const qn_matrix *weights, size_t 
             } else {
                 gemm_float_tile(type, at, weights->row_bytes, 1, tokens, acts->n_cols, 1, to);
                 if (t + 1 < n_tokens)
-                    gemm_float_tile(type, at, weights->row_bytes, 1, tokens + acts->n_cols, acts->n_cols, 1, to + TILE_ROWS);
+                    gemm_float_tile(type, at, weights->row_bytes, 1, tokens + acts->n_cols, acts->n_cols, 1,
+                                    to + TILE_ROWS);
             }
         }
 }

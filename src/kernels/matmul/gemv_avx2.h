@@ -62,7 +62,8 @@ QN_INLINE __m256i reduce_acc(__m256i sum, int factor)
  * added. */
 QN_INLINE __m256i join_halves(__m256i first, __m256i second)
 {
-    return _mm256_add_epi32(_mm256_permute2x128_si256(first, second, 0x20), _mm256_permute2x128_si256(first, second, 0x31));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(first, second, 0x20),
+                            _mm256_permute2x128_si256(first, second, 0x31));
 }
 
 /* Four vectors of eight 16-bit words per half: interleaves words of the four, each the sum of four words (even ones,
@@ -78,8 +79,8 @@ QN_INLINE __m256i sum_words(const __m256i p[4])
  * 127 = 31496. */
 QN_INLINE __m256i reduce_4_i16(const __m256i p[4], int factor)
 {
-    const __m256i pair = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4, 5,
-                                          12, 13, 6, 7, 14, 15);
+    const __m256i pair = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10,
+                                          11, 4, 5, 12, 13, 6, 7, 14, 15);
     return _mm256_madd_epi16(_mm256_shuffle_epi8(sum_words(p), pair), _mm256_set1_epi16((int16_t)factor));
 }
 
@@ -145,8 +146,8 @@ QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset
     *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + QN_Q4_K_MIN), m), _mm256_set1_ps(-0.0f));
 }
 
-/* The scale of each group of a super-block, and the offset for types that have one. type is a constant at the calls, here
- * and below. */
+/* The scale of each group of a super-block, and the offset for types that have one. type is a constant at the calls,
+ * here and below. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m256 offset[2])
 {
     const struct block_layout b = block_of(type);
@@ -228,11 +229,11 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
     const __m256i low = _mm256_blend_epi32(eight, triple(eight), 0xcc); /* times 1 and 3 */
     const __m256i mid = triple(triple(low));                            /* times 9 and 27 */
     /* The last two bytes as high bytes of words whose low bytes are zero: a word's product by a power is the byte's. */
-    const __m256i spread = _mm256_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1,
-                                            12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13);
+    const __m256i spread = _mm256_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1,
+                                            13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13);
     const __m256i powers = _mm256_setr_epi16(1, 1, 3, 3, 9, 9, 27, 27, 1, 1, 3, 3, 9, 9, 27, 27);
-    const __m256i gather = _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 1, 3, 5, 7, 9, 11, 13, 15, -1, -1, -1, -1, -1, -1,
-                                            -1, -1, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i gather = _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 1, 3, 5, 7, 9, 11, 13, 15, -1, -1, -1, -1,
+                                            -1, -1, -1, -1, 1, 3, 5, 7, 9, 11, 13, 15);
     const __m256i two = _mm256_shuffle_epi8(_mm256_mullo_epi16(_mm256_shuffle_epi8(rest, spread), powers), gather);
     code[5] = digit(low);
     code[6] = digit(mid);
@@ -251,8 +252,8 @@ QN_INLINE __m256i read_fifth_bits(const uint8_t *p)
 {
     uint32_t bits;
     memcpy(&bits, p, sizeof bits);
-    const __m256i bytes =
-        _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bytes = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                           3, 3, 3, 3, 3, 3);
     const __m256i masks = _mm256_set1_epi64x((int64_t)0x8040201008040201);
     const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)bits), bytes), masks);
     return _mm256_and_si256(_mm256_cmpeq_epi8(spread, masks), _mm256_set1_epi8(16));
@@ -354,7 +355,8 @@ QN_INLINE __m256i dot_2bit(qn_type type, const uint8_t *p, size_t half, const in
         for (int j = 0; j < 4; j += 2) {
             const __m256i x = _mm256_srli_epi16(bytes[i], 2 * j);
             one[i] = multiply_add(one[i], _mm256_and_si256(x, _mm256_set1_epi8(3)), load32(acts + 64 * (4 * i + j)));
-            four[i] = multiply_add(four[i], _mm256_and_si256(x, _mm256_set1_epi8(12)), load32(acts + 64 * (4 * i + j + 1)));
+            four[i] =
+                multiply_add(four[i], _mm256_and_si256(x, _mm256_set1_epi8(12)), load32(acts + 64 * (4 * i + j + 1)));
         }
     }
     return reduce_acc(add_acc(add_acc(one[0], one[1]), shift_acc(add_acc(four[0], four[1]), 2)), factor);
@@ -397,8 +399,8 @@ QN_INLINE __m256i dot_q6_k(const uint8_t *p, size_t half, const int8_t *acts)
     const __m256i factors = _mm256_cvtepi8_epi16(load16(p + QN_Q6_K_BYTES * half + QN_Q6_K_FACTORS));
     for (int r = 0; r < 8; r++) {
         const __m256i weights = _mm256_sub_epi8(group[r], _mm256_set1_epi8(32));
-        const __m256i words =
-            _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(load32(acts + QN_QUANT_GROUP * r), weights));
+        const __m256i words = _mm256_maddubs_epi16(_mm256_abs_epi8(weights),
+                                                   _mm256_sign_epi8(load32(acts + QN_QUANT_GROUP * r), weights));
         const __m256i four = r < 4 ? _mm256_permute4x64_epi64(factors, 0x44) : _mm256_permute4x64_epi64(factors, 0xee);
         const __m256i pick = _mm256_add_epi8(_mm256_set1_epi16((int16_t)(0x0100 + 0x0404 * (r % 4))),
                                              _mm256_setr_epi64x(0, 0, 0x0202020202020202, 0x0202020202020202));
@@ -413,7 +415,8 @@ QN_INLINE __m256i dot_groups(qn_type type, const uint8_t *p, size_t half, const 
     read_groups(type, p, half, group);
     for (int r = 0; r < 8; r++) {
         const __m256i a = load32(acts + QN_QUANT_GROUP * r);
-        group[r] = type == QN_TYPE_Q8_0 ? multiply_signed(group[r], a) : multiply_add(_mm256_setzero_si256(), group[r], a);
+        group[r] =
+            type == QN_TYPE_Q8_0 ? multiply_signed(group[r], a) : multiply_add(_mm256_setzero_si256(), group[r], a);
     }
 #ifndef QN_V16_AVXVNNI
     if (type != QN_TYPE_Q8_0)
@@ -439,11 +442,13 @@ QN_INLINE __m256i dot(qn_type type, qn_act_layout layout, const uint8_t *p, size
 QN_INLINE __m256i times_zero_point(qn_type type, __m256i sums)
 {
     const int zero = type == QN_TYPE_Q8_0 || type == QN_TYPE_Q6_K ? 0 : block_of(type).zero;
-    return zero == 0 ? _mm256_setzero_si256() : zero == 1 ? sums : _mm256_slli_epi32(sums, __builtin_ctz((unsigned)zero));
+    return zero == 0   ? _mm256_setzero_si256()
+           : zero == 1 ? sums
+                       : _mm256_slli_epi32(sums, __builtin_ctz((unsigned)zero));
 }
 
-QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const uint8_t *p, const qn_acts *acts, size_t super,
-                         __m256 partial[2])
+QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const uint8_t *p, const qn_acts *acts,
+                         size_t super, __m256 partial[2])
 {
     const int8_t *codes = acts->codes[layout] + super * QN_SUPER;
     __m256 scale[2], offset[2];
@@ -458,13 +463,14 @@ QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const ui
         isum = _mm256_sub_epi32(isum, times_zero_point(type, sums));
         partial[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(scale[half], act_scale), partial[half]);
         if (has_offset(type))
-            partial[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_mul_ps(offset[half], act_scale), partial[half]);
+            partial[half] =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_mul_ps(offset[half], act_scale), partial[half]);
     }
 }
 
 /* n_rows is a constant at the calls. */
-QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
-                         const qn_acts *acts, size_t token, bool accumulate, float *out)
+QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row,
+                         size_t n_rows, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
     const size_t n_full = weights->n_cols / QN_SUPER, bytes = super_bytes(type), row_bytes = weights->row_bytes;
     const uint8_t *p = weights->data + row * row_bytes;

@@ -62,7 +62,8 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, int8x16_t codes[8])
 QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
 {
     static const uint8_t power[16] = { 1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27 };
-    const uint8x16_t first = vld1q_u8(block), second = vld1q_u8(block + 16), more = vld1q_u8(block + QN_TQ1_0_TRIT_BYTES);
+    const uint8x16_t first = vld1q_u8(block), second = vld1q_u8(block + 16),
+                     more = vld1q_u8(block + QN_TQ1_0_TRIT_BYTES);
     if (half == 0) {
         codes[0] = top_digit(first);
         codes[1] = top_digit(second);
@@ -234,7 +235,8 @@ QN_INLINE void read_scales(qn_type type, const uint8_t *p, size_t q, float32x4_t
 /* ---- Dot products ---- */
 
 /* Accumulators of byte products before the reduction to groups. Without dot product instructions they are 16 bits wide:
- * a lane sums at most eight products of 1-bit codes or two of other codes before it is widened, at most 2 * 128 * 127. */
+ * a lane sums at most eight products of 1-bit codes or two of other codes before it is widened, at most 2 * 128 *
+ * 127. */
 #ifdef QN_V16_DOTPROD
 typedef int32x4_t dot_acc;
 QN_INLINE dot_acc multiply(int8x16_t codes, int8x16_t acts)
@@ -489,17 +491,17 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     }
 }
 
-#define FORMATS(X)                                                                                                             \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, false })                           \
-    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                    \
-    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                  \
-    X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                  \
-    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
-    X(ptq1_0, PTQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                               \
-    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
-    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+#define FORMATS(X)                                                                                                     \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, false })                   \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { 0 })                                                                            \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \
+    X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \
+    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(ptq1_0, PTQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)

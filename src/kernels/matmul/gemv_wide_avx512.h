@@ -22,9 +22,9 @@ enum { WIDE_PREFETCH_BYTES = 4096 };
 #define X4(f, i) f(i), f((i) + 1), f((i) + 2), f((i) + 3)
 #define X16(f, i) X4(f, i), X4(f, (i) + 4), X4(f, (i) + 8), X4(f, (i) + 12)
 #define X64(f) X16(f, 0), X16(f, 16), X16(f, 32), X16(f, 48)
-#define X128(f, i)                                                                                                             \
-    X16(f, i), X16(f, (i) + 16), X16(f, (i) + 32), X16(f, (i) + 48), X16(f, (i) + 64), X16(f, (i) + 80), X16(f, (i) + 96),     \
-        X16(f, (i) + 112)
+#define X128(f, i)                                                                                                     \
+    X16(f, i), X16(f, (i) + 16), X16(f, (i) + 32), X16(f, (i) + 48), X16(f, (i) + 64), X16(f, (i) + 80),               \
+        X16(f, (i) + 96), X16(f, (i) + 112)
 
 /* Digits 0 to 3 of a byte as 2-bit fields, and digit 4. */
 #define TRITS_0123(b) (QN_TRIT(b, 1) | QN_TRIT(b, 3) << 2 | QN_TRIT(b, 9) << 4 | QN_TRIT(b, 27) << 6)
@@ -62,7 +62,8 @@ struct quarter {
     size_t n_groups, half;
 };
 
-/* Byte offset of group q's block; that of group 0 for groups beyond n_groups, so that nothing beyond the row is read. */
+/* Byte offset of group q's block; that of group 0 for groups beyond n_groups, so that nothing beyond the row is
+ * read. */
 QN_INLINE size_t wide_group_offset(qn_type type, const struct quarter *at, size_t q)
 {
     return (q < at->n_groups ? q : 0) * block_of(type).bytes;
@@ -114,13 +115,14 @@ QN_INLINE __m512i extract_fields(__m512i x, const uint8_t *from, const uint8_t *
     return two_bits(_mm512_multishift_epi64_epi8(broadcast_128(shift), _mm512_shuffle_epi8(x, broadcast_128(from))), 0);
 }
 
-/* TQ1_0: 32 bytes of five digits (groups 0 to 4), 16 of five (groups 5, 6 and half of 7), 4 of four. The last are read with
- * the last 16 bytes of the block: the scale follows them. */
+/* TQ1_0: 32 bytes of five digits (groups 0 to 4), 16 of five (groups 5, 6 and half of 7), 4 of four. The last are read
+ * with the last 16 bytes of the block: the scale follows them. */
 enum { TQ1_TAIL = QN_TQ1_0_BYTES - 16 };
 #define TQ1_TAIL_FROM(i) (QN_TQ1_0_TRIT_BYTES * 3 / 2 - TQ1_TAIL + (i) % 4)
 #define TQ1_TAIL_SHIFT(i) FIELD_SHIFT(i, (i) / 4)
-static const _Alignas(16) uint8_t tq1_tail_from[16] = { X16(TQ1_TAIL_FROM, 0) }, tq1_tail_shift[16] = { X16(TQ1_TAIL_SHIFT,
-                                                                                                            0) };
+static const _Alignas(16) uint8_t tq1_tail_from[16] = { X16(TQ1_TAIL_FROM, 0) }, tq1_tail_shift[16] = {
+    X16(TQ1_TAIL_SHIFT, 0)
+};
 
 QN_INLINE void read_tq1(const struct quarter *at, __m512i code[PIECES])
 {
@@ -317,18 +319,18 @@ QN_INLINE void read_scales(qn_type type, const struct quarter *at, __m512 *scale
 /* Q6_K: the factors of both halves of every group. */
 QN_INLINE void read_factors(const struct quarter *at, __m512i *lo, __m512i *hi)
 {
-    const __m512i both =
-        _mm512_shuffle_epi8(load_4_rows(at, QN_Q6_K_FACTORS),
-                            _mm512_broadcast_i32x4(at->half ? _mm_set_epi32(0x0f0e8080, 0x0d0c8080, 0x0b0a8080, 0x09088080)
-                                                            : _mm_set_epi32(0x07068080, 0x05048080, 0x03028080, 0x01008080)));
+    const __m512i both = _mm512_shuffle_epi8(
+        load_4_rows(at, QN_Q6_K_FACTORS),
+        _mm512_broadcast_i32x4(at->half ? _mm_set_epi32(0x0f0e8080, 0x0d0c8080, 0x0b0a8080, 0x09088080)
+                                        : _mm_set_epi32(0x07068080, 0x05048080, 0x03028080, 0x01008080)));
     *lo = _mm512_srai_epi32(_mm512_slli_epi32(both, 8), 24);
     *hi = _mm512_srai_epi32(both, 24);
 }
 
 /* One quarter of four rows: the canonical steps of its four groups. type, hilo and at->half are constants at the calls,
  * and at->n_groups is constant except for the last quarter of a row. */
-QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarter *at, const qn_acts *acts, size_t group0,
-                                    __m512i zero, __m512 partial)
+QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarter *at, const qn_acts *acts,
+                                    size_t group0, __m512i zero, __m512 partial)
 {
     const int8_t *codes = acts->codes[QN_ACT_PLAIN] + group0 * QN_QUANT_GROUP;
     const __m512 act_scale = _mm512_broadcast_f32x4(_mm_loadu_ps(acts->scale + group0));
@@ -361,10 +363,12 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
         const __m512i hi = broadcast_128(acts->sum_upper + group0), lo = _mm512_sub_epi32(act_sum, hi);
         __m512i factor_lower, factor_upper;
         read_factors(at, &factor_lower, &factor_upper);
-        const __m512i isum_lower = _mm512_sub_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), _mm512_mullo_epi32(lo, zero));
-        const __m512i isum_upper =
-            _mm512_sub_epi32(sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]), _mm512_mullo_epi32(hi, zero));
-        isum = _mm512_add_epi32(_mm512_mullo_epi32(isum_lower, factor_lower), _mm512_mullo_epi32(isum_upper, factor_upper));
+        const __m512i isum_lower =
+            _mm512_sub_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), _mm512_mullo_epi32(lo, zero));
+        const __m512i isum_upper = _mm512_sub_epi32(sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]),
+                                                    _mm512_mullo_epi32(hi, zero));
+        isum = _mm512_add_epi32(_mm512_mullo_epi32(isum_lower, factor_lower),
+                                _mm512_mullo_epi32(isum_upper, factor_upper));
     } else {
         isum = sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]);
         if (!has_offset(type)) /* types with an offset have zero point 0 */
@@ -400,8 +404,8 @@ QN_INLINE const uint8_t *prefetch_lines(const uint8_t *p, size_t bytes, bool to_
 }
 
 /* Up to four rows. With fewer, the last row fills the other lanes, which are not stored. */
-QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
-                              size_t token, bool accumulate, float *out)
+QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
+                              const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
     const size_t quarters = block_of(type).weights / QUARTER, n_groups = weights->n_cols / QN_QUANT_GROUP;
     const size_t step = quarters ? quarters : 1; /* quarters per step */
@@ -415,8 +419,10 @@ QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights,
     }
     /* Four rows are computed together, but prefetched in memory order, a multiple of four rows ahead: on Zen 4 this
      * reads 17 to 18 GB/s where four streams read 11. Prefetches go to L1 if the distance is short, except for Q8_0,
-     * which consumes lines fastest; otherwise to L2, which has more outstanding misses (Q8_0: 19 GB/s instead of 13). */
-    const size_t four_rows = 4 * weights->row_bytes, distance = (WIDE_PREFETCH_BYTES + four_rows - 1) / four_rows * four_rows;
+     * which consumes lines fastest; otherwise to L2, which has more outstanding misses (Q8_0: 19 GB/s instead of
+     * 13). */
+    const size_t four_rows = 4 * weights->row_bytes,
+                 distance = (WIDE_PREFETCH_BYTES + four_rows - 1) / four_rows * four_rows;
     const bool to_l1 = type != QN_TYPE_Q8_0 && distance <= WIDE_PREFETCH_BYTES * 3 / 2;
     const uint8_t *prefetch = at.row[0] + distance;
     size_t group0 = token * acts->n_super * QN_SUPER_GROUPS, i = 0;

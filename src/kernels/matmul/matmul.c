@@ -117,7 +117,7 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
     return tile_scratch(kernels, n_cols) + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN);
 }
 
-#define SUPER_FITS(ID, weights, bytes, ...)                                                                                    \
+#define SUPER_FITS(ID, weights, bytes, ...)                                                                            \
     _Static_assert(QN_SUPER / (weights) * (bytes) <= QN_MAX_SUPER_BYTES, #ID ": more bytes than QN_MAX_SUPER_BYTES");
 QN_BLOCK_LAYOUTS(SUPER_FITS)
 
@@ -157,8 +157,8 @@ static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weigh
  * unpacking those rows. */
 enum { GEMV_MAX_TOKENS = 4, GEMV_BLOCK_ROWS = 32 };
 
-static void gemv_by_token(qn_gemv_fn gemv, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens, size_t row_begin,
-                          size_t row_end, bool accumulate, float *out, size_t out_stride)
+static void gemv_by_token(qn_gemv_fn gemv, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                          size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
     const size_t step = n_tokens == 1 ? row_end - row_begin : GEMV_BLOCK_ROWS;
     for (size_t row = row_begin, end; row < row_end; row = end) {
@@ -189,7 +189,8 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 
 /* Packed rows. The activations of a block of tokens stay in L2 during the loop over rows. */
 static void matmul_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
-                          size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
+                          size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
+                          size_t out_stride)
 {
     const qn_packed_kernel *kind = qn_matmul_packed(kernels, weights->stored.type);
     const size_t group_bytes = kind->layout == QN_ACT_LUT ? QN_GROUP_LUT_BYTES : QN_QUANT_GROUP;
@@ -202,8 +203,9 @@ static void matmul_packed(const qn_matmul_kernels *kernels, const qn_packed_matr
 }
 
 /* Rows as stored: GEMM tiles, or one GEMV per token for few tokens. */
-static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                          size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
+static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts,
+                          size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
+                          size_t out_stride, void *scratch)
 {
     const bool is_float = qn_act_layout_of(weights->type) == QN_ACT_F32;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
@@ -234,8 +236,9 @@ static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *wei
     }
 }
 
-void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                    size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
+void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                    size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride,
+                    void *scratch)
 {
     if (!n_tokens)
         return;
@@ -252,7 +255,8 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *we
         uint8_t *rows = (uint8_t *)scratch + tile_scratch(kernels, stored->n_cols);
         panel.data = rows;
         qn_matmul_unpack(weights, kind->packing, row_begin / QN_PANEL_ROWS, rows);
-        matmul_stored(kernels, &panel, acts, n_tokens, 0, QN_PANEL_ROWS, accumulate, out + row_begin, out_stride, scratch);
+        matmul_stored(kernels, &panel, acts, n_tokens, 0, QN_PANEL_ROWS, accumulate, out + row_begin, out_stride,
+                      scratch);
     }
     if (row_begin < row_end)
         matmul_stored(kernels, stored, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);

@@ -61,7 +61,8 @@ enum {
  *
  *   QN_ACT_INTERLEAVED   vector i/4, byte i%4                types unpacked value by value
  *   QN_ACT_1BIT          vector i%8, byte i/8                Q1_0: bit v of a stored byte is in vector v
- *   QN_ACT_2BIT          vector 4*(i/16) + i%4, byte i%16/4  Q2_0 PQ2_0 OX2_0: 2-bit field j of a byte is in vector j or 4+j
+ *   QN_ACT_2BIT          vector 4*(i/16) + i%4, byte i%16/4  Q2_0 PQ2_0 OX2_0: 2-bit field j of a byte is in vector j
+ *                        or 4+j
  *   QN_ACT_TERNARY       by blocks of 128 values: value e of block b is at 64*(e/16) + 16*b + e%16; gemv of PTQ1_0
  *   QN_ACT_PLAIN         ascending
  *   QN_ACT_F32           no codes: the f32 values            F32, F16, BF16
@@ -129,13 +130,13 @@ typedef struct qn_packed_matrix {
 
 /* GEMV: one token by rows [row_begin, row_end), from codes as stored. out[row] is overwritten, or added to with
  * `accumulate`. */
-typedef void (*qn_gemv_fn)(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,
-                           bool accumulate, float *out);
+typedef void (*qn_gemv_fn)(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts,
+                           size_t token, bool accumulate, float *out);
 
 /* GEMM of packed rows [row, row + n_rows), both multiples of QN_PANEL_ROWS, by tokens [first, first + n_tokens): writes
  * out[token*out_stride + row]. acts have the hi/lo split only if the kernel's `hilo` is set. */
-typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
-                                  size_t n_tokens, bool accumulate, float *out, size_t out_stride);
+typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                                  size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
 /* A packed layout (packed.h) and its GEMM. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
@@ -162,15 +163,16 @@ typedef struct qn_matmul_kernels {
     size_t tile_rows, tile_tokens; /* the largest tile that gemm and gemm_float accept */
     /* Quantises values [n], n <= 512, of super-block `super` of row `row` into every layout that acts holds. */
     void (*quantize)(qn_acts *acts, size_t row, size_t super, const float *values, size_t n);
-    /* Unpacks n_blocks blocks of any quantised type, at most a super-block; scale and offset of missing blocks are 0. */
+    /* Unpacks n_blocks blocks of any quantised type, at most a super-block; scale and offset of missing blocks are
+     * 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out);
     /* One tile: out[t*tile_rows + r] for n_rows unpacked rows of acts->n_super super-blocks each, by tokens [first,
      * first + n_tokens). */
     void (*gemm)(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
                  size_t n_tokens, float *out);
     /* One tile of float weights as stored, from row `row` on. */
-    void (*gemm_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
-                       float *out);
+    void (*gemm_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+                       size_t n_tokens, float *out);
     /* The types that have kernels of their own; others use unpack and gemm. */
     const qn_matmul_format *formats;
     size_t n_formats;
@@ -192,8 +194,9 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
  * row] is overwritten, or added to with `accumulate`. acts hold the layouts of qn_matmul_act_layouts. For a packed
  * matrix row_begin is a multiple of QN_PANEL_ROWS, and so is row_end unless it is n_rows. scratch: qn_matmul_scratch
  * bytes, one per thread. Threads: safe on distinct rows with distinct scratch. */
-void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                    size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch);
+void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                    size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride,
+                    void *scratch);
 
 /* Filled in by the instruction-set files. */
 void qn_matmul_init_avx2(qn_matmul_kernels *kernels);

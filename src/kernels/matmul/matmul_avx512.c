@@ -15,8 +15,8 @@ enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
  * order 12.4 and 12.2. */
 enum { GEMV_PREFETCH_BYTES = 4096 };
 
-/* Tables for vpermi2b. 64 to 128 bytes of blocks are two loads, of the first 64 and, from SECOND on, of the last 64. Index
- * of byte j: j below 64 (first load), 64 + j - SECOND above (second load). */
+/* Tables for vpermi2b. 64 to 128 bytes of blocks are two loads, of the first 64 and, from SECOND on, of the last 64.
+ * Index of byte j: j below 64 (first load), 64 + j - SECOND above (second load). */
 #define SECOND(bytes) ((bytes)-64)
 #define BYTE_OF(bytes, j) ((j) < 64 ? (j) : (j)-SECOND(bytes) + 64)
 enum {
@@ -31,7 +31,7 @@ enum {
 #define SPLIT_Q2_0(i) BYTE_OF(Q2_0_BYTES_4, SPLIT(i) / 16 * QN_Q2_0_BYTES + QN_Q2_0_CODES + SPLIT(i) % 16)
 #define SPLIT_PQ2_0(i) BYTE_OF(PQ2_0_BYTES_2, SPLIT(i) / 32 * QN_PQ2_0_BYTES + QN_PQ2_0_CODES + SPLIT(i) % 32)
 #define TRITS_MAIN(i) BYTE_OF(PTQ1_0_BYTES_4, (i) / 16 * QN_PTQ1_0_BYTES + (i) % QN_PTQ1_0_TRIT_BYTES)
-#define TRITS_REST(i)                                                                                                          \
+#define TRITS_REST(i)                                                                                                  \
     BYTE_OF(PTQ1_0_BYTES_4, (i) / 16 * QN_PTQ1_0_BYTES + QN_PTQ1_0_TRIT_BYTES + ((i) % 16 < 8 ? (i) % 16 : 8 + (i) % 2))
 /* Tables for vpmultishiftqb: bit offsets of the fields of a byte in its 64-bit lane, for the first eight of sixteen
  * bytes and for the last eight. */
@@ -44,8 +44,8 @@ static const _Alignas(64) uint8_t codes_q1_0[64] = { X64(CODES_Q1_0) }, split_q2
                                   trits_rest[64] = { X64(TRITS_REST) }, fields_01[64] = { X64(FIELDS_01) },
                                   fields_23[64] = { X64(FIELDS_23) }, fields_tail[64] = { X64(FIELDS_TAIL) };
 
-/* Indices of the 16-bit words that hold the scale of lane i: in the first load (Q1_0), in the first loads of both halves
- * (Q2_0), in both loads (PTQ1_0). */
+/* Indices of the 16-bit words that hold the scale of lane i: in the first load (Q1_0), in the first loads of both
+ * halves (Q2_0), in both loads (PTQ1_0). */
 #define SCALE_Q1_0(i) ((QN_Q1_0_SCALE + QN_Q1_0_BYTES * ((i) / 4)) / 2)
 #define SCALE_Q2_0(i) ((QN_Q2_0_SCALE + QN_Q2_0_BYTES * ((i) % 8 / 2)) / 2 + (i) / 8 * 32)
 #define SCALE_PTQ1_0(i) (BYTE_OF(PTQ1_0_BYTES_4, QN_PTQ1_0_SCALE + QN_PTQ1_0_BYTES * ((i) / 4)) / 2)
@@ -73,8 +73,8 @@ QN_INLINE void read_q1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
     code[2] = _mm512_and_si512(_mm512_srli_epi16(bits, 1), two);
     for (int v = 3; v < 8; v++)
         code[v] = _mm512_gf2p8affine_epi64_epi8(bits, _mm512_set1_epi64((int64_t)(1ull << v << 48)), 0);
-    *scale =
-        f16_to_f32_x16(_mm512_permutexvar_epi16(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)scale_q1_0)), a));
+    *scale = f16_to_f32_x16(
+        _mm512_permutexvar_epi16(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)scale_q1_0)), a));
 }
 
 QN_INLINE void unpack_fields(__m512i even, __m512i odd, __m512i code[8])
@@ -118,8 +118,8 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + SECOND(PTQ1_0_BYTES_4)), three = _mm512_set1_epi8(3);
     const __m512i bytes = _mm512_permutex2var_epi8(a, load(trits_main), b);
-    const __m512i rest =
-        _mm512_permutex2var_epi8(a, load(trits_rest), b); /* bytes 16 to 23 of a block, then its last two four times */
+    const __m512i rest = _mm512_permutex2var_epi8(a, load(trits_rest), b); /* bytes 16 to 23 of a block, then its last
+                                                                              two four times */
     const __m512i fields = look_up_256(trits_0123, bytes), rest_fields = look_up_256(trits_0123, rest);
     for (int n = 0; n < 4; n++)
         code[n] = _mm512_and_si512(n ? _mm512_srli_epi16(fields, 2 * n) : fields, three);
@@ -153,8 +153,8 @@ QN_INLINE __m512i super_dot(qn_type type, const uint8_t *p, const __m512i act[8]
         __m512i sum[4];
         read_ptq1_0(p, code, scale);
         for (int group = 0; group < 4; group++)
-            sum[group] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, code[2 * group], act[2 * group]), code[2 * group + 1],
-                                             act[2 * group + 1]);
+            sum[group] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, code[2 * group], act[2 * group]),
+                                             code[2 * group + 1], act[2 * group + 1]);
         return _mm512_add_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), minus_sum);
     }
     read_super(type, p, code, scale);
@@ -185,14 +185,14 @@ static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *
     const int8_t *codes = acts->hilo ? acts->codes_lo[layout] : acts->codes[layout];
     for (size_t v = 0; v < 8; v++)
         sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(codes + super * QN_SUPER + 64 * v));
-    *partial =
-        v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_GROUPS)), *partial);
+    *partial = v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_GROUPS)),
+                       *partial);
 }
 
 /* n_rows is a constant at the calls. A super-block that the row does not fill is unpacked; for PTQ1_0 in the layout
  * of the GEMM. */
-QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
-                         const qn_acts *acts, size_t token, bool accumulate, float *out)
+QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row,
+                         size_t n_rows, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
     const size_t n_full = weights->n_cols / QN_SUPER, bytes = super_bytes(type);
     const uint8_t *p = weights->data + row * weights->row_bytes, *prefetch = p + GEMV_PREFETCH_BYTES;
@@ -243,7 +243,8 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
     size_t row = row_begin;
     if (layout == QN_ACT_PLAIN) {
         for (; row < row_end; row += 4)
-            gemv_wide_rows(type, hilo, weights, row, row_end - row < 4 ? row_end - row : 4, acts, token, accumulate, out);
+            gemv_wide_rows(type, hilo, weights, row, row_end - row < 4 ? row_end - row : 4, acts, token, accumulate,
+                           out);
         return;
     }
     for (; row + 4 <= row_end; row += 4)
@@ -309,21 +310,21 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     _mm512_storeu_ps(out->scale, scale);
 }
 
-#define FORMATS(X)                                                                                                             \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true })                            \
-    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true })                           \
-    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true })                        \
-    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false })                       \
-    X(ox2_0, OX2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
-    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
-    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
-    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q5_0, Q5_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q5_1, Q5_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
-    X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+#define FORMATS(X)                                                                                                     \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true })                    \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true })                   \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true })                \
+    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false })               \
+    X(ox2_0, OX2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q5_0, Q5_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q5_1, Q5_1, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)

@@ -35,7 +35,8 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
             const float code = rintf(group[i] * inverse);
             const float code_lo = acts->hilo ? rintf(fmaf(-code, step, group[i]) * (inverse * QN_HILO_BASE)) : 0;
             for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
-                const size_t at = group0 * QN_QUANT_GROUP + qn_act_index((qn_act_layout)layout, lane * QN_QUANT_GROUP + i);
+                const size_t at =
+                    group0 * QN_QUANT_GROUP + qn_act_index((qn_act_layout)layout, lane * QN_QUANT_GROUP + i);
                 if (acts->codes[layout])
                     acts->codes[layout][at] = (int8_t)code;
                 if (acts->codes_lo[layout])
@@ -82,8 +83,8 @@ static int32_t group_isum(const qn_type_info *type, const qn_super_block *weight
     return type->has_factor ? lo * weights->factor_lower[lane] + hi * weights->factor_upper[lane] : lo + hi;
 }
 
-static void gemm_ref(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
-                     size_t n_tokens, float *out)
+static void gemm_ref(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
+                     size_t first, size_t n_tokens, float *out)
 {
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++) {
@@ -95,7 +96,8 @@ static void gemm_ref(const qn_type_info *type, const qn_super_block *rows, size_
                     const int32_t isum = group_isum(type, w, acts, group - lane, lane);
                     partial[lane] = fmaf((float)isum, w->scale[lane] * acts->scale[group], partial[lane]);
                     if (type->has_offset)
-                        partial[lane] = fmaf((float)acts->sum[group], w->offset[lane] * acts->scale[group], partial[lane]);
+                        partial[lane] =
+                            fmaf((float)acts->sum[group], w->offset[lane] * acts->scale[group], partial[lane]);
                 }
             out[t * TILE_ROWS + r] = qn_sum16(partial);
         }
@@ -121,8 +123,8 @@ static void gemm_float_ref(const qn_matrix *weights, size_t row, size_t n_rows, 
             const float *x = acts->values + (first + t) * acts->n_cols;
             float partial[QN_LANES] = { 0 };
             for (size_t k = 0; k < acts->n_cols; k++)
-                partial[k % QN_LANES] =
-                    fmaf(float_weight(weights, weights->data + (row + r) * weights->row_bytes, k), x[k], partial[k % QN_LANES]);
+                partial[k % QN_LANES] = fmaf(float_weight(weights, weights->data + (row + r) * weights->row_bytes, k),
+                                             x[k], partial[k % QN_LANES]);
             out[t * TILE_ROWS + r] = qn_sum16(partial);
         }
 }

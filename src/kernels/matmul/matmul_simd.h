@@ -18,7 +18,7 @@ struct block_layout {
 QN_INLINE struct block_layout block_of(qn_type type)
 {
     switch (type) {
-#define BLOCK_CASE(ID, ...)                                                                                                    \
+#define BLOCK_CASE(ID, ...)                                                                                            \
     case QN_TYPE_##ID: return (struct block_layout){ __VA_ARGS__ };
         QN_BLOCK_LAYOUTS(BLOCK_CASE)
     default: return (struct block_layout){ .weights = 1 };
@@ -229,9 +229,9 @@ QN_INLINE v16i minus_zero_points(const int32_t *sums, int zero_bits, struct gemm
 
 /* Adds the integer dot products of one super-block to `sum`. For types with factors `sum` gets the first 16 values of
  * each group, `sum_upper` the last 16. */
-QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_rows, const int8_t *codes, size_t token_bytes,
-                          size_t n_tokens, struct gemm_traits traits, v16i sum[TILE_TOKENS][TILE_ROWS],
-                          v16i sum_upper[TILE_TOKENS][TILE_ROWS])
+QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_rows, const int8_t *codes,
+                          size_t token_bytes, size_t n_tokens, struct gemm_traits traits,
+                          v16i sum[TILE_TOKENS][TILE_ROWS], v16i sum_upper[TILE_TOKENS][TILE_ROWS])
 {
     for (size_t v = 0; v < 8; v++) {
         v16b rows[TILE_ROWS];
@@ -249,8 +249,8 @@ QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_r
 
 /* One tile. All arguments but the pointers are constants at the calls, so that every loop over rows and tokens unrolls
  * and the accumulators stay in registers. */
-QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
-                         size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
+QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
+                         size_t first, size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {
     const size_t n_super = acts->n_super;
     v16 partial[TILE_TOKENS][TILE_ROWS];
@@ -265,8 +265,8 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
             for (size_t t = 0; t < n_tokens; t++)
                 for (size_t r = 0; r < n_rows; r++)
                     sum[t][r] = sum_upper[t][r] = v16i_set1(0);
-            gemm_codes(w, n_super, n_rows, acts->codes[layout] + super0 * QN_SUPER, n_super * QN_SUPER, n_tokens, traits, sum,
-                       sum_upper);
+            gemm_codes(w, n_super, n_rows, acts->codes[layout] + super0 * QN_SUPER, n_super * QN_SUPER, n_tokens,
+                       traits, sum, sum_upper);
         }
         for (size_t t = 0; t < n_tokens; t++) {
             const size_t group = (super0 + t * n_super) * QN_SUPER_GROUPS;
@@ -292,8 +292,8 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
                                     v16i_mul(sum_upper[t][r], v16i_load(row->factor_upper)));
                 partial[t][r] = v16_fma(v16i_to_float(isum), v16_mul(v16_load(row->scale), scale), partial[t][r]);
                 if (traits.has_offset)
-                    partial[t][r] = v16_fma(v16i_to_float(v16i_load(acts->sum + group)), v16_mul(v16_load(row->offset), scale),
-                                            partial[t][r]);
+                    partial[t][r] = v16_fma(v16i_to_float(v16i_load(acts->sum + group)),
+                                            v16_mul(v16_load(row->offset), scale), partial[t][r]);
             }
         }
     }
@@ -304,8 +304,8 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
 
 /* Nearly all calls are full tiles, or single tokens by a full tile of rows. The rest is computed one row and one token
  * at a time. */
-QN_INLINE void gemm_shapes(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
-                           size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
+QN_INLINE void gemm_shapes(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
+                           size_t first, size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {
     if (n_rows == TILE_ROWS && n_tokens == TILE_TOKENS) {
         gemm_tile(rows, TILE_ROWS, acts, layout, first, TILE_TOKENS, zero_bits, traits, out);
@@ -315,16 +315,17 @@ QN_INLINE void gemm_shapes(const qn_super_block *rows, size_t n_rows, const qn_a
     } else {
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
-                gemm_tile(rows + r * acts->n_super, 1, acts, layout, first + t, 1, zero_bits, traits, out + t * TILE_ROWS + r);
+                gemm_tile(rows + r * acts->n_super, 1, acts, layout, first + t, 1, zero_bits, traits,
+                          out + t * TILE_ROWS + r);
     }
 }
 
 /* One function per variant: the traits are compile-time constants. */
-#define GEMM_VARIANT(suffix, ...)                                                                                              \
-    static void gemm_##suffix(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,            \
-                              size_t first, size_t n_tokens, int zero_bits, float *out)                                        \
-    {                                                                                                                          \
-        gemm_shapes(rows, n_rows, acts, layout, first, n_tokens, zero_bits, (struct gemm_traits){ __VA_ARGS__ }, out);         \
+#define GEMM_VARIANT(suffix, ...)                                                                                      \
+    static void gemm_##suffix(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,    \
+                              size_t first, size_t n_tokens, int zero_bits, float *out)                                \
+    {                                                                                                                  \
+        gemm_shapes(rows, n_rows, acts, layout, first, n_tokens, zero_bits, (struct gemm_traits){ __VA_ARGS__ }, out); \
     }
 
 GEMM_VARIANT(plain, .hilo = false)
@@ -335,12 +336,12 @@ GEMM_VARIANT(plain_hilo, .hilo = true)
 GEMM_VARIANT(wide_hilo, .hilo = true, .wide = true, .no_zero_point = V16_WIDE_ZERO == 0)
 GEMM_VARIANT(offset_hilo, .hilo = true, .has_offset = true, .no_zero_point = true)
 
-static void gemm_simd(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
-                      size_t n_tokens, float *out)
+static void gemm_simd(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
+                      size_t first, size_t n_tokens, float *out)
 {
     const qn_act_layout layout = qn_act_layout_of(type);
-    const int zero_bits =
-        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an offset */
+    const int zero_bits = type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an
+                                                                                     offset */
     if (type->has_factor)
         gemm_factor(rows, n_rows, acts, layout, first, n_tokens, zero_bits, out);
     else if (type->has_offset)
@@ -392,8 +393,8 @@ QN_INLINE void gemm_float_tile(qn_type type, const uint8_t *rows, size_t row_byt
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
 }
 
-QN_INLINE void gemm_float_shapes(qn_type type, const uint8_t *rows, size_t row_bytes, size_t n_rows, const float *tokens,
-                                 size_t n_cols, size_t n_tokens, float *out)
+QN_INLINE void gemm_float_shapes(qn_type type, const uint8_t *rows, size_t row_bytes, size_t n_rows,
+                                 const float *tokens, size_t n_cols, size_t n_tokens, float *out)
 {
     if (n_rows == TILE_ROWS && n_tokens == TILE_TOKENS) {
         gemm_float_tile(type, rows, row_bytes, TILE_ROWS, tokens, n_cols, TILE_TOKENS, out);
@@ -425,7 +426,8 @@ static void gemm_float_simd(const qn_matrix *weights, size_t row, size_t n_rows,
  *
  * FORMATS(X) of a file has one line per type that the file reads as stored:
  *
- *   X(name, type, layout of the GEMV's activations, HILO or NO_HILO: a GEMV for the hi/lo split, qn_packed_kernel or { 0 })
+ *   X(name, type, layout of the GEMV's activations, HILO or NO_HILO: a GEMV for the hi/lo split, qn_packed_kernel or {
+ *   0 })
  *
  * From the line come the type's functions and its row. The file defines, for the type and layout that the line names,
  *
@@ -433,34 +435,34 @@ static void gemm_float_simd(const qn_matrix *weights, size_t row, size_t n_rows,
  *   unpack_format(type, layout, blocks, out)        as unpack of qn_matmul_format
  *
  * inline: type, layout and hilo are constants at the calls. */
-#define GEMV_KERNEL(name, type, layout, hilo)                                                                                  \
-    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
-                     bool accumulate, float *out)                                                                              \
-    {                                                                                                                          \
-        gemv_format(type, layout, hilo, weights, row_begin, row_end, acts, token, accumulate, out);                            \
+#define GEMV_KERNEL(name, type, layout, hilo)                                                                          \
+    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,    \
+                     bool accumulate, float *out)                                                                      \
+    {                                                                                                                  \
+        gemv_format(type, layout, hilo, weights, row_begin, row_end, acts, token, accumulate, out);                    \
     }
 #define GEMV_HILO(id, ID, layout) GEMV_KERNEL(gemv_##id##_hilo, QN_TYPE_##ID, layout, true)
 #define GEMV_NO_HILO(id, ID, layout)
 #define GEMV_OF_HILO(id) gemv_##id##_hilo
 #define GEMV_OF_NO_HILO(id) NULL
 
-#define FORMAT_FUNCTIONS(id, ID, act_layout, hilo, ...)                                                                        \
-    GEMV_KERNEL(gemv_##id, QN_TYPE_##ID, act_layout, false)                                                                    \
-    GEMV_##hilo(id, ID, act_layout) static void unpack_##id(const uint8_t *blocks, qn_super_block *out)                        \
-    {                                                                                                                          \
-        unpack_format(QN_TYPE_##ID, act_layout, blocks, out);                                                                  \
+#define FORMAT_FUNCTIONS(id, ID, act_layout, hilo, ...)                                                                \
+    GEMV_KERNEL(gemv_##id, QN_TYPE_##ID, act_layout, false)                                                            \
+    GEMV_##hilo(id, ID, act_layout) static void unpack_##id(const uint8_t *blocks, qn_super_block *out)                \
+    {                                                                                                                  \
+        unpack_format(QN_TYPE_##ID, act_layout, blocks, out);                                                          \
     }
 
-#define FORMAT_ROW(id, ID, act_layout, hilo, ...)                                                                              \
-    { .type = QN_TYPE_##ID,                                                                                                    \
-      .layout = act_layout,                                                                                                    \
-      .gemv = gemv_##id,                                                                                                       \
-      .gemv_hilo = GEMV_OF_##hilo(id),                                                                                         \
-      .unpack = unpack_##id,                                                                                                   \
+#define FORMAT_ROW(id, ID, act_layout, hilo, ...)                                                                      \
+    { .type = QN_TYPE_##ID,                                                                                            \
+      .layout = act_layout,                                                                                            \
+      .gemv = gemv_##id,                                                                                               \
+      .gemv_hilo = GEMV_OF_##hilo(id),                                                                                 \
+      .unpack = unpack_##id,                                                                                           \
       .packed = __VA_ARGS__ },
 
-#define FORMAT_TABLE(FORMATS)                                                                                                  \
-    FORMATS(FORMAT_FUNCTIONS)                                                                                                  \
+#define FORMAT_TABLE(FORMATS)                                                                                          \
+    FORMATS(FORMAT_FUNCTIONS)                                                                                          \
     static const qn_matmul_format formats[] = { FORMATS(FORMAT_ROW) };
 
 #define N_FORMATS (sizeof formats / sizeof formats[0])

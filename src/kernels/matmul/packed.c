@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* Position of the code words in a block. has_scale: the scale is the first two bytes; else it is the last two, in a word. */
+/* Position of the code words in a block. has_scale: the scale is the first two bytes; else it is the last two, in a
+ * word. */
 struct word_layout {
     size_t bytes, n_words, words_offset;
     bool has_scale;

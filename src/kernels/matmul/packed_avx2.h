@@ -37,7 +37,8 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
 
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as zero). */
+/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as
+ * zero). */
 QN_INLINE __m256i pack_started(size_t group)
 {
     return _mm256_set1_epi32(group < QN_LANES ? 0 : -1);
@@ -96,20 +97,23 @@ QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m
         QN_UNROLLED
         for (int half = 0; half < 2; half++) {
             const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * byte + 32 * half));
-            const __m256i a = _mm256_and_si256(bytes, nibble), b = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
+            const __m256i a = _mm256_and_si256(bytes, nibble),
+                          b = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
             const __m256i l = _mm256_add_epi8(_mm256_shuffle_epi8(t0, a), _mm256_shuffle_epi8(t2, b));
             const __m256i h = _mm256_add_epi8(_mm256_shuffle_epi8(t1, a), _mm256_shuffle_epi8(t3, b));
             low[half] = byte ? add_pinned(low[half], l, false) : l;
             high[half] = byte ? add_pinned(high[half], h, false) : h;
         }
     }
-    const __m256i weights = _mm256_set1_epi16(2 | 64 << 8), even = _mm256_set1_epi32(1), odd = _mm256_set1_epi32(1 << 16);
+    const __m256i weights = _mm256_set1_epi16(2 | 64 << 8), even = _mm256_set1_epi32(1),
+                  odd = _mm256_set1_epi32(1 << 16);
     const __m256i bias = _mm256_set1_epi16((int16_t)(2 * 8 * 16 * 32 + minus));
     QN_UNROLLED
     for (int half = 0; half < 2; half++)
         QN_UNROLLED
     for (int pair = 0; pair < 2; pair++) {
-        const __m256i both = pair ? _mm256_unpackhi_epi8(low[half], high[half]) : _mm256_unpacklo_epi8(low[half], high[half]);
+        const __m256i both =
+            pair ? _mm256_unpackhi_epi8(low[half], high[half]) : _mm256_unpacklo_epi8(low[half], high[half]);
         const __m256i sums = _mm256_sub_epi16(_mm256_maddubs_epi16(both, weights), bias);
         sum[half][2 * pair] = _mm256_madd_epi16(sums, even);
         sum[half][2 * pair + 1] = _mm256_madd_epi16(sums, odd);
@@ -157,8 +161,8 @@ QN_INLINE __m256i dot_2bit_end(__m256i sums)
 
 /* Dot products of a group's two words with codes, for n_vectors of eight rows: field j of byte k of a word is weight 4k
  * + j. */
-QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens, size_t n_vectors,
-                               __m256i sums[QN_PANEL_TOKENS][4])
+QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
+                               size_t n_vectors, __m256i sums[QN_PANEL_TOKENS][4])
 {
     const __m256i three = _mm256_set1_epi8(3);
     QN_UNROLLED
@@ -202,10 +206,11 @@ QN_INLINE void panel_group_2bit(const uint8_t *p, const float *scale, const qn_a
     const size_t code = (at - group % QN_SUPER_GROUPS) * QN_QUANT_GROUP + group % QN_SUPER_GROUPS * 4;
     for (size_t row = 0; row < QN_PANEL_ROWS; row += 8 * n_vectors) {
         __m256i sums[QN_PANEL_TOKENS][4], sums_lo[QN_PANEL_TOKENS][4];
-        accumulate_2bit(p + 4 * row, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, n_vectors, sums);
+        accumulate_2bit(p + 4 * row, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens,
+                        n_vectors, sums);
         if (hilo)
-            accumulate_2bit(p + 4 * row, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, n_vectors,
-                            sums_lo);
+            accumulate_2bit(p + 4 * row, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens,
+                            n_vectors, sums_lo);
         QN_UNROLLED
         for (size_t t = 0; t < n_tokens; t++) {
             const __m256 act_scale = _mm256_set1_ps(acts->scale[at + t * token_groups]);
@@ -240,8 +245,8 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
 
 /* One panel by n_tokens tokens. n_tokens, n_vectors and block_groups are constants at the calls. */
 QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
-                               size_t first, size_t n_tokens, size_t n_vectors, bool prefetch, bool accumulate, float *out,
-                               size_t out_stride)
+                               size_t first, size_t n_tokens, size_t n_vectors, bool prefetch, bool accumulate,
+                               float *out, size_t out_stride)
 {
     const size_t group_bytes = 8 * QN_PANEL_ROWS, block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
     _Alignas(64) panel_partial partial[QN_PANEL_TOKENS];
@@ -253,8 +258,8 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
             prefetch_panel(p, block_bytes);
         load_scales(p + block_groups * group_bytes, scale);
         for (size_t r = 0; r < block_groups; r++)
-            panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, n_vectors, block * block_groups + r,
-                             partial);
+            panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, n_vectors,
+                             block * block_groups + r, partial);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
@@ -262,9 +267,9 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
 }
 
 /* All panels, four tokens or one at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
-QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row, size_t n_rows,
-                               const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
-                               size_t out_stride)
+QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
+                               size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
+                               float *out, size_t out_stride)
 {
     const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens;
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
@@ -280,10 +285,12 @@ QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_packed_m
     }
 }
 
-QN_INLINE void panel_loop_1bit(bool hilo, const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
-                               size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
+QN_INLINE void panel_loop_1bit(bool hilo, const qn_packed_matrix *weights, size_t row, size_t n_rows,
+                               const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
+                               size_t out_stride)
 {
-    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
+    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes,
+                 group_bytes = 4 * QN_PANEL_ROWS;
     const size_t block_bytes = 4 * group_bytes + 2 * QN_PANEL_ROWS;
     _Alignas(64) panel_partial partial;
     _Alignas(64) float scale[QN_PANEL_ROWS];
@@ -306,8 +313,8 @@ QN_INLINE void panel_loop_1bit(bool hilo, const qn_packed_matrix *weights, size_
         }
 }
 
-#define PACKED_ARGUMENTS                                                                                                       \
-    const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,            \
+#define PACKED_ARGUMENTS                                                                                               \
+    const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,    \
         bool accumulate, float *out, size_t out_stride
 
 static void packed_q1_0(PACKED_ARGUMENTS)
@@ -321,21 +328,21 @@ static void packed_q1_0(PACKED_ARGUMENTS)
 static void packed_q2_0(PACKED_ARGUMENTS)
 {
     if (acts->hilo)
-        panel_loop_2bit(true, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
-                        out_stride);
+        panel_loop_2bit(true, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate,
+                        out, out_stride);
     else
-        panel_loop_2bit(false, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
-                        out_stride);
+        panel_loop_2bit(false, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens,
+                        accumulate, out, out_stride);
 }
 
 static void packed_pq2_0(PACKED_ARGUMENTS)
 {
     if (acts->hilo)
-        panel_loop_2bit(true, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
-                        out_stride);
+        panel_loop_2bit(true, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens,
+                        accumulate, out, out_stride);
     else
-        panel_loop_2bit(false, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
-                        out_stride);
+        panel_loop_2bit(false, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens,
+                        accumulate, out, out_stride);
 }
 
 #endif

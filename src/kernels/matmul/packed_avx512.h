@@ -37,7 +37,8 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
 /* The partial sums of one token and panel: [16 partials][64 rows]. */
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as zero). */
+/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as
+ * zero). */
 QN_INLINE __mmask16 pack_started(size_t group)
 {
     return group < QN_LANES ? 0 : 0xffff;
@@ -64,16 +65,18 @@ QN_INLINE void load_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
 
 /* from + 2S, with S the sum of those activation codes whose weight bit is set. low and high are table indices made of
  * the nibbles of a group's words. */
-QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS], __m512i from,
-                        __m512i sum[PACK_VECTORS])
+QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS],
+                        __m512i from, __m512i sum[PACK_VECTORS])
 {
     const __m512i t0 = _mm512_load_si512(lut), t1 = _mm512_load_si512(lut + 64);
     const __m512i t2 = _mm512_load_si512(lut + 128), t3 = _mm512_load_si512(lut + 192);
     const __m512i two = _mm512_set1_epi8(2), sixty_four = _mm512_set1_epi8(64);
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++) {
-        const __m512i sums_low = _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t0), _mm512_permutexvar_epi8(high[g], t2));
-        const __m512i sums_high = _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t1), _mm512_permutexvar_epi8(high[g], t3));
+        const __m512i sums_low =
+            _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t0), _mm512_permutexvar_epi8(high[g], t2));
+        const __m512i sums_high =
+            _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t1), _mm512_permutexvar_epi8(high[g], t3));
         sum[g] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, sums_low, two), sixty_four, sums_high);
     }
 }
@@ -190,8 +193,9 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
 }
 
 /* One panel by up to QN_PANEL_TOKENS tokens. bits, hilo, block_groups and n_tokens are constants at the calls. */
-QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
-                          size_t first, size_t n_tokens, bool prefetch, bool accumulate, float *out, size_t out_stride)
+QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks,
+                          const qn_acts *acts, size_t first, size_t n_tokens, bool prefetch, bool accumulate,
+                          float *out, size_t out_stride)
 {
     const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
                  block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
@@ -205,18 +209,22 @@ QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8
         load_scales(p + block_groups * group_bytes, scale);
         for (size_t r = 0; r < block_groups; r++)
             if (bits)
-                panel_group_1bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r, partial);
+                panel_group_1bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r,
+                                 partial);
             else
-                panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r, partial);
+                panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r,
+                                 partial);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* All panels, four, two or one token at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
-QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row, size_t n_rows,
-                          const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
+/* All panels, four, two or one token at a time. Only the first tokens of a panel prefetch: for the others it is
+ * cached. */
+QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
+                          size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
+                          float *out, size_t out_stride)
 {
     const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens;
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
@@ -235,14 +243,16 @@ QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_pa
     }
 }
 
-#define PACKED(name, bits, block_groups)                                                                                       \
-    static void name(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,            \
-                     size_t n_tokens, bool accumulate, float *out, size_t out_stride)                                          \
-    {                                                                                                                          \
-        if (acts->hilo)                                                                                                        \
-            panel_loop(bits, true, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);    \
-        else                                                                                                                   \
-            panel_loop(bits, false, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);   \
+#define PACKED(name, bits, block_groups)                                                                               \
+    static void name(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,    \
+                     size_t n_tokens, bool accumulate, float *out, size_t out_stride)                                  \
+    {                                                                                                                  \
+        if (acts->hilo)                                                                                                \
+            panel_loop(bits, true, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out,         \
+                       out_stride);                                                                                    \
+        else                                                                                                           \
+            panel_loop(bits, false, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out,        \
+                       out_stride);                                                                                    \
     }
 
 PACKED(packed_q1_0, true, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP)
@@ -268,8 +278,8 @@ enum { TERNARY_VECTORS = 2 };
 
 /* A block of ternary weights and one token. codes: the block's 128 activations in ascending order; act_scale and
  * act_sum: of its four groups. */
-QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const float *act_scale, const int32_t *act_sum,
-                                   float (*partial)[QN_PANEL_ROWS], __mmask16 started)
+QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const float *act_scale,
+                                   const int32_t *act_sum, float (*partial)[QN_PANEL_ROWS], __mmask16 started)
 {
     __m512i sum[TERNARY_VECTORS][4], next_sum[TERNARY_VECTORS][4], x[TERNARY_VECTORS], last[TERNARY_VECTORS];
     QN_UNROLLED
@@ -286,7 +296,10 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const 
             x[g] = _mm512_loadu_si512(p + 4 * QN_PANEL_ROWS * word + 64 * g);
         QN_UNROLLED
         for (int n = 0; n < 5; n++) {
-            const int group = word < 4 ? n / 2 : n < 2 ? 2 : 3, at = word < 4 ? 16 * n + 4 * word : 80 + 8 * n + 4 * (word - 4);
+            const int group = word < 4 ? n / 2
+                              : n < 2  ? 2
+                                       : 3,
+                      at = word < 4 ? 16 * n + 4 * word : 80 + 8 * n + 4 * (word - 4);
             int32_t four;
             memcpy(&four, codes + at, 4);
             QN_UNROLLED
@@ -313,7 +326,8 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const 
             const __m512i thrice = _mm512_add_epi32(sum[g][group], _mm512_add_epi32(sum[g][group], sum[g][group]));
             const __m512i isum = _mm512_sub_epi32(_mm512_srai_epi32(_mm512_sub_epi32(thrice, next_sum[g][group]), 8),
                                                   _mm512_set1_epi32(act_sum[group]));
-            panel_accumulate(partial[group] + 16 * g, isum, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[group])), started);
+            panel_accumulate(partial[group] + 16 * g, isum, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[group])),
+                             started);
         }
     }
 }
@@ -334,8 +348,9 @@ static void packed_ptq1_0(const qn_packed_matrix *weights, size_t row, size_t n_
                 for (size_t line = 0; t == first && line < block_bytes; line += 64)
                     _mm_prefetch((const char *)p + PANEL_PREFETCH_BYTES + line, _MM_HINT_T1);
                 for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS)
-                    panel_block_ternary(p + 64 * g, acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP, acts->scale + group,
-                                        acts->sum + group, (float(*)[QN_PANEL_ROWS])(partial[4 * block % QN_LANES] + 16 * g),
+                    panel_block_ternary(p + 64 * g, acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP,
+                                        acts->scale + group, acts->sum + group,
+                                        (float(*)[QN_PANEL_ROWS])(partial[4 * block % QN_LANES] + 16 * g),
                                         pack_started(4 * block));
             }
             panel_store(partial, accumulate, out + t * out_stride + row);

@@ -13,8 +13,11 @@
  * sums][16 entries]. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
-    static const int16_t bits[3][8] = { { 0, 1, 0, 1, 0, 1, 0, 1 }, { 0, 0, 1, 1, 0, 0, 1, 1 }, { 0, 0, 0, 0, 1, 1, 1, 1 } };
-    const int16x8_t bit0 = vld1q_s16(bits[0]), bit1 = vld1q_s16(bits[1]), bit2 = vld1q_s16(bits[2]), low = vdupq_n_s16(31);
+    static const int16_t bits[3][8] = { { 0, 1, 0, 1, 0, 1, 0, 1 },
+                                        { 0, 0, 1, 1, 0, 0, 1, 1 },
+                                        { 0, 0, 0, 0, 1, 1, 1, 1 } };
+    const int16x8_t bit0 = vld1q_s16(bits[0]), bit1 = vld1q_s16(bits[1]), bit2 = vld1q_s16(bits[2]),
+                    low = vdupq_n_s16(31);
     for (size_t four = 0; four < QN_SUPER / 4; four++, codes += 4, lut += 32) {
         const int16x8_t first = vmlaq_n_s16(vmlaq_n_s16(vmulq_n_s16(bit0, codes[0]), bit1, codes[1]), bit2, codes[2]);
         const int16x8_t last = vaddq_s16(first, vdupq_n_s16(codes[3]));
@@ -52,8 +55,8 @@ QN_INLINE void panel_accumulate_8(float *partial, int16x8_t isum, const float *s
 
 /* A group and one token; p points to its word's bytes of 64 rows. With S the sum of those activation codes whose weight
  * bit is set, the dot product is 2S - act_sum. */
-QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const uint8_t *lut, float act_scale, int32_t act_sum,
-                                float *partial)
+QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const uint8_t *lut, float act_scale,
+                                int32_t act_sum, float *partial)
 {
     const uint8x16_t nibble = vdupq_n_u8(15);
     uint8x16_t low[PACK_VECTORS], high[PACK_VECTORS];
@@ -106,7 +109,8 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
 static void packed_q1_0(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                         size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
+    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes,
+                 group_bytes = 4 * QN_PANEL_ROWS;
     const size_t block_bytes = 4 * group_bytes + 2 * QN_PANEL_ROWS;
     panel_partial partial;
     float scale[QN_PANEL_ROWS];

@@ -1,8 +1,8 @@
 /* RMS normalisation: y = x * weight / sqrt(mean(x^2) + eps).
  *
  * Split in two parts, so that several threads can work on a row: the scale, a reduction over the whole row, and its
- * application to any slice. The sum of squares is in canonical order (kernels/canon.h). Zhang and Sennrich, Root Mean Square
- * Layer Normalization (2019). */
+ * application to any slice. The sum of squares is in canonical order (kernels/canon.h). Zhang and Sennrich, Root Mean
+ * Square Layer Normalization (2019). */
 #ifndef QN_KERNELS_NORM_NORM_H
 #define QN_KERNELS_NORM_NORM_H
 
@@ -21,7 +21,8 @@ void qn_norm_kernels_init(qn_norm_kernels *kernels, unsigned cpu);
 float qn_rms_scale(const qn_norm_kernels *kernels, const float *x, size_t n, float eps);
 
 /* qn_rms_norm_row - RMS norm of a whole row, n >= 1; y may be x. */
-void qn_rms_norm_row(const qn_norm_kernels *kernels, float *y, const float *x, const float *weight, size_t n, float eps);
+void qn_rms_norm_row(const qn_norm_kernels *kernels, float *y, const float *x, const float *weight, size_t n,
+                     float eps);
 
 void qn_norm_init_ref(qn_norm_kernels *kernels);
 void qn_norm_init_avx2(qn_norm_kernels *kernels);

@@ -1,4 +1,5 @@
-/* Rotary position embedding on the CPU: pairs of a head's values (plan/rope.h) are rotated by the angles of a position. */
+/* Rotary position embedding on the CPU: pairs of a head's values (plan/rope.h) are rotated by the angles of a
+ * position. */
 #ifndef QN_KERNELS_ROPE_ROPE_H
 #define QN_KERNELS_ROPE_ROPE_H
 

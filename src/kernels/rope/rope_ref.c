@@ -1,4 +1,5 @@
-/* Rotary position embedding: the reference, plain loops in the canonical order. The SIMD variants must give the same bits. */
+/* Rotary position embedding: the reference, plain loops in the canonical order. The SIMD variants must give the same
+ * bits. */
 #include "kernels/rope/rope.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Bias and penalties of one token, which every device computes with the same bits, in C and in CUDA; and the length of lists of
- * log probabilities. A CUDA source has included the types of <stdint.h> (cuda.cuh) before. */
+/* Bias and penalties of one token, which every device computes with the same bits, in C and in CUDA; and the length of
+ * lists of log probabilities. A CUDA source has included the types of <stdint.h> (cuda.cuh) before. */
 #ifndef QN_KERNELS_SAMPLE_ADJUST_H
 #define QN_KERNELS_SAMPLE_ADJUST_H
 

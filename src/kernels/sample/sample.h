@@ -1,5 +1,5 @@
-/* Sampling a token from a row of logits on the CPU, as a request says (plan/sampling.h). The engine owns the random generator and
- * checks the ranges of the sampling parameters. */
+/* Sampling a token from a row of logits on the CPU, as a request says (plan/sampling.h). The engine owns the random
+ * generator and checks the ranges of the sampling parameters. */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_H
 #define QN_KERNELS_SAMPLE_SAMPLE_H
 
@@ -25,8 +25,8 @@ typedef struct qn_sample_moments {
     uint64_t n, sum, squares; /* of d, of d * d */
 } qn_sample_moments;
 
-/* A token's surprisal above that of the most likely one, (largest - logit) * inverse, in units of 2^-10, truncated. Beyond the
- * bound of the exponential weights are 0. */
+/* A token's surprisal above that of the most likely one, (largest - logit) * inverse, in units of 2^-10, truncated.
+ * Beyond the bound of the exponential weights are 0. */
 enum { QN_SAMPLE_SURPRISALS = 86 * 1024 };
 
 static inline uint32_t qn_sample_surprisal(const qn_sample_scale *scale, float logit)
@@ -58,10 +58,12 @@ typedef struct qn_sample_kernels {
     float (*least)(const float *logits, size_t n);
     /* For d below 2^31 and sums below 2^62. */
     qn_sample_moments (*moments)(const float *logits, size_t n, float largest, float inverse);
-    /* The sum of the weights times qn_sample_surprisal, for weights up to 2^31 whose sum is at most 2^45; and their sum. */
+    /* The sum of the weights times qn_sample_surprisal, for weights up to 2^31 whose sum is at most 2^45; and their
+     * sum. */
     uint64_t (*sum_surprisals)(const qn_sample_scale *scale, const float *logits, size_t n, uint64_t *total);
-    /* Copy the logits with above < logit <= up_to to out [n], and their ids, or their indices where ids is NULL, to out_ids [n],
-     * in order; returns their number, and overwrites any elements after them. out and out_ids may be logits and ids. */
+    /* Copy the logits with above < logit <= up_to to out [n], and their ids, or their indices where ids is NULL, to
+     * out_ids [n], in order; returns their number, and overwrites any elements after them. out and out_ids may be
+     * logits and ids. */
     size_t (*select)(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
                      uint32_t *out_ids);
     /* The same for the logits whose bits are set in allowed [qn_sample_mask_words(n)], which may be NaN. */
@@ -90,8 +92,8 @@ static inline size_t qn_sample_top_k(const qn_sampling *sampling, size_t n)
     return sampling->top_k > 0 && (size_t)sampling->top_k < n ? (size_t)sampling->top_k : n;
 }
 
-/* qn_sample_weight_bits - fraction bits of a weight for a vocabulary of n, 1 to INT32_MAX: the largest number for which the
- * sum of all weights is at most 2^62. */
+/* qn_sample_weight_bits - fraction bits of a weight for a vocabulary of n, 1 to INT32_MAX: the largest number for which
+ * the sum of all weights is at most 2^62. */
 static inline int qn_sample_weight_bits(size_t n)
 {
     int bits = 62;

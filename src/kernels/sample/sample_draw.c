@@ -1,5 +1,5 @@
-/* Filters and the draw: each filter is a range of the tokens in descending order, found by sums of integer weights, so the tokens
- * do not depend on the order of the sums. */
+/* Filters and the draw: each filter is a range of the tokens in descending order, found by sums of integer weights, so
+ * the tokens do not depend on the order of the sums. */
 #include "kernels/sample/sample_draw.h"
 
 #include "base/splitmix.h"
@@ -35,7 +35,8 @@ enum { SCAN_BLOCK = 64 };
 
 /* They form a heap with the least likely at the root, so most tokens need one comparison.
  */
-void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top, size_t k)
+void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top,
+                          size_t k)
 {
     for (size_t i = 0; i < k; i++)
         top[i] = (qn_sample_candidate){ logits[i], (int32_t)i };
@@ -105,8 +106,10 @@ static void keep_many(qn_sample_draw *d, size_t k)
     const qn_sample_found last = qn_sample_find(&row, qn_sample_bin(&bins, k), k);
     const size_t n = last.position + 1;
     const uint32_t *ids = t->ids ? t->ids + n : NULL;
-    size_t kept = d->kernels->select(t->logits, t->ids, n, nextafterf(last.logit, -INFINITY), INFINITY, d->logits, d->ids);
-    const size_t more = d->kernels->select(t->logits + n, ids, t->n - n, last.logit, INFINITY, d->logits + kept, d->ids + kept);
+    size_t kept =
+        d->kernels->select(t->logits, t->ids, n, nextafterf(last.logit, -INFINITY), INFINITY, d->logits, d->ids);
+    const size_t more =
+        d->kernels->select(t->logits + n, ids, t->n - n, last.logit, INFINITY, d->logits + kept, d->ids + kept);
     for (size_t i = kept; !ids && i < kept + more; i++)
         d->ids[i] += (uint32_t)n;
     d->left = (qn_sample_tokens){ d->logits, d->ids, kept + more };
@@ -137,7 +140,8 @@ static float largest_dropped(const struct deviations *s, float dropped, float ke
     return qn_sample_key_logit(first << 32);
 }
 
-/* The unit is a power of two: the largest deviation has half of the bits of a weight, so that sums of squares fit in 62 bits. */
+/* The unit is a power of two: the largest deviation has half of the bits of a weight, so that sums of squares fit in 62
+ * bits. */
 static void apply_top_n_sigma(qn_sample_draw *d, size_t n_vocab)
 {
     const float least = d->kernels->least(d->left.logits, d->left.n), range = fminf(d->scale.largest - least, FLT_MAX);
@@ -146,9 +150,11 @@ static void apply_top_n_sigma(qn_sample_draw *d, size_t n_vocab)
     if (range == 0)
         return;
     frexpf(range, &exponent);
-    struct deviations s = { .largest = d->scale.largest, .inverse = ldexpf(1, bits - exponent < 127 ? bits - exponent : 127) };
+    struct deviations s = { .largest = d->scale.largest,
+                            .inverse = ldexpf(1, bits - exponent < 127 ? bits - exponent : 127) };
     const qn_sample_moments m = d->kernels->moments(d->left.logits, d->left.n, s.largest, s.inverse);
-    const unsigned __int128 variance = (unsigned __int128)m.n * m.squares - (unsigned __int128)m.sum * m.sum; /* times n^2 */
+    const unsigned __int128 variance = (unsigned __int128)m.n * m.squares - (unsigned __int128)m.sum * m.sum; /* times
+                                                                                                                 n^2 */
     s.most = (double)d->request->sampling.top_n_sigma * sqrt((double)variance) / (double)m.n;
     if (!is_kept(&s, least))
         keep_above(d, largest_dropped(&s, least, s.largest));
@@ -165,8 +171,8 @@ static void apply_top_k(qn_sample_draw *d, size_t n_vocab)
         keep_many(d, k);
 }
 
-/* A bound in (logit - largest) / temperature that is farther from the exact place of a weight than rounding moves it: less than
- * 2e-5 by two operations and the exponential, for arguments down to QN_EXP_MIN. */
+/* A bound in (logit - largest) / temperature that is farther from the exact place of a weight than rounding moves it:
+ * less than 2e-5 by two operations and the exponential, for arguments down to QN_EXP_MIN. */
 #define MARGIN 1e-4
 
 /* A logit whose weight, and those of all lower ones, are below `weight`. */
@@ -183,8 +189,8 @@ static float logit_above_weight(const qn_sample_draw *d, double weight)
     return bound <= -(double)FLT_MAX ? -FLT_MAX : nextafterf((float)bound, INFINITY);
 }
 
-/* The first token, in descending order, with a weight below min_p ends the row. The exponential is not strictly monotone: the
- * end is searched among the tokens near it. */
+/* The first token, in descending order, with a weight below min_p ends the row. The exponential is not strictly
+ * monotone: the end is searched among the tokens near it. */
 static void apply_min_p(qn_sample_draw *d)
 {
     const float min_p = d->request->sampling.min_p;
@@ -194,8 +200,8 @@ static void apply_min_p(qn_sample_draw *d)
         keep_above(d, end);
 }
 
-/* The least sum of weights with which a fraction of a total is reached, at least 1, in the arithmetic of the definition:
- * (double)sum >= (double)fraction * (double)total. */
+/* The least sum of weights with which a fraction of a total is reached, at least 1, in the arithmetic of the
+ * definition: (double)sum >= (double)fraction * (double)total. */
 static uint64_t sum_of_fraction(float fraction, uint64_t total)
 {
     uint64_t least = 1, most = total;
@@ -236,7 +242,8 @@ struct around {
 
 static struct around logits_around(const qn_sample_scale *scale, int64_t mean, int64_t distance)
 {
-    return (struct around){ logit_of_surprisal(scale, mean + distance + 1), logit_of_surprisal(scale, mean - distance) };
+    return (struct around){ logit_of_surprisal(scale, mean + distance + 1),
+                            logit_of_surprisal(scale, mean - distance) };
 }
 
 /* Copy the tokens with distances from first to last to the list. */
@@ -252,8 +259,8 @@ static qn_sample_tokens list_distances(const qn_sample_draw *d, int64_t mean, in
 }
 
 /* The least distance from the mean within which the weights sum up to `target`. The first pass asks for
- * 0, where all are equal, and for a likely bound; each other leaves a third of the distances. Every few passes the tokens at those are
- * copied, and only they are read. */
+ * 0, where all are equal, and for a likely bound; each other leaves a third of the distances. Every few passes the
+ * tokens at those are copied, and only they are read. */
 static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t target)
 {
     enum { PASSES_PER_LIST = 3, LIKELY = 4 * 1024 };
@@ -287,8 +294,8 @@ static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t 
     return last;
 }
 
-/* Meister et al., Locally Typical Sampling (2022). The entropy's distance from a token's surprisal is that of the mean surprisal
- * from it, both above the surprisal of the most likely token. */
+/* Meister et al., Locally Typical Sampling (2022). The entropy's distance from a token's surprisal is that of the mean
+ * surprisal from it, both above the surprisal of the most likely token. */
 static void apply_typical_p(qn_sample_draw *d, size_t n_vocab)
 {
     const int bits = qn_sample_weight_bits(n_vocab) - 17;
@@ -339,12 +346,12 @@ bool qn_sample_xtc_applies(const qn_sample_request *request)
     return (double)(qn_splitmix(&state) >> 11) * 0x1p-53 < (double)request->sampling.xtc_probability;
 }
 
-/* The sum of the tokens that XTC drops: of those with at least xtc_threshold of the probability of all that are kept, all but the
- * last in descending order. */
+/* The sum of the tokens that XTC drops: of those with at least xtc_threshold of the probability of all that are kept,
+ * all but the last in descending order. */
 static uint64_t xtc_sum(const qn_sample_draw *d, const qn_sample_row *row, const qn_sample_bins *bins, uint64_t kept)
 {
-    const float end =
-        first_below(d, row->logits, row->n, (double)d->request->sampling.xtc_threshold * (double)kept / (double)d->scale.unit);
+    const float end = first_below(d, row->logits, row->n,
+                                  (double)d->request->sampling.xtc_threshold * (double)kept / (double)d->scale.unit);
     const size_t n = d->kernels->select(row->logits, NULL, row->n, end, INFINITY, row->list, row->positions);
     const uint64_t above = d->kernels->sum(&d->scale, row->list, n), sum = above < kept ? above : kept;
     return sum ? qn_sample_find(row, qn_sample_bin(bins, sum), sum).before : 0;
@@ -369,7 +376,8 @@ int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
     const double fractions[2] = { (double)sampling->top_p * place, (double)sampling->top_p };
     const qn_sample_row row = row_of(d, &d->scale);
     const qn_sample_bins bins = qn_sample_bins_around(&row, fractions, sampling->top_p < 1 ? 2 : 1);
-    const uint64_t kept = kept_sum(d, &row, &bins, sum_of_fraction(sampling->top_p, sampling->min_p > 0 ? total : bins.total));
+    const uint64_t kept =
+        kept_sum(d, &row, &bins, sum_of_fraction(sampling->top_p, sampling->min_p > 0 ? total : bins.total));
     const uint64_t dropped = qn_sample_xtc_applies(d->request) ? xtc_sum(d, &row, &bins, kept) : 0;
     const uint64_t point = dropped + (uint64_t)((unsigned __int128)d->request->random * (kept - dropped) >> 64);
     return (int32_t)qn_sample_id(&d->left, qn_sample_find(&row, qn_sample_bin(&bins, point + 1), point + 1).position);

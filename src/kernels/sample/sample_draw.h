@@ -23,15 +23,16 @@ typedef struct qn_sample_candidate {
 } qn_sample_candidate;
 
 /* qn_sample_select_few - the k most likely of n logits, 1 <= k <= n, unordered, for small k: the time grows with k. */
-void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top, size_t k);
+void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top,
+                          size_t k);
 
 typedef struct qn_sample_draw {
     const qn_sample_kernels *kernels;
     const qn_sample_request *request;
     qn_sample_scale scale;
     qn_sample_tokens left;
-    /* Scratch, each of as many elements as tokens were left: those that are left after a filter, where `left` may be already; of
-     * searches; of a small top_k. */
+    /* Scratch, each of as many elements as tokens were left: those that are left after a filter, where `left` may be
+     * already; of searches; of a small top_k. */
     float *logits;
     uint32_t *ids;
     float *list;
@@ -39,7 +40,8 @@ typedef struct qn_sample_draw {
     qn_sample_candidate *heap;
 } qn_sample_draw;
 
-/* qn_sample_draw_token - apply the filters and draw by request->random: the id of the token. n_vocab: the vocabulary's size. */
+/* qn_sample_draw_token - apply the filters and draw by request->random: the id of the token. n_vocab: the vocabulary's
+ * size. */
 int32_t qn_sample_draw_token(qn_sample_draw *draw, size_t n_vocab);
 
 /* qn_sample_draw_mirostat - the same for mirostat 2, with the token's surprise. */

@@ -1,7 +1,8 @@
 /* DRY, after p-e-w's description (text-generation-webui, 2024) and llama.cpp's options. */
 #include "kernels/sample/sample_dry.h"
 
-/* The first sequence of a range, whose tokens before `place` are the same, that has a token of at least `least` there. */
+/* The first sequence of a range, whose tokens before `place` are the same, that has a token of at least `least`
+ * there. */
 static size_t find_from(const qn_sample_breakers *breakers, size_t begin, size_t end, size_t place, int64_t least)
 {
     while (begin < end) {

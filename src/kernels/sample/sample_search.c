@@ -1,6 +1,6 @@
-/* Weighted selection. A range of logits that holds the wanted token is narrowed by the sums above thresholds around it, which
- * are estimated from a sample of the range. Each step copies the range's tokens, so that the next one reads fewer. Of equal
- * logits, all have the same weight: the wanted one is found by counting. */
+/* Weighted selection. A range of logits that holds the wanted token is narrowed by the sums above thresholds around it,
+ * which are estimated from a sample of the range. Each step copies the range's tokens, so that the next one reads
+ * fewer. Of equal logits, all have the same weight: the wanted one is found by counting. */
 #include "kernels/sample/sample_search.h"
 
 #include <math.h>
@@ -63,7 +63,8 @@ static float below(float logit)
     return nextafterf(logit, -INFINITY);
 }
 
-/* The sample's token at which the sum reaches a fraction of the total, and those that are likely before and after the row's. */
+/* The sample's token at which the sum reaches a fraction of the total, and those that are likely before and after the
+ * row's. */
 struct guess {
     float before, at, after;
 };
@@ -93,8 +94,8 @@ static qn_sample_bins sum_bins(const qn_sample_row *row, const float *logits, si
     return bins;
 }
 
-/* Thresholds around one token: the bin of those equal to the guess has no others, so that each other bin has fewer tokens than
- * all together. */
+/* Thresholds around one token: the bin of those equal to the guess has no others, so that each other bin has fewer
+ * tokens than all together. */
 static void thresholds_around(const struct guess *guess, float thresholds[THRESHOLDS])
 {
     thresholds[0] = guess->before;
@@ -198,8 +199,8 @@ static qn_sample_found find_sorted(const qn_sample_row *row, size_t n, const qn_
 
 /* ---- The search ---- */
 
-/* Thresholds from a sample halve the number of tokens, or more. Where they do not, the range of the keys is divided: the number
- * of steps is bounded, whatever the logits are. */
+/* Thresholds from a sample halve the number of tokens, or more. Where they do not, the range of the keys is divided:
+ * the number of steps is bounded, whatever the logits are. */
 qn_sample_found qn_sample_find(const qn_sample_row *row, qn_sample_range range, uint64_t target)
 {
     const float *logits = row->logits;

@@ -1,5 +1,5 @@
-/* Searches in the descending order of the tokens of a row (qn_sample_key) by sums of weights, in linear time: the sums above a
- * few thresholds narrow the range of logits, and only the last few tokens of a range are sorted. */
+/* Searches in the descending order of the tokens of a row (qn_sample_key) by sums of weights, in linear time: the sums
+ * above a few thresholds narrow the range of logits, and only the last few tokens of a range are sorted. */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_SEARCH_H
 #define QN_KERNELS_SAMPLE_SAMPLE_SEARCH_H
 
@@ -38,15 +38,16 @@ typedef struct qn_sample_found {
     uint64_t before, weight; /* sum of the weights of the tokens before it, and its own */
 } qn_sample_found;
 
-/* qn_sample_bins_around - the sums above thresholds that lie around the tokens at which the sum in descending order reaches the
- * fractions [n_fractions] of the total. They are estimated from some of the row's tokens: one may be wrong, which costs time. */
+/* qn_sample_bins_around - the sums above thresholds that lie around the tokens at which the sum in descending order
+ * reaches the fractions [n_fractions] of the total. They are estimated from some of the row's tokens: one may be wrong,
+ * which costs time. */
 qn_sample_bins qn_sample_bins_around(const qn_sample_row *row, const double *fractions, size_t n_fractions);
 
 /* qn_sample_bin - the range between two thresholds in which the sum reaches `target`, 1 to the total. */
 qn_sample_range qn_sample_bin(const qn_sample_bins *bins, uint64_t target);
 
-/* qn_sample_find - the first token, in descending order, with which the sum of the weights reaches `target`. range.before <
- * target <= range.before + range.sum. */
+/* qn_sample_find - the first token, in descending order, with which the sum of the weights reaches `target`.
+ * range.before < target <= range.before + range.sum. */
 qn_sample_found qn_sample_find(const qn_sample_row *row, qn_sample_range range, uint64_t target);
 
 #endif

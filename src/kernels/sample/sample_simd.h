@@ -93,7 +93,8 @@ static uint64_t sum_simd(const qn_sample_scale *scale, const float *logits, size
     return v16u_total(total);
 }
 
-QN_INLINE void add_above(v16u_sum above[QN_SAMPLE_THRESHOLDS], const v16 thresholds[QN_SAMPLE_THRESHOLDS], v16 x, v16u weights)
+QN_INLINE void add_above(v16u_sum above[QN_SAMPLE_THRESHOLDS], const v16 thresholds[QN_SAMPLE_THRESHOLDS], v16 x,
+                         v16u weights)
 {
     QN_UNROLLED
     for (int t = 0; t < QN_SAMPLE_THRESHOLDS; t++)
@@ -176,8 +177,8 @@ static float least_simd(const float *logits, size_t n)
 
 static qn_sample_moments moments_simd(const float *logits, size_t n, float largest, float inverse)
 {
-    const v16 from = v16_set1(largest), most = v16_set1(FLT_MAX), excluded = v16_set1(-INFINITY), negative = v16_set1(-1),
-              scale = v16_set1(inverse);
+    const v16 from = v16_set1(largest), most = v16_set1(FLT_MAX), excluded = v16_set1(-INFINITY),
+              negative = v16_set1(-1), scale = v16_set1(inverse);
     v16u_sum sum = v16u_zero(), squares = v16u_zero();
     uint64_t n_finite = 0;
     for (size_t i = 0; i < n; i += QN_LANES) {
@@ -209,8 +210,8 @@ static uint64_t sum_surprisals_simd(const qn_sample_scale *scale, const float *l
 
 static const int32_t first_indices[QN_LANES] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
 
-/* A vector is loaded before those at its place are stored, and no more are stored than have been loaded: the result may take
- * the place of the logits. */
+/* A vector is loaded before those at its place are stored, and no more are stored than have been loaded: the result may
+ * take the place of the logits. */
 static size_t select_simd(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
                           uint32_t *out_ids)
 {

@@ -1,5 +1,5 @@
-/* Sampling a token from a row of logits on the CPU: the reference of the GPU kernels. Every step is a pass over the row, or
- * over the tokens that are left of it; none sorts more than QN_SAMPLE_SORTED tokens. */
+/* Sampling a token from a row of logits on the CPU: the reference of the GPU kernels. Every step is a pass over the
+ * row, or over the tokens that are left of it; none sorts more than QN_SAMPLE_SORTED tokens. */
 #include "kernels/sample/sample.h"
 
 #include "kernels/sample/sample_draw.h"
@@ -119,7 +119,8 @@ static qn_sample_tokens adjust(const qn_sample_kernels *kernels, const qn_sample
                                size_t n, const struct scratch *s)
 {
     const qn_sampling *sampling = &request->sampling;
-    const qn_sample_penalties penalties = { sampling->repeat_penalty, sampling->frequency_penalty, sampling->presence_penalty };
+    const qn_sample_penalties penalties = { sampling->repeat_penalty, sampling->frequency_penalty,
+                                            sampling->presence_penalty };
     const bool has_entries = qn_sample_max_entries(request, n) > 0;
     qn_sample_tokens left = { logits, NULL, n };
     size_t n_entries = 0;
@@ -177,8 +178,8 @@ void qn_sample_set_logprobs(qn_logprobs *logprobs, size_t n, uint64_t largest, u
     }
 }
 
-static void find_logprobs(const qn_sample_kernels *kernels, const qn_sample_request *request, const float *logits, size_t n,
-                          const struct scratch *s)
+static void find_logprobs(const qn_sample_kernels *kernels, const qn_sample_request *request, const float *logits,
+                          size_t n, const struct scratch *s)
 {
     const uint64_t largest = best_key(kernels, &(qn_sample_tokens){ logits, NULL, n });
     const size_t n_top = qn_sample_n_top(request->logprobs, n);
@@ -201,7 +202,8 @@ static void find_logprobs(const qn_sample_kernels *kernels, const qn_sample_requ
 
 /* ---- The sampler ---- */
 
-void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *request, const float *logits, size_t n, void *scratch)
+void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *request, const float *logits, size_t n,
+                     void *scratch)
 {
     const struct scratch s = scratch_at(scratch, n);
     qn_sample_draw draw = { .kernels = kernels,
@@ -220,8 +222,8 @@ void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *reques
     if (!qn_sample_is_greedy(&request->sampling)) {
         draw.scale = (qn_sample_scale){ qn_sample_key_logit(request->best), 1 / request->sampling.temperature,
                                         ldexpf(1, qn_sample_weight_bits(n)) };
-        request->token =
-            request->sampling.mirostat ? qn_sample_draw_mirostat(&draw, &request->surprise) : qn_sample_draw_token(&draw, n);
+        request->token = request->sampling.mirostat ? qn_sample_draw_mirostat(&draw, &request->surprise)
+                                                    : qn_sample_draw_token(&draw, n);
     }
     if (request->logprobs)
         find_logprobs(kernels, request, logits, n, &s);

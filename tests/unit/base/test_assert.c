@@ -1,5 +1,5 @@
-/* The assertions of the unit tests: what a failed one prints. The program runs itself with failing tests and reads their
- * output. */
+/* The assertions of the unit tests: what a failed one prints. The program runs itself with failing tests and reads
+ * their output. */
 #include "helper_assert.h"
 
 #include "base/status.h"
@@ -105,7 +105,8 @@ static void the_error_is_printed(void **unused)
 {
     (void)unused;
     assert_int_equal(
-        count_of(": qn_fail(QN_ERR_INVALID, \"n_rows: 3, expected %d\", 4): invalid argument: n_rows: 3, expected 4\n"), 1);
+        count_of(": qn_fail(QN_ERR_INVALID, \"n_rows: 3, expected %d\", 4): invalid argument: n_rows: 3, expected 4\n"),
+        1);
     assert_int_equal(count_of("test_assert.c:"), 6); /* messages of assert_ok and fail_msg, and cmocka's of all four */
     assert_int_equal(count_of(": 1 is wrong\n"), 1);
 }

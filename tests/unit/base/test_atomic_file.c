@@ -1,4 +1,5 @@
-/* Files that replace others: who may read them, from the first byte on, under every umask; which symbolic links are followed. */
+/* Files that replace others: who may read them, from the first byte on, under every umask; which symbolic links are
+ * followed. */
 #include "helper_assert.h"
 
 #include "base/atomic_file.h"
@@ -42,7 +43,8 @@ static unsigned mode_of(const char *name)
 /* The mode of the temporary file before it has contents, and of the file. */
 static void check(qn_file_access access, mode_t mask, int existing, unsigned expected)
 {
-    label("%s, umask %03o, replacing %o", access == QN_FILE_PRIVATE ? "private" : "shared", (unsigned)mask, (unsigned)existing);
+    label("%s, umask %03o, replacing %o", access == QN_FILE_PRIVATE ? "private" : "shared", (unsigned)mask,
+          (unsigned)existing);
     unlink(path);
     if (existing >= 0) {
         const int fd = open(path, O_WRONLY | O_CREAT, 0600);
@@ -236,7 +238,8 @@ static void write_once(const char *name)
     qn_atomic_file_free(&file);
 }
 
-/* As any user a process in a user namespace may change its root, and has no /proc there: files without a name cannot get one. */
+/* As any user a process in a user namespace may change its root, and has no /proc there: files without a name cannot
+ * get one. */
 static bool enter_without_proc(void)
 {
     return (geteuid() == 0 || unshare(CLONE_NEWUSER) == 0) && chroot(folder) == 0 && chdir("/") == 0;
@@ -330,8 +333,8 @@ static void test_discarded(void **state)
     assert_int_equal(n_entries(), 1);
 }
 
-/* What commit could not rename is found before anything is written: a name that is too long, and another user's file in a folder such as
- * /tmp. */
+/* What commit could not rename is found before anything is written: a name that is too long, and another user's file in
+ * a folder such as /tmp. */
 static void test_found_at_the_start(void **state)
 {
     (void)state;

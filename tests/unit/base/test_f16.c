@@ -47,8 +47,8 @@ static void check_all_patterns(const struct format *f)
     }
 }
 
-/* Between each finite pattern and the next larger one: the midpoint rounds to the even pattern, its float neighbours to the
- * nearer pattern. */
+/* Between each finite pattern and the next larger one: the midpoint rounds to the even pattern, its float neighbours to
+ * the nearer pattern. */
 static void check_rounding(const struct format *f)
 {
     const unsigned infinity = ((1u << f->exponent_bits) - 1) << f->fraction_bits;
@@ -59,7 +59,8 @@ static void check_rounding(const struct format *f)
             /* the next pattern's value with an unbounded exponent: 65536 for fp16; overflow begins at the midpoint */
             const double step = bits == 0 ? value_of(1, f->exponent_bits, f->fraction_bits)
                                           : low - value_of(bits - 1, f->exponent_bits, f->fraction_bits);
-            const double high = bits + 1 < infinity ? value_of(bits + 1, f->exponent_bits, f->fraction_bits) : low + step;
+            const double high =
+                bits + 1 < infinity ? value_of(bits + 1, f->exponent_bits, f->fraction_bits) : low + step;
             const float middle = (float)((low + high) / 2);
             assert_true((double)middle == (low + high) / 2);
             const float signed_middle = sign ? -middle : middle;

@@ -1,5 +1,5 @@
-/* Hashes with the secret of the process: keys that collide by hashes that all know are spread by them, in the tables that have keys
- * of strangers. */
+/* Hashes with the secret of the process: keys that collide by hashes that all know are spread by them, in the tables
+ * that have keys of strangers. */
 #include "helper_sequence.h"
 #include "helper_vocab.h"
 
@@ -73,11 +73,13 @@ static uint64_t inverse(uint64_t x)
     return y;
 }
 
-/* Page i of those that have the same XXH64 with a seed: the first word of the second stripe undoes that of the first. */
+/* Page i of those that have the same XXH64 with a seed: the first word of the second stripe undoes that of the
+ * first. */
 static void make_page(uint64_t seed, uint64_t i, int32_t tokens[QN_PAGE])
 {
     uint64_t words[QN_PAGE / 2] = { 0 };
-    const uint64_t begin = seed + P1 + P2, wanted = rotate(begin, 31) * P1; /* the lane's state before it is rotated again */
+    const uint64_t begin = seed + P1 + P2, wanted = rotate(begin, 31) * P1; /* the lane's state before it is rotated
+                                                                               again */
     words[0] = i;
     words[4] = (wanted - rotate(begin + i * P2, 31) * P1) * inverse(P2);
     memcpy(tokens, words, sizeof words);

@@ -1,6 +1,6 @@
-/* Files that change while they are mapped: a read behind the end of one that was cut gives zeros and the mapping is lost, on
- * any thread and in no other mapping; keys of a GGUF file are a copy; and a file that is not the one that was opened is
- * noticed. */
+/* Files that change while they are mapped: a read behind the end of one that was cut gives zeros and the mapping is
+ * lost, on any thread and in no other mapping; keys of a GGUF file are a copy; and a file that is not the one that was
+ * opened is noticed. */
 #include "helper_assert.h"
 
 #include "base/mapping.h"

@@ -1,5 +1,5 @@
-/* The thread team: ranges cover all items once, barriers synchronise, and writes before a barrier are visible after it. Also
- * run with the thread sanitizer. */
+/* The thread team: ranges cover all items once, barriers synchronise, and writes before a barrier are visible after it.
+ * Also run with the thread sanitizer. */
 #include "helper_assert.h"
 
 #include "base/cpu.h"

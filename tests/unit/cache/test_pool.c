@@ -1,5 +1,5 @@
-/* The pool: items, references, the budget that classes share, commit and release of granules; on real memory, and against a
- * model with random operations. */
+/* The pool: items, references, the budget that classes share, commit and release of granules; on real memory, and
+ * against a model with random operations. */
 #include "helper_assert.h"
 #include "helper_random.h"
 
@@ -169,7 +169,8 @@ static void classes_share_the_budget(void **state)
     assert_int_equal(d.committed, 0);
 }
 
-/* The lowest free item has no memory and none can be committed; another free item's memory is held by its neighbours. */
+/* The lowest free item has no memory and none can be committed; another free item's memory is held by its
+ * neighbours. */
 static void free_items_in_held_granules(void **state)
 {
     struct device d;
@@ -323,7 +324,8 @@ static void address_space(void **state)
         qn_address_space_release(last);
     }
     qn_address_space_free(address, bytes);
-    assert_int_equal(qn_address_space_reserve(SIZE_MAX / 4 / QN_COMMIT_GRANULE * QN_COMMIT_GRANULE, &address), QN_ERR_MEMORY);
+    assert_int_equal(qn_address_space_reserve(SIZE_MAX / 4 / QN_COMMIT_GRANULE * QN_COMMIT_GRANULE, &address),
+                     QN_ERR_MEMORY);
     assert_null(address);
 }
 

@@ -1,5 +1,5 @@
-/* The prefix cache: what a sequence takes over, scopes, states and their budget, eviction; random conversations against a plain
- * search over everything that was ever added. */
+/* The prefix cache: what a sequence takes over, scopes, states and their budget, eviction; random conversations against
+ * a plain search over everything that was ever added. */
 #include "helper_sequence.h"
 
 #include "cache/prefix.h"
@@ -13,8 +13,8 @@ static int32_t *tokens_of(history *h)
 }
 
 /* A sequence with these tokens, which takes over what the cache has and appends the rest; added to the cache. */
-static history *run(fixture *f, qn_prefix *prefix, const char *scope, const uint32_t *tokens, size_t n, uint32_t *reused,
-                    uint32_t *matched)
+static history *run(fixture *f, qn_prefix *prefix, const char *scope, const uint32_t *tokens, size_t n,
+                    uint32_t *reused, uint32_t *matched)
 {
     history *h = calloc(1, sizeof *h);
     assert_non_null(h);
@@ -111,7 +111,8 @@ static void states(void **state)
     /* The least recently used state is evicted. */
     history *fourth = run(&f, prefix, NULL, tokens, 300, &reused, &matched);
     assert_int_equal(reused, 256);
-    qn_prefix_keep_state(prefix, NULL, tokens_of(third), &third->sequence, QN_STATE_MARK); /* at 576: the one at 384 goes */
+    qn_prefix_keep_state(prefix, NULL, tokens_of(third), &third->sequence, QN_STATE_MARK); /* at 576: the one at 384
+                                                                                              goes */
     assert_int_equal(qn_prefix_get_counts(prefix).states, 2);
     history *fifth = run(&f, prefix, NULL, tokens, 500, &reused, &matched);
     assert_int_equal(reused, 256);
@@ -205,8 +206,8 @@ static void what_is_adopted_is_recent(void **state)
     end_fixture(&f);
 }
 
-/* Between two turns of a conversation other requests, each of which comes once, evict each other: as many as fill the pool
- * twice. With recurrent layers the same holds for states. */
+/* Between two turns of a conversation other requests, each of which comes once, evict each other: as many as fill the
+ * pool twice. With recurrent layers the same holds for states. */
 static void side_requests_do_not_evict_a_conversation(void **state)
 {
     enum { TURN = 300, TURNS = 3, SIDE = 130, SIDES = 40 };
@@ -267,9 +268,10 @@ static void an_old_conversation_is_evicted(void **state)
 
 enum { PERIODS = 64, LONG = PERIODS * QN_STATE_PERIOD + 1 };
 
-/* A sequence of periods, whose states are kept at the positions p of which bit p of `marks` or of `periodic` is set, in units
- * of periods. */
-static void keep_periods(fixture *f, qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n, uint64_t marks)
+/* A sequence of periods, whose states are kept at the positions p of which bit p of `marks` or of `periodic` is set, in
+ * units of periods. */
+static void keep_periods(fixture *f, qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n,
+                         uint64_t marks)
 {
     qn_sequence s;
     assert_ok(qn_sequence_create(&f->cache, &s));
@@ -442,8 +444,8 @@ static void refused_copies(void **state)
     end_fixture(&f);
 }
 
-/* A pool that the prefix does not fit in beside what a sequence holds: the adopting sequence stays empty, and all is found
- * later. */
+/* A pool that the prefix does not fit in beside what a sequence holds: the adopting sequence stays empty, and all is
+ * found later. */
 static void no_memory_to_come_back(void **state)
 {
     uint32_t tokens[700], other[700], reused, matched;
@@ -608,8 +610,8 @@ static void host_memory_that_is_exhausted(void **state)
     end_fixture(&f);
 }
 
-/* Conversations from a small set of beginnings, in a pool that is too small for all of them; whatever is taken over holds the
- * right tokens, and what is found is as long as a plain search says while nothing has been evicted. */
+/* Conversations from a small set of beginnings, in a pool that is too small for all of them; whatever is taken over
+ * holds the right tokens, and what is found is as long as a plain search says while nothing has been evicted. */
 static void random_conversations(void **state)
 {
     enum { ROUNDS = 3000, KEPT = 40 };

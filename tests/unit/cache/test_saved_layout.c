@@ -1,5 +1,5 @@
-/* The layout of session files: codes have the size that the kernels give a page of them, regions cover every position once, and what
- * is not used is zeroed. */
+/* The layout of session files: codes have the size that the kernels give a page of them, regions cover every position
+ * once, and what is not used is zeroed. */
 #include "helper_assert.h"
 
 #include "cache/saved_layout.h"
@@ -56,7 +56,8 @@ static void regions_cover_all_positions(void **unused)
         for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
             const qn_saved_layout l = layout_of(formats[f], 64);
             const qn_extent extent = { .length = lengths[n] };
-            size_t held[QN_SAVED_VALUE_SCALES + 1][4][3] = { 0 }, coded = l.key_bits ? qn_kv_coded_positions(lengths[n]) : 0;
+            size_t held[QN_SAVED_VALUE_SCALES + 1][4][3] = { 0 },
+                                                coded = l.key_bits ? qn_kv_coded_positions(lengths[n]) : 0;
             uint64_t bytes = 0;
             qn_saved_region r;
             label("%s, %u", formats[f], (unsigned)lengths[n]);

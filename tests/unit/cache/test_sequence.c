@@ -1,5 +1,5 @@
-/* Sequences that share pages and states: random appends, forks, truncations and refusals of memory, against each sequence's own
- * history of tokens. */
+/* Sequences that share pages and states: random appends, forks, truncations and refusals of memory, against each
+ * sequence's own history of tokens. */
 #include "helper_sequence.h"
 
 enum { SEQUENCES = 12 };
@@ -156,8 +156,8 @@ static void a_reservation_that_is_not_used(void **state)
     end_fixture(&f);
 }
 
-/* The items of a restored sequence are those of one that has grown, but for the fp16 rows of a complete page of codes without
- * recurrent layers. */
+/* The items of a restored sequence are those of one that has grown, but for the fp16 rows of a complete page of codes
+ * without recurrent layers. */
 static void restored_items(void **state)
 {
     (void)state;
@@ -169,8 +169,9 @@ static void restored_items(void **state)
             history *h = grown(&f, length);
             qn_sequence restored;
             label("kind %zu, %zu tokens", kind, length);
-            const uint64_t f16_page =
-                               kind == 1 && length % QN_PAGE == 0 && length > QN_PAGE ? qn_pool_stride(f.cache.f16_pages) : 0,
+            const uint64_t f16_page = kind == 1 && length % QN_PAGE == 0 && length > QN_PAGE
+                                          ? qn_pool_stride(f.cache.f16_pages)
+                                          : 0,
                            bytes = qn_sequence_bytes(&h->sequence) - f16_page;
             const qn_extent extent = qn_sequence_extent(&h->sequence);
             assert_int_equal(extent.length, length);
@@ -261,8 +262,8 @@ static void repeated_truncation(void **state)
     end_fixture(&f);
 }
 
-/* At every alignment, with as many drafted rows as are allowed: truncation to each accepted length leaves what the accepted
- * rows alone would have left. One more drafted row could not be dropped. */
+/* At every alignment, with as many drafted rows as are allowed: truncation to each accepted length leaves what the
+ * accepted rows alone would have left. One more drafted row could not be dropped. */
 static void drafted_rows(void **state)
 {
     static const uint32_t counts[] = { 1, 2, 5, 60, 64, 100, 130 };
@@ -326,8 +327,8 @@ static void launch(const qn_sequence *s, size_t n, struct in_flight *step)
     step->sequence.f16_pages = step->f16_pages;
 }
 
-/* Each step is computed after the next one was reserved; the last row is discarded, and the sequence's prefix is then as it
- * was. */
+/* Each step is computed after the next one was reserved; the last row is discarded, and the sequence's prefix is then
+ * as it was. */
 static void steps_in_flight(void **state)
 {
     (void)state;
@@ -368,8 +369,8 @@ static void steps_in_flight(void **state)
             qn_sequence_discard(s);
             for (uint32_t p = 0; p < last / QN_PAGE * QN_PAGE; p++) {
                 const bool is_f16 = f.cache.f16_pages && p < QN_PAGE;
-                const uint32_t *rows =
-                    is_f16 ? item_at(f.cache.f16_pages, s->f16_pages[0]) : item_at(f.cache.pages, s->pages[p / QN_PAGE]);
+                const uint32_t *rows = is_f16 ? item_at(f.cache.f16_pages, s->f16_pages[0])
+                                              : item_at(f.cache.pages, s->pages[p / QN_PAGE]);
                 assert_int_equal(rows[p % QN_PAGE], h->tokens[p]);
             }
             assert_true(s->state_position <= last && (!f.cache.states || last - s->state_position <= QN_PAGE));

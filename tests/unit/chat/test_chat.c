@@ -1,5 +1,5 @@
-/* Chat templates of model files: which one is used, and that a conversation's tokens are those of its text, in which only what
- * the template spells is a control token. */
+/* Chat templates of model files: which one is used, and that a conversation's tokens are those of its text, in which
+ * only what the template spells is a control token. */
 #include "helper_assert.h"
 #include "helper_vocab.h"
 
@@ -10,7 +10,9 @@
 #include <time.h>
 
 static const char *const merges[] = { "u s", "us e", "use r", "Ċ H", "o k", "Ċ Ċ", NULL };
-static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 }, { NULL, 0 } };
+static const struct added_token added[] = {
+    { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 }, { NULL, 0 }
+};
 enum { BOS = 256 + 6, START, END };
 
 /* The template of SmolLM2, with newlines in strings as escapes and as characters. */
@@ -25,37 +27,41 @@ enum { BOS = 256 + 6, START, END };
 #define NONE "{% for message in messages %}" LOOP
 #define WITH_BOS "{{ bos_token }}" NONE
 /* The template of Qwen2.5: a branch for tools, which is not executed, and conditions on each message. */
-#define TOOLS                                                                                                                  \
-    "{%- if tools %}\n    {{- '<|im_start|>system\\n# Tools\\n' }}\n    {%- for tool in tools %}\n        {{- tool | tojson "  \
-    "}}\n"                                                                                                                     \
-    "    {%- endfor %}\n    {{- '<|im_end|>\\n' }}\n{%- else %}\n"                                                             \
-    "    {%- if messages[0]['role'] == 'system' %}\n"                                                                          \
-    "        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}\n"                                      \
-    "    {%- else %}\n        {{- '<|im_start|>system\\nYou are a helpful AI<|im_end|>\\n' }}\n    {%- endif %}\n{%- endif "   \
+#define TOOLS                                                                                                          \
+    "{%- if tools %}\n    {{- '<|im_start|>system\\n# Tools\\n' }}\n    {%- for tool in tools %}\n        {{- tool | " \
+    "tojson "                                                                                                          \
+    "}}\n"                                                                                                             \
+    "    {%- endfor %}\n    {{- '<|im_end|>\\n' }}\n{%- else %}\n"                                                     \
+    "    {%- if messages[0]['role'] == 'system' %}\n"                                                                  \
+    "        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}\n"                              \
+    "    {%- else %}\n        {{- '<|im_start|>system\\nYou are a helpful AI<|im_end|>\\n' }}\n    {%- endif %}\n{%- " \
+    "endif "                                                                                                           \
     "%}\n"
-#define EACH                                                                                                                   \
-    "{%- for message in messages %}\n"                                                                                         \
-    "    {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or "                             \
-    "(message.role == \"assistant\" and not message.tool_calls) %}\n"                                                          \
-    "        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n"                          \
-    "    {%- elif message.role == \"tool\" %}\n        {{- message.content | trim }}\n    {%- endif %}\n{%- endfor %}\n"
+#define EACH                                                                                                           \
+    "{%- for message in messages %}\n"                                                                                 \
+    "    {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or "                     \
+    "(message.role == \"assistant\" and not message.tool_calls) %}\n"                                                  \
+    "        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n"                  \
+    "    {%- elif message.role == \"tool\" %}\n        {{- message.content | trim }}\n    {%- endif %}\n{%- endfor "   \
+    "%}\n"
 #define OPENS "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n"
 #define PARTS TOOLS EACH OPENS
 /* The first message is handled separately. */
-#define REST                                                                                                                   \
-    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% set first = messages[0].content %}{% else %}"        \
-    "{% set rest = messages %}{% set first = 'You are a helpful AI' %}{% endif %}"                                             \
-    "{{ '<|im_start|>system\\n' + first + '<|im_end|>\\n' }}{% for m in rest %}"                                               \
+#define REST                                                                                                           \
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% set first = messages[0].content %}{% else "  \
+    "%}"                                                                                                               \
+    "{% set rest = messages %}{% set first = 'You are a helpful AI' %}{% endif %}"                                     \
+    "{{ '<|im_start|>system\\n' + first + '<|im_end|>\\n' }}{% for m in rest %}"                                       \
     "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endfor %}" OPENS
 /* Text outside of strings, and white space stripped by tags. */
-#define RAW_TURNS                                                                                                              \
-    "{# turns #}\n{% for m in messages %}\r\n  {% if m.content is string %}\n<|im_start|>{{ m.role }}\n{{ m.content "          \
-    "}}<|im_end|>\n"                                                                                                           \
+#define RAW_TURNS                                                                                                      \
+    "{# turns #}\n{% for m in messages %}\r\n  {% if m.content is string %}\n<|im_start|>{{ m.role }}\n{{ m.content "  \
+    "}}<|im_end|>\n"                                                                                                   \
     "  {% endif %}\n{% endfor -%}\n\n {%- if add_generation_prompt -%} <|im_start|>assistant\n{% endif %}"
 /* An empty <think> only if enable_thinking is false. */
-#define SWITCH                                                                                                                 \
-    NONE_TURNS "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n"                                      \
-               "    {%- if enable_thinking is defined and enable_thinking is false %}\n"                                       \
+#define SWITCH                                                                                                         \
+    NONE_TURNS "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n"                              \
+               "    {%- if enable_thinking is defined and enable_thinking is false %}\n"                               \
                "        {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}\n{%- endif %}"
 #define GIVEN "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}" NONE
 
@@ -122,14 +128,14 @@ static void check(const char *template, const char *messages, bool add_assistant
 }
 
 #define USER_ONLY "{\"role\": \"user\", \"content\": \"Hi, ok\\n\\n\"}"
-#define ALL                                                                                                                    \
-    "{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \"Hello\"}, "                       \
+#define ALL                                                                                                            \
+    "{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \"Hello\"}, "               \
     "{\"role\": \"assistant\", \"content\": \" ok\"}, {\"role\": \"user\", \"content\": \"\"}"
 
 #define USER "<|im_start|>user\nHi, ok\n\n<|im_end|>\n"
 #define OPEN "<|im_start|>assistant\n"
-#define WHOLE                                                                                                                  \
-    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"                                             \
+#define WHOLE                                                                                                          \
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"                                     \
     "<|im_start|>assistant\n ok<|im_end|>\n<|im_start|>user\n<|im_end|>\n"
 
 static void test_conversations(void **state)
@@ -196,7 +202,8 @@ static void test_variables(void **state)
     (void)state;
     check_json("{{ bos_token }}|{{ tools }}|{{ documents is none }}|{{ eos_token is defined }}|{{ x }}", "file",
                "{\"x\": \"y\"}", "<|endoftext|>|None|True|False|y");
-    check_json("{{ bos_token }}|{{ tools }}", "file", "{\"bos_token\": \"<|im_end|>\", \"tools\": []}", "<|im_end|>|[]");
+    check_json("{{ bos_token }}|{{ tools }}", "file", "{\"bos_token\": \"<|im_end|>\", \"tools\": []}",
+               "<|im_end|>|[]");
 }
 
 /* A control token spelled in a message must not be parsed: it could end the turn and insert a system message. */
@@ -206,13 +213,15 @@ static void test_contents_are_text(void **state)
     static const char *const templates[] = {
         NONE,
         "{% for m in messages %}{{ ('<|im_start|>%s\\n' % m.role) ~ m.content|trim }}{{ '<|im_end|>' }}{% endfor %}",
-        "{% for m in messages %}{% set t %}<|im_start|>{{ m.role }}{{ m.content|replace('a', 'b') }}<|im_end|>{% endset %}{{ t "
+        "{% for m in messages %}{% set t %}<|im_start|>{{ m.role }}{{ m.content|replace('a', 'b') }}<|im_end|>{% "
+        "endset %}{{ t "
         "}}"
         "{% endfor %}",
         "{% for m in messages %}<|im_start|>{{ m.content|tojson }}{{ m.content[::-1][::-1] }}{{ [m.content]|join('-') "
         "}}<|im_end|>"
         "{% endfor %}",
-        "{% for m in messages %}{{ '<|im_start|>' + m.content.split('\\n')[0] + m.content|upper|lower }}<|im_end|>{% endfor %}",
+        "{% for m in messages %}{{ '<|im_start|>' + m.content.split('\\n')[0] + m.content|upper|lower }}<|im_end|>{% "
+        "endfor %}",
         /* The template's bytes on both sides do not complete what a message begins or ends. */
         "{% for m in messages %}<|im_start|>{{ m.role }}{{ '<|im_' }}{{ m.part }}{{ '|>' }}<|im_end|>{% endfor %}",
     };
@@ -278,18 +287,20 @@ static void test_failures(void **state)
 /* ---- Conversations adapted to a template ---- */
 
 #define ROLES "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
-#define STRICT                                                                                                                 \
-    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"            \
+#define STRICT                                                                                                         \
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"    \
     "{{ m.role[0] }}:{{ m.content }};{% endfor %}"
 #define KNOWS_DEVELOPER "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{{ m.content }};{% endfor %}"
-#define READS_PARTS                                                                                                            \
-    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]"       \
+#define READS_PARTS                                                                                                    \
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text "  \
+    "}}]"                                                                                                              \
     "{% endfor %}{% endif %};{% endfor %}"
 
 static void test_roles(void **state)
 {
     (void)state;
-    check(ROLES, "{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": \"b\"}", false, "s:a;u:b;");
+    check(ROLES, "{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": \"b\"}", false,
+          "s:a;u:b;");
     check(STRICT,
           "{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"developer\", \"content\": \"b\"}, "
           "{\"role\": \"user\", \"content\": \"c\"}",
@@ -299,8 +310,9 @@ static void test_roles(void **state)
 
 #define M(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
 #define FOLDED(text) "<system-reminder>\n" text "\n</system-reminder>"
-#define FIRST_ONLY                                                                                                             \
-    "{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.role[0] }}:{{ m.content }};{% endif %}{% endfor %}"
+#define FIRST_ONLY                                                                                                     \
+    "{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.role[0] }}:{{ m.content }};{% endif %}{% "   \
+    "endfor %}"
 
 /* System messages that are not the first: where the template fails on them, or leaves them out. */
 static void test_later_system(void **state)
@@ -311,62 +323,71 @@ static void test_later_system(void **state)
         const char *t = templates[i];
         check(t, M("system", "a") "," M("user", "b") "," M("developer", "c") "," M("user", "d"), false,
               "s:a;u:b\n\n" FOLDED("c") ";u:d;");
-        check(t, M("system", "a") "," M("system", "b") "," M("developer", "c") "," M("user", "d"), false, "s:a\n\nb\n\nc;u:d;");
+        check(t, M("system", "a") "," M("system", "b") "," M("developer", "c") "," M("user", "d"), false,
+              "s:a\n\nb\n\nc;u:d;");
         check(t, M("user", "a") "," M("system", "b") "," M("user", "c"), false, "u:a\n\n" FOLDED("b") ";u:c;");
-        check(t, M("user", "a") "," M("assistant", "b") "," M("system", "c") "," M("system", "d") "," M("user", "e"), false,
-              "u:a;a:b;u:" FOLDED("c") "\n\n" FOLDED("d") "\n\ne;");
+        check(t, M("user", "a") "," M("assistant", "b") "," M("system", "c") "," M("system", "d") "," M("user", "e"),
+              false, "u:a;a:b;u:" FOLDED("c") "\n\n" FOLDED("d") "\n\ne;");
         check(t, M("user", "a") "," M("assistant", "b") "," M("system", "c"), false, "u:a;a:b;u:" FOLDED("c") ";");
         check(t,
-              M("user", "a") "," M("assistant", "b") "," M("system", "c") "," M("tool", "d") "," M("tool",
-                                                                                                   "e") "," M("assistant", "f"),
+              M("user", "a") "," M("assistant", "b") "," M("system", "c") "," M("tool", "d") "," M("tool", "e") "," M(
+                  "assistant", "f"),
               false, "u:a;a:b;t:d;t:e\n\n" FOLDED("c") ";a:f;");
         check(t, M("user", "a") "," M("system", "<system-reminder>x"), false, "u:a\n\n<system-reminder>x;");
         check(t, M("user", "a") "," M("system", ""), false, "u:a;");
     }
-    check(ROLES, M("system", "a") "," M("system", "b") "," M("system", "c") "," M("user", "d") "," M("system", "e"), false,
-          "s:a;s:b;s:c;u:d;s:e;");
-    check("{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
-          "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %};"
-          "{% endfor %}",
-          "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}," M("system", "b"), false,
-          "[a][" FOLDED("b") "];");
+    check(ROLES, M("system", "a") "," M("system", "b") "," M("system", "c") "," M("user", "d") "," M("system", "e"),
+          false, "s:a;s:b;s:c;u:d;s:e;");
+    check(
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
+        "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% "
+        "endif %};"
+        "{% endfor %}",
+        "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}," M("system", "b"), false,
+        "[a][" FOLDED("b") "];");
 }
 
 static void test_parts(void **state)
 {
     (void)state;
-#define TWO_PARTS                                                                                                              \
-    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}"
+#define TWO_PARTS                                                                                                      \
+    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": "        \
+    "\"b\"}]}"
     check(ROLES, TWO_PARTS, false, "u:ab;");
     check(READS_PARTS, TWO_PARTS, false, "[a][b];");
     fails(ROLES, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", QN_ERR_INVALID,
           "part 0 of the content is of type image_url");
 }
 
-#define ITEMS                                                                                                                  \
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}({% for k, v in c.function.arguments|items " \
+#define ITEMS                                                                                                          \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}({% for k, v in "                    \
+    "c.function.arguments|items "                                                                                      \
     "%}{{ k }}={{ v }},{% endfor %}){% endfor %}{% endfor %}"
-#define AS_TEXT "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+#define AS_TEXT                                                                                                        \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
 
-#define AS_JSON                                                                                                                \
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}"
-#define JOINED                                                                                                                 \
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor %}{% "      \
+#define AS_JSON                                                                                                        \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor "  \
+    "%}"
+#define JOINED                                                                                                         \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor "   \
+    "%}{% "                                                                                                            \
     "endfor %}"
-#define EITHER                                                                                                                 \
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}{% set a = c.function.arguments %}"                               \
+#define EITHER                                                                                                         \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{% set a = c.function.arguments %}"                       \
     "{{ a if a is string else a|tojson }}{% endfor %}{% endfor %}"
 
 static void test_arguments(void **state)
 {
     (void)state;
-#define CALLS(arguments)                                                                                                       \
+#define CALLS(arguments)                                                                                               \
     "{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]}"
     check(ITEMS, CALLS("{\"a\": 1, \"b\": \"x\"}"), false, "f(a=1,b=x,)");
     check(ITEMS, CALLS("\"{\\\"a\\\": 1}\""), false, "f(a=1,)");
     check(ITEMS, CALLS("\"\""), false, "f()");
     check(AS_TEXT, CALLS("\"{\\\"a\\\":  1}\""), false, "{\"a\":  1}");
-    fails(ITEMS, "{\"messages\": [" CALLS("\"{\\\"a\\\": \"") "]}", QN_ERR_INVALID, "message 0: the arguments of tool call 0");
+    fails(ITEMS, "{\"messages\": [" CALLS("\"{\\\"a\\\": \"") "]}", QN_ERR_INVALID,
+          "message 0: the arguments of tool call 0");
     fails(ITEMS, "{\"messages\": [" CALLS("\"[]\"") "]}", QN_ERR_INVALID, "expected a JSON object");
     /* Text in quotes is accepted, and is wrong; the object is wrong where it is not text. */
     check(AS_JSON, CALLS("\"{\\\"a\\\": [1, \\\"\u00e4\\\"]}\""), false, "{\"a\": [1, \"\u00e4\"]}");
@@ -380,24 +401,27 @@ static void test_arguments(void **state)
 static void test_contents(void **state)
 {
     (void)state;
-#define NULL_CONTENT                                                                                                           \
-    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {}}}]}"
+#define NULL_CONTENT                                                                                                   \
+    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "   \
+    "{}}}]}"
     check("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", NULL_CONTENT, false, "assistant");
     check("{% for m in messages %}{{ m.content }}{% endfor %}", NULL_CONTENT, false, "");
-    check("{% for m in messages %}{{ 'null' if m.content is none else m.content }}{% endfor %}", NULL_CONTENT, false, "null");
+    check("{% for m in messages %}{{ 'null' if m.content is none else m.content }}{% endfor %}", NULL_CONTENT, false,
+          "null");
     /* Only before the user's last message. */
     check("{% for m in messages %}{% if not loop.last %}{{ m.content.split('x')[0] }}{% endif %}{% endfor %}",
           NULL_CONTENT "," M("user", "a"), false, "");
 #define REASONS "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"b\""
     check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS "}", false, "b");
-    check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS ", \"reasoning_content\": null}", false, "b");
-    check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS ", \"reasoning_content\": \"c\"}", false,
-          "c");
+    check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS ", \"reasoning_content\": null}",
+          false, "b");
+    check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS ", \"reasoning_content\": \"c\"}",
+          false, "c");
     check("{% for m in messages %}{{ m.reasoning }}{{ m.reasoning_content }}{% endfor %}", REASONS "}", false, "b");
 }
 
-#define EFFORTS                                                                                                                \
-    "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'medium', 'xhigh'] %}"                              \
+#define EFFORTS                                                                                                        \
+    "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'medium', 'xhigh'] %}"                      \
     "{{ raise_exception('effort') }}{% endif %}{{ reasoning_effort }} {{ enable_thinking }}"
 
 static void test_efforts(void **state)
@@ -416,18 +440,21 @@ static void test_efforts(void **state)
     check_json("{{ enable_thinking }}", "file", "{\"reasoning_effort\": \"none\"}", "False");
     check_json("{{ reasoning_effort }}", "file", "{\"reasoning_effort\": \"high\"}", "high");
     fails(EFFORTS, "{\"messages\": [], \"reasoning_effort\": \"much\"}", QN_ERR_INVALID, "effort");
-    /* Levels that a template accepts are its own matter: a default that it spells, and levels above those that it ignores. */
+    /* Levels that a template accepts are its own matter: a default that it spells, and levels above those that it
+     * ignores. */
     check_json("{{ reasoning_effort or 'medium' }}", "file", "{\"reasoning_effort\": \"high\"}", "high");
     check_json("{{ 'much' if reasoning_effort in ['high', 'max'] }}", "file", "{\"reasoning_effort\": \"low\"}", "");
     check_json("{{ 'off' if reasoning_effort == 'none' }}", "file", "{\"reasoning_effort\": \"none\"}", "off");
 }
 
-/* Levels are found by rendering: each template with what it prints for none, minimal, low, medium, high, xhigh, max and null. */
+/* Levels are found by rendering: each template with what it prints for none, minimal, low, medium, high, xhigh, max and
+ * null. */
 static void test_effort_levels(void **state)
 {
     (void)state;
-#define IF_REFUSED                                                                                                             \
-    "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'medium', 'xhigh'] %}{{ raise_exception('effort') " \
+#define IF_REFUSED                                                                                                     \
+    "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'medium', 'xhigh'] %}{{ "                   \
+    "raise_exception('effort') "                                                                                       \
     "}}{% endif %}"
     enum { N_GIVEN = 8 };
     static const char *const given[N_GIVEN] = { "\"none\"", "\"minimal\"", "\"low\"", "\"medium\"",
@@ -446,7 +473,8 @@ static void test_effort_levels(void **state)
         { "{% if reasoning_effort == 'low' %}LOW{% elif reasoning_effort == 'medium' %}MED{% else %}XHIGH{% endif %}",
           "",
           { "XHIGH", "LOW", "LOW", "MED", "XHIGH", "XHIGH", "XHIGH", "XHIGH" } },
-        { "{% set m = {'low': 'L', 'medium': 'M', 'xhigh': 'X'} %}{% if reasoning_effort %}{{ m[reasoning_effort] ~ '' }}{% "
+        { "{% set m = {'low': 'L', 'medium': 'M', 'xhigh': 'X'} %}{% if reasoning_effort %}{{ m[reasoning_effort] ~ '' "
+          "}}{% "
           "endif %}",
           "",
           { "", "L", "L", "M", "X", "X", "X", "" } },
@@ -455,21 +483,21 @@ static void test_effort_levels(void **state)
           { "L", "L", "L", "H", "H", "H", "H", "" } },
         { "{{ 'Effort: ' ~ reasoning_effort|default('medium') }}",
           "",
-          { "Effort: none", "Effort: minimal", "Effort: low", "Effort: medium", "Effort: high", "Effort: xhigh", "Effort: max",
-            "Effort: medium" } },
+          { "Effort: none", "Effort: minimal", "Effort: low", "Effort: medium", "Effort: high", "Effort: xhigh",
+            "Effort: max", "Effort: medium" } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int k = 0; k < N_GIVEN; k++) {
             char conversation[200];
             label("%s with %s", cases[i].template, given[k]);
-            snprintf(conversation, sizeof conversation, "{\"messages\": [%s], \"reasoning_effort\": %s%s}", M("user", "q"),
-                     given[k], k == 0 && *cases[i].thinks ? "" : cases[i].thinks);
+            snprintf(conversation, sizeof conversation, "{\"messages\": [%s], \"reasoning_effort\": %s%s}",
+                     M("user", "q"), given[k], k == 0 && *cases[i].thinks ? "" : cases[i].thinks);
             check_json(cases[i].template, "file", conversation, cases[i].printed[k]);
         }
 }
 
-/* As many system messages as a body may have, at the beginning and behind the user's: joining them takes time that grows with
- * their length, and not with its square. */
+/* As many system messages as a body may have, at the beginning and behind the user's: joining them takes time that
+ * grows with their length, and not with its square. */
 static void test_many_system_messages(void **unused)
 {
     (void)unused;

@@ -1,5 +1,5 @@
-/* Reasoning, content and tool calls parsed back from output: golden outputs of every form, cut at all positions into bytes and
- * tokens, and cut off at all positions. */
+/* Reasoning, content and tool calls parsed back from output: golden outputs of every form, cut at all positions into
+ * bytes and tokens, and cut off at all positions. */
 #include "helper_assert.h"
 
 #include "helper_output.h"
@@ -11,19 +11,24 @@ static const char tools_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": {\"type\": \"object\", "
     "\"properties\": {"
     "\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\"}, \"metric\": {\"type\": \"boolean\"},"
-    "\"limit\": {\"type\": \"number\"}, \"where\": {\"$ref\": \"#/$defs/place~1or\"}, \"loop\": {\"$ref\": \"#/$defs/loop\"},"
+    "\"limit\": {\"type\": \"number\"}, \"where\": {\"$ref\": \"#/$defs/place~1or\"}, \"loop\": {\"$ref\": "
+    "\"#/$defs/loop\"},"
     "\"either\": {\"type\": [\"integer\", \"string\"]}, \"first\": {\"type\": [\"string\", \"integer\"]},"
     "\"maybe\": {\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": \"#/$defs/place~1or\"}, {\"type\": \"string\"}]},"
     "\"unit\": {\"enum\": [\"c\", \"f\"]}, \"level\": {\"enum\": [1, 2, \"off\"]}, \"fixed\": {\"const\": true},"
     "\"any\": {}, \"size\": {\"enum\": [\"1\"]}, \"word\": {\"const\": \"true\"}, \"list\": {\"items\": {}},"
-    "\"note\": {\"type\": [\"string\", \"null\"]}, \"memo\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]},"
+    "\"note\": {\"type\": [\"string\", \"null\"]}, \"memo\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": "
+    "\"null\"}]},"
     "\"hint\": {\"type\": \"string\", \"nullable\": true}},"
     "\"allOf\": [{\"$ref\": \"#/$defs/more\"}, {\"anyOf\": [{\"properties\": {\"one\": {\"type\": \"boolean\"}}}]}],"
-    "\"$defs\": {\"more\": {\"properties\": {\"extra\": {\"type\": \"integer\"}}}, \"place/or\": {\"type\": \"object\"}, "
+    "\"$defs\": {\"more\": {\"properties\": {\"extra\": {\"type\": \"integer\"}}}, \"place/or\": {\"type\": "
+    "\"object\"}, "
     "\"loop\": {\"$ref\": \"#/$defs/loop\"}}}}},"
-    "{\"name\": \"union\", \"input_schema\": {\"properties\": {\"many\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": "
+    "{\"name\": \"union\", \"input_schema\": {\"properties\": {\"many\": {\"anyOf\": [{\"type\": \"string\"}, "
+    "{\"type\": "
     "\"array\"}]},"
-    "\"count\": {\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}, \"flag\": {\"anyOf\": [{\"type\": \"string\", "
+    "\"count\": {\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}, \"flag\": {\"anyOf\": [{\"type\": "
+    "\"string\", "
     "\"minLength\": 2},"
     "{\"type\": \"boolean\"}]}, \"mode\": {\"anyOf\": [{\"const\": \"auto\"}, {\"type\": \"integer\"}]}, \"code\": "
     "{\"pattern\": \"^[0-9]+$\"}, \"rows\": {\"minItems\": 1}}, "
@@ -50,7 +55,8 @@ static const struct golden {
     { QN_OUTPUT_PLAIN, 0, "<tool_call>\n{\"name\": \"now\"}\n</tool_call>",
       "C{<tool_call>\n{\"name\": \"now\"}\n</tool_call>}" },
 
-    { QN_OUTPUT_JSON, 0, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"K\xc3\xb6ln\"}}\n</tool_call>",
+    { QN_OUTPUT_JSON, 0,
+      "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"K\xc3\xb6ln\"}}\n</tool_call>",
       "[get_weather|{\"city\": \"K\xc3\xb6ln\"}]=" },
     { QN_OUTPUT_JSON, 0,
       "Two:\n<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": [1, {\"y\": null}, "
@@ -61,7 +67,8 @@ static const struct golden {
       "[f|{\"a\": 1e5}]=C{Done.}" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\"}</tool_call>", "[f|{}]=" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>", "[f|{}]=" },
-    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>", "[f|{\"a\": 1}]=" },
+    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
+      "[f|{\"a\": 1}]=" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\\u00e9\", \"parameters\": {\"a\": \"\\ud83d\\ude00\"}}</tool_call>",
       "[f\xc3\xa9|{\"a\": \"\\ud83d\\ude00\"}]=" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"html\": \"</tool_call><think>\"}}</tool_call>",
@@ -69,7 +76,8 @@ static const struct golden {
     /* No close, no last brace, a brace too many, two in one block, no block. */
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "[f|{\"a\": 1}]=" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}\n</tool_call>", "[f|{\"a\": 1}]=" },
-    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>", "[f|{}]=C{}\n</tool_call>}" },
+    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>",
+      "[f|{}]=C{}\n</tool_call>}" },
     { QN_OUTPUT_JSON, 0,
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>\n",
       "[f|{}]=[g|{}]=" },
@@ -83,8 +91,10 @@ static const struct golden {
       "C{<tool_call>{\"name\": \"f\", \"arguments\": [1]}}" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\n\"}}</tool_call>",
       "[f|{\"a\": \"]!C{\n\"}}</tool_call>}" },
-    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\\ud83d\"}}", "[f|{\"a\": \"\\ud83d]!C{\"}}}" },
-    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\\udc00\"}}", "[f|{\"a\": \"\\udc0]!C{0\"}}}" },
+    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\\ud83d\"}}",
+      "[f|{\"a\": \"\\ud83d]!C{\"}}}" },
+    { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\\udc00\"}}",
+      "[f|{\"a\": \"\\udc0]!C{0\"}}}" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\\ud83d\\n\"}}",
       "[f|{\"a\": \"\\ud83d\\]!C{n\"}}}" },
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 01}}", "[f|{\"a\": 0]!C{1}}}" },
@@ -94,11 +104,14 @@ static const struct golden {
     { QN_OUTPUT_JSON, 0, "<tool_call>{\"name\": \"f", "C{<tool_call>{\"name\": \"f}" },
     { QN_OUTPUT_JSON, 0, "ok\n <tool_ca", "C{ok\n <tool_ca}" },
     /* Reasoning. */
-    { QN_OUTPUT_JSON, 0, "<think>\nCall it.\n</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+    { QN_OUTPUT_JSON, 0,
+      "<think>\nCall it.\n</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
       "R{Call it.}[now|{}]=" },
-    { QN_OUTPUT_JSON, THINKS, "Call it.\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n</think>\nYes",
+    { QN_OUTPUT_JSON, THINKS,
+      "Call it.\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n</think>\nYes",
       "R{Call it.}[now|{}]=C{Yes}" },
-    { QN_OUTPUT_JSON, THINKS | BYTES_ONLY, "In <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>\n</think>\n\nYes",
+    { QN_OUTPUT_JSON, THINKS | BYTES_ONLY,
+      "In <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>\n</think>\n\nYes",
       "R{In <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>}C{Yes}" },
     { QN_OUTPUT_JSON, THINKS, "The tags <tool_call> and </tool_call>:\n<tool_call>\n are for tools\n</think>\n\nYes",
       "R{The tags <tool_call> and </tool_call>:\n<tool_call>\n are for tools}C{Yes}" },
@@ -109,72 +122,96 @@ static const struct golden {
     { QN_OUTPUT_JSON, 0, "I do <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>", "C{I do}[now|{}]=" },
 
     { QN_OUTPUT_XML, THINKS,
-      "Look.\n</think>\n\nSure.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nK\xc3\xb6ln\n\"am\" \\Rhein\n\n"
-      "</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=metric>\nTrue\n</parameter>\n</function>\n</tool_call>",
-      "R{Look.}C{Sure.}[get_weather|{\"city\": \"K\xc3\xb6ln\\n\\\"am\\\" \\\\Rhein\\n\", \"days\": 3, \"metric\": true}]=" },
+      "Look.\n</think>\n\nSure.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nK\xc3\xb6ln\n\"am\" "
+      "\\Rhein\n\n"
+      "</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=metric>\nTrue\n</parameter>\n</function>\n</"
+      "tool_call>",
+      "R{Look.}C{Sure.}[get_weather|{\"city\": \"K\xc3\xb6ln\\n\\\"am\\\" \\\\Rhein\\n\", \"days\": 3, \"metric\": "
+      "true}]=" },
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
       "[now|{}]=[f|{}]=" },
     { QN_OUTPUT_XML, 0,
-      "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=where>\n{\"x\": [1]}\n</parameter>\n"
-      "<parameter=maybe>\nNone\n</parameter>\n<parameter=either>\nx1\n</parameter>\n<parameter=loop>\n[]\n</parameter>\n"
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=where>\n{\"x\": "
+      "[1]}\n</parameter>\n"
+      "<parameter=maybe>\nNone\n</parameter>\n<parameter=either>\nx1\n</parameter>\n<parameter=loop>\n[]\n</"
+      "parameter>\n"
       "</function>\n</tool_call>",
       "[get_weather|{\"city\": \"12\", \"where\": {\"x\": [1]}, \"maybe\": null, \"either\": \"x1\", \"loop\": []}]=" },
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=get_weather>\n<parameter=either>\n 5 \n</parameter>\n<parameter=first>\n5\n</parameter>\n"
       "<parameter=maybe>\n{}\n</parameter>\n<parameter=days>\n1.5\n</parameter>\n<parameter=limit>\n1.5\n</parameter>\n"
       "<parameter=unit>\nc\n</parameter>\n<parameter=level>\n2\n</parameter>\n<parameter=level>\noff\n</parameter>\n"
-      "<parameter=fixed>\nFalse\n</parameter>\n<parameter=any>\n\"q\"\n</parameter>\n\n<parameter=size>\n1\n</parameter> "
+      "<parameter=fixed>\nFalse\n</parameter>\n<parameter=any>\n\"q\"\n</parameter>\n\n<parameter=size>\n1\n</"
+      "parameter> "
       "<parameter=word>\ntrue\n</parameter>\n<parameter=list>\n[1]\n</parameter>\n"
       "</function>\n</tool_call>",
-      "[get_weather|{\"either\": 5, \"first\": \"5\", \"maybe\": {}, \"days\": \"1.5\", \"limit\": 1.5, \"unit\": \"c\", "
+      "[get_weather|{\"either\": 5, \"first\": \"5\", \"maybe\": {}, \"days\": \"1.5\", \"limit\": 1.5, \"unit\": "
+      "\"c\", "
       "\"level\": 2, "
-      "\"level\": \"off\", \"fixed\": false, \"any\": \"\\\"q\\\"\", \"size\": \"1\", \"word\": \"true\", \"list\": [1]}]=" },
+      "\"level\": \"off\", \"fixed\": false, \"any\": \"\\\"q\\\"\", \"size\": \"1\", \"word\": \"true\", \"list\": "
+      "[1]}]=" },
     /* A string or null, integers, and properties of parts of the schema. */
     { QN_OUTPUT_XML, 0,
-      "<tool_call>\n<function=get_weather>\n<parameter=note>\nnull\n</parameter>\n<parameter=memo>\nNone\n</parameter>\n"
-      "<parameter=hint>\nnull\n</parameter>\n<parameter=note>\nnul\n</parameter>\n<parameter=memo>\nnull.\n</parameter>\n"
-      "<parameter=hint>\nNo \"x\"\n</parameter>\n<parameter=note>\n\n</parameter>\n<parameter=city>\nnull\n</parameter>\n"
+      "<tool_call>\n<function=get_weather>\n<parameter=note>\nnull\n</parameter>\n<parameter=memo>\nNone\n</"
+      "parameter>\n"
+      "<parameter=hint>\nnull\n</parameter>\n<parameter=note>\nnul\n</parameter>\n<parameter=memo>\nnull.\n</"
+      "parameter>\n"
+      "<parameter=hint>\nNo "
+      "\"x\"\n</parameter>\n<parameter=note>\n\n</parameter>\n<parameter=city>\nnull\n</parameter>\n"
       "</function>\n</tool_call>",
       "[get_weather|{\"note\": null, \"memo\": null, \"hint\": null, \"note\": \"nul\", \"memo\": \"null.\", "
       "\"hint\": \"No \\\"x\\\"\", \"note\": \"\", \"city\": \"null\"}]=" },
     { QN_OUTPUT_XML, 0,
-      "<tool_call>\n<function=get_weather>\n<parameter=days>\n1.0\n</parameter>\n<parameter=days>\n-2.00\n</parameter>\n"
+      "<tool_call>\n<function=get_weather>\n<parameter=days>\n1.0\n</parameter>\n<parameter=days>\n-2.00\n</"
+      "parameter>\n"
       "<parameter=days>\n1e3\n</parameter>\n<parameter=extra>\n7\n</parameter>\n<parameter=one>\nTrue\n</parameter>\n"
       "<parameter=days>\n1.5e0\n</parameter>\n</function>\n</tool_call>",
       "[get_weather|{\"days\": 1, \"days\": -2, \"days\": 1e3, \"extra\": 7, \"one\": true, \"days\": \"1.5e0\"}]=" },
     { QN_OUTPUT_XML, 0,
-      "<tool_call>\n<function=now>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=now>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n\n</parameter>\n</function>\n</"
+      "tool_call>",
       "[now|{\"a\": \"1\", \"b\": \"\"}]=" },
-    { QN_OUTPUT_XML, 0, "<tool_call><function=f><parameter=a>x</parameter><parameter=b></parameter></function></tool_call>",
+    { QN_OUTPUT_XML, 0,
+      "<tool_call><function=f><parameter=a>x</parameter><parameter=b></parameter></function></tool_call>",
       "[f|{\"a\": \"x\", \"b\": \"\"}]=" },
     /* Tags inside values, twice, or missing. */
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=f>\n<parameter=a>\n<b>\n</parameter>\n</b>\n</tool_call>\n</function> "
       "</parameter>\n</function>\n</tool_call>",
       "[f|{\"a\": \"<b>\\n</parameter>\\n</b>\\n</tool_call>\\n</function> \"}]=" },
-    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</parameter>\n</function>\n</tool_call>",
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</parameter>\n</function>\n</tool_call>",
       "[f|{\"a\": \"x\"}]=" },
-    { QN_OUTPUT_XML, 0, "<function=now>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>", "[now|{\"a\": \"x\"}]=" },
+    { QN_OUTPUT_XML, 0, "<function=now>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>",
+      "[now|{\"a\": \"x\"}]=" },
     { QN_OUTPUT_XML, 0, "Go:\n<function=now>\n</function>\nrest", "C{Go:}[now|{}]=C{rest}" },
     { QN_OUTPUT_XML, 0, "Go:\n<function=f>\n</function>", "C{Go:\n<function=f>\n</function>}" },
     { QN_OUTPUT_XML, 0, "Go: <function=now>\n</function>", "C{Go: <function=now>\n</function>}" },
     { QN_OUTPUT_XML, THINKS, "Go:\n<function=now>\n</function>", "R{Go:\n<function=now>\n</function>}" },
-    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</tool_call>", "[f|{\"a\": \"x\"}]=" },
-    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</function>\n</tool_call>", "[f|{\"a\": \"x\"}]=" },
-    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n</function>\n<function=g>\n</function>\n</tool_call>", "[f|{}]=[g|{}]=" },
-    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\nx<parameter=a>\n</tool_call>", "[f|]!C{x<parameter=a>\n</tool_call>}" },
+    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</tool_call>",
+      "[f|{\"a\": \"x\"}]=" },
+    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</function>\n</tool_call>",
+      "[f|{\"a\": \"x\"}]=" },
+    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n</function>\n<function=g>\n</function>\n</tool_call>",
+      "[f|{}]=[g|{}]=" },
+    { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\nx<parameter=a>\n</tool_call>",
+      "[f|]!C{x<parameter=a>\n</tool_call>}" },
     { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n<param>y", "[f|]~" },
-    /* The tag of another parameter of the tool ends a value; of none that it has, of one that came, and of no tool's it is text. */
+    /* The tag of another parameter of the tool ends a value; of none that it has, of one that came, and of no tool's it
+     * is text. */
     { QN_OUTPUT_XML, 0,
-      "<tool_call>\n<function=get_weather>\n<parameter=city>\nx\n<parameter=days>\n3\n<parameter=extra>\n4\n</parameter>\n"
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\nx\n<parameter=days>\n3\n<parameter=extra>\n4\n</"
+      "parameter>\n"
       "<parameter=unit>c<parameter=metric>True</parameter>\n</function>\n</tool_call>",
       "[get_weather|{\"city\": \"x\", \"days\": 3, \"extra\": 4, \"unit\": \"c\", \"metric\": true}]=" },
     { QN_OUTPUT_XML, BYTES_ONLY,
-      "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": 1}\n<parameter=city>\nx\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": "
+      "1}\n<parameter=city>\nx\n</function>\n</tool_call>",
       "[get_weather|{\"where\": {\"x\": 1}, \"city\": \"x\"}]=" },
     { QN_OUTPUT_XML, 0,
-      "<tool_call>\n<function=get_weather>\n<parameter=city>\nsay <parameter=unknown>\n<parameter=city>\n<parameter=day\n"
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\nsay "
+      "<parameter=unknown>\n<parameter=city>\n<parameter=day\n"
       "<parameter=dayss>\n<parameter=>\n</parameter>\n</function>\n</tool_call>",
       "[get_weather|{\"city\": \"say "
       "<parameter=unknown>\\n<parameter=city>\\n<parameter=day\\n<parameter=dayss>\\n<parameter=>\"}]=" },
@@ -188,7 +225,8 @@ static const struct golden {
       "[f|{\"a\": \"x\\n<parameter=b>\\ny\"}]=" },
     /* Strings of JSON have no tags, but behind a line end. */
     { QN_OUTPUT_XML, BYTES_ONLY,
-      "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": \"<parameter=city> </parameter></function></tool_call> "
+      "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": \"<parameter=city> "
+      "</parameter></function></tool_call> "
       "\\\"\"}\n"
       "</parameter>\n<parameter=list>\n[\"a\n</parameter>\n</function>\n</tool_call>",
       "[get_weather|{\"where\": {\"x\": \"<parameter=city> </parameter></function></tool_call> \\\"\"}, \"list\": "
@@ -201,15 +239,19 @@ static const struct golden {
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=union>\n<parameter=many>\n[\"a\"]\n</parameter>\n<parameter=count>\n7\n</"
       "parameter>\n<parameter=flag>\n"
-      " true \n</parameter>\n<parameter=mode>\n5\n</parameter>\n<parameter=both>\n5\n</parameter>\n</function>\n</tool_call>\n"
+      " true "
+      "\n</parameter>\n<parameter=mode>\n5\n</parameter>\n<parameter=both>\n5\n</parameter>\n</function>\n</"
+      "tool_call>\n"
       "<tool_call>\n<function=union>\n<parameter=many>\n[a\n</parameter>\n<parameter=count>\n7x\n</"
       "parameter>\n<parameter=flag>\ntrue!"
-      "\n</parameter>\n<parameter=mode>\nauto\n</parameter>\n<parameter=both>\nx\n</parameter>\n</function>\n</tool_call>",
+      "\n</parameter>\n<parameter=mode>\nauto\n</parameter>\n<parameter=both>\nx\n</parameter>\n</function>\n</"
+      "tool_call>",
       "[union|{\"many\": [\"a\"], \"count\": 7, \"flag\": true, \"mode\": 5, \"both\": 5}]="
       "[union|{\"many\": \"[a\", \"count\": \"7x\", \"flag\": \"true!\", \"mode\": \"auto\", \"both\": \"x\"}]=" },
     { QN_OUTPUT_XML, 0, "<tool_call>\n<function=now>\n<parameter=a>\nx\n</parameter>\n<parameter=b>\ny",
       "[now|{\"a\": \"x\", \"b\": \"y]~" },
-    { QN_OUTPUT_XML, 0, "<tool_call>\n{\"name\": \"now\"}\n</tool_call>", "C{<tool_call>\n{\"name\": \"now\"}\n</tool_call>}" },
+    { QN_OUTPUT_XML, 0, "<tool_call>\n{\"name\": \"now\"}\n</tool_call>",
+      "C{<tool_call>\n{\"name\": \"now\"}\n</tool_call>}" },
     { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f", "C{<tool_call>\n<function=f}" },
     { QN_OUTPUT_XML, BYTES_ONLY,
       "a\x01<tool_call><function=f><parameter=\"k>\n\x01\t\xff\n</parameter>\n</function>\n</tool_call>",
@@ -224,7 +266,8 @@ static const struct golden {
     { QN_OUTPUT_LLAMA3, 0, "{\"name\": \"f\", \"parameters\": {}}", "C{{\"name\": \"f\", \"parameters\": {}}}" },
     { QN_OUTPUT_LLAMA3, 0, "{\"name\": \"now\", \"age\": 3}", "C{{\"name\": \"now\", \"age\": 3}}" },
     { QN_OUTPUT_LLAMA3, 0, "{\"name\": \"now\"}", "C{{\"name\": \"now\"}}" },
-    { QN_OUTPUT_LLAMA3, 0, "As {\"name\": \"now\", \"parameters\": {}}", "C{As {\"name\": \"now\", \"parameters\": {}}}" },
+    { QN_OUTPUT_LLAMA3, 0, "As {\"name\": \"now\", \"parameters\": {}}",
+      "C{As {\"name\": \"now\", \"parameters\": {}}}" },
     { QN_OUTPUT_LLAMA3, 0, "<|python_tag|>print(1)", "C{<|python_tag|>print(1)}" },
     { QN_OUTPUT_LLAMA3, 0, "{\"name\": \"now\", \"parameters\": {\"a\": [tru", "[now|{\"a\": [tru]~" },
     { QN_OUTPUT_LLAMA3, 0, "{\"name\": \"now\", \"parameters\": {\"a\": [trx", "[now|{\"a\": [tr]!C{x}" },
@@ -344,8 +387,8 @@ static void test_cut_off(void **state)
     }
 }
 
-/* What comes of output that something else than the model ends: its log without what closes the last entry is the beginning of
- * the whole output's. A delimiter's token comes whole. */
+/* What comes of output that something else than the model ends: its log without what closes the last entry is the
+ * beginning of the whole output's. A delimiter's token comes whole. */
 static void expect_cut(const struct golden *golden, bool by_token, size_t cut)
 {
     struct transcript transcript = { .last_kind = -1 };
@@ -446,9 +489,10 @@ static void test_random(void **state)
 static void test_json(void **state)
 {
     (void)state;
-    static const char *const pieces[] = { "{",       "}",   "[",  "]",  "\"", "\"a\"", ":",      ",",    " ",     "0",
-                                          "1",       "-",   "+",  ".",  "e",  "E1",    "true",   "null", "fals",  "\\ud83d",
-                                          "\\ude00", "\\n", "\\", "\t", "}",  "\":",   "\"b\":", "[]",   "false", "\\u00E9" };
+    static const char *const pieces[] = { "{",    "}",    "[",      "]",       "\"",      "\"a\"",  ":",  ",",
+                                          " ",    "0",    "1",      "-",       "+",       ".",      "e",  "E1",
+                                          "true", "null", "fals",   "\\ud83d", "\\ude00", "\\n",    "\\", "\t",
+                                          "}",    "\":",  "\"b\":", "[]",      "false",   "\\u00E9" };
     size_t n_values = 0;
     for (int round = 0; round < 300000; round++) {
         struct text text = { 0 };
@@ -487,7 +531,8 @@ static void test_streams(void **state)
         { QN_OUTPUT_XML, "<tool_call>\n<function=f>", "[f|" },
         { QN_OUTPUT_XML, "<tool_call>\n<function=now>\n<parameter=city>\nK\xc3", "[now|{\"city\": \"K" },
         { QN_OUTPUT_XML, "<tool_call>\n<function=now>\n<parameter=city>\nKa\n</para", "[now|{\"city\": \"Ka" },
-        { QN_OUTPUT_XML, "<tool_call>\n<function=now>\n<parameter=city>\nKa\n</parax", "[now|{\"city\": \"Ka\\n</parax" },
+        { QN_OUTPUT_XML, "<tool_call>\n<function=now>\n<parameter=city>\nKa\n</parax",
+          "[now|{\"city\": \"Ka\\n</parax" },
         { QN_OUTPUT_LLAMA3, "{\"items", "C{{\"items" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -616,7 +661,8 @@ static void test_budget(void **state)
         assert_ok(qn_output_feed(parser, -1, "Yes", 3));
         assert_ok(qn_output_finish(parser));
         transcript_close(&transcript);
-        assert_string_equal(transcript.log.data, own ? "R{ \xc3\xa9 \xc3\xa9\nEnough.}C{Yes}" : "R{ \xc3\xa9 \xc3\xa9}C{Yes}");
+        assert_string_equal(transcript.log.data,
+                            own ? "R{ \xc3\xa9 \xc3\xa9\nEnough.}C{Yes}" : "R{ \xc3\xa9 \xc3\xa9}C{Yes}");
         transcript_free(&transcript);
         qn_output_parser_free(parser);
     }
@@ -703,35 +749,38 @@ static void test_forms(void **state)
         qn_output_form form;
         bool known, thinks;
     } cases[] = {
-        { CALLS
-          "{{ '<tool_call>\\n{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments|tojson + '}\\n</tool_call>' }}" END
-          "{{ '</think>' }}",
+        { CALLS "{{ '<tool_call>\\n{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments|tojson + "
+                "'}\\n</tool_call>' }}" END "{{ '</think>' }}",
           QN_OUTPUT_JSON, true, true },
-        { CALLS "{{ '<tool_call>\\n<function=' + c.name }}>{% for k, v in c.arguments|items %}<parameter={{ k }}>\n{{ v }}\n"
-                "</parameter>{% endfor %}</function></tool_call>" END "{{ '\"arguments\": ' }}<think>",
+        { CALLS
+          "{{ '<tool_call>\\n<function=' + c.name }}>{% for k, v in c.arguments|items %}<parameter={{ k }}>\n{{ v }}\n"
+          "</parameter>{% endfor %}</function></tool_call>" END "{{ '\"arguments\": ' }}<think>",
           QN_OUTPUT_XML, true, true },
-        { "{% if tools %}" CALLS "{{ '{\"name\": \"' + c.name + '\", ' }}{{ '\"parameters\": ' }}{{ c.arguments|tojson }}}" END
-          "{% endif %}",
+        { "{% if tools %}" CALLS
+          "{{ '{\"name\": \"' + c.name + '\", ' }}{{ '\"parameters\": ' }}{{ c.arguments|tojson }}}" END "{% endif %}",
           QN_OUTPUT_LLAMA3, true, false },
         /* Spelled, but printed in another way. */
-        { CALLS
-          "{{ '<tool_call>\\n[{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments|tojson + '}]</tool_call>' }}" END,
+        { CALLS "{{ '<tool_call>\\n[{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments|tojson + "
+                "'}]</tool_call>' }}" END,
           QN_OUTPUT_PLAIN, false, false },
-        { CALLS "{{ '<tool_call>{\"name\": \"' + c.name + '\", \"arguments\": \"' + c.arguments.key + '\"}</tool_call>' }}" END,
+        { CALLS "{{ '<tool_call>{\"name\": \"' + c.name + '\", \"arguments\": \"' + c.arguments.key + "
+                "'\"}</tool_call>' }}" END,
           QN_OUTPUT_PLAIN, false, false },
         { CALLS "{{ '<tool_call>{\"name\": \"' + c.name + '\", \"arguments\": {\"key\": \"a\"}}</tool_call>' }}" END,
           QN_OUTPUT_PLAIN, false, false },
-        { "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{{ '<tool_call>\"arguments\": ' }}", QN_OUTPUT_PLAIN,
-          false, false },
+        { "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{{ '<tool_call>\"arguments\": ' }}",
+          QN_OUTPUT_PLAIN, false, false },
         { "{% for i in range(1500) %}{% for j in range(1500) %}{% endfor %}{% endfor %}" CALLS
-          "{{ '<tool_call>{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments|tojson + '}</tool_call>' }}" END,
+          "{{ '<tool_call>{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments|tojson + '}</tool_call>' "
+          "}}" END,
           QN_OUTPUT_PLAIN, false, false },
         /* Not spelled. */
         { CALLS "<TOOLCALL>{{ '{\"name\": \"' + c.name + '\", \"arguments\": ' }}" END "{{ '\"parameters\": ' }}",
           QN_OUTPUT_PLAIN, false, false },
         { CALLS "{{ '[TOOL_CALLS][' }}{{ c|tojson }}" END, QN_OUTPUT_PLAIN, false, false },
         { CALLS "<tool_call>{{ c.name }}<arg_key>" END "</think>", QN_OUTPUT_PLAIN, false, true },
-        { "{% for m in messages %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}", QN_OUTPUT_PLAIN, true, false },
+        { "{% for m in messages %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}", QN_OUTPUT_PLAIN, true,
+          false },
     };
 #undef CALLS
 #undef END
@@ -781,7 +830,8 @@ static void test_refusals(void **state)
     assert_text("form");
 }
 
-/* Of a tool whose schema is large only names and types are kept; those of more properties than are looked at may be any. */
+/* Of a tool whose schema is large only names and types are kept; those of more properties than are looked at may be
+ * any. */
 static void test_tools(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
-/* Random conversations through chat templates and back: what a template prints of an assistant's turn is parsed into the same
- * reasoning, content and tool calls, however it is divided and wherever it ends. The templates here, the golden ones, and
- * those of models in the folder data/templates of QN_SHARED and in the folder QN_TEMPLATES, such as llama.cpp's
- * models/templates. */
+/* Random conversations through chat templates and back: what a template prints of an assistant's turn is parsed into
+ * the same reasoning, content and tool calls, however it is divided and wherever it ends. The templates here, the
+ * golden ones, and those of models in the folder data/templates of QN_SHARED and in the folder QN_TEMPLATES, such as
+ * llama.cpp's models/templates. */
 #include "helper_assert.h"
 
 #include "helper_output.h"
@@ -35,18 +35,20 @@ enum {
 #define GRANITE "<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>"
 #define CHATML_TURNS "{% for m in messages %}<|im_start|>{{ m.role }}\n"
 
-#define JSON_TEMPLATE                                                                                                          \
-    CHATML_TURNS "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}"      \
-                 "{% for c in m.tool_calls %}\n<tool_call>\n{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + "   \
-                 "c.function.arguments|tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
-#define XML_TEMPLATE                                                                                                           \
-    CHATML_TURNS "<think>\n{{ m.reasoning_content }}\n</think>\n\n{{ m.content }}{% for c in m.tool_calls %}\n\n<tool_call>\n" \
-                 "<function={{ c.function.name }}>\n{% for key, value in c.function.arguments|items %}<parameter={{ key }}>\n" \
-                 "{{ value if value is string else value|tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>"       \
-                 "{% endfor %}<|im_end|>\n{% endfor %}"
-#define LLAMA3_TEMPLATE                                                                                                        \
-    "{% for m in messages %}<|start|>{{ m.role }}\n{% if m.tool_calls %}{% set c = m.tool_calls[0].function %}"                \
-    "{{ '{\"name\": \"' + c.name + '\", ' }}{{ '\"parameters\": ' }}{{ c.arguments|tojson }}}"                                 \
+#define JSON_TEMPLATE                                                                                                  \
+    CHATML_TURNS                                                                                                       \
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}"           \
+    "{% for c in m.tool_calls %}\n<tool_call>\n{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + "        \
+    "c.function.arguments|tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+#define XML_TEMPLATE                                                                                                   \
+    CHATML_TURNS                                                                                                       \
+    "<think>\n{{ m.reasoning_content }}\n</think>\n\n{{ m.content }}{% for c in m.tool_calls %}\n\n<tool_call>\n"      \
+    "<function={{ c.function.name }}>\n{% for key, value in c.function.arguments|items %}<parameter={{ key }}>\n"      \
+    "{{ value if value is string else value|tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>"            \
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+#define LLAMA3_TEMPLATE                                                                                                \
+    "{% for m in messages %}<|start|>{{ m.role }}\n{% if m.tool_calls %}{% set c = m.tool_calls[0].function %}"        \
+    "{{ '{\"name\": \"' + c.name + '\", ' }}{{ '\"parameters\": ' }}{{ c.arguments|tojson }}}"                         \
     "{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}"
 
 static const struct origin {
@@ -71,8 +73,10 @@ static const struct origin {
     { "ibm-granite-granite-4.1", NULL, GRANITE, QN_OUTPUT_JSON, NO_REASONING },
     { "Bielik-11B-v3.0-Instruct", NULL, CHATML, QN_OUTPUT_JSON, 0 },
     { "MiMo-VL", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING },
-    { "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING | CALLS_ALONE | NO_SCHEMAS },
-    { "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING | CALLS_ALONE | NO_SCHEMAS },
+    { "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", NULL, CHATML, QN_OUTPUT_JSON,
+      NO_REASONING | CALLS_ALONE | NO_SCHEMAS },
+    { "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", NULL, CHATML, QN_OUTPUT_JSON,
+      NO_REASONING | CALLS_ALONE | NO_SCHEMAS },
     { "Reka-Edge", NULL, "<sep>assistant: ", "\n\n<sep>", QN_OUTPUT_JSON, NO_REASONING },
     { "Qwen3.8-27B", NULL, CHATML, QN_OUTPUT_XML, 0 },
     { "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", NULL, CHATML, QN_OUTPUT_XML, 0 },
@@ -90,11 +94,14 @@ static const struct origin {
 static const char tools_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"look_up\", \"description\": \"Looks up.\", \"parameters\": "
     "{\"type\": "
-    "\"object\", \"properties\": {\"text\": {\"type\": \"string\"}, \"note\": {\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": "
+    "\"object\", \"properties\": {\"text\": {\"type\": \"string\"}, \"note\": {\"anyOf\": [{\"type\": \"null\"}, "
+    "{\"$ref\": "
     "\"#/$defs/note\"}]}, \"count\": {\"type\": \"integer\"}, \"ratio\": {\"type\": [\"number\", \"null\"]}, \"flag\": "
     "{\"type\": "
-    "\"boolean\"}, \"list\": {\"type\": \"array\"}, \"where\": {\"type\": \"object\"}}, \"$defs\": {\"note\": {\"type\": "
-    "\"string\"}}}}}, {\"type\": \"function\", \"function\": {\"name\": \"now\", \"parameters\": {\"type\": \"object\", "
+    "\"boolean\"}, \"list\": {\"type\": \"array\"}, \"where\": {\"type\": \"object\"}}, \"$defs\": {\"note\": "
+    "{\"type\": "
+    "\"string\"}}}}}, {\"type\": \"function\", \"function\": {\"name\": \"now\", \"parameters\": {\"type\": "
+    "\"object\", "
     "\"properties\": {}}}}]";
 
 /* ---- Conversations ---- */
@@ -176,13 +183,15 @@ static json_t *random_call(void)
         case 0: json_object_set_new(arguments, "text", random_string()); break;
         case 1: json_object_set_new(arguments, "note", json_string("none\nat all")); break;
         case 2: json_object_set_new(arguments, "count", json_integer((json_int_t)random_u32() - 1000)); break;
-        case 3: json_object_set_new(arguments, "ratio", random_u32() % 2 ? json_real(random_float()) : json_null()); break;
+        case 3:
+            json_object_set_new(arguments, "ratio", random_u32() % 2 ? json_real(random_float()) : json_null());
+            break;
         case 4: json_object_set_new(arguments, "flag", json_boolean(random_u32() % 2)); break;
         case 5: json_object_set_new(arguments, "list", json_pack("[o, o]", random_value(3), random_value(3))); break;
         case 6: json_object_set_new(arguments, "where", json_pack("{s: o}", "\xc3\xbc", random_value(3))); break;
         }
-    return json_pack("{s: s, s: {s: s, s: o}}", "type", "function", "function", "name", now ? "now" : "look_up", "arguments",
-                     arguments);
+    return json_pack("{s: s, s: {s: s, s: o}}", "type", "function", "function", "name", now ? "now" : "look_up",
+                     "arguments", arguments);
 }
 
 /* Text without space at its ends, which templates strip; tags stand inside of lines. */
@@ -254,7 +263,8 @@ static void free_answer(struct answer *answer)
 }
 
 /* In a piece of `first` bytes and then pieces of `step` bytes, or of random sizes if it is 0. */
-static struct answer parse(qn_output_params params, bool by_token, const char *output, size_t n, size_t first, size_t step)
+static struct answer parse(qn_output_params params, bool by_token, const char *output, size_t n, size_t first,
+                           size_t step)
 {
     struct answer answer = { .n_calls = 0 };
     qn_output_parser *parser;
@@ -390,7 +400,8 @@ static void check_positions(const qn_output_params *params, bool by_token, const
     }
 }
 
-static void check_answer(const struct origin *origin, const qn_jinja *jinja, const qn_output_params *params, bool is_thorough)
+static void check_answer(const struct origin *origin, const qn_jinja *jinja, const qn_output_params *params,
+                         bool is_thorough)
 {
     json_t *answer = random_answer(origin);
     char *output = turn_of(origin, jinja, answer);
@@ -478,7 +489,9 @@ static void test_templates(void **state)
 static struct file_bytes make_file(const char *template)
 {
     static const char *const merges[] = { "u s", NULL };
-    static const struct added_token added[] = { { "<think>", 4 }, { "</think>", 4 }, { "<tool_call>", 3 }, { NULL, 0 } };
+    static const struct added_token added[] = {
+        { "<think>", 4 }, { "</think>", 4 }, { "<tool_call>", 3 }, { NULL, 0 }
+    };
     const struct vocab_spec spec = {
         .model = "gpt2", .pre = "qwen2", .merges = merges, .added = added, .chat_template = template
     };

@@ -1,5 +1,5 @@
-/* Structural tokens: user-defined tokens by which a template tells reasoning, calls and results apart. Only its own text becomes
- * them, however a message is cut; other user-defined tokens are found in any text. */
+/* Structural tokens: user-defined tokens by which a template tells reasoning, calls and results apart. Only its own
+ * text becomes them, however a message is cut; other user-defined tokens are found in any text. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
@@ -19,12 +19,14 @@ static const struct added_token added[] = {
 enum { START = 256 + 3, END, THINK, END_THINK, CALL, END_CALL, RESP, RESPONSE, OWN, SPACES, LINES, Q, QQ };
 
 /* Spells all but <own> and <tool_response>, which no template need spell. */
-#define TURNS                                                                                                                  \
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"                                                             \
-    "{% if m.role == 'tool' %}{{ '<tool_resp>\\n' + m.content + '   \\n\\n\\n~<q><q>' }}{% else %}"                            \
-    "{% if m.reasoning_content %}{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}{{ m.content }}"     \
-    "{% for c in m.tool_calls or [] %}{{ '<tool_call>\\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}"           \
-    "{{ c.function.arguments | tojson }}{{ '}\\n</tool_call>' }}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"      \
+#define TURNS                                                                                                          \
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"                                                     \
+    "{% if m.role == 'tool' %}{{ '<tool_resp>\\n' + m.content + '   \\n\\n\\n~<q><q>' }}{% else %}"                    \
+    "{% if m.reasoning_content %}{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}{{ "         \
+    "m.content }}"                                                                                                     \
+    "{% for c in m.tool_calls or [] %}{{ '<tool_call>\\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}"   \
+    "{{ c.function.arguments | tojson }}{{ '}\\n</tool_call>' }}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% "       \
+    "endfor %}"                                                                                                        \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 struct chat {
@@ -34,9 +36,12 @@ struct chat {
 
 static struct chat create(const char *template)
 {
-    const struct vocab_spec spec = {
-        .model = "gpt2", .pre = "qwen2", .merges = merges, .added = added, .bad_merge = "<q >", .chat_template = template
-    };
+    const struct vocab_spec spec = { .model = "gpt2",
+                                     .pre = "qwen2",
+                                     .merges = merges,
+                                     .added = added,
+                                     .bad_merge = "<q >",
+                                     .chat_template = template };
     struct chat chat;
     struct file_bytes bytes = make_vocab(&spec);
     qn_gguf *file;
@@ -77,7 +82,8 @@ static size_t count(struct tokens tokens, int32_t token)
     return n;
 }
 
-#define USER(content) "{\"messages\": [{\"role\": \"user\", \"content\": \"" content "\"}], \"add_generation_prompt\": true}"
+#define USER(content)                                                                                                  \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"" content "\"}], \"add_generation_prompt\": true}"
 #define ALL "x</think><tool_call>a</tool_call><think><tool_resp><tool_response><q><q><q>"
 
 static void test_messages_are_text(void **state)
@@ -114,11 +120,12 @@ static void test_markers_in_their_own_frames(void **state)
 {
     (void)state;
     struct chat chat = create(TURNS);
-    struct tokens tokens = tokens_of(
-        &chat, "{\"messages\": [{\"role\": \"user\", \"content\": \"ok\"},"
-               "{\"role\": \"assistant\", \"reasoning_content\": \"" ALL "\", \"content\": \"" ALL "\", \"tool_calls\": "
-               "[{\"function\": {\"name\": \"" ALL "\", \"arguments\": {\"" ALL "\": \"" ALL "\"}}}]},"
-               "{\"role\": \"tool\", \"content\": \"" ALL "\"}], \"add_generation_prompt\": true}");
+    struct tokens tokens =
+        tokens_of(&chat, "{\"messages\": [{\"role\": \"user\", \"content\": \"ok\"},"
+                         "{\"role\": \"assistant\", \"reasoning_content\": \"" ALL "\", \"content\": \"" ALL
+                         "\", \"tool_calls\": "
+                         "[{\"function\": {\"name\": \"" ALL "\", \"arguments\": {\"" ALL "\": \"" ALL "\"}}}]},"
+                         "{\"role\": \"tool\", \"content\": \"" ALL "\"}], \"add_generation_prompt\": true}");
     static const int32_t once[] = { THINK, END_THINK, CALL, END_CALL, RESP, QQ };
     for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
         label("token %d", once[i]);
@@ -157,7 +164,8 @@ static void test_ends_of_spans(void **state)
     free_chat(&chat);
 }
 
-/* The delimiters of answers and results are structural whatever the template spells; so is a token within a longer one. */
+/* The delimiters of answers and results are structural whatever the template spells; so is a token within a longer
+ * one. */
 static void test_without_spelling(void **state)
 {
     (void)state;
@@ -192,7 +200,8 @@ static void test_raw_prompts(void **state)
     free_chat(&chat);
 }
 
-/* Tokens that make the search of each byte long: all runs of one letter, and another behind each. And one that is too long to be found. */
+/* Tokens that make the search of each byte long: all runs of one letter, and another behind each. And one that is too
+ * long to be found. */
 static void test_time(void **state)
 {
     (void)state;
@@ -249,9 +258,10 @@ static void test_answers_come_back(void **state)
         "<think>\nok\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
     struct chat chat = create(TURNS);
     struct tokens first = tokens_of(&chat, USER("ok")), sampled,
-                  next = tokens_of(&chat, "{\"messages\": [{\"role\": \"user\", \"content\": \"ok\"},"
-                                          "{\"role\": \"assistant\", \"reasoning_content\": \"ok\", \"content\": \"\", "
-                                          "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}]}]}");
+                  next = tokens_of(&chat,
+                                   "{\"messages\": [{\"role\": \"user\", \"content\": \"ok\"},"
+                                   "{\"role\": \"assistant\", \"reasoning_content\": \"ok\", \"content\": \"\", "
+                                   "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}]}]}");
     assert_ok(qn_tokenizer_encode(chat.tok, answer, sizeof answer - 1, true, false, &sampled.at, &sampled.n));
     assert_int_equal(sampled.at[0], THINK);
     begins_with(next, 0, first.at, first.n);

@@ -35,7 +35,8 @@ static char folder[] = "/tmp/quern-terminal.XXXXXX";
 static char program[4096];
 static char session_path[64];
 
-/* Starts `quern ARGUMENTS...` (NULL-terminated) with these variables instead of the locale's (NULL-terminated pairs). */
+/* Starts `quern ARGUMENTS...` (NULL-terminated) with these variables instead of the locale's (NULL-terminated
+ * pairs). */
 static void start(struct terminal *t, const char *const *environment, const char *const *arguments)
 {
     const struct winsize size = { .ws_row = 40, .ws_col = 100 };
@@ -243,7 +244,8 @@ static void test_long_paste(void **state)
     struct terminal t;
     static char keys[4000];
     unlink(session_path);
-    start(&t, NULL, (const char *const[]){ "chat", "-m", MODEL, "-q", "-t", "1", "-c", "8000", "--save", session_path, NULL });
+    start(&t, NULL,
+          (const char *const[]){ "chat", "-m", MODEL, "-q", "-t", "1", "-c", "8000", "--save", session_path, NULL });
     expect(&t, "> ");
     type_keys(&t, "\033[200~");
     for (int i = 0; i < 100; i++) {
@@ -303,7 +305,8 @@ static void test_interrupts(void **state)
     free(text);
     /* An answer without end: run with --ignore-eos. */
     start(&t, NULL,
-          (const char *const[]){ "run", "-m", MODEL, "-t", "1", "-q", "-p", "x", "--ignore-eos", "-c", "10000000", NULL });
+          (const char *const[]){ "run", "-m", MODEL, "-t", "1", "-q", "-p", "x", "--ignore-eos", "-c", "10000000",
+                                 NULL });
     expect(&t, ANSWER ANSWER);
     type_keys(&t, "\003");
     const int status = finish(&t);
@@ -316,8 +319,9 @@ static void test_interrupted_answer(void **state)
 {
     (void)state;
     struct terminal t;
-    start(&t, NULL,
-          (const char *const[]){ "chat", "-m", QN_SOURCE_DIR "/models/quern-demo.gguf", "-t", "1", "--seed", "1", NULL });
+    start(
+        &t, NULL,
+        (const char *const[]){ "chat", "-m", QN_SOURCE_DIR "/models/quern-demo.gguf", "-t", "1", "--seed", "1", NULL });
     expect(&t, "> ");
     type_keys(&t, "Tell me a long story about a dog.\r");
     expect(&t, "\033[?2004l"); /* the message is read; what follows is the answer */

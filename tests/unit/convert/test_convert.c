@@ -1,5 +1,5 @@
-/* qn_convert_checkpoint on the golden checkpoints (tests/golden/README.md): logits of transformers, tokens of tokenizers,
- * weights of one and two bits without loss; and checkpoints that are not what their configuration says. */
+/* qn_convert_checkpoint on the golden checkpoints (tests/golden/README.md): logits of transformers, tokens of
+ * tokenizers, weights of one and two bits without loss; and checkpoints that are not what their configuration says. */
 #include "helper_checkpoint.h"
 #include "helper_golden.h"
 
@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* As in test_golden_logits.c: what f16 keys and values and inputs of matmuls may cost. A wrong order of heads costs 0.1 and
- * more. */
+/* As in test_golden_logits.c: what f16 keys and values and inputs of matmuls may cost. A wrong order of heads costs 0.1
+ * and more. */
 #define MAX_ERROR 3e-3
 /* int8 activations. */
 #define MAX_ERROR_LOW_BIT 2.5e-2
@@ -133,9 +133,12 @@ static void test_low_bit(void **state)
         const char *asked;
         qn_type binary, ternary, four;
     } cases[] = {
-        { NULL, QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 },       { "q1_0", QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 },
-        { "ptq1_0", QN_TYPE_PTQ1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 }, { "pq2_0", QN_TYPE_PQ2_0, QN_TYPE_PQ2_0, QN_TYPE_PQ2_0 },
-        { "Q2_0", QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q2_0 },        { "q8_0", QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_Q8_0 },
+        { NULL, QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 },
+        { "q1_0", QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 },
+        { "ptq1_0", QN_TYPE_PTQ1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 },
+        { "pq2_0", QN_TYPE_PQ2_0, QN_TYPE_PQ2_0, QN_TYPE_PQ2_0 },
+        { "Q2_0", QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q2_0 },
+        { "q8_0", QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_Q8_0 },
     };
     char folder[4096];
     checkpoint_path("qwen3-low-bit", folder);
@@ -267,7 +270,8 @@ static const struct damage damages[] = {
     { "qwen2", "config.json", "\"hidden_size\": 64", "\"hidden_size\": \"64\"", QN_ERR_FORMAT,
       "'hidden_size' is \"64\", expected" },
     { "qwen2", "config.json", "\"hidden_size\": 64", "\"hidden_size\": 4294967360", QN_ERR_FORMAT, "'hidden_size'" },
-    { "qwen2", "config.json", "\"rope_type\": \"default\"", "\"rope_type\": \"longrope\"", QN_ERR_UNSUPPORTED, "longrope" },
+    { "qwen2", "config.json", "\"rope_type\": \"default\"", "\"rope_type\": \"longrope\"", QN_ERR_UNSUPPORTED,
+      "longrope" },
     { "qwen3", "config.json", "\"factor\": 4.0", "\"factor\": 0", QN_ERR_FORMAT, "'factor' is 0" },
     { "qwen2", "config.json", NULL, "[]", QN_ERR_FORMAT, "config.json: the JSON value is not an object" },
     { "qwen35-text", "config.json", "\"linear_attention\"", "\"other_attention\"", QN_ERR_FORMAT,
@@ -276,11 +280,14 @@ static const struct damage damages[] = {
       "'mtp.layers.1.input_layernorm.weight'" },
     { "qwen35", "config.json", "\"mtp_num_hidden_layers\": 1", "\"mtp_num_hidden_layers\": 0", QN_ERR_FORMAT,
       "'mtp.fc.weight' is unknown" },
-    { "qwen2", "model.safetensors", "\"dtype\":\"F16\"", "\"dtype\":\"I16\"", QN_ERR_UNSUPPORTED, "dtype I16, expected F32" },
-    { "llama", "model.safetensors.index.json", "model-00001", "../00001", QN_ERR_FORMAT, "expected a name without a folder" },
+    { "qwen2", "model.safetensors", "\"dtype\":\"F16\"", "\"dtype\":\"I16\"", QN_ERR_UNSUPPORTED,
+      "dtype I16, expected F32" },
+    { "llama", "model.safetensors.index.json", "model-00001", "../00001", QN_ERR_FORMAT,
+      "expected a name without a folder" },
     { "llama", "model.safetensors.index.json", "\"lm_head.weight\": \"model-00003-of-00003",
       "\"lm_head.weight\": \"model-00001-of-00003", QN_ERR_FORMAT, "tensor 'lm_head.weight' is in" },
-    { "llama", "model.safetensors.index.json", "\"lm_head.weight\"", "\"lm_tail.weight\"", QN_ERR_FORMAT, "is in no file" },
+    { "llama", "model.safetensors.index.json", "\"lm_head.weight\"", "\"lm_tail.weight\"", QN_ERR_FORMAT,
+      "is in no file" },
     { "llama", "model.safetensors.index.json", "model-00002-of-00003", "model-00004-of-00003", QN_ERR_IO,
       "model-00004-of-00003" },
     { "qwen2", "tokenizer.json", "\"type\":\"Digits\"", "\"type\":\"Dogits\"", QN_ERR_UNSUPPORTED,
@@ -288,9 +295,11 @@ static const struct damage damages[] = {
     { "qwen35", "tokenizer.json", "\"NFC\"", "\"NFKC\"", QN_ERR_UNSUPPORTED,
       "'NFKC' is not supported with the pre-tokeniser qwen35" },
     { "qwen2", "tokenizer.json", "\"type\":\"BPE\"", "\"type\":\"Unigram\"", QN_ERR_UNSUPPORTED, "'Unigram'" },
-    { "qwen2", "tokenizer.json", "\"A\":32", "\"A\":352", QN_ERR_FORMAT, "token 'A' has the id 352, expected 0 to 351" },
+    { "qwen2", "tokenizer.json", "\"A\":32", "\"A\":352", QN_ERR_FORMAT,
+      "token 'A' has the id 352, expected 0 to 351" },
     { "qwen2", "tokenizer.json", "\"A\":32", "\"A\":33", QN_ERR_FORMAT, "id 33 has two tokens" },
-    { "qwen2", "tokenizer.json", "\"merges\":[[", "\"merges\":[[],[", QN_ERR_FORMAT, "merge 0 does not have two parts" },
+    { "qwen2", "tokenizer.json", "\"merges\":[[", "\"merges\":[[],[", QN_ERR_FORMAT,
+      "merge 0 does not have two parts" },
     { "qwen2", "tokenizer.json", NULL, "{", QN_ERR_FORMAT, "tokenizer.json: line 1" },
     { "qwen2", "generation_config.json", "\"top_k\": 20", "\"top_k\": 1e300", QN_ERR_FORMAT, "'top_k'" },
 };
@@ -341,7 +350,8 @@ static void test_left_out(void **state)
     qn_model_free(model);
 }
 
-/* Gives the copy's tensor `from` the name `to`, too, or instead: then with its own data, of which the last byte is changed by `flip`. */
+/* Gives the copy's tensor `from` the name `to`, too, or instead: then with its own data, of which the last byte is
+ * changed by `flip`. */
 static void name_tensor(const char *from, const char *to, bool keep, uint8_t flip)
 {
     char path[8192];
@@ -397,7 +407,8 @@ static void check_tied(const char *name, bool has_output, bool is_golden, const 
     qn_model_free(model);
 }
 
-/* An output matrix that is stored although config.json says that it is the embedding: as transformers, by its values. */
+/* An output matrix that is stored although config.json says that it is the embedding: as transformers, by its
+ * values. */
 static void test_tied(void **state)
 {
     (void)state;
@@ -465,7 +476,9 @@ static void test_names(void **state)
     static const struct {
         uint64_t n;
         const char *text;
-    } sizes[] = { { 1720574976, "1.7B" }, { 27356728832, "27B" }, { 134515008, "135M" }, { 282, "0.28K" }, { 281664, "282K" } };
+    } sizes[] = {
+        { 1720574976, "1.7B" }, { 27356728832, "27B" }, { 134515008, "135M" }, { 282, "0.28K" }, { 281664, "282K" }
+    };
     char text[64];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         qn_general_size_label(sizes[i].n, text, sizeof text);

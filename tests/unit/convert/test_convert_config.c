@@ -1,5 +1,6 @@
-/* What the files of a checkpoint say besides shapes and weights: rope blocks, tied matrices, end tokens, flags of the tokeniser. What
- * transformers and tokenizers act on is in the file, or the checkpoint is refused with the name of what is not. */
+/* What the files of a checkpoint say besides shapes and weights: rope blocks, tied matrices, end tokens, flags of the
+ * tokeniser. What transformers and tokenizers act on is in the file, or the checkpoint is refused with the name of what
+ * is not. */
 #include "helper_checkpoint.h"
 
 #include "gguf/gguf.h"
@@ -10,37 +11,110 @@
 
 /* ---- Rope ---- */
 
-#define YARN                                                                                                                   \
-    "\"factor\": 4.0,\n    \"original_max_position_embeddings\": 128,\n    \"rope_theta\": 1000000.0,\n    \"rope_type\": "    \
+#define YARN                                                                                                           \
+    "\"factor\": 4.0,\n    \"original_max_position_embeddings\": 128,\n    \"rope_theta\": 1000000.0,\n    "           \
+    "\"rope_type\": "                                                                                                  \
     "\"yarn\""
 
 enum { PAIRS = 16 };
 
 /* From transformers 5.24: _compute_yarn_parameters in float64, heads of 32 elements. */
-static const double rounded[PAIRS] = {
-    1,       0.342628409,    0.111142463,    0.0328078717,   0.00790569415,  0.00333380358,  0.00140585331,  0.000592843426,
-    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
-};
-static const double exact[PAIRS] = {
-    1,       0.331093437,    0.101413948,    0.0266541505,   0.00790569415,  0.00333380358,  0.00140585331,  0.000592843426,
-    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
-};
-static const double betas[PAIRS] = {
-    1,       0.421696503,    0.144485202,    0.0468683881,   0.0138349648,   0.00333380358,  0.00140585331,  0.000592843426,
-    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
-};
-static const double exact_betas[PAIRS] = {
-    1,       0.421696503,    0.139719118,    0.0414035541,   0.010073505,    0.00333380358,  0.00140585331,  0.000592843426,
-    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
-};
-static const double narrower[PAIRS] = {
-    1,     0.527120629,    0.266741912,    0.131231487,    0.0632455532,   0.0266704286,   0.0112468265,   0.00474274741,
-    0.002, 0.000843393007, 0.000355655882, 0.000149978842, 6.32455532e-05, 2.66704286e-05, 1.12468265e-05, 4.74274741e-06
-};
-static const double shorter[PAIRS] = {
-    1,       0.316272378,    0.0889139705,   0.0187473552,   0.00790569415,  0.00333380358,  0.00140585331,  0.000592843426,
-    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
-};
+static const double rounded[PAIRS] = { 1,
+                                       0.342628409,
+                                       0.111142463,
+                                       0.0328078717,
+                                       0.00790569415,
+                                       0.00333380358,
+                                       0.00140585331,
+                                       0.000592843426,
+                                       0.00025,
+                                       0.000105424126,
+                                       4.44569853e-05,
+                                       1.87473552e-05,
+                                       7.90569415e-06,
+                                       3.33380358e-06,
+                                       1.40585331e-06,
+                                       5.92843426e-07 };
+static const double exact[PAIRS] = { 1,
+                                     0.331093437,
+                                     0.101413948,
+                                     0.0266541505,
+                                     0.00790569415,
+                                     0.00333380358,
+                                     0.00140585331,
+                                     0.000592843426,
+                                     0.00025,
+                                     0.000105424126,
+                                     4.44569853e-05,
+                                     1.87473552e-05,
+                                     7.90569415e-06,
+                                     3.33380358e-06,
+                                     1.40585331e-06,
+                                     5.92843426e-07 };
+static const double betas[PAIRS] = { 1,
+                                     0.421696503,
+                                     0.144485202,
+                                     0.0468683881,
+                                     0.0138349648,
+                                     0.00333380358,
+                                     0.00140585331,
+                                     0.000592843426,
+                                     0.00025,
+                                     0.000105424126,
+                                     4.44569853e-05,
+                                     1.87473552e-05,
+                                     7.90569415e-06,
+                                     3.33380358e-06,
+                                     1.40585331e-06,
+                                     5.92843426e-07 };
+static const double exact_betas[PAIRS] = { 1,
+                                           0.421696503,
+                                           0.139719118,
+                                           0.0414035541,
+                                           0.010073505,
+                                           0.00333380358,
+                                           0.00140585331,
+                                           0.000592843426,
+                                           0.00025,
+                                           0.000105424126,
+                                           4.44569853e-05,
+                                           1.87473552e-05,
+                                           7.90569415e-06,
+                                           3.33380358e-06,
+                                           1.40585331e-06,
+                                           5.92843426e-07 };
+static const double narrower[PAIRS] = { 1,
+                                        0.527120629,
+                                        0.266741912,
+                                        0.131231487,
+                                        0.0632455532,
+                                        0.0266704286,
+                                        0.0112468265,
+                                        0.00474274741,
+                                        0.002,
+                                        0.000843393007,
+                                        0.000355655882,
+                                        0.000149978842,
+                                        6.32455532e-05,
+                                        2.66704286e-05,
+                                        1.12468265e-05,
+                                        4.74274741e-06 };
+static const double shorter[PAIRS] = { 1,
+                                       0.316272378,
+                                       0.0889139705,
+                                       0.0187473552,
+                                       0.00790569415,
+                                       0.00333380358,
+                                       0.00140585331,
+                                       0.000592843426,
+                                       0.00025,
+                                       0.000105424126,
+                                       4.44569853e-05,
+                                       1.87473552e-05,
+                                       7.90569415e-06,
+                                       3.33380358e-06,
+                                       1.40585331e-06,
+                                       5.92843426e-07 };
 
 static void check_rope(const double *frequencies, double attn_factor)
 {
@@ -90,8 +164,9 @@ static void test_yarn(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char block[512];
-        const char *old =
-            strstr(cases[i].more, "\"factor\"") ? &YARN[strlen("\"factor\": 4.0,")] : YARN; /* a key is there once */
+        const char *old = strstr(cases[i].more, "\"factor\"") ? &YARN[strlen("\"factor\": 4.0,")] : YARN; /* a key is
+                                                                                                             there once
+                                                                                                           */
         label("%s", cases[i].more);
         snprintf(block, sizeof block, "%s%s", old, cases[i].more);
         link_checkpoint("qwen3");
@@ -107,7 +182,8 @@ static void test_rope_places(void **state)
     label("rope_scaling counts more than rope_parameters");
     link_checkpoint("qwen3");
     edit("config.json", "\"rope_parameters\": {",
-         "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"rope_theta\": 1e6, \"original_max_position_embeddings\": "
+         "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"rope_theta\": 1e6, "
+         "\"original_max_position_embeddings\": "
          "64},\n"
          "  \"rope_parameters\": {");
     check_rope(shorter, 1.13862944);
@@ -117,7 +193,8 @@ static void test_rope_places(void **state)
     check_rope(rounded, 1.13862944);
     label("an original context outside of the block counts more than that inside");
     link_checkpoint("qwen3");
-    edit("config.json", "\"rope_parameters\": {", "\"original_max_position_embeddings\": 64,\n  \"rope_parameters\": {");
+    edit("config.json", "\"rope_parameters\": {",
+         "\"original_max_position_embeddings\": 64,\n  \"rope_parameters\": {");
     check_rope(shorter, 1.13862944);
     label("a key that the type does not read");
     link_checkpoint("qwen3");
@@ -134,7 +211,8 @@ static void test_rope_refused(void **state)
     } cases[] = {
         { "qwen3", YARN, YARN ", \"frobnicate\": 3", "'rope_parameters' has the unknown key 'frobnicate'" },
         { "qwen3", YARN, YARN ", \"finetuned\": true", "unknown key 'finetuned'" },
-        { "qwen3", YARN, YARN ", \"extrapolation_factor\": 0.5", "'extrapolation_factor' of 'rope_parameters' is not 1" },
+        { "qwen3", YARN, YARN ", \"extrapolation_factor\": 0.5",
+          "'extrapolation_factor' of 'rope_parameters' is not 1" },
         { "qwen3", YARN, YARN ", \"attn_factor\": \"1\"", "'attn_factor' of 'rope_parameters' is not 1" },
         { "qwen3", YARN, "\"full_attention\": {\"rope_type\": \"default\"}", "unknown key 'full_attention'" },
         { "qwen3", YARN, YARN ", \"truncate\": 0", "'truncate' is 0, expected true or false" },
@@ -242,11 +320,13 @@ static void test_bad_ends(void **state)
         { "generation_config.json", "{", "{ \"eos_token_id\": \"</s>\",",
           "generation_config.json: 'eos_token_id' is not an id" },
         { "generation_config.json", "{", "{ \"eos_token_id\": [[5]],", "'eos_token_id' is not an id" },
-        { "config.json", "\"eos_token_id\": null", "\"eos_token_id\": [5, 6.5]", "config.json: 'eos_token_id' is not an id" },
+        { "config.json", "\"eos_token_id\": null", "\"eos_token_id\": [5, 6.5]",
+          "config.json: 'eos_token_id' is not an id" },
         { "config.json", "\"bos_token_id\": null", "\"bos_token_id\": [5, 6]", "'bos_token_id' is not an id" },
         { "config.json", "\"eos_token_id\": null",
           "\"eos_token_id\": "
-          "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,"
+          "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,"
+          "39,"
           "40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55,56,57,58,59,60,61,62,63]",
           "too many ids, at most 64" },
     };
@@ -321,7 +401,8 @@ static qn_token generate_first(bool ignore_end, bool ends)
     request.on_token = keep_first;
     request.user = &first;
     assert_ok(qn_model_load(out, &params, &model));
-    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 16 }, &session));
+    assert_ok(
+        qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 16 }, &session));
     assert_ok(generate_from(session, ids, 3, &request, &result));
     assert_int_equal(result.finish == QN_FINISH_STOP, ends);
     qn_session_free(session);
@@ -369,7 +450,7 @@ static void check_tokens(const char *text, const qn_token *expected)
     qn_model_free(model);
 }
 
-#define ADDED(content, special, flags)                                                                                         \
+#define ADDED(content, special, flags)                                                                                 \
     "\"content\":\"" content "\",\"single_word\":false," flags ",\"normalized\":false,\"special\":" special
 
 /* As tokenizers 0.23 gives the ids. */
@@ -419,8 +500,8 @@ static void test_strips(void **state)
         snprintf(after, sizeof after, ADDED("<tool_call>", "false", "%s"), cases[i].flags);
         edit("tokenizer.json", before, after);
         assert_ok(convert(copy, NULL, 1, false));
-        assert_non_null(
-            strstr(log_text, "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read"));
+        assert_non_null(strstr(
+            log_text, "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read"));
         for (size_t t = 0; t < 8 && cases[i].texts[t].text; t++)
             check_tokens(cases[i].texts[t].text, cases[i].texts[t].ids);
     }
@@ -454,7 +535,10 @@ static void test_normalizers(void **state)
           "\"normalizer\":null",
           "\"normalizer\":{\"type\":\"NFC\"}",
           { 127, 102, 220, 66, 64, 69, 127, 102, 220, 42 } },
-        { "llama", "\"normalizer\":null", "\"normalizer\":null", { 68, 310, 220, 66, 64, 69, 127, 102, 275, 226, 103 } },
+        { "llama",
+          "\"normalizer\":null",
+          "\"normalizer\":null",
+          { 68, 310, 220, 66, 64, 69, 127, 102, 275, 226, 103 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         edit_tokenizer(cases[i].name, cases[i].before, cases[i].after);
@@ -506,22 +590,26 @@ static void test_tokenizers_refused(void **state)
           "'lstrip' of the added token '<tool_call>' is 1, expected true or false" },
         { "qwen2", "tokenizer.json", plain, "\"content\":\"<tool_call>\",\"normalized\":\"yes\"",
           "'normalized' of the added token '<tool_call>' is \"yes\"" },
-        { "qwen2", "tokenizer_config.json", "{", "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<call>\" } },",
+        { "qwen2", "tokenizer_config.json", "{",
+          "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<call>\" } },",
           "id 324 has two tokens, '<tool_call>' and '<call>'" },
         { "qwen2", "tokenizer_config.json", "{",
           "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<tool_call>\", \"single_word\": true } },",
           "tokenizer_config.json: the added token '<tool_call>' has the flag 'single_word'" },
         { "qwen2", "tokenizer_config.json", "{", "{ \"add_prefix_space\": true,", "'add_prefix_space' is true" },
-        { "qwen2", "tokenizer_config.json", "{", "{ \"split_special_tokens\": true,", "'split_special_tokens' is true" },
+        { "qwen2", "tokenizer_config.json", "{", "{ \"split_special_tokens\": true,",
+          "'split_special_tokens' is true" },
         { "qwen2", "tokenizer.json", "\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}",
           "the normaliser 'Lowercase'" },
         { "qwen3", "tokenizer.json", "{\"type\":\"NFC\"}",
-          "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Strip\"}]}", "the normaliser 'Strip'" },
+          "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Strip\"}]}",
+          "the normaliser 'Strip'" },
         { "qwen2", "tokenizer.json", "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"",
           "the decoder 'Metaspace'" },
         { "qwen2", "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
           "\"post_processor\":{\"type\":\"RobertaProcessing\"", "the post-processor 'RobertaProcessing'" },
-        { "llama", "tokenizer.json", "\"single\":[", "\"single\":[{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}},",
+        { "llama", "tokenizer.json", "\"single\":[",
+          "\"single\":[{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}},",
           "adds 2 tokens before a text and 0 after it" },
         { "llama", "tokenizer.json", "\"single\":[{\"SpecialToken\":{\"id\":\"<|endoftext|>\"",
           "\"single\":[{\"SpecialToken\":{\"id\":\"<|im_start|>\"",
@@ -541,8 +629,9 @@ static void test_tokenizers_refused(void **state)
         assert_text(cases[i].text);
     }
     label("%s", "an end token is added");
-    edit_tokenizer("llama", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
-                   "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}}]");
+    edit_tokenizer(
+        "llama", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
+        "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}}]");
     assert_ok(convert(copy, NULL, 1, false));
     assert_non_null(strstr(log_text, "the tokeniser adds an end token to each text; quern does not"));
     label("%s", "ASCII, and a text that is not normalised");

@@ -68,7 +68,8 @@ static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
 
 /* The logits of one instruction set, with n_threads threads and n_batch tokens a step; returns the number of packed
  * matrices. */
-static size_t run_model(const char *file, const char *level, int n_threads, uint32_t n_batch, float **logits, size_t *bytes)
+static size_t run_model(const char *file, const char *level, int n_threads, uint32_t n_batch, float **logits,
+                        size_t *bytes)
 {
     const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads };
     qn_model *model;
@@ -91,9 +92,10 @@ static size_t run_model(const char *file, const char *level, int n_threads, uint
 static void packed_models_give_the_same_logits(void **unused)
 {
     (void)unused;
-    static const char *const names[] = { "llama.q1_0",  "qwen3.q1_0",  "qwen35-rotated.q1_0",  "llama.q2_0",   "qwen35.q2_0",
-                                         "llama.pq2_0", "qwen3.pq2_0", "qwen35-rotated.pq2_0", "llama.ptq1_0", "qwen35.ptq1_0",
-                                         "llama.f16" };
+    static const char *const names[] = {
+        "llama.q1_0",  "qwen3.q1_0",           "qwen35-rotated.q1_0", "llama.q2_0",    "qwen35.q2_0", "llama.pq2_0",
+        "qwen3.pq2_0", "qwen35-rotated.pq2_0", "llama.ptq1_0",        "qwen35.ptq1_0", "llama.f16"
+    };
     static const struct {
         int n_threads;
         uint32_t n_batch;
@@ -113,7 +115,8 @@ static void packed_models_give_the_same_logits(void **unused)
                   (unsigned)configs[config].n_batch);
             if (!qn_cpu_has_level(level))
                 continue;
-            n_packed[l] += run_model(file, level->name, configs[config].n_threads, configs[config].n_batch, &found, &bytes);
+            n_packed[l] +=
+                run_model(file, level->name, configs[config].n_threads, configs[config].n_batch, &found, &bytes);
             assert_int_equal(bytes, expected_bytes);
             if (memcmp(found, expected, bytes) != 0)
                 fail_msg("the logits differ");
@@ -141,8 +144,8 @@ static char path[] = "/tmp/quern-test-XXXXXX";
 static size_t file_bytes;
 
 /* Declares a tensor, or writes its data: ones, or random codes with scale 2^-7. */
-static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int layer, const char *part, uint64_t width,
-                         uint64_t n_rows)
+static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int layer, const char *part,
+                         uint64_t width, uint64_t n_rows)
 {
     char name[64];
     const uint64_t dims[] = { width, n_rows };
@@ -153,8 +156,8 @@ static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int
         qn_append(&text, "blk.%d.", layer);
     qn_append(&text, "%s.weight", part);
     if (!data) {
-        assert_ok(qn_gguf_writer_add_tensor(writer, (qn_string){ name, text.length }, (uint32_t)type_id, n_rows > 1 ? 2 : 1,
-                                            dims, bytes));
+        assert_ok(qn_gguf_writer_add_tensor(writer, (qn_string){ name, text.length }, (uint32_t)type_id,
+                                            n_rows > 1 ? 2 : 1, dims, bytes));
         return;
     }
     uint8_t *blocks = malloc(bytes);

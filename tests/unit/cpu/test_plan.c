@@ -1,5 +1,5 @@
-/* The table of operations: every kind has a row; what a row says of operands, KV cache, state, angles and logits is what the
- * CPU executor does; wrong plans are refused; barriers separate operations that depend on each other. */
+/* The table of operations: every kind has a row; what a row says of operands, KV cache, state, angles and logits is
+ * what the CPU executor does; wrong plans are refused; barriers separate operations that depend on each other. */
 
 #include "helper_model.h"
 
@@ -71,7 +71,8 @@ static float *recurrent_array(size_t i, size_t *count)
 {
     const qn_recurrent_layout *layout = memory.of->recurrent.layout;
     return layout && i < layout->n_layers * QN_SAVED_ARRAYS
-               ? qn_recurrent_array(&memory.of->recurrent, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), count)
+               ? qn_recurrent_array(&memory.of->recurrent, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS),
+                                    count)
                : NULL;
 }
 
@@ -144,7 +145,8 @@ static void fill_places(struct fixture *x, size_t other)
             for (size_t at = 0; at < x->plan.acts[i].width; at += QN_SUPER) {
                 const size_t left = x->plan.acts[i].width - at;
                 fill(values, QN_SUPER);
-                x->kernels.matmul.quantize(&w->acts[i], k % N_ROWS, at / QN_SUPER, values, left < QN_SUPER ? left : QN_SUPER);
+                x->kernels.matmul.quantize(&w->acts[i], k % N_ROWS, at / QN_SUPER, values,
+                                           left < QN_SUPER ? left : QN_SUPER);
             }
     }
     NEXT_PLACE();
@@ -174,7 +176,9 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
         logit_rows[i] = i;
         rows[i] = row_of_memory(&memory, (int32_t)i + 1, FIRST + i);
     }
-    const qn_step step = { .rows = rows, .n_rows = N_ROWS, .logit_rows = logit_rows, .n_logit_rows = N_ROWS, .logits = logits };
+    const qn_step step = {
+        .rows = rows, .n_rows = N_ROWS, .logit_rows = logit_rows, .n_logit_rows = N_ROWS, .logits = logits
+    };
     alone.ops = &x->plan.ops[at];
     alone.n_ops = 1;
     fill_places(x, other);
@@ -205,7 +209,8 @@ static unsigned declared(const struct fixture *x, const qn_op *op, size_t place)
     return access;
 }
 
-/* A place is written if its contents change; it is read if with other contents some written place has another result. */
+/* A place is written if its contents change; it is read if with other contents some written place has another
+ * result. */
 static void check_access(struct fixture *x, size_t at)
 {
     const qn_op *op = &x->plan.ops[at];
@@ -224,12 +229,13 @@ static void check_access(struct fixture *x, size_t at)
             found &= ~(unsigned)QN_READS, expected &= ~(unsigned)QN_READS;
         if (found != expected)
             fail_msg("operation %zu, %s: place %zu: reads %d, writes %d, but its row says %d, %d", at,
-                     qn_op_desc_of(op->kind)->name, place, !!(found & QN_READS), !!(found & QN_WRITES), !!(expected & QN_READS),
-                     !!(expected & QN_WRITES));
+                     qn_op_desc_of(op->kind)->name, place, !!(found & QN_READS), !!(found & QN_WRITES),
+                     !!(expected & QN_READS), !!(expected & QN_WRITES));
     }
 }
 
-/* Where rows are independent, other operands of row 0 change no other row. The KV cache, state and logits are not rows. */
+/* Where rows are independent, other operands of row 0 change no other row. The KV cache, state and logits are not
+ * rows. */
 static void check_order(struct fixture *x, size_t at)
 {
     uint64_t before[MAX_PLACES], after[MAX_PLACES], other_before[MAX_PLACES], other_after[MAX_PLACES];
@@ -315,14 +321,14 @@ static void expect_refused(const qn_plan *plan, const char *text)
 }
 
 /* Sets one member of an operation, and expects the plan to be refused with it and accepted without. */
-#define REFUSES(KIND, member, wrong, text)                                                                                     \
-    do {                                                                                                                       \
-        qn_op *op_ = &x.plan.ops[find(&x.plan, KIND)];                                                                         \
-        const qn_op saved_ = *op_;                                                                                             \
-        op_->member = (wrong);                                                                                                 \
-        expect_refused(&x.plan, text);                                                                                         \
-        *op_ = saved_;                                                                                                         \
-        assert_ok(qn_plan_validate(&x.plan));                                                                                  \
+#define REFUSES(KIND, member, wrong, text)                                                                             \
+    do {                                                                                                               \
+        qn_op *op_ = &x.plan.ops[find(&x.plan, KIND)];                                                                 \
+        const qn_op saved_ = *op_;                                                                                     \
+        op_->member = (wrong);                                                                                         \
+        expect_refused(&x.plan, text);                                                                                 \
+        *op_ = saved_;                                                                                                 \
+        assert_ok(qn_plan_validate(&x.plan));                                                                          \
     } while (0)
 
 static void wrong_operands_are_refused(void **unused)
@@ -360,8 +366,8 @@ static void wrong_operands_are_refused(void **unused)
 
 /* ---- Barriers ---- */
 
-/* In the models every operation depends on the previous one; two matmuls of the same activations into different buffers do
- * not, but the operation after them depends on the first. */
+/* In the models every operation depends on the previous one; two matmuls of the same activations into different buffers
+ * do not, but the operation after them depends on the first. */
 static void barriers_where_operations_depend(void **unused)
 {
     (void)unused;

@@ -10,8 +10,8 @@ struct program {
 
 int nvrtcVersion(int *major, int *minor);
 const char *nvrtcGetErrorString(int code);
-int nvrtcCreateProgram(struct program **p, const char *text, const char *name, int n_headers, const char *const *headers,
-                       const char *const *names);
+int nvrtcCreateProgram(struct program **p, const char *text, const char *name, int n_headers,
+                       const char *const *headers, const char *const *names);
 int nvrtcDestroyProgram(struct program **p);
 int nvrtcCompileProgram(struct program *p, int n_options, const char *const *options);
 int nvrtcGetProgramLogSize(struct program *p, size_t *bytes);
@@ -43,8 +43,8 @@ static void append(struct program *p, const char *text)
     memcpy(p->text + used + n, "|", 2);
 }
 
-int nvrtcCreateProgram(struct program **p, const char *text, const char *name, int n_headers, const char *const *headers,
-                       const char *const *names)
+int nvrtcCreateProgram(struct program **p, const char *text, const char *name, int n_headers,
+                       const char *const *headers, const char *const *names)
 {
     *p = calloc(1, sizeof **p);
     if (!*p)

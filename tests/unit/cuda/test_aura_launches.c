@@ -1,5 +1,6 @@
 /* Launches of attention over AURA codes on the GPU: how queries and keys are partitioned, shared memory on devices with
- * more or less of it, rejected arguments with their error texts. quern-check tests the kernels themselves, on a device. */
+ * more or less of it, rejected arguments with their error texts. quern-check tests the kernels themselves, on a
+ * device. */
 
 #include "helper_launch.h"
 
@@ -111,8 +112,8 @@ static void shared_memory(void **unused)
             }
 }
 
-/* Ring buffers, look-up tables and static memory do not overlap, wherever dynamic shared memory begins: after the queries at
- * least, after all static memory and what the system reserves at most. */
+/* Ring buffers, look-up tables and static memory do not overlap, wherever dynamic shared memory begins: after the
+ * queries at least, after all static memory and what the system reserves at most. */
 static void ring_buffers(void **unused)
 {
     (void)unused;
@@ -130,18 +131,23 @@ static void ring_buffers(void **unused)
                     continue; /* fp16 has no tables to share */
                 label("dim %u bits %u, %u KiB, %u teams", dims[d], bits[b], kib[k], teams);
                 const uint32_t limit = qn_attention_gpu_block_limit(most, blocks),
-                               reserved = teams ? qn_attention_gpu_reserved_bytes(dims[d], bits[b], warps, teams, limit) : 0,
+                               reserved =
+                                   teams ? qn_attention_gpu_reserved_bytes(dims[d], bits[b], warps, teams, limit) : 0,
                                fixed = n * qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
                                slot = qn_attention_gpu_slot_bytes(dims[d], bits[b], bits[b]),
                                tables = qn_attention_gpu_table_bytes(bits[b], kib[k] > 99);
-                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, n, limit);
+                const qn_attention_gpu_ring_space space =
+                    qn_attention_gpu_ring_space_of(dims[d], tables, reserved, n, limit);
                 const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, warps * n);
                 const uint32_t expected = slots ? dynamic : 0;
-                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], warps, teams, most), expected);
-                assert_true(blocks * (dynamic + fixed + QN_ATTENTION_RESERVED_BYTES) <= most + QN_ATTENTION_RESERVED_BYTES);
+                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], warps, teams, most),
+                                 expected);
+                assert_true(blocks * (dynamic + fixed + QN_ATTENTION_RESERVED_BYTES) <=
+                            most + QN_ATTENTION_RESERVED_BYTES);
                 if (space.below) {
                     assert_true(QN_ATTENTION_RESERVED_BYTES + fixed + space.below <= QN_ATTENTION_TABLE_BASE);
-                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <= dynamic + 16 * n * dims[d]);
+                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <=
+                                dynamic + 16 * n * dims[d]);
                 } else {
                     assert_true(tables + space.above + (slots ? reserved : 0) <= dynamic);
                 }
@@ -169,7 +175,8 @@ static void ring_buffers(void **unused)
     assert_int_equal(qn_attention_gpu_teams(256, 16, 16, 4, 227 << 10), 1);
 }
 
-/* Over fp16 blocks have fewer warps when there are more rows, and an SM runs more of them; never with `deterministic`. */
+/* Over fp16 blocks have fewer warps when there are more rows, and an SM runs more of them; never with
+ * `deterministic`. */
 static void f16_blocks_of_rows(void)
 {
     static const struct {
@@ -198,8 +205,8 @@ static void f16_blocks_of_rows(void)
     }
 }
 
-/* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not on
- * lengths. */
+/* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not
+ * on lengths. */
 static void many_rows(void **unused)
 {
     (void)unused;

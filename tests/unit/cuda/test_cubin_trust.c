@@ -1,5 +1,5 @@
-/* The kernel cache under a folder that others share: code that another user owns or may write to is not loaded, and says so.
- * Owners are changed as root only; modes and links are tested by everybody. */
+/* The kernel cache under a folder that others share: code that another user owns or may write to is not loaded, and
+ * says so. Owners are changed as root only; modes and links are tested by everybody. */
 #include "helper_cuda.h"
 
 #include "cuda/runtime/cubin_file.h"

@@ -1,5 +1,5 @@
-/* Attention over an fp16 KV cache and rope of quern/cuda.h on a fake driver: what is queued with which arguments, and each
- * refusal. The results of the kernels are checked by quern-check, on a device. */
+/* Attention over an fp16 KV cache and rope of quern/cuda.h on a fake driver: what is queued with which arguments, and
+ * each refusal. The results of the kernels are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "cuda/kernels/attention/attention.h"
@@ -7,12 +7,12 @@
 
 #include <math.h>
 
-#define HEAD_SIZE(dim)                                                                                                         \
-    FAKE_CUBIN("rope/rope.cu", "-DQN_HEAD_DIM=" dim " -DQN_PAGES=0"),                                                          \
-        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=1"),                                               \
-        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=2"),                                               \
-        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=4"),                                               \
-        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=8"),                                               \
+#define HEAD_SIZE(dim)                                                                                                 \
+    FAKE_CUBIN("rope/rope.cu", "-DQN_HEAD_DIM=" dim " -DQN_PAGES=0"),                                                  \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=1"),                                       \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=2"),                                       \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=4"),                                       \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=8"),                                       \
         FAKE_CUBIN("attention/prefill.cu", "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=16 -DQN_VALUE_BITS=16 -DQN_PAGES=0")
 static const qn_gpu_cubin cubins[] = { HEAD_SIZE("128"), HEAD_SIZE("512"), FAKE_CUBIN("rope/rope.cu", "") };
 
@@ -100,7 +100,8 @@ static qn_status store(qn_cuda_kernels *k, const struct call *c)
 
 static qn_status attention(qn_cuda_kernels *k, const struct call *c)
 {
-    return qn_cuda_attention(k, &c->cache, &c->tokens, c->queries, c->n_heads, c->scale, c->out, counters, c->bytes, NULL);
+    return qn_cuda_attention(k, &c->cache, &c->tokens, c->queries, c->n_heads, c->scale, c->out, counters, c->bytes,
+                             NULL);
 }
 
 static qn_status angles(qn_cuda_kernels *k, const struct call *c)
@@ -116,8 +117,8 @@ static qn_status rope(qn_cuda_kernels *k, const struct call *c)
 
 static qn_status fused(qn_cuda_kernels *k, const struct call *c)
 {
-    return qn_cuda_qk_norm_rope_store(k, &c->cache, &c->tokens, &c->shape, &c->norm, c->queries, c->keys, c->values, c->out,
-                                      NULL);
+    return qn_cuda_qk_norm_rope_store(k, &c->cache, &c->tokens, &c->shape, &c->norm, c->queries, c->keys, c->values,
+                                      c->out, NULL);
 }
 
 static qn_cuda_kernels *open_kernels(void)
@@ -287,8 +288,8 @@ static void stores(void **unused)
     assert_int_equal(a->n_rot, ROT);
     assert_int_equal(a->interleaved, 1);
     assert_true(a->eps == 1e-6f);
-    assert_ok(
-        qn_cuda_qk_norm_rope_store(kernels, &c.cache, &c.tokens, &c.shape, NULL, c.queries, c.keys, c.values, c.queries, NULL));
+    assert_ok(qn_cuda_qk_norm_rope_store(kernels, &c.cache, &c.tokens, &c.shape, NULL, c.queries, c.keys, c.values,
+                                         c.queries, NULL));
     a = arguments(0, 1);
     assert_int_equal(a->out, 0x50000);
     assert_int_equal(a->key_weight | a->key_bias | a->value_bias | a->query_weight, 0);
@@ -393,9 +394,11 @@ static void pages(void **unused)
     c.cache.tables = view_at(0xa0000, QN_DTYPE_I64, SEQUENCES);
     c.cache.page_keys = 0x1230;
     c.cache.page_values = 0x40;
-    qn_attention_gpu_cache expected = {
-        .keys = 0x1230, .values = 0x40, .key_head_stride = 64 * DIM * 2, .value_head_stride = 64 * DIM * 2, .tables = 0xa0000
-    };
+    qn_attention_gpu_cache expected = { .keys = 0x1230,
+                                        .values = 0x40,
+                                        .key_head_stride = 64 * DIM * 2,
+                                        .value_head_stride = 64 * DIM * 2,
+                                        .tables = 0xa0000 };
     assert_ok(attention(kernels, &c));
     assert_memory_equal(&((const qn_attention_decode_args *)arguments(0, 1))->cache, &expected, sizeof expected);
     assert_ok(fused(kernels, &c));
@@ -533,14 +536,15 @@ static void rope_refusals(void **unused)
     refused(angles(NULL, &c), "kernels: NULL");
     refused(qn_cuda_rope(kernels, NULL, c.queries, TOKENS, NULL), "shape: NULL");
     refused(qn_cuda_rope(kernels, &c.shape, c.queries, 65536, NULL), "n_tokens: 65536");
-    refused(qn_cuda_qk_norm_rope_store(kernels, &c.cache, &c.tokens, NULL, NULL, c.queries, c.keys, c.values, c.out, NULL),
-            "shape: NULL");
+    refused(
+        qn_cuda_qk_norm_rope_store(kernels, &c.cache, &c.tokens, NULL, NULL, c.queries, c.keys, c.values, c.out, NULL),
+        "shape: NULL");
     c.frequencies.dtype = QN_DTYPE_F32;
     refused(angles(kernels, &c), "frequencies: data type 0, expected 28");
     c = call_of();
-    refused(
-        qn_cuda_rope_angles(kernels, c.tokens.positions, c.frequencies, TOKENS, ROT, NAN, c.shape.cosines, c.shape.sines, NULL),
-        "attn_factor: ");
+    refused(qn_cuda_rope_angles(kernels, c.tokens.positions, c.frequencies, TOKENS, ROT, NAN, c.shape.cosines,
+                                c.shape.sines, NULL),
+            "attn_factor: ");
 
     c.norm.key_bias.count--;
     refused(fused(kernels, &c), "key_bias: 255 elements, expected at least 256");
@@ -597,9 +601,10 @@ static void captures(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),  cmocka_unit_test(prefill),  cmocka_unit_test(stores),
-                                        cmocka_unit_test(pages),   cmocka_unit_test(groups),   cmocka_unit_test(ropes),
-                                        cmocka_unit_test(caches),  cmocka_unit_test(refusals), cmocka_unit_test(rope_refusals),
-                                        cmocka_unit_test(captures) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),        cmocka_unit_test(prefill),
+                                        cmocka_unit_test(stores),        cmocka_unit_test(pages),
+                                        cmocka_unit_test(groups),        cmocka_unit_test(ropes),
+                                        cmocka_unit_test(caches),        cmocka_unit_test(refusals),
+                                        cmocka_unit_test(rope_refusals), cmocka_unit_test(captures) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* AURA of quern/cuda.h on a fake driver: tables of codecs, what is queued with which arguments, and each refusal. The results
- * of the kernels are checked by quern-check, on a device. */
+/* AURA of quern/cuda.h on a fake driver: tables of codecs, what is queued with which arguments, and each refusal. The
+ * results of the kernels are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "kernels/aura/aura.h"
@@ -8,13 +8,13 @@
 
 #include <math.h>
 
-#define CODES(dim, key_bits, value_bits)                                                                                       \
-    FAKE_CUBIN("aura/aura.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" key_bits " -DQN_VALUE_BITS=" key_bits),                      \
-        FAKE_CUBIN("aura/aura.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" value_bits " -DQN_VALUE_BITS=" value_bits),              \
-        FAKE_CUBIN("aura/aura.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" key_bits " -DQN_VALUE_BITS=" value_bits),                \
-        FAKE_CUBIN("aura/pass2.cu", "-DQN_HEAD_DIM=" dim),                                                                     \
-        FAKE_CUBIN("aura/score.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" key_bits),                                              \
-        FAKE_CUBIN("aura/value.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" value_bits),                                            \
+#define CODES(dim, key_bits, value_bits)                                                                               \
+    FAKE_CUBIN("aura/aura.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" key_bits " -DQN_VALUE_BITS=" key_bits),              \
+        FAKE_CUBIN("aura/aura.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" value_bits " -DQN_VALUE_BITS=" value_bits),      \
+        FAKE_CUBIN("aura/aura.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" key_bits " -DQN_VALUE_BITS=" value_bits),        \
+        FAKE_CUBIN("aura/pass2.cu", "-DQN_HEAD_DIM=" dim),                                                             \
+        FAKE_CUBIN("aura/score.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" key_bits),                                      \
+        FAKE_CUBIN("aura/value.cu", "-DQN_HEAD_DIM=" dim " -DQN_BITS=" value_bits),                                    \
         FAKE_CUBIN("aura/flash.cu", "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=" key_bits " -DQN_VALUE_BITS=" value_bits)
 static const qn_gpu_cubin cubins[] = { CODES("128", "4", "3"), CODES("80", "2", "6") };
 
@@ -111,19 +111,20 @@ static qn_status score(qn_cuda_kernels *k, const struct call *c)
 
 static qn_status value(qn_cuda_kernels *k, const struct call *c)
 {
-    return qn_cuda_aura_value(k, &c->cache, c->weights, c->q.n_tokens, c->q.n_heads, c->skip, c->out, address(WORKSPACE),
-                              c->bytes, NULL);
+    return qn_cuda_aura_value(k, &c->cache, c->weights, c->q.n_tokens, c->q.n_heads, c->skip, c->out,
+                              address(WORKSPACE), c->bytes, NULL);
 }
 
 static qn_status pass1(qn_cuda_kernels *k, const struct call *c)
 {
-    return qn_cuda_aura_flash_pass1(k, &c->cache, &c->q, c->block, c->partials, c->m, c->l, address(WORKSPACE), c->bytes, NULL);
+    return qn_cuda_aura_flash_pass1(k, &c->cache, &c->q, c->block, c->partials, c->m, c->l, address(WORKSPACE),
+                                    c->bytes, NULL);
 }
 
 static qn_status pass2(qn_cuda_kernels *k, const struct call *c)
 {
-    return qn_cuda_aura_flash_pass2(k, &c->cache.value_codec, c->q.n_tokens, c->q.n_heads, BLOCKS, c->partials, c->m, c->l,
-                                    c->q.sinks, c->out, NULL);
+    return qn_cuda_aura_flash_pass2(k, &c->cache.value_codec, c->q.n_tokens, c->q.n_heads, BLOCKS, c->partials, c->m,
+                                    c->l, c->q.sinks, c->out, NULL);
 }
 
 static qn_status attention(qn_cuda_kernels *k, const struct call *c)
@@ -234,12 +235,14 @@ static void rows(void **unused)
     codes.dtype = QN_DTYPE_I32;
     assert_ok(qn_cuda_aura_decode(kernels, &codec, codes, scales, ROWS, true, x, NULL));
     codes.dtype = QN_DTYPE_F32;
-    refused(qn_cuda_aura_decode(kernels, &codec, codes, scales, ROWS, true, x, NULL), "codes: data type 0, expected 1000");
+    refused(qn_cuda_aura_decode(kernels, &codec, codes, scales, ROWS, true, x, NULL),
+            "codes: data type 0, expected 1000");
     codes.dtype = QN_DTYPE_U32;
     scales.dtype = QN_DTYPE_F16;
     refused(qn_cuda_aura_decode(kernels, &codec, codes, scales, ROWS, true, x, NULL), "scales: data type 1");
     x.dtype = QN_DTYPE_U32;
-    refused(qn_cuda_aura_decode(kernels, &codec, codes, scales, ROWS, true, x, NULL), "rows: data type 1000, expected 0 (f32)");
+    refused(qn_cuda_aura_decode(kernels, &codec, codes, scales, ROWS, true, x, NULL),
+            "rows: data type 1000, expected 0 (f32)");
     const qn_cuda_aura_codec few = { key_codec, f32_at(0x10000, 159) };
     refused(qn_cuda_aura_encode(kernels, &few, x, ROWS, codes, scales, NULL),
             "tables of codec: 159 elements, expected at least 160");
@@ -603,10 +606,11 @@ static void refusals(void **unused)
     c.q.n_heads = 0;
     refused(pass2(kernels, &c), "3 tokens of 0 heads");
     refused(pass2(NULL, &c), "kernels: NULL");
-    refused(qn_cuda_aura_flash_pass2(kernels, NULL, TOKENS, HEADS, BLOCKS, c.partials, c.m, c.l, c.q.sinks, c.out, NULL),
-            "value_codec: NULL");
-    refused(qn_cuda_aura_flash_pass2(kernels, &c.cache.value_codec, TOKENS, HEADS, SIZE_MAX, c.partials, c.m, c.l, c.q.sinks,
-                                     c.out, NULL),
+    refused(
+        qn_cuda_aura_flash_pass2(kernels, NULL, TOKENS, HEADS, BLOCKS, c.partials, c.m, c.l, c.q.sinks, c.out, NULL),
+        "value_codec: NULL");
+    refused(qn_cuda_aura_flash_pass2(kernels, &c.cache.value_codec, TOKENS, HEADS, SIZE_MAX, c.partials, c.m, c.l,
+                                     c.q.sinks, c.out, NULL),
             "n_blocks: ");
     refused(qn_cuda_aura_queries_workspace(kernels, &c.cache, TOKENS, HEADS, NULL), "bytes: NULL");
     refused(qn_cuda_aura_value_workspace(kernels, &c.cache, TOKENS, HEADS, NULL), "bytes: NULL");
@@ -624,7 +628,8 @@ static void captures(void **unused)
     (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_with(dense_key_codec, dense_value);
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, score, value, pass1, pass2, attention };
+    qn_status (*const calls[])(qn_cuda_kernels *,
+                               const struct call *) = { store, score, value, pass1, pass2, attention };
     const qn_cuda_view codes = c.cache.key_codes, scales = c.cache.key_scales, x = c.keys;
     fake.capturing = true;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)

@@ -71,7 +71,8 @@ static void test_open(void **unused)
     assert_int_equal(qn_cuda_get_info(device)->ordinal, 1);
     qn_cuda_close(device);
     for (int ordinal = -1; ordinal <= 2; ordinal += 3) {
-        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .ordinal = ordinal }, &device), QN_ERR_INVALID);
+        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .ordinal = ordinal }, &device),
+                         QN_ERR_INVALID);
         assert_non_null(strstr(qn_error_text(), "there are 2"));
         assert_null(device);
     }
@@ -188,7 +189,8 @@ static void test_upload(void **unused)
     struct progress p = { .stop_at = 2 };
     assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, on_progress, &p), QN_ERR_CANCELLED);
     assert_int_equal(p.last, 2 * piece);
-    static const char *const calls[] = { "cuMemcpyHtoDAsync", "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize" };
+    static const char *const calls[] = { "cuMemcpyHtoDAsync", "cuEventRecord", "cuEventSynchronize",
+                                         "cuStreamSynchronize" };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         fake.fails = calls[i];
         fake.fails_after = i < 2 ? 1 : 0;
@@ -314,7 +316,8 @@ static void test_launch(void **unused)
     other = launch;
     other.args_bytes = FAKE_ARGS_BYTES - 8;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "qn_module_a (module/a.cu): its arguments have 24 bytes, the launch has 16"));
+    assert_non_null(
+        strstr(qn_error_text(), "qn_module_a (module/a.cu): its arguments have 24 bytes, the launch has 16"));
     other = launch;
     other.function = "missing";
     assert_int_equal(qn_cuda_prepare(device, &other), QN_ERR_DEVICE);
@@ -363,8 +366,9 @@ static void test_archs(void **unused)
     static const struct {
         int major, minor;
         const char *arch;
-    } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_80" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },   { 9, 0, "sm_90a" },
-                  { 10, 0, "sm_100" }, { 10, 3, "sm_100" }, { 11, 0, "sm_110" }, { 12, 0, "sm_120" }, { 12, 1, "sm_120" } };
+    } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_80" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },
+                  { 9, 0, "sm_90a" },  { 10, 0, "sm_100" }, { 10, 3, "sm_100" }, { 11, 0, "sm_110" },
+                  { 12, 0, "sm_120" }, { 12, 1, "sm_120" } };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         char arch[16];
         qn_gpu_arch(known[i].major, known[i].minor, arch);
@@ -505,7 +509,8 @@ static void test_provoke_variables(void **unused)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         qn_cuda *device;
         assert_int_equal(setenv(wrong[i][0], wrong[i][1], 1), 0);
-        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &tools }, &device), QN_ERR_INVALID);
+        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &tools }, &device),
+                         QN_ERR_INVALID);
         assert_non_null(strstr(qn_error_text(), wrong[i][0]));
         assert_int_equal(unsetenv(wrong[i][0]), 0);
         fake_expect_empty();
@@ -535,8 +540,10 @@ static void test_read_rate(void **unused)
 {
     (void)unused;
     enum { MIB = 1 << 20 };
-    static const char *const calls[] = { "cuMemGetInfo",  "cuMemAlloc",       "cuEventCreate",      "cuMemcpyDtoDAsync",
-                                         "cuEventRecord", "cuLaunchKernelEx", "cuEventSynchronize", "cuEventElapsedTime" };
+    static const char *const calls[] = {
+        "cuMemGetInfo",  "cuMemAlloc",       "cuEventCreate",      "cuMemcpyDtoDAsync",
+        "cuEventRecord", "cuLaunchKernelEx", "cuEventSynchronize", "cuEventElapsedTime"
+    };
     qn_cuda *device = open_with(fake_driver());
     double rate = 0;
     fake.available = 4 * MIB + 12345;

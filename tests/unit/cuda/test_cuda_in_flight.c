@@ -1,5 +1,5 @@
-/* Steps in flight on a CUDA device, with a fake driver: launching one waits for nothing, two have inputs and results of their
- * own. */
+/* Steps in flight on a CUDA device, with a fake driver: launching one waits for nothing, two have inputs and results of
+ * their own. */
 #include "helper_cuda_steps.h"
 
 #include <stdatomic.h>
@@ -83,7 +83,8 @@ static void launch_flight(struct fixture *x, struct flight *f, size_t block)
     assert_int_equal(count("qn_matmul_embed", from, &embed), 1);
     const qn_sample_args *sample = (const void *)sampler->args;
     const qn_matmul_embed_args *args = (const void *)embed->args;
-    const uint64_t inputs = n == 1 ? (uint64_t)(uintptr_t)x->model->workspace.block_inputs[block] : x->model->workspace.inputs;
+    const uint64_t inputs =
+        n == 1 ? (uint64_t)(uintptr_t)x->model->workspace.block_inputs[block] : x->model->workspace.inputs;
     assert_int_equal(args->tokens, inputs + in.tokens);
     assert_int_equal(args->sources, inputs + in.sources);
     assert_int_equal(args->sampled, qn_cuda_sampled_tokens(x->model->sampler));
@@ -95,8 +96,9 @@ static void launch_flight(struct fixture *x, struct flight *f, size_t block)
 static void play_sampler(struct flight *f, int32_t first, size_t not_finite)
 {
     for (size_t i = 0; i < f->rows.n; i++)
-        f->results[i] = i == not_finite ? (qn_sample_result){ .best = qn_sample_key(-INFINITY, 5), .token = -1 }
-                                        : (qn_sample_result){ .best = qn_sample_key(1, 5), .token = first + (int32_t)i };
+        f->results[i] = i == not_finite
+                            ? (qn_sample_result){ .best = qn_sample_key(-INFINITY, 5), .token = -1 }
+                            : (qn_sample_result){ .best = qn_sample_key(1, 5), .token = first + (int32_t)i };
 }
 
 static void expect_tokens(const struct flight *f, int32_t first, size_t not_finite)
@@ -105,8 +107,8 @@ static void expect_tokens(const struct flight *f, int32_t first, size_t not_fini
         assert_int_equal(f->requests[i].token, i == not_finite ? -1 : first + (int32_t)i);
 }
 
-/* Two steps in flight have inputs and results of their own; tokens go from one to the next on the device, and the logits stay
- * there. */
+/* Two steps in flight have inputs and results of their own; tokens go from one to the next on the device, and the
+ * logits stay there. */
 static void two_steps_in_flight(void **unused)
 {
     (void)unused;
@@ -217,7 +219,8 @@ static void requests_are_prepared_later(void **unused)
             for (size_t row = 0; row < n; row++) {
                 assert_true((params[row].allowed != 0) == (row % 2 == 0));
                 if (row % 2 == 0)
-                    assert_memory_equal((const void *)(uintptr_t)params[row].allowed, p.allowed, words * sizeof *p.allowed);
+                    assert_memory_equal((const void *)(uintptr_t)params[row].allowed, p.allowed,
+                                        words * sizeof *p.allowed);
             }
             from = fake.launches;
             assert_ok(vtable->sample(x.cuda.device)); /* it is sampled */
@@ -239,7 +242,8 @@ static void requests_are_prepared_later(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(launching_does_not_wait), cmocka_unit_test(two_steps_in_flight),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(launching_does_not_wait),
+                                        cmocka_unit_test(two_steps_in_flight),
                                         cmocka_unit_test(requests_are_prepared_later) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* quern/cuda.h on a fake driver: the handle and its contexts, captures, checks of views and shapes, and what is queued. The
- * results of the kernels are checked by quern-check, on a device. */
+/* quern/cuda.h on a fake driver: the handle and its contexts, captures, checks of views and shapes, and what is queued.
+ * The results of the kernels are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "cuda/kernels/deltanet/deltanet.h"
@@ -57,8 +57,8 @@ static struct call call_of(qn_dtype dtype)
 
 static qn_status chunk(qn_cuda_kernels *k, const struct call *c)
 {
-    return qn_cuda_gdn_chunk(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->final, c->o, address(4096), c->bytes,
-                             NULL);
+    return qn_cuda_gdn_chunk(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->final, c->o, address(4096),
+                             c->bytes, NULL);
 }
 
 static qn_status step(qn_cuda_kernels *k, const struct call *c)

@@ -206,8 +206,9 @@ static size_t bytes_of(const char *name)
 /* The same without padding at the end, in which there is anything. */
 static size_t read_bytes(const char *name)
 {
-    return strcmp(name, "qn_rope_angles") != 0 ? bytes_of(name)
-                                               : offsetof(qn_rope_angles_args, n_rot) + sizeof((qn_rope_angles_args *)0)->n_rot;
+    return strcmp(name, "qn_rope_angles") != 0
+               ? bytes_of(name)
+               : offsetof(qn_rope_angles_args, n_rot) + sizeof((qn_rope_angles_args *)0)->n_rot;
 }
 
 static qn_cu_result param_info(qn_cu_function function, size_t index, size_t *offset, size_t *bytes)
@@ -329,7 +330,8 @@ static qn_cu_result host_free(void *memory)
     return 0;
 }
 
-static qn_cu_result reserve(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted, unsigned long long flags)
+static qn_cu_result reserve(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted,
+                            unsigned long long flags)
 {
     assert_true(!alignment && !wanted && !flags);
     *address = add_region(bytes, false);
@@ -350,7 +352,8 @@ static void map_arena(void)
 {
     void *const at = (void *)(uintptr_t)ARENA;
     (void)munmap(at, ARENA_BYTES);
-    assert_ptr_equal(mmap(at, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0), at);
+    assert_ptr_equal(mmap(at, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+                     at);
     trace.next = ARENA;
 }
 
@@ -469,7 +472,8 @@ static void add_piece(struct rows *r, struct fixture *x, size_t sequence, size_t
         const uint32_t position = memory->sequence->length + (uint32_t)i;
         if (i + logits >= n)
             r->logit_rows[r->n_logits++] = (uint32_t)r->n;
-        r->rows[r->n++] = (qn_row){ .token = (int32_t)((sequence + position) % 100), .position = position, .memory = memory };
+        r->rows[r->n++] =
+            (qn_row){ .token = (int32_t)((sequence + position) % 100), .position = position, .memory = memory };
     }
 }
 

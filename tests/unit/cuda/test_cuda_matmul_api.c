@@ -1,5 +1,5 @@
-/* Matmuls of quern/cuda.h on a fake driver: what is refused, and which launches are queued with which arguments. The results
- * are checked by quern-check, on a device. */
+/* Matmuls of quern/cuda.h on a fake driver: what is refused, and which launches are queued with which arguments. The
+ * results are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "cuda/kernels/matmul/matmul.h"
@@ -58,7 +58,8 @@ static struct call call_of(qn_dtype weights, size_t n_tokens, qn_dtype x, qn_dty
                                     .up = { address(1 << 20), x, many, 0 },
                                     .weight = { address(2 << 20), QN_DTYPE_F32, COLS, 0 },
                                     .eps = 1e-6f },
-                          .outs = { { { address(3 << 20), y, many, 0 }, false }, { { address(4 << 20), y, many, 100 }, true } },
+                          .outs = { { { address(3 << 20), y, many, 0 }, false },
+                                    { { address(4 << 20), y, many, 100 }, true } },
                           .rows = { address(5 << 20), weights, many, 0 },
                           .workspace = address(6 << 20),
                           .bytes = many };
@@ -225,8 +226,10 @@ static void one_token(void **unused)
     assert_int_equal(g->n_outs, 2);
     assert_int_equal(g->out_dtype, QN_DTYPE_F32);
     const qn_matmul_out *o = g->outs;
-    assert_true(o[0].data == 3 << 20 && o[0].first_tile == 0 && o[0].n_rows == ROWS && o[0].stride == ROWS && !o[0].accumulate);
-    assert_true(o[1].data == 4 << 20 && o[1].first_tile == 3 && o[1].n_rows == 16 && o[1].stride == 100 && o[1].accumulate);
+    assert_true(o[0].data == 3 << 20 && o[0].first_tile == 0 && o[0].n_rows == ROWS && o[0].stride == ROWS &&
+                !o[0].accumulate);
+    assert_true(o[1].data == 4 << 20 && o[1].first_tile == 3 && o[1].n_rows == 16 && o[1].stride == 100 &&
+                o[1].accumulate);
     /* Two tokens, which need scales of tokens. */
     c = call_of(QN_DTYPE_Q1_0, 2, QN_DTYPE_F32, QN_DTYPE_F32);
     c.workspace = address((6 << 20) + 16);
@@ -241,7 +244,8 @@ static void one_token(void **unused)
     assert_int_equal(few->acts_scale, q->scale);
     assert_int_equal(few->sumsq, 0);
     /* Scales and sums of squares of four blocks of columns. */
-    assert_true(few->counters == q->counters && few->counters >= few->acts_scale + 2 * 4 * QN_GEMM_TILE_N * sizeof(float));
+    assert_true(few->counters == q->counters &&
+                few->counters >= few->acts_scale + 2 * 4 * QN_GEMM_TILE_N * sizeof(float));
     assert_true(few->counters % 256 == 0 && few->partials > few->counters);
     assert_true(few->n_tiles == 4 && few->n_tokens == 2 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
     assert_int_equal(few->out_dtype, QN_DTYPE_F32);
@@ -301,7 +305,8 @@ static void passes(void **unused)
     assert_true(first->n_tokens == PASS && last->n_tokens == LAST && last->out == first->out);
     assert_int_equal(last->x, 4096 + (size_t)PASS * COLS * 2);
     expect_launch(1, 4, "qn_matmul_gemm", launched(1, 4)->grid[0], launched(1, 4)->grid[1], true);
-    expect_launch(3, 4, "qn_matmul_gemm", 1, launched(3, 4)->grid[1], true); /* the activations of all passes are fp16 */
+    expect_launch(3, 4, "qn_matmul_gemm", 1, launched(3, 4)->grid[1], true); /* the activations of all passes are fp16
+                                                                              */
     const qn_matmul_gemm_args *g = arguments(3, 4);
     assert_int_equal(g->outs[0].data, (3 << 20) + (size_t)PASS * ROWS * 2);
     assert_int_equal(g->outs[1].data, (4 << 20) + (size_t)PASS * 100 * 2);
@@ -447,9 +452,10 @@ static void outputs(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(sizes),     cmocka_unit_test(weights),   cmocka_unit_test(packing),
-                                        cmocka_unit_test(one_token), cmocka_unit_test(types),     cmocka_unit_test(passes),
-                                        cmocka_unit_test(captures),  cmocka_unit_test(no_tokens), cmocka_unit_test(acts),
-                                        cmocka_unit_test(outputs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(sizes),    cmocka_unit_test(weights),
+                                        cmocka_unit_test(packing),  cmocka_unit_test(one_token),
+                                        cmocka_unit_test(types),    cmocka_unit_test(passes),
+                                        cmocka_unit_test(captures), cmocka_unit_test(no_tokens),
+                                        cmocka_unit_test(acts),     cmocka_unit_test(outputs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Memories on a CUDA device, with a fake driver: page tables that follow the sequence, copies, checkpoints, the pool's budget,
- * failures; and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a GPU. */
+/* Memories on a CUDA device, with a fake driver: page tables that follow the sequence, copies, checkpoints, the pool's
+ * budget, failures; and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a
+ * GPU. */
 #include "helper_cuda_model.h"
 
 #include "base/f16.h"
@@ -253,9 +254,10 @@ static float in_planes(float x)
     return qn_gdn_join(hi, lo);
 }
 
-/* States are in two planes, arrays of the open chunk are rounded to fp16, and the inputs of the convolution that a GPU does
- * not keep are zeros; all else is as it was. */
-static void compare_recurrent(const qn_saved_layout *layout, const float *cpu, const float *gpu, const qn_extent *extent)
+/* States are in two planes, arrays of the open chunk are rounded to fp16, and the inputs of the convolution that a GPU
+ * does not keep are zeros; all else is as it was. */
+static void compare_recurrent(const qn_saved_layout *layout, const float *cpu, const float *gpu,
+                              const qn_extent *extent)
 {
     const qn_recurrent_shape *s = &layout->recurrent;
     const size_t width = qn_recurrent_width(s), ring = s->taps - 1 + QN_GDN_DROPPED_ROWS;
@@ -392,12 +394,14 @@ static void compare_page(const qn_memory *gpu, const qn_cpu_memory *cpu, size_t 
             }
             uint8_t codes[QN_AURA_MAX_DIM], cpu_codes[QN_AURA_MAX_DIM];
             float scale;
-            qn_aura_unpack(codes, (const uint32_t *)(const void *)(keys + p * f->kv.key_row), dim, f->attention.key_bits);
+            qn_aura_unpack(codes, (const uint32_t *)(const void *)(keys + p * f->kv.key_row), dim,
+                           f->attention.key_bits);
             qn_aura_load_key((const uint8_t *)cpu_keys, p, cpu_codes, &scale, dim, f->attention.key_bits);
             assert_memory_equal(codes, cpu_codes, dim);
             assert_memory_equal(item + cache.key_scales + head * cache.scale_head_stride + p * sizeof scale, &scale,
                                 sizeof scale);
-            qn_aura_unpack(codes, (const uint32_t *)(const void *)(values + p * f->kv.value_row), dim, f->attention.value_bits);
+            qn_aura_unpack(codes, (const uint32_t *)(const void *)(values + p * f->kv.value_row), dim,
+                           f->attention.value_bits);
             qn_aura_load_value((const uint8_t *)cpu_values, p, cpu_codes, &scale, dim, f->attention.value_bits);
             assert_memory_equal(codes, cpu_codes, dim);
             assert_memory_equal(item + cache.value_scales + head * cache.scale_head_stride + p * sizeof scale, &scale,
@@ -433,7 +437,8 @@ static void compare_layer(const qn_memory *gpu, const qn_cpu_memory *cpu, size_t
     const qn_recurrent_shape *s = &f->saved.recurrent;
     const qn_sequence *q = gpu->sequence;
     const qn_recurrent_layer of = qn_recurrent_layer_of(&cpu->recurrent, layer);
-    const size_t width = qn_recurrent_width(s), n_open = q->length - q->state_position, n_groups = (s->head_v + 63) / 64;
+    const size_t width = qn_recurrent_width(s), n_open = q->length - q->state_position,
+                 n_groups = (s->head_v + 63) / 64;
     const uint8_t *state = at_address(qn_pool_address(q->cache->states, q->state) +
                                       f->slots[layer] * f->recurrent.state_layer_bytes),
                   *open = at_address(qn_pool_address(q->cache->open_chunks, q->open_chunk) +
@@ -586,8 +591,8 @@ static void checkpoints(void **unused)
     (void)unused;
     struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint, *copy;
-    open_model("qwen35-rotated.pq2_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" },
-               1);
+    open_model("qwen35-rotated.pq2_0",
+               (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_session *session = session_of("aura4", ids, 70);
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);

@@ -1,5 +1,5 @@
-/* Page tables on a CUDA device, with a fake driver: sequences take over those of ended ones, without a call that allocates or
- * frees memory; test_cuda_memory compares tables with the pages of a sequence as it grows. */
+/* Page tables on a CUDA device, with a fake driver: sequences take over those of ended ones, without a call that
+ * allocates or frees memory; test_cuda_memory compares tables with the pages of a sequence as it grows. */
 #include "helper_cuda_model.h"
 
 #include "cuda/executor/model.h"
@@ -161,7 +161,8 @@ static void sizes(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(tables_are_reused), cmocka_unit_test(entries_wait_for_their_copy),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(tables_are_reused),
+                                        cmocka_unit_test(entries_wait_for_their_copy),
                                         cmocka_unit_test(entries_after_a_failure), cmocka_unit_test(sizes) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Pool memory on a CUDA device, with a fake driver whose memory faults where none is mapped: commit, release, failures. */
+/* Pool memory on a CUDA device, with a fake driver whose memory faults where none is mapped: commit, release,
+ * failures. */
 #include "helper_cuda.h"
 
 #include "cuda/runtime/pool_memory.h"

@@ -1,5 +1,5 @@
-/* Which launches a recurrent layer's rows become, on the fake driver: rows over open chunks, complete chunks, folds; with the
- * positions and the addresses of states that each of them is given. */
+/* Which launches a recurrent layer's rows become, on the fake driver: rows over open chunks, complete chunks, folds;
+ * with the positions and the addresses of states that each of them is given. */
 #include "helper_cuda_api.h"
 
 #include "cuda/executor/recurrent.h"
@@ -89,8 +89,9 @@ static void set_up(struct fixture *x, size_t head)
     x->history = qn_gdn_gpu_history(V_HEADS, head, head);
     x->pools[0] = pool_at(STATES, 2 * x->state_bytes, &x->cache.states);
     x->pools[1] = pool_at(OPEN, 2 * x->layout.bytes, &x->cache.open_chunks);
-    x->ops[0] =
-        (qn_op){ .kind = QN_OP_CONV, .layer = 2, .conv = { .qkv = QKV, .alpha = ALPHA, .beta = BETA, .out = CONVOLVED } };
+    x->ops[0] = (qn_op){ .kind = QN_OP_CONV,
+                         .layer = 2,
+                         .conv = { .qkv = QKV, .alpha = ALPHA, .beta = BETA, .out = CONVOLVED } };
     x->ops[1] = (qn_op){ .kind = QN_OP_DELTA_RULE, .layer = 2, .delta_rule = { .qkv = CONVOLVED, .out = OUT } };
     x->ops[2] = (qn_op){ .kind = QN_OP_GATED_NORM, .layer = 2, .gated_norm = { .in = OUT, .gate = GATE } };
     const size_t width = (2 * K_HEADS + V_HEADS) * head, values = V_HEADS * head;
@@ -140,13 +141,16 @@ static void tear_down(struct fixture *x)
 static void add_piece(struct fixture *x, uint32_t position, uint32_t state_position, uint32_t n)
 {
     const uint32_t i = (uint32_t)x->step.n_pieces++;
-    x->sequences[i] = (qn_sequence){
-        .cache = &x->cache, .state = 2 * i, .state_to = 2 * i + 1, .open_chunk = 10 + i, .state_position = state_position
-    };
+    x->sequences[i] = (qn_sequence){ .cache = &x->cache,
+                                     .state = 2 * i,
+                                     .state_to = 2 * i + 1,
+                                     .open_chunk = 10 + i,
+                                     .state_position = state_position };
     x->memories[i].base.sequence = &x->sequences[i];
     static const qn_row row; /* not padding */
-    x->pieces[i] =
-        (qn_cuda_piece){ .memory = &x->memories[i], .row = (uint32_t)x->step.n, .n = n, .position = position, .rows = &row };
+    x->pieces[i] = (qn_cuda_piece){
+        .memory = &x->memories[i], .row = (uint32_t)x->step.n, .n = n, .position = position, .rows = &row
+    };
     x->step.n += n;
 }
 
@@ -290,7 +294,8 @@ static void heads_without_chunks(void **unused)
     tear_down(&x);
 }
 
-/* A step of one row: its result is in the buffer of the plan, and a full open chunk is folded before, in both layers. */
+/* A step of one row: its result is in the buffer of the plan, and a full open chunk is folded before, in both
+ * layers. */
 static void one_row(void **unused)
 {
     (void)unused;

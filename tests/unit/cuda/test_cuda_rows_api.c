@@ -1,5 +1,5 @@
-/* Operations on rows, the convolution and the Hadamard transform of quern/cuda.h on a fake driver: what is refused, and which
- * launches are queued with which arguments. The results are checked by quern-check, on a device. */
+/* Operations on rows, the convolution and the Hadamard transform of quern/cuda.h on a fake driver: what is refused, and
+ * which launches are queued with which arguments. The results are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "cuda/kernels/conv/conv.h"
@@ -54,7 +54,8 @@ static void norms(void **unused)
     (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_view weight = view(4096, QN_DTYPE_F32);
-    assert_ok(qn_cuda_rms_norm(k, strided(16, QN_DTYPE_BF16, 136), weight, 9, 128, 1e-5f, view(32, QN_DTYPE_BF16), NULL));
+    assert_ok(
+        qn_cuda_rms_norm(k, strided(16, QN_DTYPE_BF16, 136), weight, 9, 128, 1e-5f, view(32, QN_DTYPE_BF16), NULL));
     expect_launch(0, 1, "qn_norm_views_by_warps", 2, 1, true);
     const qn_norm_views_args *a = arguments(0, 1);
     assert_true(a->x == 16 && a->weight == 4096 && a->y == 32 && a->x_stride == 136 && a->y_stride == 128);
@@ -87,7 +88,8 @@ static void norms_refuse(void **unused)
     qn_cuda_view v = x;
     refused(qn_cuda_rms_norm(NULL, x, weight, 2, 8, 1e-5f, x, NULL), "kernels: NULL");
     v.dtype = QN_DTYPE_Q8_0;
-    refused(qn_cuda_rms_norm(k, v, weight, 2, 8, 1e-5f, v, NULL), "x: data type 8, expected 0 (f32), 1 (f16) or 30 (bf16)");
+    refused(qn_cuda_rms_norm(k, v, weight, 2, 8, 1e-5f, v, NULL),
+            "x: data type 8, expected 0 (f32), 1 (f16) or 30 (bf16)");
     refused(qn_cuda_rms_norm(k, x, weight, 2, 8, 0, x, NULL), "eps: 0, expected finite and more than 0");
     refused(qn_cuda_l2_norm(k, x, 2, 8, NAN, x, NULL), "eps: ");
     refused(qn_cuda_l2_norm(k, x, 2, 8, INFINITY, x, NULL), "eps: inf");
@@ -161,7 +163,8 @@ static void argmax(void **unused)
     a = arguments(0, 1);
     assert_true(!a->is_wide && a->is_aligned);
     refused(qn_cuda_argmax(k, x, 4, 0, index, NULL), "logits: 0 elements in a row, expected at least 1");
-    refused(qn_cuda_argmax(k, x, 4, 8, view(32, QN_DTYPE_U32), NULL), "index: data type 1000, expected 26 (i32) or 27 (i64)");
+    refused(qn_cuda_argmax(k, x, 4, 8, view(32, QN_DTYPE_U32), NULL),
+            "index: data type 1000, expected 26 (i32) or 27 (i64)");
     qn_cuda_view v = index;
     v.count = 3;
     refused(qn_cuda_argmax(k, x, 4, 8, v, NULL), "index: 3 elements, expected at least 4");
@@ -212,7 +215,8 @@ static void scans(void **unused)
     assert_true(a->x == 1 << 20 && a->weights == 2 << 20 && a->bias == 3 << 20 && a->initial == 4 << 20);
     assert_true(a->final == 5 << 20 && a->y == 6 << 20 && a->x_stride == 4096 && a->y_stride == 2048);
     assert_true(a->initial_stride == 3 * 2048 && a->final_stride == 8192 && a->block_tokens == 8);
-    assert_true(a->rows == 200 && a->tokens == 100 && a->sequences == 2 && a->channels == 2048 && a->taps == 4 && a->silu);
+    assert_true(a->rows == 200 && a->tokens == 100 && a->sequences == 2 && a->channels == 2048 && a->taps == 4 &&
+                a->silu);
     assert_true(!a->cu_seqlens && !a->state_indices && a->dtype == QN_DTYPE_BF16);
     c.shape.tokens = 1 << 20;
     assert_ok(scan(k, &c));
@@ -273,9 +277,12 @@ static void steps(void **unused)
     assert_true(a->initial == 4 << 20 && a->initial_stride == 10000 && a->state_indices == 128 && a->sequences == 2);
     c.shape.tokens = 2;
     refused(step(k, &c), "tokens, n_sequences: 2, 0, expected 1 and 0");
-    c.shape = (qn_cuda_conv_shape){
-        .batch = 1, .tokens = 1, .channels = 8, .taps = 2, .n_sequences = 1, .cu_seqlens = { address(64), QN_DTYPE_U32, 2, 0 }
-    };
+    c.shape = (qn_cuda_conv_shape){ .batch = 1,
+                                    .tokens = 1,
+                                    .channels = 8,
+                                    .taps = 2,
+                                    .n_sequences = 1,
+                                    .cu_seqlens = { address(64), QN_DTYPE_U32, 2, 0 } };
     refused(step(k, &c), "tokens, n_sequences: 1, 1, expected 1 and 0");
     c = conv_of(QN_DTYPE_BF16);
     c.shape.tokens = 1;
@@ -372,7 +379,8 @@ static void hadamard(void **unused)
     assert_ok(qn_cuda_hadamard(k, x, signs, 3, 1024, 128, QN_HADAMARD_SIGN_FIRST, NULL));
     expect_launch(0, 1, "qn_hadamard_tiles", 2, 1, false);
     const qn_hadamard_tiles_args *t = arguments(0, 1);
-    assert_true(t->x == 4096 && t->y == 4096 && t->signs_before == 64 && !t->signs_after && t->n == 128 && t->n_signs == 1024);
+    assert_true(t->x == 4096 && t->y == 4096 && t->signs_before == 64 && !t->signs_after && t->n == 128 &&
+                t->n_signs == 1024);
     assert_int_equal(t->n_values, 3072);
     assert_ok(qn_cuda_hadamard(k, x, signs, 3, 8192, 4096, QN_HADAMARD_SIGN_LAST, NULL));
     expect_launch(0, 2, "qn_hadamard_tiles", 12, 1, false);
@@ -383,7 +391,8 @@ static void hadamard(void **unused)
     t = arguments(0, 1);
     assert_true(!t->signs_before && !t->signs_after);
     /* Rows with gaps are rows of the grid. */
-    assert_ok(qn_cuda_hadamard(k, strided(4096, QN_DTYPE_F32, 8196), signs, 3, 8192, 4096, QN_HADAMARD_SIGN_LAST, NULL));
+    assert_ok(
+        qn_cuda_hadamard(k, strided(4096, QN_DTYPE_F32, 8196), signs, 3, 8192, 4096, QN_HADAMARD_SIGN_LAST, NULL));
     expect_launch(0, 2, "qn_hadamard_tiles", 4, 3, false);
     expect_launch(1, 2, "qn_hadamard_cross", 16, 2, false);
     assert_int_equal(launched(1, 2)->grid[2], 3);

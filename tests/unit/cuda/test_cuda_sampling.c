@@ -1,6 +1,6 @@
-/* Sampling of a step's rows on a CUDA device with a fake driver: what the kernels get, what becomes of their results, and
- * sampling on the host of rows that they leave. The kernels' part is played in plain C; quern-check tests the kernels on a
- * GPU. */
+/* Sampling of a step's rows on a CUDA device with a fake driver: what the kernels get, what becomes of their results,
+ * and sampling on the host of rows that they leave. The kernels' part is played in plain C; quern-check tests the
+ * kernels on a GPU. */
 #include "helper_cuda.h"
 
 #include "cuda/executor/sampling.h"
@@ -62,7 +62,8 @@ static void set_up(struct fixture *x)
     assert_ok(qn_cuda_stream_create(cuda, &x->common.stream));
     assert_ok(qn_cuda_alloc(cuda, ROWS * VOCAB, sizeof(float), "logits", &w->logits));
     assert_ok(qn_cuda_alloc_host(cuda, VOCAB * sizeof(float), "logits", (void **)&w->host_logits));
-    assert_ok(qn_cuda_alloc_host(cuda, PARAMS + ROWS * sizeof(qn_sample_params), "inputs", (void **)&w->block_inputs[0]));
+    assert_ok(
+        qn_cuda_alloc_host(cuda, PARAMS + ROWS * sizeof(qn_sample_params), "inputs", (void **)&w->block_inputs[0]));
     assert_ok(qn_cuda_alloc(cuda, PARAMS + ROWS * sizeof(qn_sample_params), 1, "inputs", &inputs));
     w->inputs = inputs.address;
     assert_ok(qn_cuda_sampler_create(w, ROWS, ROWS, &x->sampler));
@@ -241,7 +242,8 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
         label("step %d", step);
         qn_cuda_sampling what = { .params = PARAMS };
         fill();
-        const size_t n = fill_requests(requests), first = step < 3 ? (size_t)step : 0, n_rows = step == 0 ? 1 : n - first;
+        const size_t n = fill_requests(requests), first = step < 3 ? (size_t)step : 0,
+                     n_rows = step == 0 ? 1 : n - first;
         memcpy((void *)(uintptr_t)x.workspace.logits.address, logits[first], n_rows * sizeof *logits);
         for (size_t row = 0; row < n_rows; row++)
             logprobs[first + row].n = (uint32_t)(7 * row % 21);
@@ -349,10 +351,12 @@ static void launches_of_modes(void **unused)
     for (int clusters = 0; clusters < 2; clusters++)
         for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
             label("%zu rows of %zu, %s", grids[i].rows, grids[i].n, clusters ? "clusters" : "no clusters");
-            const uint32_t most = clusters ? QN_SAMPLE_CLUSTER : 1, blocks = grids[i].blocks < most ? grids[i].blocks : most;
+            const uint32_t most = clusters ? QN_SAMPLE_CLUSTER : 1,
+                           blocks = grids[i].blocks < most ? grids[i].blocks : most;
             assert_ok(qn_sample_gpu_launches(QN_SAMPLE_HISTOGRAM, grids[i].n, grids[i].rows, clusters, launches, &n));
             assert_string_equal(launches[2].function, "qn_sample_select");
-            assert_true(launches[2].grid[0] == 1 && launches[2].grid[1] == grids[i].rows && launches[2].grid[2] == blocks);
+            assert_true(launches[2].grid[0] == 1 && launches[2].grid[1] == grids[i].rows &&
+                        launches[2].grid[2] == blocks);
             assert_int_equal(launches[2].cluster, blocks);
             assert_true(launches[1].cluster == 0 && launches[3].cluster == 0);
         }
@@ -362,7 +366,8 @@ static void launches_of_modes(void **unused)
     assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 0, 1, true, launches, &n), QN_ERR_INVALID);
 }
 
-/* Filters besides top_k, top_p and min_p are those of qn_sample_select, XTC where it applies to the token; mirostat is the host's. */
+/* Filters besides top_k, top_p and min_p are those of qn_sample_select, XTC where it applies to the token; mirostat is
+ * the host's. */
 static void filters_select_kernels(void **unused)
 {
     (void)unused;
@@ -370,8 +375,8 @@ static void filters_select_kernels(void **unused)
         .size = sizeof(qn_sampling), .temperature = 1, .top_k = 20, .top_p = 1, .repeat_penalty = 1, .typical_p = 1
     };
     qn_sampling samplings[] = { plain, plain, plain, plain, plain };
-    static const qn_sample_mode modes[] = { QN_SAMPLE_TOP_K, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM,
-                                            QN_SAMPLE_ARGMAX };
+    static const qn_sample_mode modes[] = { QN_SAMPLE_TOP_K, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM,
+                                            QN_SAMPLE_HISTOGRAM, QN_SAMPLE_ARGMAX };
     samplings[1].typical_p = 0.5f;
     samplings[2].top_n_sigma = 1;
     samplings[3].xtc_probability = 0.5f;

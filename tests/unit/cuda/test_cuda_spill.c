@@ -1,5 +1,5 @@
-/* Kept prefixes that are spilled from a CUDA device to host memory, with a fake driver: contents after the round trip, copies
- * larger than the staging buffers, failures of the driver. */
+/* Kept prefixes that are spilled from a CUDA device to host memory, with a fake driver: contents after the round trip,
+ * copies larger than the staging buffers, failures of the driver. */
 #include "helper_cuda_model.h"
 #include "helper_random.h"
 

@@ -1,5 +1,5 @@
-/* The stages of Gated DeltaNet of quern/cuda.h on a fake driver: which launches are queued with which arguments, and what is
- * refused. The results are checked by quern-check, on a device. */
+/* The stages of Gated DeltaNet of quern/cuda.h on a fake driver: which launches are queued with which arguments, and
+ * what is refused. The results are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "cuda/kernels/deltanet/stages.h"
@@ -27,9 +27,13 @@ static qn_cuda_kernels *open_kernels(void)
 
 static qn_cuda_gdn_shape shape_of(void)
 {
-    return (qn_cuda_gdn_shape){
-        .batch = 1, .tokens = TOKENS, .k_heads = HEADS_K, .v_heads = HEADS_V, .head_k = KEY, .head_v = VALUE, .scale = 0.1f
-    };
+    return (qn_cuda_gdn_shape){ .batch = 1,
+                                .tokens = TOKENS,
+                                .k_heads = HEADS_K,
+                                .v_heads = HEADS_V,
+                                .head_k = KEY,
+                                .head_v = VALUE,
+                                .scale = 0.1f };
 }
 
 /* Rows of tokens at an address. */
@@ -74,7 +78,8 @@ static void queues(void **unused)
     assert_ok(qn_cuda_gdn_cumsum(kernels, &s, v.g, v.gc, NULL));
     expect_launch(0, 1, "qn_gdn_cumsum", INDICES, 1, true);
     const qn_gdn_stage_args *a = arguments(0, 1);
-    assert_true(a->rule.g == 4 << 12 && a->gc == 6 << 12 && a->rule.g_dtype == QN_DTYPE_BF16 && a->gc_stride == HEADS_V);
+    assert_true(a->rule.g == 4 << 12 && a->gc == 6 << 12 && a->rule.g_dtype == QN_DTYPE_BF16 &&
+                a->gc_stride == HEADS_V);
     assert_ok(qn_cuda_gdn_kkt(kernels, &s, v.k, v.beta, v.gc, v.a, NULL));
     expect_launch(0, 1, "qn_gdn_kkt", INDICES * HEADS_K, 1, true);
     a = arguments(0, 1);
@@ -115,24 +120,28 @@ static void refuses_views(void **unused)
     v = views_of(QN_DTYPE_BF16);
     v.a.stride = HEADS_V * 64 + 2;
     v.a.count *= 2;
-    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL), "a: rows are 386 elements apart, expected a multiple of 4");
+    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL),
+            "a: rows are 386 elements apart, expected a multiple of 4");
     v.a.stride = HEADS_V * 64 - 4;
     refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "a: rows are 380 elements apart");
     v.w.dtype = QN_DTYPE_F16;
-    refused(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL), "w: data type 1, expected 30");
+    refused(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL),
+            "w: data type 1, expected 30");
     v = views_of(QN_DTYPE_BF16);
     v.u.data = address(10008);
     refused(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL), "u: address 0x2718");
     v = views_of(QN_DTYPE_BF16);
     v.h.count--;
-    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL), "h: 589823 elements");
+    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL),
+            "h: 589823 elements");
     refused(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL), "h: 589823 elements");
     v = views_of(QN_DTYPE_BF16);
     v.final.dtype = QN_DTYPE_BF16;
     refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL),
             "final: data type 30, expected 0");
     v.v_new.count = 1;
-    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, none, NULL), "v_new: 1 elements");
+    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, none, NULL),
+            "v_new: 1 elements");
     qn_cuda_kernels_close(k);
 }
 

@@ -1,5 +1,5 @@
-/* Steps on a CUDA device, with a fake driver: what is launched for rows of many sequences, what the inputs are, which steps
- * share a graph, and errors. On a GPU, test_gpu_sessions compares results with those of each sequence alone. */
+/* Steps on a CUDA device, with a fake driver: what is launched for rows of many sequences, what the inputs are, which
+ * steps share a graph, and errors. On a GPU, test_gpu_sessions compares results with those of each sequence alone. */
 #include "helper_cuda_steps.h"
 
 /* ---- What a plan launches, and its inputs ---- */
@@ -35,9 +35,9 @@ static bool reads_acts(const struct fixture *x, size_t i, int acts)
 {
     bool reads = false;
     for (size_t g = 0; g < x->model->weights.ops[i].n_gemms; g++)
-        reads =
-            reads || (x->model->weights.ops[i].gemms[g].acts == acts &&
-                      !qn_cuda_reads_rows(&x->model->weights, &x->cuda.plan.ops[i - 1], &x->model->weights.ops[i].gemms[g]));
+        reads = reads ||
+                (x->model->weights.ops[i].gemms[g].acts == acts &&
+                 !qn_cuda_reads_rows(&x->model->weights, &x->cuda.plan.ops[i - 1], &x->model->weights.ops[i].gemms[g]));
     return reads;
 }
 
@@ -60,7 +60,8 @@ static int row_gemms(const struct fixture *x)
     int n = 0;
     for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
         for (size_t g = 0; g < x->model->weights.ops[i].n_gemms; g++)
-            n += x->cuda.plan.ops[i].kind == QN_OP_MATMUL && x->model->weights.ops[i].gemms[g].tiled_matrix.tiles.bits == 16;
+            n += x->cuda.plan.ops[i].kind == QN_OP_MATMUL &&
+                 x->model->weights.ops[i].gemms[g].tiled_matrix.tiles.bits == 16;
     return n;
 }
 
@@ -120,8 +121,8 @@ static int segments_of_rows(const struct fixture *x, int *n_gemms)
     return n;
 }
 
-/* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it supports
- * all layers, which reads what it computes from the inputs. */
+/* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it
+ * supports all layers, which reads what it computes from the inputs. */
 static void decode_in_phases(void **unused)
 {
     (void)unused;
@@ -165,8 +166,8 @@ static void decode_in_phases(void **unused)
     }
 }
 
-/* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and the
- * padding of their bucket is no sequence. */
+/* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and
+ * the padding of their bucket is no sequence. */
 static void decode_of_many(void **unused)
 {
     (void)unused;
@@ -203,8 +204,9 @@ static void decode_of_many(void **unused)
         assert_int_equal(args->counters, x.model->workspace.attention_counters.address);
         const qn_op *op = attention_of(&x);
         assert_int_equal(args->out, x.model->workspace.buffers[op->attention.out].address);
-        assert_int_equal(args->gates,
-                         op->attention.shape.gated ? x.model->workspace.buffers[op[1].attention_combine.queries].address : 0);
+        assert_int_equal(args->gates, op->attention.shape.gated
+                                          ? x.model->workspace.buffers[op[1].attention_combine.queries].address
+                                          : 0);
         for (size_t j = 0; j < bucket * args->n_heads; j++)
             assert_int_equal(((const uint32_t *)(uintptr_t)args->counters)[j], 0);
         expect_inputs(&x, n, bucket);
@@ -218,14 +220,15 @@ static bool expect_prepared_rows(const struct fixture *x, const qn_attention_dec
     const qn_op *op = attention_of(x) - 1;
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const struct fake_launch *other = NULL;
-    const bool prepares = qn_attention_gpu_prepares_rows(&x->model->flights.pieces[0].memory->format->attention, args->n_rows,
-                                                         h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
+    const bool prepares = qn_attention_gpu_prepares_rows(&x->model->flights.pieces[0].memory->format->attention,
+                                                         args->n_rows, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
     const int from = prepares ? op->qk_norm_rope_store.queries : op->qk_norm_rope_store.out;
     assert_int_equal(count("qn_rope_qk_norm_store", 0, &other), prepares ? 0 : attention_layers(x));
     assert_int_equal(args->queries, x->model->workspace.buffers[from].address);
     assert_int_equal(args->query_stride, x->cuda.plan.buffers[from].width);
     assert_int_equal(args->query_head_stride, prepares ? x->cuda.plan.buffers[from].width / h->n_heads : 0);
-    assert_int_equal(args->new_rows.keys, prepares ? x->model->workspace.buffers[op->qk_norm_rope_store.keys].address : 0);
+    assert_int_equal(args->new_rows.keys,
+                     prepares ? x->model->workspace.buffers[op->qk_norm_rope_store.keys].address : 0);
     if (!prepares)
         return false;
     assert_int_equal(args->new_rows.values, x->model->workspace.buffers[op->qk_norm_rope_store.values].address);
@@ -237,7 +240,8 @@ static bool expect_prepared_rows(const struct fixture *x, const qn_attention_dec
     return true;
 }
 
-/* Over an fp16 cache attention prepares the rows of a decode step, over codes and in other steps a launch before it does. */
+/* Over an fp16 cache attention prepares the rows of a decode step, over codes and in other steps a launch before it
+ * does. */
 static void attention_prepares_rows(void **unused)
 {
     (void)unused;
@@ -266,8 +270,8 @@ static void attention_prepares_rows(void **unused)
     assert_true(n_prepared > 0 && n_launched >= N_MODELS);
 }
 
-/* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when buffers
- * have moved. */
+/* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when
+ * buffers have moved. */
 static void graphs_are_shared(void **unused)
 {
     (void)unused;
@@ -288,8 +292,8 @@ static void graphs_are_shared(void **unused)
         for (size_t memory = 0; memory < 3; memory++) { /* the persistent decode kernel, or launches, of one row */
             rows = decode_of(&x, memory, 1, 10);
             assert_ok(run(&x, &rows));
-            const uint64_t *tables =
-                (const void *)(x.model->workspace.block_inputs[x.model->flights.block] + qn_gpu_inputs_of(1, 1, 0).kv_tables);
+            const uint64_t *tables = (const void *)(x.model->workspace.block_inputs[x.model->flights.block] +
+                                                    qn_gpu_inputs_of(1, 1, 0).kv_tables);
             assert_int_equal(tables[0], 1000 + memory);
         }
         assert_int_equal(fake.execs, 2);
@@ -322,8 +326,9 @@ static void gemms_of_rows(void **unused)
     tear_down(&x);
 }
 
-/* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU
- * but the first and the last norm. Matrices in fp16 in recurrent layers read the rows themselves, before the next GEMM. */
+/* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and
+ * SwiGLU but the first and the last norm. Matrices in fp16 in recurrent layers read the rows themselves, before the
+ * next GEMM. */
 static void fused_activations(void **unused)
 {
     (void)unused;
@@ -373,7 +378,9 @@ static void mixed_pieces(void **unused)
         size_t memory, n;
         uint32_t position;
         bool with_logits;
-    } pieces[] = { { 0, 100, 0, true }, { 1, 1, 7, true }, { 2, 5, 60, false }, { 3, 70, 64, true }, { 4, 1, 64, true } };
+    } pieces[] = {
+        { 0, 100, 0, true }, { 1, 1, 7, true }, { 2, 5, 60, false }, { 3, 70, 64, true }, { 4, 1, 64, true }
+    };
     static const uint32_t order[] = { 1, 2, 4, 0, 3 }, logit_rows[] = { 106, 0, 176, 6 };
     for (size_t i = 0; i < N_MODELS; i++) {
         struct fixture x;
@@ -415,8 +422,8 @@ static void mixed_pieces(void **unused)
     }
 }
 
-/* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but for
- * one row. */
+/* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but
+ * for one row. */
 static void parameters_are_inputs(void **unused)
 {
     (void)unused;
@@ -453,7 +460,8 @@ static void parameters_are_inputs(void **unused)
     }
 }
 
-/* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its own. */
+/* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its
+ * own. */
 static void deterministic_passes(void **unused)
 {
     (void)unused;
@@ -561,7 +569,8 @@ static void formats(void **unused)
 static void failures(void **unused)
 {
     (void)unused;
-    static const char *const calls[] = { "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuGraphLaunch", "cuStreamEndCapture" };
+    static const char *const calls[] = { "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuGraphLaunch",
+                                         "cuStreamEndCapture" };
     for (size_t i = 0; i < 4; i++)
         for (int after = 0; after < (i ? 1 : 30); after += 7)
             for (int decode = 0; decode < 2; decode++) {

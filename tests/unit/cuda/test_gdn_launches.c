@@ -1,5 +1,5 @@
-/* Launches of Gated DeltaNet on the GPU: grids, shared memory for devices with different limits, and rejected arguments with
- * their error texts. quern-check checks the kernels' results on a device. */
+/* Launches of Gated DeltaNet on the GPU: grids, shared memory for devices with different limits, and rejected arguments
+ * with their error texts. quern-check checks the kernels' results on a device. */
 
 #include "helper_launch.h"
 
@@ -177,7 +177,8 @@ static void divisions(void **unused)
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
                 for (uint32_t sequences = 1; sequences <= 9; sequences += 4)
                     for (uint32_t head_v = 64; head_v <= 256; head_v += 64) {
-                        label("GPU %zu, %u heads of %u, %u sequences of %u tokens", g, heads[h], head_v, sequences, tokens[t]);
+                        label("GPU %zu, %u heads of %u, %u sequences of %u tokens", g, heads[h], head_v, sequences,
+                              tokens[t]);
                         qn_gdn_chunk_args a = chunk_args();
                         qn_gdn_chunk_launches chunk;
                         a.k_heads = a.v_heads = heads[h];
@@ -197,8 +198,8 @@ static void divisions(void **unused)
                     }
 }
 
-/* On a GPU of 132 SMs: nearly as many blocks as SMs, pieces aligned with heads where that costs nothing, multiples of the value
- * heads of a key head. */
+/* On a GPU of 132 SMs: nearly as many blocks as SMs, pieces aligned with heads where that costs nothing, multiples of
+ * the value heads of a key head. */
 static void pieces(void **unused)
 {
     (void)unused;
@@ -367,7 +368,9 @@ static void refused_open_chunks(void **unused)
 static void conv_and_norm(void **unused)
 {
     (void)unused;
-    qn_gdn_conv_args conv = { .rows = 33, .k_heads = 2, .v_heads = 6, .taps = 4, .qkv_stride = 1280, .out_stride = 1280 };
+    qn_gdn_conv_args conv = {
+        .rows = 33, .k_heads = 2, .v_heads = 6, .taps = 4, .qkv_stride = 1280, .out_stride = 1280
+    };
     const qn_gdn_norm_args norm = {
         .rows = 33, .k_heads = 2, .v_heads = 6, .o_stride = 768, .gate_stride = 768, .out_stride = 768
     };

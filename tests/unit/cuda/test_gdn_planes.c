@@ -1,5 +1,5 @@
-/* The two fp16 planes of a recurrent state: what they hold of an f32, and that pairs survive a session file; the error of a
- * layer's output from reading one plane. */
+/* The two fp16 planes of a recurrent state: what they hold of an f32, and that pairs survive a session file; the error
+ * of a layer's output from reading one plane. */
 #include "helper_assert.h"
 
 #include "base/memory.h"
@@ -45,8 +45,8 @@ static void check(float x)
     qn_gdn_split(x, &hi, &lo);
     const float y = qn_gdn_join(hi, lo);
     const double wanted = fmin(fmax((double)x, -65504.0 - 65504.0 / 4096), 65504.0 + 65504.0 / 4096);
-    /* In [2^14, 2^15) of f16's range the rest is half a step of hi at most: cut to 11 bits it loses 2^-11 of 2^-11. A tie of
-     * the largest hi is cut to 65504. Below 2^-14 the step of lo decides. */
+    /* In [2^14, 2^15) of f16's range the rest is half a step of hi at most: cut to 11 bits it loses 2^-11 of 2^-11. A
+     * tie of the largest hi is cut to 65504. Below 2^-14 the step of lo decides. */
     assert_true(fabs((double)y - wanted) <= fmax(fabs(wanted) * 0x1p-22, 0x1p-36));
     qn_gdn_split(y, &hi_again, &lo_again);
     if (without_sign_of_zero(hi) != without_sign_of_zero(hi_again) ||
@@ -96,8 +96,9 @@ static void edges(void **unused)
     assert_true(isnan(qn_gdn_join(hi, lo)));
 }
 
-/* Over the states that a head of 128 by 128 comes to: normalised keys, random or with a common part, decays of 0.9 to 1. The
- * l2 norm of the outputs' error from S rounded to f16, over that of the outputs: what a row adds by reading one plane. */
+/* Over the states that a head of 128 by 128 comes to: normalised keys, random or with a common part, decays of 0.9 to
+ * 1. The l2 norm of the outputs' error from S rounded to f16, over that of the outputs: what a row adds by reading one
+ *    plane. */
 enum { HEAD = 128, TOKENS = 512 };
 
 static double normal(void)
@@ -163,7 +164,8 @@ static void error_of_reading_one_plane(void **unused)
 {
     const double random_keys = error_of_reading(0), similar_keys = error_of_reading(1);
     (void)unused;
-    print_message("products with S in f16: error %.1e with random keys, %.1e with a common part\n", random_keys, similar_keys);
+    print_message("products with S in f16: error %.1e with random keys, %.1e with a common part\n", random_keys,
+                  similar_keys);
     /* Rounding to nearest is 2^-11 of an element at most, 2^-12.3 in the mean square; elements are independent. */
     assert_true(random_keys > 0x1p-14 && random_keys < 0x1p-12);
     assert_true(similar_keys > 0x1p-15 && similar_keys < 0x1p-12);

@@ -1,5 +1,5 @@
-/* The kernel sources embedded in the binary are complete, and the installed compilers, if any, compile them as on a user's
- * machine. */
+/* The kernel sources embedded in the binary are complete, and the installed compilers, if any, compile them as on a
+ * user's machine. */
 #include "helper_assert.h"
 
 #include "cuda/runtime/code.h"
@@ -34,8 +34,8 @@ static void test_carried(void **unused)
                 for (size_t g = 0; g < n; g++)
                     there |= !strncmp(list[g]->name, at, strlen(list[g]->name)) && at[strlen(list[g]->name)] == '"';
                 if (!there)
-                    fail_msg("%s includes %.*s, which is not embedded in the binary", list[f]->name, (int)strcspn(at, "\""),
-                             at);
+                    fail_msg("%s includes %.*s, which is not embedded in the binary", list[f]->name,
+                             (int)strcspn(at, "\""), at);
             }
         }
     }

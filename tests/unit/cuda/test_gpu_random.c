@@ -1,7 +1,7 @@
-/* Random requests on a GPU, in little memory. With deterministic steps each answer has the bits of the same request alone.
- * Otherwise rows of other steps are rounded otherwise: each token of a greedy answer then has the largest logit of a session
- * that is given the answer's tokens, or one that is as large within the error that logits may have. Skipped without a GPU;
- * QN_TEST_DEVICE selects another device, and all of it holds on "cpu" too.
+/* Random requests on a GPU, in little memory. With deterministic steps each answer has the bits of the same request
+ * alone. Otherwise rows of other steps are rounded otherwise: each token of a greedy answer then has the largest logit
+ * of a session that is given the answer's tokens, or one that is as large within the error that logits may have.
+ * Skipped without a GPU; QN_TEST_DEVICE selects another device, and all of it holds on "cpu" too.
  *
  * test_gpu_random N: so many requests instead of 1000; 50 take compute-sanitizer minutes. */
 #include "helper_jobs.h"
@@ -61,8 +61,8 @@ static void make_greedy(struct job *job)
     job->params.sampling.repeat_penalty = 1;
 }
 
-/* Logits may be 4e-2 of their length away from those of other steps. The difference of two of a vector is then seldom more
- * than eight times that, each. */
+/* Logits may be 4e-2 of their length away from those of other steps. The difference of two of a vector is then seldom
+ * more than eight times that, each. */
 static const double NEAR = 8 * 4e-2;
 
 static void check_token(const float *logits, size_t n, qn_token token, size_t index)
@@ -84,8 +84,8 @@ static void check_near(qn_model *model, const char *kv, struct job *job)
         return;
     float *logits = malloc(n * n_vocab * sizeof *logits);
     assert_non_null(logits);
-    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv },
-                                &session));
+    assert_ok(qn_session_create(
+        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv }, &session));
     assert_ok(qn_session_eval(session, job->prompt, n_prompt, QN_LOGITS_LAST, logits));
     assert_ok(qn_session_eval(session, job->found.tokens, n - 1, QN_LOGITS_ALL, logits + n_vocab));
     for (size_t i = 0; i < n; i++)
@@ -113,7 +113,8 @@ static void answers_near_those_alone(void **unused)
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_jobs(&(struct run){ cases[i].file, cases[i].kv, device, cases[i].memory, .params = cases[i].params,
-                                .n = (n_requests + 13) / 14, .how = cases[i].how, .change = make_greedy, .check = check_near });
+                                .n = (n_requests + 13) / 14, .how = cases[i].how, .change = make_greedy,
+                                .check = check_near });
 }
 
 int main(int argc, char **argv)
@@ -126,8 +127,9 @@ int main(int argc, char **argv)
     qn_model *model;
     device = selected ? selected : "cuda";
     n_requests = argc > 1 ? strtoul(argv[1], NULL, 10) : REQUESTS;
-    const qn_status status = qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
-                                           &(qn_model_params){ .size = sizeof(qn_model_params), .device = device }, &model);
+    const qn_status status =
+        qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
+                      &(qn_model_params){ .size = sizeof(qn_model_params), .device = device }, &model);
     if (status == QN_ERR_UNSUPPORTED) {
         printf("skipped: %s\n", qn_error_text());
         return SKIPPED;

@@ -97,8 +97,8 @@ static double distance(const float *x, const float *reference, size_t n)
     return sqrt(difference / length);
 }
 
-/* After a truncation into a page of codes whose fp16 rows are gone, its rows are computed again in other steps, which on a GPU
- * gives other bits: then within the bar of different batch sizes. */
+/* After a truncation into a page of codes whose fp16 rows are gone, its rows are computed again in other steps, which
+ * on a GPU gives other bits: then within the bar of different batch sizes. */
 static void expect_rolled_back(const char *what, size_t length)
 {
     if (strcmp(kv, "f16") == 0) {
@@ -227,9 +227,9 @@ static void rolls_back_to_a_checkpoint(void)
     }
 }
 
-/* Rolls back to a length at which no step ended. Tokens whose fp16 rows are gone are evaluated again in different steps,
- * so logits are close but not equal: int8 and fp16 activations differ by 2.6e-2 on these models, less than the tolerance
- * between devices. */
+/* Rolls back to a length at which no step ended. Tokens whose fp16 rows are gone are evaluated again in different
+ * steps, so logits are close but not equal: int8 and fp16 activations differ by 2.6e-2 on these models, less than the
+ * tolerance between devices. */
 static void rolls_back_anywhere(void)
 {
     if (info.recurrent_bytes)
@@ -311,8 +311,8 @@ static void append_alone(qn_session *session, size_t sequence, size_t n, float *
     assert_ok(qn_session_eval(session, tokens, n, logits ? QN_LOGITS_LAST : QN_LOGITS_NONE, logits));
 }
 
-/* Appends n[i] tokens to each session in one step; logits: of the last row of each. same: the tokens of all sessions, or NULL
- * for those of tokens_of. */
+/* Appends n[i] tokens to each session in one step; logits: of the last row of each. same: the tokens of all sessions,
+ * or NULL for those of tokens_of. */
 static void append_together(qn_session *const *sessions, const size_t *n, size_t n_sessions, const qn_token *same,
                             float *logits)
 {
@@ -343,9 +343,9 @@ static void append_together(qn_session *const *sessions, const size_t *n, size_t
     }
 }
 
-/* Appends the same to sequences of different lengths, together and alone. Steps of other numbers of rows use other kernels, so
- * logits are close but not equal: activations of 15 or 16 bits and fp16 differ by less than the tolerance between devices.
- * Twice the same steps together give the same bits. */
+/* Appends the same to sequences of different lengths, together and alone. Steps of other numbers of rows use other
+ * kernels, so logits are close but not equal: activations of 15 or 16 bits and fp16 differ by less than the tolerance
+ * between devices. Twice the same steps together give the same bits. */
 static void check_together(size_t n_sessions, const size_t *n, size_t rounds)
 {
     const size_t row = info.n_vocab;
@@ -390,22 +390,24 @@ static void decodes_together(void)
         check_together(counts[i], ones, ROUNDS);
 }
 
-/* Single rows, pieces below and above the number of rows of the prefill kernel of attention, and on both sides of a chunk. */
+/* Single rows, pieces below and above the number of rows of the prefill kernel of attention, and on both sides of a
+ * chunk. */
 static void mixes_pieces(void)
 {
     static const size_t n[] = { 70, 1, 5, 1, 64, 63, 100, 2, 1 };
     check_together(sizeof n / sizeof *n, n, 2);
 }
 
-/* The relative error of a golden model's logits against float64, decoded from the first token on in steps of n_rows sequences
- * of the same tokens: of all rows. */
+/* The relative error of a golden model's logits against float64, decoded from the first token on in steps of n_rows
+ * sequences of the same tokens: of all rows. */
 static double error_of_rows(const char *name, size_t n_rows)
 {
     qn_token golden[MAX_IDS];
     qn_session *sessions[MAX_TOGETHER];
     const size_t n_vocab = qn_model_get_info(model)->n_vocab, n_tokens = read_golden_ids(name, golden, MAX_IDS);
     size_t n_logits;
-    float *reference = read_golden_logits(name, n_vocab, &n_logits), *logits = malloc(n_rows * n_vocab * sizeof *logits);
+    float *reference = read_golden_logits(name, n_vocab, &n_logits),
+          *logits = malloc(n_rows * n_vocab * sizeof *logits);
     double square = 0;
     assert_non_null(logits);
     for (size_t i = 0; i < n_rows; i++)
@@ -413,7 +415,8 @@ static double error_of_rows(const char *name, size_t n_rows)
     for (size_t t = 0; t < n_tokens; t++) {
         append_together(sessions, ones, n_rows, golden, logits);
         for (size_t i = 0; t + n_logits >= n_tokens && i < n_rows; i++) {
-            const double error = distance(logits + i * n_vocab, reference + (t + n_logits - n_tokens) * n_vocab, n_vocab);
+            const double error =
+                distance(logits + i * n_vocab, reference + (t + n_logits - n_tokens) * n_vocab, n_vocab);
             square += error * error;
         }
     }
@@ -424,9 +427,9 @@ static double error_of_rows(const char *name, size_t n_rows)
     return sqrt(square / (double)(n_logits * n_rows));
 }
 
-/* Activations have as many bits in steps of one row as in those of up to 64: 8 bits cause errors of 1e-2 here, fp16 caches of
- * at most 5e-4. The persistent kernel, which steps of one row use, is a little worse: 11% with weights of two bits, where it
- * has 15 bits, and 22% with recurrent layers. */
+/* Activations have as many bits in steps of one row as in those of up to 64: 8 bits cause errors of 1e-2 here, fp16
+ * caches of at most 5e-4. The persistent kernel, which steps of one row use, is a little worse: 11% with weights of two
+ * bits, where it has 15 bits, and 22% with recurrent layers. */
 static void test_precision_does_not_depend_on_rows(void **unused)
 {
     (void)unused;
@@ -447,7 +450,8 @@ static void test_precision_does_not_depend_on_rows(void **unused)
         printf("\n");
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
             if (!(errors[k] <= 1.3 * best))
-                fail_msg("%s: relative error %g in steps of %zu rows, %g in others", names[i], errors[k], counts[k], best);
+                fail_msg("%s: relative error %g in steps of %zu rows, %g in others", names[i], errors[k], counts[k],
+                         best);
         qn_model_free(model);
     }
 }
@@ -516,7 +520,8 @@ static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
     qn_scheduler *scheduler;
     assert_ok(qn_scheduler_create(
         model,
-        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .kv = kv, .n_ctx = N_CTX, .no_prefix_cache = !reuse },
+        &(qn_scheduler_params){
+            .size = sizeof(qn_scheduler_params), .kv = kv, .n_ctx = N_CTX, .no_prefix_cache = !reuse },
         &scheduler));
     for (size_t i = first; i < end; i++) {
         qn_token tokens[N_CTX];
@@ -592,11 +597,11 @@ static void drops_drafted_rows(void)
     drafts_leave_nothing(kv, !strcmp(device, "cpu"), is_near);
 }
 
-#define OVER_CASES(name)                                                                                                       \
-    static void test_##name(void **unused)                                                                                     \
-    {                                                                                                                          \
-        (void)unused;                                                                                                          \
-        over_cases(name);                                                                                                      \
+#define OVER_CASES(name)                                                                                               \
+    static void test_##name(void **unused)                                                                             \
+    {                                                                                                                  \
+        (void)unused;                                                                                                  \
+        over_cases(name);                                                                                              \
     }
 
 OVER_CASES(is_deterministic)

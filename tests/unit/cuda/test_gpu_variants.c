@@ -1,5 +1,6 @@
-/* Launches for the sizes and formats of usual models select variants that are compiled when quern is built, and each of those
- * variants is selected by one of them: the text that the build makes of a row of variants.def is that of the launch. */
+/* Launches for the sizes and formats of usual models select variants that are compiled when quern is built, and each of
+ * those variants is selected by one of them: the text that the build makes of a row of variants.def is that of the
+ * launch. */
 #include "helper_assert.h"
 
 #include "cuda/runtime/code.h"
@@ -33,7 +34,8 @@ static void expect_built_in(const qn_launch *launch)
     char defines[QN_GPU_DEFINES_MAX];
     qn_gpu_defines(&launch->variant, defines);
     for (size_t i = 0; i < code->n_pipelines; i++)
-        if (!strcmp(code->pipelines[i].source, launch->variant.source->file) && !strcmp(code->pipelines[i].defines, defines)) {
+        if (!strcmp(code->pipelines[i].source, launch->variant.source->file) &&
+            !strcmp(code->pipelines[i].defines, defines)) {
             is_selected[i] = true;
             return;
         }
@@ -65,7 +67,8 @@ static void caches(void)
             selects(qn_attention_gpu_prefill(&gpu, 64, 1, &launch), &launch);
             selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
             if (gpu.pages)
-                selects(qn_aura_gpu_quantize_page(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, 1, &launch), &launch);
+                selects(qn_aura_gpu_quantize_page(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, 1, &launch),
+                        &launch);
             if (gpu.pages)
                 selects(qn_aura_gpu_store(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, &launch), &launch);
         }
@@ -202,7 +205,8 @@ static void matmuls(void)
                     }
                     qn_hadamard_quantize_args args;
                     if (acts.layout == QN_ACTS_HILO_N1)
-                        selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args), &launch);
+                        selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args),
+                                &launch);
                 }
             }
         for (uint32_t n_rows = 1; n_rows <= 2; n_rows++)

@@ -1,6 +1,7 @@
 /* The launches of qn_matmul_gemm: blocks cover all rows and tokens; clusters use split-K only if each block gets a
  * k-tile, if the device supports clusters, and if SMs would be idle otherwise. Those of qn_matmul_gemm_few:
- * blocks for all tokens, each with work, within the workspace and the shared memory. Those of qn_matmul_gemv for one token. */
+ * blocks for all tokens, each with work, within the workspace and the shared memory. Those of qn_matmul_gemv for one
+ * token. */
 #include "helper_assert.h"
 
 #include "cuda/kernels/matmul/matmul.h"
@@ -21,7 +22,8 @@ static qn_matmul_launch launch_with(const qn_matmul_gpu *gpu, const qn_tile_layo
                                      .n_tiles = qn_matmul_gpu_tile_count(n_rows),
                                      .n_cols = n_cols,
                                      .n_outs = 1,
-                                     .outs = { { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
+                                     .outs = {
+                                         { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
     const int layout = qn_matmul_gpu_acts_layout(tiles, n_tokens);
     const qn_matmul_acts acts = { .layout = layout,
                                   .address = 1024,
@@ -148,12 +150,14 @@ static void same_tokens_have_the_same_order(void **unused)
         for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
             for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
                 for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
-                    const qn_tiled_matrix matrix = { .tiles = *layouts[l], .n_tiles = qn_matmul_gpu_tile_count(rows[r]) };
+                    const qn_tiled_matrix matrix = { .tiles = *layouts[l],
+                                                     .n_tiles = qn_matmul_gpu_tile_count(rows[r]) };
                     const size_t most = qn_matmul_gpu_same_tokens(gpus[g], &matrix);
                     const qn_matmul_launch two = launch_with(gpus[g], layouts[l], rows[r], cols[c], 2);
                     assert_in_range(most, 8, QN_FEW_MAX_TOKENS);
                     for (size_t n = 3; n <= most; n++) {
-                        label("GPU %zu, %u bits, %zu tokens, %zu rows, %zu columns", g, layouts[l]->bits, n, rows[r], cols[c]);
+                        label("GPU %zu, %u bits, %zu tokens, %zu rows, %zu columns", g, layouts[l]->bits, n, rows[r],
+                              cols[c]);
                         const qn_matmul_launch made = launch_with(gpus[g], layouts[l], rows[r], cols[c], n);
                         assert_same_order(&two, &made);
                     }
@@ -162,7 +166,8 @@ static void same_tokens_have_the_same_order(void **unused)
 
 /* ---- qn_matmul_gemm_few ---- */
 
-static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, const qn_matmul_launch *made, size_t n_tokens)
+static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, const qn_matmul_launch *made,
+                       size_t n_tokens)
 {
     const qn_matmul_few_args *a = &made->args.few;
     const qn_launch *launch = &made->launch;
@@ -181,11 +186,13 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     assert_true(a->counters == 2048 && a->partials >= 2048 + n_blocks * sizeof(uint32_t));
     assert_true(a->partials + n_blocks * 2 * QN_FEW_TILE_M * tile_n * sizeof(float) <=
                 2048 + qn_matmul_gpu_workspace_bytes(gpu));
-    const size_t stage = (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
+    const size_t stage =
+        (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
     assert_in_range(a->weight_stages, 1, 8);
     /* Each stage of activations has their scales. */
-    assert_int_equal(launch->shared_bytes, QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
-                                               a->weight_stages * (stage + 16) + QN_FEW_OUTPUT_BYTES(tile_n));
+    assert_int_equal(launch->shared_bytes,
+                     QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
+                         a->weight_stages * (stage + 16) + QN_FEW_OUTPUT_BYTES(tile_n));
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
 }
 
@@ -202,8 +209,8 @@ static void few_tokens_are_covered(void **unused)
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
                 for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
                     for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
-                        label("GPU %zu, %u bits, %zu tokens, %zu rows, %zu columns", g, layouts[l]->bits, tokens[t], rows[r],
-                              cols[c]);
+                        label("GPU %zu, %u bits, %zu tokens, %zu rows, %zu columns", g, layouts[l]->bits, tokens[t],
+                              rows[r], cols[c]);
                         const qn_matmul_launch made = launch_with(gpus[g], layouts[l], rows[r], cols[c], tokens[t]);
                         assert_string_equal(made.launch.function, "qn_matmul_gemm_few");
                         few_covers(gpus[g], layouts[l], &made, tokens[t]);
@@ -220,7 +227,8 @@ static void few_tokens_fill_the_device(void **unused)
                         deep = launch_with(&h200, &q1_0, 5120, 17408, tokens[t]).launch;
         assert_true(wide.grid[0] * wide.grid[1] == 132 && deep.grid[0] * deep.grid[1] == 132);
     }
-    assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, QN_FEW_MAX_TOKENS + 1).launch.function, "qn_matmul_gemm");
+    assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, QN_FEW_MAX_TOKENS + 1).launch.function,
+                        "qn_matmul_gemm");
 }
 
 /* The bits of a token's results follow from the parts: they are the same for any number of tokens. */
@@ -369,9 +377,10 @@ static void one_token_is_covered(void **unused)
                     assert_in_range(warps, 1, QN_GEMV_MAX_WARPS);
                     assert_in_range(made.launch.grid[0], 1, a->n_tiles);
                     assert_true(warps % a->n_k_warps == 0 && a->n_k_warps <= a->n_k_tiles);
-                    assert_int_equal(made.launch.shared_bytes, warps * value_of(&made.launch, "-DQN_STAGES=") * (step + 8) +
-                                                                   2 * partials * QN_TILE_ROWS * sizeof(float) +
-                                                                   (cols[c] + 255) / 256 * QN_GEMV_N1_TILE_BYTES);
+                    assert_int_equal(made.launch.shared_bytes,
+                                     warps * value_of(&made.launch, "-DQN_STAGES=") * (step + 8) +
+                                         2 * partials * QN_TILE_ROWS * sizeof(float) +
+                                         (cols[c] + 255) / 256 * QN_GEMV_N1_TILE_BYTES);
                     assert_true(made.launch.shared_bytes <= gpus[g]->max_shared_bytes);
                 }
 }

@@ -20,8 +20,8 @@ static qn_persistent_gemv gemv_of(uint32_t n_rows, uint32_t n_cols, uint32_t rot
                                  .rotation = rotation };
 }
 
-/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles; of one row, slices are
- * multiples of the rotation. */
+/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles; of one row, slices
+ * are multiples of the rotation. */
 static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, uint32_t n_rows)
 {
     assert_true(p->slice_k_tiles > 0 && p->n_slices > 0 && p->slice_blocks > 0);
@@ -35,8 +35,8 @@ static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_ge
         assert_int_equal(p->slice_k_tiles * QN_TILE_COLS % p->rotation, 0);
 }
 
-/* The scratch of several rows: activations of the slice with their scales, and a segment of sums for each group of tiles and
- * each further warp. */
+/* The scratch of several rows: activations of the slice with their scales, and a segment of sums for each group of
+ * tiles and each further warp. */
 static void expect_scratch(const qn_tile_layout *tiles, const qn_persistent_gemv *p)
 {
     const uint32_t block_tiles = (p->n_tiles + p->slice_blocks - 1) / p->slice_blocks, step = tiles->bits == 1 ? 4 : 2;
@@ -47,9 +47,10 @@ static void expect_scratch(const qn_tile_layout *tiles, const qn_persistent_gemv
 static void partitions(void **unused)
 {
     (void)unused;
-    static const uint32_t sizes[][2] = { { 1, 32 },       { 16, 256 },     { 100, 1024 },   { 6144, 4096 },  { 4096, 4096 },
-                                         { 24576, 4096 }, { 4096, 12288 }, { 16384, 5120 }, { 16480, 5120 }, { 5120, 6144 },
-                                         { 34816, 5120 }, { 5120, 17408 }, { 32, 16384 } };
+    static const uint32_t sizes[][2] = { { 1, 32 },       { 16, 256 },     { 100, 1024 },   { 6144, 4096 },
+                                         { 4096, 4096 },  { 24576, 4096 }, { 4096, 12288 }, { 16384, 5120 },
+                                         { 16480, 5120 }, { 5120, 6144 },  { 34816, 5120 }, { 5120, 17408 },
+                                         { 32, 16384 } };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
     static const uint32_t rotations[] = { 0, 32, 256, 1024 }, n_sms[] = { 120, 132, 144 };
     for (size_t d = 0; d < 3; d++)
@@ -69,7 +70,8 @@ static void partitions(void **unused)
                     expect_complete(&gpu, &p, 2);
                     expect_scratch(&tiles, &p);
                     qn_persistent_gemv other = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);
-                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 8, &other)); /* the same for any number of rows */
+                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 8, &other)); /* the same for any number of rows
+                                                                                      */
                     assert_memory_equal(&p, &other, sizeof p);
                 }
 }
@@ -86,7 +88,8 @@ static void uses_most_blocks(void **unused)
             assert_ok(qn_persistent_gpu_partition(&h200, &tiles, n_rows, &p));
             const uint32_t block_tiles = (p.n_tiles + p.slice_blocks - 1) / p.slice_blocks;
             /* The block with the most weights has at most an eighth more than the mean. */
-            assert_true((uint64_t)8 * p.slice_k_tiles * block_tiles * h200.n_sms <= (uint64_t)9 * p.n_k_tiles * p.n_tiles);
+            assert_true((uint64_t)8 * p.slice_k_tiles * block_tiles * h200.n_sms <=
+                        (uint64_t)9 * p.n_k_tiles * p.n_tiles);
         }
     }
 }

@@ -42,7 +42,8 @@ static void set_up(struct fixture *x, const char *golden, const struct shape *sh
 static void plan_rows(struct fixture *x, uint32_t n_rows)
 {
     x->n_rows = n_rows;
-    assert_ok(qn_cuda_plan_decode(&x->model->workspace, ((qn_cuda_memory *)x->memory)->format, n_rows, &x->decode_plan));
+    assert_ok(
+        qn_cuda_plan_decode(&x->model->workspace, ((qn_cuda_memory *)x->memory)->format, n_rows, &x->decode_plan));
 }
 
 static void tear_down(struct fixture *x)
@@ -278,7 +279,8 @@ static name operand_of(struct machine *m, const qn_persistent_gemv *p)
         put(m, p->x_out, x);
         return NAME(NORM, x, p->weight);
     }
-    case QN_PROLOGUE_SWIGLU: return NAME(SWIGLU, read_partials(m, &p->from, p->row), read_partials(m, &p->from, p->row2));
+    case QN_PROLOGUE_SWIGLU:
+        return NAME(SWIGLU, read_partials(m, &p->from, p->row), read_partials(m, &p->from, p->row2));
     case QN_PROLOGUE_GATED_NORM:
         assert_int_equal(p->head * p->n_heads, p->n_cols);
         assert_int_equal(p->n_heads % p->n_k_heads, 0);
@@ -324,7 +326,8 @@ static void run_delta(struct machine *m, const qn_persistent_delta *s)
 {
     const qn_recurrent_shape *r = &m->model->common.plan->recurrent;
     const qn_gdn_open_layout open = qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
-    const size_t slot = s->state_offset / qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
+    const size_t slot =
+        s->state_offset / qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
     put(m, s->out,
         NAME(DELTA, read_partials(m, &s->qkv, s->qkv_row), read_partials(m, &s->alpha, s->alpha_row),
              read_partials(m, &s->beta, s->beta_row), slot, s->conv));
@@ -338,10 +341,10 @@ static void run_attention(struct machine *m, const qn_persistent_attention *s)
 {
     const uint64_t slot = s->cache.keys / m->memory->format->kv.layer_bytes;
     const name is = NAME(ATTENTION, read_partials(m, &s->qkv, s->q_row), read_partials(m, &s->qkv, s->k_row),
-                         read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight, s->query_bias, s->key_bias,
-                         s->value_bias);
-    assert_true(s->n_kv_heads * s->n_splits <= m->model->common.matmul.n_sms && s->n_splits <= QN_PERSISTENT_MAX_SPLITS &&
-                s->n_splits);
+                         read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight, s->query_bias,
+                         s->key_bias, s->value_bias);
+    assert_true(s->n_kv_heads * s->n_splits <= m->model->common.matmul.n_sms &&
+                s->n_splits <= QN_PERSISTENT_MAX_SPLITS && s->n_splits);
     put(m, s->partials, is);
     put(m, s->maxima, is);
 }
@@ -568,8 +571,9 @@ static void unknown_settings_are_refused(void **unused)
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = { .base = { .plan = &x.cuda.plan,
-                                                       .team = x.cuda.team } }; /* rejected before the driver is loaded */
+    const qn_cuda_executor_params params = { .base = { .plan = &x.cuda.plan, .team = x.cuda.team } }; /* rejected before
+                                                                                                         the driver is
+                                                                                                         loaded */
     static const char *const unknown[] = { "fast", "chains", "Persistent" };
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         label("%s", unknown[i]);

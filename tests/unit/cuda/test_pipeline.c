@@ -1,5 +1,5 @@
-/* Where kernel code comes from: the sources in order, fallback when a source has no code or invalid code, and damaged or
- * foreign files in the cache. nvcc is a script of the test, NVRTC is fake_nvrtc.c, the driver is helper_cuda.h's. */
+/* Where kernel code comes from: the sources in order, fallback when a source has no code or invalid code, and damaged
+ * or foreign files in the cache. nvcc is a script of the test, NVRTC is fake_nvrtc.c, the driver is helper_cuda.h's. */
 #include "helper_cuda.h"
 
 #include "base/append.h"
@@ -19,8 +19,8 @@
 
 static char work[64], cache[128], nvcc[128], runs[128], tmp[128];
 
-/* The fake nvcc writes a "cubin" that contains the source and the options, and counts its runs. The file `mood` selects a
- * failure. */
+/* The fake nvcc writes a "cubin" that contains the source and the options, and counts its runs. The file `mood` selects
+ * a failure. */
 static const char script[] =
     "#!/bin/sh\n"
     "here=$(dirname \"$0\")\n"
@@ -113,9 +113,9 @@ static int n_runs(void)
 
 /* ---- Kernels ---- */
 
-#define TEXT(name, array)                                                                                                      \
-    {                                                                                                                          \
-        name, array, array + sizeof array - 1                                                                                  \
+#define TEXT(name, array)                                                                                              \
+    {                                                                                                                  \
+        name, array, array + sizeof array - 1                                                                          \
     }
 #define SOURCE "#include \"cuda/kernels/module/a.h\"\nsource a\n"
 #define HEADER "  #  include \"cuda/kernels/cuda.cuh\" // and no more\nheader a\n#include \"base/c_side.h\"\n"
@@ -145,7 +145,9 @@ static const qn_gpu_cubin cubins[] = {
     { "module/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
 };
 
-static const qn_gpu_code sources = { .files = files, .n_files = 4, .pipelines = pipelines, .n_pipelines = 3, .compiler = "" };
+static const qn_gpu_code sources = {
+    .files = files, .n_files = 4, .pipelines = pipelines, .n_pipelines = 3, .compiler = ""
+};
 static const qn_gpu_code with_cubins = { .files = files,
                                          .n_files = 4,
                                          .pipelines = pipelines,
@@ -162,7 +164,8 @@ static const qn_launch launch_defines = { .variant = { &with_parameters, { 1, 2 
 
 static qn_cuda_tools tools(const qn_gpu_code *code)
 {
-    return (qn_cuda_tools){ .cache_folder = cache, .nvcc = nvcc, .nvrtc = QN_FAKE_NVRTC, .nvcc_seconds = 60, .code = code };
+    return (
+        qn_cuda_tools){ .cache_folder = cache, .nvcc = nvcc, .nvrtc = QN_FAKE_NVRTC, .nvcc_seconds = 60, .code = code };
 }
 
 /* ---- One lookup of a kernel ---- */
@@ -347,7 +350,8 @@ static void test_nothing(void **unused)
     setenv("QN_FAKE_NVRTC", "fails", 1);
     l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: cuda/kernels/module/a.cu(1): error: requested by the test"));
+    assert_non_null(
+        strstr(l.error, "NVRTC failed for sm_90a: cuda/kernels/module/a.cu(1): error: requested by the test"));
     assert_null(strstr(l.error, "more"));
 
     /* a failure is kept: nvcc does not run again */
@@ -723,8 +727,9 @@ static void test_clear(void **unused)
     assert_int_equal(n_files, 0);
     (void)lookup(&t, NULL, &launch_a);
     (void)lookup(&t, NULL, &launch_defines);
-    snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.quern.part",
-             cache); /* of a writer that was killed */
+    snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.quern.part", cache); /* of a writer
+                                                                                                           that was
+                                                                                                           killed */
     write_text(path, "part", 0600);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         snprintf(path, sizeof path, "%s/%s", cache, kept[i]);

@@ -16,9 +16,11 @@ static void names(void **unused)
     static const struct {
         const char *text, *backend; /* NULL: any */
         int ordinal;
-    } good[] = {
-        { "cpu", "cpu", 0 }, { "auto", NULL, 0 }, { "cuda", "cuda", 0 }, { "cuda:0", "cuda", 0 }, { "cuda:13", "cuda", 13 }
-    };
+    } good[] = { { "cpu", "cpu", 0 },
+                 { "auto", NULL, 0 },
+                 { "cuda", "cuda", 0 },
+                 { "cuda:0", "cuda", 0 },
+                 { "cuda:13", "cuda", 13 } };
     static const char *const bad[] = { "",      "cpux",    "cpu:0",  "cud",     "cuda:",  "cuda1",
                                        "CPU",   "cuda:-1", "cuda:x", "cuda:1x", "auto:0", "cuda:99999999999",
                                        "cuda ", "cuda;0" };

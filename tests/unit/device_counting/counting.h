@@ -1,4 +1,5 @@
-/* A device that counts its calls: what a backend has to implement, and nothing else. It computes with the reference kernels. */
+/* A device that counts its calls: what a backend has to implement, and nothing else. It computes with the reference
+ * kernels. */
 #ifndef QN_TESTS_COUNTING_H
 #define QN_TESTS_COUNTING_H
 

@@ -1,4 +1,5 @@
-/* The vtables of the device and of its memories. Operations and the layout of memories are the CPU's, with the reference kernels. */
+/* The vtables of the device and of its memories. Operations and the layout of memories are the CPU's, with the
+ * reference kernels. */
 #include "counting.h"
 
 #include "base/memory.h"
@@ -47,7 +48,8 @@ static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn r
     return only->memory_below->serialize(memory, region, context);
 }
 
-static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context)
+static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region,
+                                    void *context)
 {
     counting_calls_of.deserializes++;
     return only->memory_below->deserialize(memory, extent, region, context);
@@ -134,9 +136,11 @@ static void device_free(qn_device *device)
     only = NULL;
 }
 
-static const qn_device_vtable vtable = {
-    .free = device_free, .reserve = device_reserve, .run = device_run, .memory_new = device_memory_new, .upload = device_upload
-};
+static const qn_device_vtable vtable = { .free = device_free,
+                                         .reserve = device_reserve,
+                                         .run = device_run,
+                                         .memory_new = device_memory_new,
+                                         .upload = device_upload };
 
 qn_status counting_device_create(const qn_device_params *params, qn_device **out)
 {

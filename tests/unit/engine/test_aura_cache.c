@@ -27,13 +27,13 @@ static const unsigned bits[N_FORMATS][2] = { { 8, 8 }, { 6, 6 }, { 4, 4 }, { 4, 
 
 /* Models with heads of 64 and 128 dimensions, one or several query heads per key-value head, gates, with and without
  * recurrent layers. */
-static const char *const names[] = {
-    "llama.q2_0", "qwen3.f16", "qwen3.q1_0", "qwen35-rotated.f16", "qwen35.q1_0", "qwen2.q1_0"
-};
+static const char *const names[] = { "llama.q2_0",         "qwen3.f16",   "qwen3.q1_0",
+                                     "qwen35-rotated.f16", "qwen35.q1_0", "qwen2.q1_0" };
 
 static void open_threaded(const char *name, int n_threads)
 {
-    open_model(name, (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads }, N_LAST);
+    open_model(name, (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads },
+               N_LAST);
 }
 
 /* All formats with all models would take minutes: each format is tested with one model. */
@@ -58,7 +58,9 @@ static void over_models(void (*test)(const char *format))
 
 static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = n_batch, .kv = format };
+    const qn_session_params params = {
+        .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = n_batch, .kv = format
+    };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     assert_string_equal(qn_session_kv(session), format);
@@ -141,7 +143,8 @@ static const uint32_t lengths[] = { 1, 64, 65, 257 };
 
 static void restored_as_saved(const char *format)
 {
-    const qn_session_params other = { .size = sizeof(qn_session_params), .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
+    const qn_session_params other = { .size = sizeof(qn_session_params),
+                                      .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(format, 0, lengths[i]), *restored;
@@ -302,7 +305,8 @@ static uint32_t random_length(uint32_t below)
     return length < below ? length : below - 1;
 }
 
-/* A saved file depends on the tokens alone, not on the operations before. The session is replaced by its restored copy. */
+/* A saved file depends on the tokens alone, not on the operations before. The session is replaced by its restored
+ * copy. */
 static void save_and_restore(struct session_case *w, const char *format)
 {
     const uint32_t length = qn_session_length(w->session);
@@ -427,7 +431,8 @@ static double distance(const float *x, const float *reference, size_t n_rows, si
 static float f16_key(const qn_kv_view *view, size_t head, size_t page, size_t i, size_t d)
 {
     const size_t dim = view->key_codec->dim;
-    return qn_f16_to_f32(qn_kv_f16_keys(view, 0, page, head)[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
+    return qn_f16_to_f32(
+        qn_kv_f16_keys(view, 0, page, head)[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
 }
 
 /* The codes of page 1 are its fp16 rows, keys less the mean of page 0's keys, quantised. */
@@ -447,7 +452,8 @@ static void codes_are_of_f16_pages(void **unused)
             double mean = 0;
             for (size_t i = 0; i < QN_PAGE; i++)
                 mean += (double)f16_key(view, head, 0, i, d) / QN_PAGE;
-            assert_true(fabs(qn_kv_key_mean(view, 0, head)[d] - mean) < 1e-6); /* fp32 sum of 64 fp16 values of about 1 */
+            assert_true(fabs(qn_kv_key_mean(view, 0, head)[d] - mean) < 1e-6); /* fp32 sum of 64 fp16 values of about 1
+                                                                                */
         }
         for (size_t i = 0; i < QN_PAGE; i++) {
             uint8_t codes[2][QN_AURA_MAX_DIM];
@@ -492,8 +498,8 @@ static void more_bits_are_nearer(void **unused)
         static const size_t ascending[][2] = { { 0, 1 }, { 1, 2 }, { 2, 5 }, { 5, 6 }, { 2, 3 }, { 3, 4 } };
         for (size_t r = 0; r < sizeof ascending / sizeof ascending[0]; r++)
             if (!(far[ascending[r][0]] < far[ascending[r][1]]))
-                fail_msg("%s is off by %g, %s by %g", formats[ascending[r][0]], far[ascending[r][0]], formats[ascending[r][1]],
-                         far[ascending[r][1]]);
+                fail_msg("%s is off by %g, %s by %g", formats[ascending[r][0]], far[ascending[r][0]],
+                         formats[ascending[r][1]], far[ascending[r][1]]);
     }
 }
 
@@ -506,7 +512,8 @@ static void rows_take_what_their_bits_take(void **unused)
         label("%s", names[i]);
         open_threaded(names[i], 2);
         const uint64_t dim = strcmp(names[i], "qwen3.q1_0") ? 64 : 128;
-        const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* key-value heads, all layers */
+        const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* key-value heads, all
+                                                                                                 layers */
         for (size_t f = 0; f < N_FORMATS; f++)
             for (size_t i_length = 0; i_length < 4; i_length++) {
                 /* Positions of page 0 and of the incomplete last page are fp16. A complete page 0 has a mean per

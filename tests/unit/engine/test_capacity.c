@@ -15,11 +15,13 @@ static void load(const char *file, uint64_t memory, qn_model **model)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(
-        path,
-        &(qn_model_params){
-            .size = sizeof(qn_model_params), .device = "cpu", .memory = memory, .n_threads = 1, .skip_weight_scan = true },
-        model));
+    assert_ok(qn_model_load(path,
+                            &(qn_model_params){ .size = sizeof(qn_model_params),
+                                                .device = "cpu",
+                                                .memory = memory,
+                                                .n_threads = 1,
+                                                .skip_weight_scan = true },
+                            model));
 }
 
 /* Rows are reserved and committed without evaluating them: the time would be all in the model. */
@@ -43,7 +45,8 @@ static uint64_t measure(qn_model *model, const char *kv, uint32_t n)
     uint64_t length = 0;
     for (uint32_t i = 0; i < n; i++)
         assert_ok(qn_session_create(
-            model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 1 << 24, .n_batch = STEP, .kv = kv },
+            model,
+            &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 1 << 24, .n_batch = STEP, .kv = kv },
             &sessions[i]));
     while (fits) {
         for (uint32_t i = 0; fits && i < n; i++)

@@ -1,5 +1,5 @@
-/* Grammars of answers: what sessions and the scheduler generate under them, the distribution of tokens, where grammars begin,
- * and compiled grammars that are kept. */
+/* Grammars of answers: what sessions and the scheduler generate under them, the distribution of tokens, where grammars
+ * begin, and compiled grammars that are kept. */
 #include "helper_sanitizers.h"
 #include "helper_small_model.h"
 
@@ -163,7 +163,8 @@ static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_reques
     qn_session_free(session);
 }
 
-/* Many at once, at temperature 1.5, and one of each kind in sessions. The caller's reference is dropped while requests run. */
+/* Many at once, at temperature 1.5, and one of each kind in sessions. The caller's reference is dropped while requests
+ * run. */
 static void check_answers(qn_model *model)
 {
     static struct answer answers[N_KINDS][ANSWERS];
@@ -217,8 +218,8 @@ static void answers_fit_on_a_gpu(void **unused)
     char path[512];
     qn_model *model;
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    const qn_status status =
-        qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
+    const qn_status status = qn_model_load(
+        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
     if (status == QN_OK) {
         check_answers(model);
         qn_model_free(model);
@@ -230,7 +231,8 @@ static void answers_fit_on_a_gpu(void **unused)
 
 /* ---- The same bits ---- */
 
-/* Greedy and sampled: any number of threads, any batch, the scheduler, with prefixes that are reused and beside others. */
+/* Greedy and sampled: any number of threads, any batch, the scheduler, with prefixes that are reused and beside
+ * others. */
 static void answers_are_the_same(void **unused)
 {
     (void)unused;
@@ -245,8 +247,8 @@ static void answers_are_the_same(void **unused)
     load_model("tests/golden/scheduler.gguf", 0, 1, &single);
     const size_t n = tokens_of(large, text, &prompt);
     assert_true(n > 64);
-    assert_ok(
-        qn_scheduler_create(large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 48 }, &scheduler));
+    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 48 },
+                                  &scheduler));
     for (int i = 0; i < 4; i += QN_TEST_SANITIZED ? 3 : 1) {
         label("case %d", i);
         const qn_sampling sampling = sampling_of(i % 2, i < 2 ? 0 : 1.2f, 11);
@@ -357,7 +359,8 @@ static void tokens_have_the_distribution_of_masks(void **unused)
     qn_session *session;
     const size_t n = tokens_of(small, "small", &prompt);
     assert_int_equal(qn_model_get_info(small)->n_vocab, VOCABULARY);
-    assert_ok(qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
+    assert_ok(
+        qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
     assert_ok(qn_session_eval(session, prompt, n, QN_LOGITS_LAST, logits));
     for (size_t t = 0; t < VOCABULARY; t++) {
         largest = logits[t] > largest ? logits[t] : largest;
@@ -519,8 +522,9 @@ static qn_model *load_thinker(bool has_tokens, bool thinks)
                                      .pre = "gpt-2",
                                      .added = has_tokens ? with : without,
                                      .eos = END,
-                                     .chat_template = thinks ? "{{ messages[0].content }}<think>\n{% if 0 %}</think>{% endif %}"
-                                                             : "{{ messages[0].content }}" };
+                                     .chat_template =
+                                         thinks ? "{{ messages[0].content }}<think>\n{% if 0 %}</think>{% endif %}"
+                                                : "{{ messages[0].content }}" };
     struct file_bytes bytes = make_vocab(&spec);
     char path[] = "/tmp/quern-thinker-XXXXXX";
     qn_model *model;
@@ -528,8 +532,8 @@ static qn_model *load_thinker(bool has_tokens, bool thinks)
     assert_true(file >= 0);
     assert_int_equal(write(file, bytes.data, bytes.n), (ssize_t)bytes.n);
     close(file);
-    const qn_status status =
-        qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model);
+    const qn_status status = qn_model_load(
+        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model);
     unlink(path);
     free(bytes.data);
     assert_ok(status);
@@ -612,7 +616,8 @@ static void refuses(void **unused)
         { QN_GRAMMAR_SCHEMA, "{\n \"type\":}", QN_ERR_INVALID, "the schema is not JSON: line 2, column 9" },
         { QN_GRAMMAR_SCHEMA, "", QN_ERR_INVALID, "the schema is not JSON" },
         { QN_GRAMMAR_SCHEMA, "{\"type\":\"int\"}", QN_ERR_INVALID, "schema: #/type: 'int' is not a type" },
-        { QN_GRAMMAR_SCHEMA_STRICT, "{\"uniqueItems\":true}", QN_ERR_UNSUPPORTED, "keyword 'uniqueItems' is not supported" },
+        { QN_GRAMMAR_SCHEMA_STRICT, "{\"uniqueItems\":true}", QN_ERR_UNSUPPORTED,
+          "keyword 'uniqueItems' is not supported" },
         { QN_GRAMMAR_REGEX, "(a", QN_ERR_INVALID, "at byte 2" },
         { QN_GRAMMAR_GBNF, "root ::= a\n", QN_ERR_INVALID, "rule 'a' is not defined" },
         { (qn_grammar_kind)9, "", QN_ERR_INVALID, "grammar: kind 9, expected 0 to 4" },
@@ -645,8 +650,8 @@ static void refuses(void **unused)
     const qn_sampling sampling = sampling_of(false, 1, 0);
     qn_scheduler *scheduler;
     grammar = grammar_of(large, QN_GRAMMAR_JSON, "");
-    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     qn_request_params params = request_of(grammar, &prompt, 1, &sampling, &a);
     for (size_t i = 0; i < sizeof triggers / sizeof *triggers; i++) {
         label("%s", triggers[i].error);
@@ -684,7 +689,8 @@ static void *create_same(void *unused)
     qn_grammar_vocab *vocab;
     for (int i = 0; i < 50; i++) {
         qn_grammar_free(grammar);
-        if (qn_grammar_create(small, i % 2 ? QN_GRAMMAR_JSON : QN_GRAMMAR_SCHEMA, person, strlen(person), &grammar) != QN_OK ||
+        if (qn_grammar_create(small, i % 2 ? QN_GRAMMAR_JSON : QN_GRAMMAR_SCHEMA, person, strlen(person), &grammar) !=
+                QN_OK ||
             qn_grammars_vocab(small->grammars, small->tokenizer, NULL, &vocab) != QN_OK)
             return NULL;
     }
@@ -705,7 +711,8 @@ static void grammars_are_kept(void **unused)
     qn_grammar_free(b);
     qn_grammar_free(c);
     b = grammar_of(model, QN_GRAMMAR_SCHEMA, "{\"uniqueItems\":true}");
-    assert_int_equal(qn_grammar_create(model, QN_GRAMMAR_SCHEMA_STRICT, "{\"uniqueItems\":true}", 20, &c), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_grammar_create(model, QN_GRAMMAR_SCHEMA_STRICT, "{\"uniqueItems\":true}", 20, &c),
+                     QN_ERR_UNSUPPORTED);
     qn_grammar_free(b);
     qn_grammar_counts counts = qn_grammars_count(model->grammars);
     assert_int_equal(counts.n, 3);
@@ -760,7 +767,8 @@ static void grammars_are_kept(void **unused)
     qn_grammar_free(first);
 }
 
-/* What one scope has compiled is not there for another: neither the grammar nor, as they go by its serial, its masks. */
+/* What one scope has compiled is not there for another: neither the grammar nor, as they go by its serial, its
+ * masks. */
 static void grammars_are_of_a_scope(void **unused)
 {
     (void)unused;
@@ -771,10 +779,12 @@ static void grammars_are_of_a_scope(void **unused)
     qn_grammar *grammars[6], *calls[3];
     for (size_t i = 0; i < 6; i++) {
         const qn_grammar_counts before = qn_grammars_count(model->grammars);
-        assert_ok(qn_grammar_create_in(model, scopes[i], NULL, QN_GRAMMAR_SCHEMA, person, strlen(person), &grammars[i]));
+        assert_ok(
+            qn_grammar_create_in(model, scopes[i], NULL, QN_GRAMMAR_SCHEMA, person, strlen(person), &grammars[i]));
         assert_int_equal(qn_grammars_count(model->grammars).found - before.found, is_found[i]);
         for (size_t k = 0; k < i; k++)
-            assert_int_equal(grammars[i] == grammars[k], !strcmp(scopes[i] ? scopes[i] : "", scopes[k] ? scopes[k] : ""));
+            assert_int_equal(grammars[i] == grammars[k],
+                             !strcmp(scopes[i] ? scopes[i] : "", scopes[k] ? scopes[k] : ""));
     }
     static const char tools[] =
         "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\"}}}]";

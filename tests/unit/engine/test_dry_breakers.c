@@ -1,5 +1,5 @@
-/* DRY's breakers of texts: the sequences of tokens that texts become, against a slow definition, of real vocabularies where they are
- * there, and with them the texts that end a repetition. */
+/* DRY's breakers of texts: the sequences of tokens that texts become, against a slow definition, of real vocabularies
+ * where they are there, and with them the texts that end a repetition. */
 #include "helper_assert.h"
 
 #include "kernels/sample/sample_dry.h"
@@ -16,8 +16,8 @@ static const char demo[] = QN_SOURCE_DIR "/models/quern-demo.gguf";
 static qn_model *load(const char *path)
 {
     qn_model *model;
-    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
-                            &model));
+    assert_ok(qn_model_load(
+        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model));
     return model;
 }
 
@@ -84,8 +84,9 @@ static void check_texts(const qn_model *model, const char *const *texts, size_t 
 static void texts_become_tokens(void **unused)
 {
     (void)unused;
-    static const char *const texts[][4] = { { "\n" },   { " the" },     { "\n\n", "aaa" }, { "aab", "ab", ". \"", "\xc3\xa9" },
-                                            { "\xc3" }, { "Once upon" } };
+    static const char *const texts[][4] = { { "\n" },          { " the" },
+                                            { "\n\n", "aaa" }, { "aab", "ab", ". \"", "\xc3\xa9" },
+                                            { "\xc3" },        { "Once upon" } };
     qn_model *model = load(demo);
     size_t n;
     const char *const *defaults = qn_dry_default_breakers(&n);
@@ -193,7 +194,8 @@ static void real_vocabularies(void **unused)
         else
             snprintf(path, sizeof path, QN_SOURCE_DIR "/../shared/data/vocab/ggml-vocab-%s.gguf", names[i]);
         if (access(path, R_OK) ||
-            qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
+            qn_model_load(path,
+                          &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
                           &model))
             continue;
         is_there = true;

@@ -1,5 +1,5 @@
-/* Models and sessions through the public header: errors, rewinding, several sessions, cancelling, generation; and valid GGUF
- * files that do not match their architecture. */
+/* Models and sessions through the public header: errors, rewinding, several sessions, cancelling, generation; and valid
+ * GGUF files that do not match their architecture. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
@@ -306,14 +306,15 @@ static void generation_stops(void **unused)
     assert_int_equal(qn_session_length(session), 20);
     assert_int_equal(generate_from(session, ids, 1, &params, &result), QN_ERR_CONTEXT);
     assert_int_equal(generate_from(session, ids, 0, &params, &result), QN_ERR_INVALID);
-    assert_int_equal(generate_text(session, "text", &params, &result), QN_ERR_UNSUPPORTED); /* the file has no tokeniser */
+    assert_int_equal(generate_text(session, "text", &params, &result), QN_ERR_UNSUPPORTED); /* the file has no tokeniser
+                                                                                             */
     qn_session_free(session);
 }
 
 /* ---- Valid files that do not match their architecture ---- */
 
-/* A copy of the model in which one key has another value, one tensor is missing or has fewer rows, or the scale of one block
- * is NaN. */
+/* A copy of the model in which one key has another value, one tensor is missing or has fewer rows, or the scale of one
+ * block is NaN. */
 struct change {
     const char *key; /* becomes `value` */
     uint32_t value;

@@ -1,6 +1,6 @@
 /* Logits of whole models, compared with golden logits of other programs: Hugging Face transformers for plain weights, a
- * float64 program for low-bit weights (tests/golden/README.md). And the guarantee of qn_session_eval: bit-identical logits for
- * any number of threads and any split of the tokens over calls. Uses only the public header.
+ * float64 program for low-bit weights (tests/golden/README.md). And the guarantee of qn_session_eval: bit-identical
+ * logits for any number of threads and any split of the tokens over calls. Uses only the public header.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_golden.h"
@@ -12,18 +12,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Error bound of float weights. float32 arithmetic causes at most 1e-5 here, f16 keys and values 5e-4; the remaining margin is
- * for engines that also round the inputs of matmuls to f16. A wrong rope pair, head or norm weight causes more than 1e-1. */
+/* Error bound of float weights. float32 arithmetic causes at most 1e-5 here, f16 keys and values 5e-4; the remaining
+ * margin is for engines that also round the inputs of matmuls to f16. A wrong rope pair, head or norm weight causes
+ * more than 1e-1. */
 #define MAX_ERROR_PLAIN 3e-3
 /* Error bound of quantised weights. int8 activations with one scale per 32 values cause 1.7e-2 to 2.5e-2 on these files
  * (docs/accuracy.md); with one scale per 64 values at most 2.8e-2. */
 #define MAX_ERROR_LOW_BIT 2.5e-2
-/* Gated DeltaNet is more sensitive: one scale per 32 values causes 3.3e-2 to 6.4e-2 on these files; the hi/lo int8 split in
- * block 0 reduces that to 1.2e-2 to 2.7e-2. The smallest error of a bug is 4.4e-2: rope over the whole head. */
+/* Gated DeltaNet is more sensitive: one scale per 32 values causes 3.3e-2 to 6.4e-2 on these files; the hi/lo int8
+ * split in block 0 reduces that to 1.2e-2 to 2.7e-2. The smallest error of a bug is 4.4e-2: rope over the whole
+ * head. */
 #define MAX_ERROR_HYBRID 3.8e-2
 
-/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 and 203, and a prime, so that the last chunk and the
- * last call are incomplete for all sizes but 1. */
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 and 203, and a prime, so that the last chunk and
+ * the last call are incomplete for all sizes but 1. */
 enum { N_LONG = 211 };
 
 struct golden {
@@ -81,7 +83,8 @@ static qn_model *load(const char *name, int n_threads)
     return model;
 }
 
-/* Fills ids with the golden ids, then repeats them, shifted by one in each repetition. Returns the number of golden ids. */
+/* Fills ids with the golden ids, then repeats them, shifted by one in each repetition. Returns the number of golden
+ * ids. */
 static size_t read_ids(const char *name, uint32_t n_vocab, qn_token ids[N_LONG])
 {
     const size_t n = read_golden_ids(name, ids, N_LONG);
@@ -108,8 +111,8 @@ static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, s
     assert_ok(qn_session_create(model, &params, &session));
     float *logits = allocate(n * n_vocab, sizeof *logits);
     for (size_t at = 0; at < n; at += call_size)
-        assert_ok(
-            qn_session_eval(session, ids + at, n - at < call_size ? n - at : call_size, QN_LOGITS_ALL, logits + at * n_vocab));
+        assert_ok(qn_session_eval(session, ids + at, n - at < call_size ? n - at : call_size, QN_LOGITS_ALL,
+                                  logits + at * n_vocab));
     assert_int_equal(qn_session_length(session), n);
     qn_session_free(session);
     return logits;
@@ -149,8 +152,8 @@ static void test_same_bits(void **state)
     static const int threads[] = { 1, 2, 7 };
     static const size_t call_sizes[] = { N_LONG, 1, 3, 7, 64, 65, 197 };
     static const uint32_t batches[] = { 1, 5, 64 };
-    /* How a call is split over threads and how tokens are split over calls are independent: two threads take every size, the
-     * others every third. With QN_SOAK all take all. */
+    /* How a call is split over threads and how tokens are split over calls are independent: two threads take every
+     * size, the others every third. With QN_SOAK all take all. */
     const size_t step = getenv("QN_SOAK") ? 1 : 3;
     float *expected = NULL;
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
@@ -188,8 +191,8 @@ int main(void)
     struct CMUnitTest tests[2 * N_MODELS];
     char names[2 * N_MODELS][64];
     size_t n = 0;
-    /* A build with sanitizers is tens of times slower and runs every fifth model: a plain llama, one with scaled positions, a
-     * low-bit llama, a low-bit qwen3, a low-bit qwen35 and a rotated model. */
+    /* A build with sanitizers is tens of times slower and runs every fifth model: a plain llama, one with scaled
+     * positions, a low-bit llama, a low-bit qwen3, a low-bit qwen35 and a rotated model. */
     const char *sanitize = getenv("QN_SANITIZE");
     const size_t every = sanitize && *sanitize ? 5 : 1;
     memset(tests, 0, sizeof tests);
@@ -197,7 +200,8 @@ int main(void)
         snprintf(names[n], sizeof names[n], "error of %s", models[i].name);
         qn_print(names[n + 1], sizeof names[n + 1], "same bits of %s", models[i].name);
         tests[n] = (struct CMUnitTest){ .name = names[n], .test_func = test_error, .initial_state = &models[i] };
-        tests[n + 1] = (struct CMUnitTest){ .name = names[n + 1], .test_func = test_same_bits, .initial_state = &models[i] };
+        tests[n + 1] =
+            (struct CMUnitTest){ .name = names[n + 1], .test_func = test_same_bits, .initial_state = &models[i] };
     }
     return cmocka_run_group_tests(tests, NULL, NULL); /* cmocka skips entries without a name */
 }

@@ -1,6 +1,6 @@
 /* Kept prefixes of a scheduler: every way to take memory evicts them; what is spilled to host memory is copied back for
- * requests that begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied as a
- * GPU's. */
+ * requests that begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied
+ * as a GPU's. */
 #include "helper_sanitizers.h"
 #include "helper_request.h"
 #include "helper_spill.h"
@@ -69,15 +69,15 @@ static void keep_prefixes(qn_scheduler *scheduler, int n)
     }
 }
 
-#define EVICTS(call)                                                                                                           \
-    do {                                                                                                                       \
-        label("%s", #call);                                                                                                    \
-        drop_all(&ballast);                                                                                                    \
-        keep_prefixes(scheduler, QN_TEST_SANITIZED ? 2 : 3);                                                                   \
-        take_all(&ballast, scheduler->cache);                                                                                  \
-        const size_t n_pages = qn_kept_counts(scheduler->kept).pages;                                                          \
-        assert_ok(call);                                                                                                       \
-        assert_true(qn_kept_counts(scheduler->kept).pages < n_pages);                                                          \
+#define EVICTS(call)                                                                                                   \
+    do {                                                                                                               \
+        label("%s", #call);                                                                                            \
+        drop_all(&ballast);                                                                                            \
+        keep_prefixes(scheduler, QN_TEST_SANITIZED ? 2 : 3);                                                           \
+        take_all(&ballast, scheduler->cache);                                                                          \
+        const size_t n_pages = qn_kept_counts(scheduler->kept).pages;                                                  \
+        assert_ok(call);                                                                                               \
+        assert_true(qn_kept_counts(scheduler->kept).pages < n_pages);                                                  \
     } while (0)
 
 static void every_call_evicts(void **unused)
@@ -126,8 +126,8 @@ static void every_call_evicts(void **unused)
 
 /* ---- Admission ---- */
 
-/* A request that is submitted while a step of another is computed, when there is memory for what both still need and a few
- * pages. */
+/* A request that is submitted while a step of another is computed, when there is memory for what both still need and a
+ * few pages. */
 static struct {
     qn_scheduler *scheduler;
     struct ballast ballast;
@@ -140,7 +140,8 @@ static qn_status launch_and_submit(qn_device *device, const qn_step *step)
     enum { SPARE_PAGES = 6 };
     const qn_cache *cache = late.scheduler->cache;
     const size_t page = qn_pool_stride(cache->pages);
-    /* Pages of its tokens and the next one, and one for the next token of the other; states; the open chunk of its sequence. */
+    /* Pages of its tokens and the next one, and one for the next token of the other; states; the open chunk of its
+     * sequence. */
     const size_t needed = (2 + 1 + SPARE_PAGES) * page + 2 * qn_pool_stride(cache->states) +
                           qn_pool_granules(cache->open_chunks, 1) * qn_pool_get_usage(qn_pool_of(cache->pages)).granule;
     struct ballast *b = &late.ballast;
@@ -220,7 +221,11 @@ static void failing_copies_are_not_reported(void **unused)
 static void a_spilled_prefix_is_reused(void **unused)
 {
     (void)unused;
-    enum { N = QN_TEST_SANITIZED ? 140 : 500, MORE = QN_TEST_SANITIZED ? 20 : 100, REUSED = (N - 1) / QN_PAGE * QN_PAGE };
+    enum {
+        N = QN_TEST_SANITIZED ? 140 : 500,
+        MORE = QN_TEST_SANITIZED ? 20 : 100,
+        REUSED = (N - 1) / QN_PAGE * QN_PAGE
+    };
     static qn_token tokens[N + MORE];
     static struct answer found, expected;
     qn_model *model;
@@ -228,10 +233,11 @@ static void a_spilled_prefix_is_reused(void **unused)
     make_tokens(5, tokens, N + MORE);
     for (int spills = 0; spills < 2; spills++) {
         load_spilling(32 << 20, &model);
-        assert_ok(qn_scheduler_create(
-            model,
-            &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_prefix_host = !spills },
-            &scheduler));
+        assert_ok(qn_scheduler_create(model,
+                                      &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
+                                                              .prefix_host = 256 << 20,
+                                                              .no_prefix_host = !spills },
+                                      &scheduler));
         qn_request_params params = prompt_of(tokens, N, 2, &found);
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
         qn_scheduler_wait(scheduler);
@@ -271,7 +277,8 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
     load_spilling(64 << 20, &model);
     let_overlap(model, 0);
     assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
+        model,
+        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
         &scheduler));
     qn_request_params params = prompt_of(tokens, N, 2, &first);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
@@ -468,7 +475,8 @@ static void little_memory_is_spilled_beside_steps(void **unused)
     load_spilling(64 << 20, &model);
     let_overlap(model, 0);
     assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
+        model,
+        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
         &scheduler));
     keep_prefixes(scheduler, 3);
     assert_int_equal(copies.n_begun, 0);

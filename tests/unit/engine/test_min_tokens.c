@@ -56,8 +56,8 @@ static void answer(qn_request_params *params, struct answer *a)
     params->user = a;
     other.user = &beside;
     other.min_tokens = 0;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     const qn_request_params both[] = { other, *params };
     assert_ok(qn_scheduler_submit_all(scheduler, both, 2, NULL, NULL));
     qn_scheduler_wait(scheduler);
@@ -106,8 +106,8 @@ static void first_tokens_do_not_end(void **unused)
         qn_scheduler *scheduler;
         same.bias = bias;
         same.n_bias = n_stops + 1;
-        assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                      &scheduler));
+        assert_ok(qn_scheduler_create(
+            small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
         assert_ok(qn_scheduler_submit(scheduler, &same, NULL));
         qn_scheduler_wait(scheduler);
         qn_scheduler_free(scheduler);
@@ -132,8 +132,8 @@ static void end_tokens_that_are_ignored(void **unused)
         params.n_bias = 1;
         params.stop_tokens = &end;
         params.n_stop_tokens = (size_t)is_stop;
-        assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                      &scheduler));
+        assert_ok(qn_scheduler_create(
+            small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
         qn_scheduler_wait(scheduler);
         qn_scheduler_free(scheduler);
@@ -152,8 +152,8 @@ static void stop_strings_come_later(void **unused)
     qn_scheduler *scheduler;
     const qn_logit_bias likely[] = { { 'e', 7 }, { 't', 7 } };
     size_t n_held = 0;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     for (size_t least = 0; least < 20; least++) {
         size_t end = least;
         label("%zu tokens", least);
@@ -222,8 +222,8 @@ static void masks_go_before(void **unused)
     static struct answer a;
     static const qn_token stop = 'z';
     qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     qn_request_params params = request_of(false, 1, &a);
     params.min_tokens = 20;
     params.stop_tokens = &stop;
@@ -252,9 +252,10 @@ static void refuses(void **unused)
                                          "stop token 0: id -1 is outside the vocabulary" };
     qn_scheduler *scheduler;
     qn_session *session;
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
-    assert_ok(qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
+    assert_ok(qn_scheduler_create(
+        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
+    assert_ok(
+        qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
     for (size_t i = 0; i < 3; i++) {
         qn_request_params params = request_of(false, 1, &a);
         qn_request_params generate = QN_REQUEST_PARAMS_INIT;

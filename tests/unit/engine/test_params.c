@@ -286,7 +286,8 @@ static void structs_without_a_size_are_refused(void **unused)
             pass(i, structs[i].size);
             memcpy(given, &sizes[j], sizeof sizes[j]);
             assert_int_equal(structs[i].use(given), QN_ERR_INVALID);
-            snprintf(text, sizeof text, "%s: its size is %zu, expected %zu", structs[i].type, sizes[j], structs[i].size);
+            snprintf(text, sizeof text, "%s: its size is %zu, expected %zu", structs[i].type, sizes[j],
+                     structs[i].size);
             assert_text(text);
         }
 }

@@ -55,8 +55,8 @@ static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights
     if (t->type == QN_TYPE_OX2_0) {
         for (size_t b = 0; b < n_weights / 128; b++, bytes += 34) {
             for (size_t i = 0; i < 32; i++)
-                bytes[i] =
-                    (uint8_t)((unsigned)(small_float() * 80 + 40) % 3 * 0x51 + (unsigned)(small_float() * 80 + 40) % 3 * 4);
+                bytes[i] = (uint8_t)((unsigned)(small_float() * 80 + 40) % 3 * 0x51 +
+                                     (unsigned)(small_float() * 80 + 40) % 3 * 4);
             bytes[32] = (uint8_t)b;
             bytes[33] = 0x2c;
         }
@@ -89,8 +89,8 @@ static void make_source(const char *path, const struct tensor *tensors, size_t n
         bytes[i] = malloc(sizes[i]);
         assert_non_null(bytes[i]);
         fill_blocks(t, bytes[i], weights);
-        assert_ok(qn_gguf_writer_add_tensor(w, (qn_string){ t->name, strlen(t->name) }, t->as_42 ? 42 : (uint32_t)t->type,
-                                            t->n_dims, t->dims, sizes[i]));
+        assert_ok(qn_gguf_writer_add_tensor(w, (qn_string){ t->name, strlen(t->name) },
+                                            t->as_42 ? 42 : (uint32_t)t->type, t->n_dims, t->dims, sizes[i]));
     }
     assert_ok(qn_gguf_writer_begin_data(w));
     for (size_t i = 0; i < n; i++) {
@@ -137,8 +137,9 @@ static int files_named(const char *begin, const char *end)
     int n = 0;
     for (const struct dirent *e; (e = readdir(d));) {
         const size_t length = strlen(e->d_name);
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && strncmp(e->d_name, begin, strlen(begin)) == 0 &&
-             length >= strlen(end) && strcmp(e->d_name + length - strlen(end), end) == 0;
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+             strncmp(e->d_name, begin, strlen(begin)) == 0 && length >= strlen(end) &&
+             strcmp(e->d_name + length - strlen(end), end) == 0;
     }
     closedir(d);
     return n;
@@ -309,7 +310,9 @@ static void threads_do_not_change_the_result(void **state)
     size_t size, other_size;
     uint8_t *data = read_all(out, &size);
     for (size_t i = 0; i < 3; i++) {
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .n_threads = threads[i], .force = true };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
+                                            .n_threads = threads[i],
+                                            .force = true };
         assert_ok(qn_quantize_file(in, other, "ptq1_0", &params));
         uint8_t *other_data = read_all(other, &other_size);
         assert_int_equal(other_size, size);
@@ -357,7 +360,8 @@ static void layouts_of_type_42(void **state)
         qn_gguf *before, *after;
         assert_ok(qn_gguf_open(in, &before));
         assert_int_equal(qn_gguf_tensor_at(before, 0)->type, sources[k][0].type);
-        /* mainline's 64 weights per scale do not fit into blocks of 128; the others fit into all types of 128 or less */
+        /* mainline's 64 weights per scale do not fit into blocks of 128; the others fit into all types of 128 or
+         * less */
         static const char *const targets[] = { "q2_0", "pq2_0", "ptq1_0" };
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
             label("to %s", targets[i]);
@@ -384,8 +388,10 @@ static void layouts_of_type_42(void **state)
 static void rejected_arguments(void **state)
 {
     (void)state;
-    static const struct tensor poisoned[] = { { "fine.weight", QN_TYPE_F32, false, 2, { 256, 2, 1, 1 }, -1 },
-                                              { "rotten.weight", QN_TYPE_F32, false, 2, { 256, 9000, 1, 1 }, 2200000 } };
+    static const struct tensor poisoned[] = {
+        { "fine.weight", QN_TYPE_F32, false, 2, { 256, 2, 1, 1 }, -1 },
+        { "rotten.weight", QN_TYPE_F32, false, 2, { 256, 9000, 1, 1 }, 2200000 }
+    };
     write_text(out, "precious");
     assert_int_equal(qn_quantize_file(in, out, "q8_0", NULL), QN_ERR_IO); /* no such file */
     make_source(in, poisoned, 2);
@@ -401,9 +407,9 @@ static void rejected_arguments(void **state)
     }
     static const char *const targets[] = { "q8_0", "q1_0" };
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(
-            qn_quantize_file(in, out, targets[i], &(qn_quantize_params){ .size = sizeof(qn_quantize_params), .force = true }),
-            QN_ERR_FORMAT);
+        assert_int_equal(qn_quantize_file(in, out, targets[i],
+                                          &(qn_quantize_params){ .size = sizeof(qn_quantize_params), .force = true }),
+                         QN_ERR_FORMAT);
         assert_non_null(strstr(qn_error_text(), "'rotten.weight': block 2200000"));
     }
     expect_text(out, "precious");
@@ -417,7 +423,9 @@ static void cancelled(void **state)
     make_source(in, plain, N_PLAIN);
     for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
         struct log_capture d = { .stop_after = calls };
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .on_progress = capture_progress, .user = &d };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
+                                            .on_progress = capture_progress,
+                                            .user = &d };
         assert_int_equal(qn_quantize_file(in, out, "q4_0", &params), QN_ERR_CANCELLED);
         assert_int_equal(files_named("", ""), 1);
         assert_int_equal(d.calls, calls);
@@ -454,7 +462,9 @@ static void killed(void **state)
     assert_true(child >= 0);
     if (child == 0) {
         struct log_capture d = { .stop_after = 4, .die = true };
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .on_progress = capture_progress, .user = &d };
+        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
+                                            .on_progress = capture_progress,
+                                            .user = &d };
         qn_quantize_file(in, out, "q4_0", &params);
         _exit(0);
     }
@@ -471,7 +481,8 @@ static void killed(void **state)
 
 enum { BINARY, TERNARY, FOUR, ORDINARY, HUGE, N_KINDS, ROWS_TESTED = 40 };
 
-/* A file with one matrix [512, ROWS_TESTED] whose groups of 128 have values of a kind. `scales`: how many scales rows have in turn. */
+/* A file with one matrix [512, ROWS_TESTED] whose groups of 128 have values of a kind. `scales`: how many scales rows
+ * have in turn. */
 static void make_kind(int kind, int scales, qn_type type)
 {
     const uint64_t dims[] = { 512, ROWS_TESTED };
@@ -484,8 +495,9 @@ static void make_kind(int kind, int scales, qn_type type)
     for (size_t i = 0; i < n; i++) {
         static const int from[] = { -1, -1, -1 }, to[] = { 1, 1, 2 };
         const float scale = 0.25f + 0.125f * (float)(i / 128 % (size_t)scales);
-        const int code = kind == BINARY ? (random_u64() & 1 ? 1 : -1)
-                                        : from[kind % 3] + (int)(random_u64() % (uint64_t)(to[kind % 3] - from[kind % 3] + 1));
+        const int code = kind == BINARY
+                             ? (random_u64() & 1 ? 1 : -1)
+                             : from[kind % 3] + (int)(random_u64() % (uint64_t)(to[kind % 3] - from[kind % 3] + 1));
         weights[i] = kind == ORDINARY ? small_float()
                      : kind == HUGE   ? 1e5f
                      : i % 128 < 2    ? (i % 2 ? -scale : scale * (kind == FOUR ? 2 : 1))

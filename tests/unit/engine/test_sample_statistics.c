@@ -1,5 +1,5 @@
-/* Chi-square tests of drawn tokens against probabilities in float64: twelve settings, several seeds, and the same test on a
- * sampler with a bias of 1%, which must fail. QN_SOAK=1: 10^5 draws, seeds 1 to 20, every p-value printed. */
+/* Chi-square tests of drawn tokens against probabilities in float64: twelve settings, several seeds, and the same test
+ * on a sampler with a bias of 1%, which must fail. QN_SOAK=1: 10^5 draws, seeds 1 to 20, every p-value printed. */
 #include "helper_assert.h"
 
 #include "engine/internal.h"
@@ -112,8 +112,8 @@ static size_t exact(const struct setting *setting, struct ranked ranked[VOCAB], 
 
 /* ---- Chi-square ---- */
 
-/* The upper tail of the chi-square distribution: the regularised incomplete gamma function Q(a, x), by its series below a + 1,
- * else by its continued fraction (Lentz). */
+/* The upper tail of the chi-square distribution: the regularised incomplete gamma function Q(a, x), by its series below
+ * a + 1, else by its continued fraction (Lentz). */
 static double upper_gamma(double a, double x)
 {
     const double scale = exp(a * log(x) - x - lgamma(a));

@@ -27,9 +27,12 @@ static int set_up(void **unused)
 
 static qn_sampling plain(uint64_t seed)
 {
-    return (qn_sampling){
-        .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64, .seed = seed
-    };
+    return (qn_sampling){ .size = sizeof(qn_sampling),
+                          .temperature = 1,
+                          .top_p = 1,
+                          .repeat_penalty = 1,
+                          .repeat_last_n = 64,
+                          .seed = seed };
 }
 
 /* The relative frequency of each of the first eight ranks; all other tokens are counted in the ninth. */
@@ -192,7 +195,8 @@ static void penalty_changes_the_argmax(void **unused)
     params.repeat_penalty = 1.5f;
     params.repeat_last_n = 4;
     assert_ok(qn_sampler_create(&params, VOCAB, &sampler));
-    /* Token 1 has 4/1.5 = 2.67: penalised once although it occurs twice. Token 2, with 3, wins unless it is in the window. */
+    /* Token 1 has 4/1.5 = 2.67: penalised once although it occurs twice. Token 2, with 3, wins unless it is in the
+     * window. */
     assert_ok(qn_sampler_pick(sampler, x, recent, 2, &token));
     assert_int_equal(token, 2);
     assert_ok(qn_sampler_pick(sampler, x, recent, 4, &token));
@@ -242,7 +246,8 @@ static bool ends_with_breaker(const qn_sampling *p, const qn_token *text, size_t
     return false;
 }
 
-/* The penalty of each token from the definition: the longest suffix of the text, without breakers, that occurred before the token. */
+/* The penalty of each token from the definition: the longest suffix of the text, without breakers, that occurred before
+ * the token. */
 static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, qn_token token)
 {
     double penalty = 0;
@@ -255,8 +260,8 @@ static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, 
                 break;
         }
         if (text[at] == token && length >= (size_t)p->dry_allowed_length)
-            penalty =
-                fmax(penalty, (double)p->dry_multiplier * pow((double)p->dry_base, (double)length - p->dry_allowed_length));
+            penalty = fmax(penalty, (double)p->dry_multiplier *
+                                        pow((double)p->dry_base, (double)length - p->dry_allowed_length));
     }
     return ends_with_breaker(p, &token, 1) ? 0 : fmin(penalty, 1e6);
 }
@@ -314,7 +319,8 @@ static double mirostat_surprise(const double *probabilities, double mu, qn_token
     return -log2(probabilities[token] / kept);
 }
 
-/* No token with more surprisal than the bound is drawn but the most likely one, the bound follows, and the mean surprise is tau. */
+/* No token with more surprisal than the bound is drawn but the most likely one, the bound follows, and the mean
+ * surprise is tau. */
 static void mirostat_follows_the_surprise(void **unused)
 {
     (void)unused;
@@ -390,7 +396,8 @@ static void seeds_repeat(void **unused)
 static void rejects_bad_parameters(void **unused)
 {
     (void)unused;
-    static const qn_token open[] = { 1, -1, 2 }, empty[] = { 1, -1, -1 }, wrong[] = { -2, -1 }, longest[66] = { [65] = -1 };
+    static const qn_token open[] = { 1, -1, 2 }, empty[] = { 1, -1, -1 }, wrong[] = { -2, -1 },
+                          longest[66] = { [65] = -1 };
     static const struct {
         qn_sampling params;
         const char *field;
@@ -417,18 +424,35 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = INFINITY }, "top_n_sigma" },
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = -1 }, "dry_multiplier: -1, expected 0 to 1e6" },
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = NAN }, "dry_multiplier" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 0.5f }, "dry_base: 0.5, expected 1 to 1e6" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 0.5f },
+          "dry_base: 0.5, expected 1 to 1e6" },
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = NAN }, "dry_base" },
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_allowed_length = -1 },
           "dry_allowed_length: -1" },
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_penalty_last_n = -2 },
           "dry_penalty_last_n: -2" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 }, "dry_breakers: NULL" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = open, .n_dry_breakers = 3 },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 },
+          "dry_breakers: NULL" },
+        { { .top_p = 1,
+            .repeat_penalty = 1,
+            .dry_multiplier = 1,
+            .dry_base = 2,
+            .dry_breakers = open,
+            .n_dry_breakers = 3 },
           "dry_breakers: the last sequence has no -1" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = empty, .n_dry_breakers = 3 },
+        { { .top_p = 1,
+            .repeat_penalty = 1,
+            .dry_multiplier = 1,
+            .dry_base = 2,
+            .dry_breakers = empty,
+            .n_dry_breakers = 3 },
           "dry_breakers: a sequence of no tokens" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = wrong, .n_dry_breakers = 2 },
+        { { .top_p = 1,
+            .repeat_penalty = 1,
+            .dry_multiplier = 1,
+            .dry_base = 2,
+            .dry_breakers = wrong,
+            .n_dry_breakers = 2 },
           "dry_breakers: -2" },
         { { .top_p = 1,
             .repeat_penalty = 1,

@@ -1,5 +1,5 @@
-/* Answers of sessions as events: with tools and without, stop strings, the budget of reasoning, a conversation that goes on.
- * The caller (tools/make_parrot_model.py) answers everything with reasoning and a call. */
+/* Answers of sessions as events: with tools and without, stop strings, the budget of reasoning, a conversation that
+ * goes on. The caller (tools/make_parrot_model.py) answers everything with reasoning and a call. */
 #include "helper_assert.h"
 #include "helper_output.h"
 
@@ -13,12 +13,13 @@
 #include <unistd.h>
 
 #define ASK "\"messages\": [{\"role\": \"user\", \"content\": \"What is it?\"}], \"add_generation_prompt\": true"
-#define TOOLS "[{\"type\": \"function\", \"function\": {\"name\": \"look_up\", \"parameters\": {\"type\": \"object\"}}}]"
+#define TOOLS                                                                                                          \
+    "[{\"type\": \"function\", \"function\": {\"name\": \"look_up\", \"parameters\": {\"type\": \"object\"}}}]"
 #define CALL "{\"name\": \"look_up\", \"arguments\": {\"text\": \"a \\\"quern\\\"\", \"n\": 2}}"
 #define EVENTS "[look_up|{\"text\": \"a \\\"quern\\\"\", \"n\": 2}]="
 #define WORDS "\n</think>\n\n"
-#define THINKS                                                                                                                 \
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"                                                       \
+#define THINKS                                                                                                         \
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"                                               \
     "{% if add_generation_prompt %}assistant: <think>\n{% endif %}"
 
 enum { MAX_TOKENS = 64, THINK_OPEN = 259, THINK_CLOSE = 261 /* of the caller */ };
@@ -67,7 +68,8 @@ static qn_request_params params_of(const char *tools)
 }
 
 /* The answer of a new session to a conversation. */
-static qn_status answer(qn_model *model, const char *conversation, const qn_request_params *params, qn_request_result *result)
+static qn_status answer(qn_model *model, const char *conversation, const qn_request_params *params,
+                        qn_request_result *result)
 {
     qn_session *session;
     qn_token *tokens;
@@ -198,8 +200,8 @@ static void schedule(const char *conversation, const qn_request_params *like)
     params.on_token = on_token;
     params.on_end = on_end;
     params.user = &listener;
-    assert_ok(qn_scheduler_create(demo, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        demo, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     qn_scheduler_wait(scheduler);
     qn_scheduler_free(scheduler);
@@ -286,10 +288,10 @@ static void words_are_control_tokens(void **unused)
 static void conversations_go_on(void **unused)
 {
     (void)unused;
-    static const char first[] = "{" ASK "}",
-                      second[] =
-                          "{\"messages\": [{\"role\": \"user\", \"content\": \"What is it?\"}, {\"role\": \"assistant\", "
-                          "\"content\": \"A mill.\"}, {\"role\": \"user\", \"content\": \"So?\"}]}";
+    static const char
+        first[] = "{" ASK "}",
+        second[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is it?\"}, {\"role\": \"assistant\", "
+                   "\"content\": \"A mill.\"}, {\"role\": \"user\", \"content\": \"So?\"}]}";
     qn_session *session;
     qn_token *tokens, *again;
     size_t n, n_again;

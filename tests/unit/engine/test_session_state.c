@@ -1,5 +1,5 @@
-/* Sessions that are saved, restored, forked and rolled back, for models with and without recurrent layers, continue with
- * the same bits as sessions that are not. Session files that are damaged, foreign or forged are rejected. */
+/* Sessions that are saved, restored, forked and rolled back, for models with and without recurrent layers, continue
+ * with the same bits as sessions that are not. Session files that are damaged, foreign or forged are rejected. */
 #include "helper_sanitizers.h"
 #include "helper_sessions.h"
 
@@ -15,8 +15,8 @@
 
 enum { CHUNK = QN_GDN_CHUNK, N_IDS = 300, N_MORE = 70, FILE_MAX = 1 << 24 };
 
-/* Every kind of model: dense, recurrent and attention layers mixed, rotated weights, ignored layers. With sanitizers, which
- * are tens of times slower, one dense and one mixed. */
+/* Every kind of model: dense, recurrent and attention layers mixed, rotated weights, ignored layers. With sanitizers,
+ * which are tens of times slower, one dense and one mixed. */
 static const char *const names[] = {
     "llama.q1_0",      "qwen35.f16",
 #if !QN_TEST_SANITIZED
@@ -54,7 +54,8 @@ static void for_each_model(void (*test)(void))
         if (access(file, R_OK) != 0)
             continue;
         label("%s", names[i]);
-        open_model(names[i], (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 }, N_MORE);
+        open_model(names[i], (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 },
+                   N_MORE);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
         test();
@@ -136,14 +137,15 @@ static void a_full_pool_changes_nothing(void **unused)
     (void)unused;
     static const char *const kinds[] = { "f16", "aura4" };
     static const uint64_t memory[] = { 2, 4, 6, 8 };            /* MiB: the least, one granule for each kind of item */
-    for (size_t i = 0; i < 4; i += QN_TEST_SANITIZED ? 2 : 1) { /* codes take a quarter of the memory: many more positions */
+    for (size_t i = 0; i < 4; i += QN_TEST_SANITIZED ? 2 : 1) { /* codes take a quarter of the memory: many more
+                                                                   positions */
         const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 1 << 20, .kv = kinds[i % 2] };
         qn_session *session, *fork;
         label("%s, %s", i / 2 ? "qwen35.f16" : "qwen3.f16", kinds[i % 2]);
-        open_model(
-            i / 2 ? "qwen35.f16" : "qwen3.f16",
-            (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = memory[i] << 20 },
-            N_MORE);
+        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16",
+                   (qn_model_params){
+                       .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = memory[i] << 20 },
+                   N_MORE);
         assert_ok(qn_session_create(model, &params, &session));
         eval_more(session, expected);
         assert_ok(qn_session_truncate(session, 0));
@@ -185,9 +187,11 @@ static void continues_after_restore(void)
         assert_ok(qn_session_save(session, path));
         eval_more(session, expected);
         qn_session_free(session);
-        static const qn_session_params params_list[] = { { .size = sizeof(qn_session_params), .n_ctx = 0 },
-                                                         { .size = sizeof(qn_session_params), .n_ctx = 2000, .n_batch = 9 },
-                                                         { .size = sizeof(qn_session_params), .n_ctx = 267, .kv = "f16" } };
+        static const qn_session_params params_list[] = {
+            { .size = sizeof(qn_session_params), .n_ctx = 0 },
+            { .size = sizeof(qn_session_params), .n_ctx = 2000, .n_batch = 9 },
+            { .size = sizeof(qn_session_params), .n_ctx = 267, .kv = "f16" }
+        };
         for (size_t r = 0; r < 3; r++) {
             label("context of %u", (unsigned)params_list[r].n_ctx);
             assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
@@ -491,8 +495,8 @@ static void rejects_forgery(void)
         const char *text;
     } cases[20];
     size_t n = 0;
-#define CASE(field, value, expected_status, expected_text)                                                                     \
-    cases[n].header = header, cases[n].header.field = (value), cases[n].status = (expected_status),                            \
+#define CASE(field, value, expected_status, expected_text)                                                             \
+    cases[n].header = header, cases[n].header.field = (value), cases[n].status = (expected_status),                    \
     cases[n++].text = (expected_text)
     CASE(length, 71, QN_ERR_FORMAT, "71 tokens need");
     CASE(length, 69, QN_ERR_FORMAT, "69 tokens need");
@@ -579,15 +583,16 @@ static void foreign_files_are_rejected(void **unused)
     assert_text("is not a regular file");
     assert_int_equal(restore_from("/nowhere/state", NULL), QN_ERR_IO);
     assert_text("No such file");
-    /* A failed save keeps the old file and leaves no temporary file (the directory is removed at the end, which needs it
-     * empty). */
+    /* A failed save keeps the old file and leaves no temporary file (the directory is removed at the end, which needs
+     * it empty). */
     assert_int_equal(qn_session_save(session, "/nowhere/state"), QN_ERR_IO);
     assert_int_equal(qn_session_save(session, folder), QN_ERR_IO);
     assert_ok(restore_from(path, NULL));
     qn_session_free(session);
     qn_model_free(model);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        assert_ok(qn_model_load(others[i], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
+        assert_ok(
+            qn_model_load(others[i], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
         assert_int_equal(restore_from(path, NULL), QN_ERR_INVALID);
         assert_text("another model");
         qn_model_free(model);
@@ -627,7 +632,8 @@ static void recurrent_memory(void **unused)
     assert_int_equal(layout.n_layers, 2);
     const qn_plan plan = { .n_layers = 3, .recurrent = shape, .is_recurrent = layers };
     assert_int_equal(qn_plan_state_bytes(&plan), 2 * 4 * 16 * 32 * sizeof(float));
-    const size_t state_bytes = qn_recurrent_state_item_bytes(&layout), chunk_bytes = qn_recurrent_chunk_item_bytes(&layout);
+    const size_t state_bytes = qn_recurrent_state_item_bytes(&layout),
+                 chunk_bytes = qn_recurrent_chunk_item_bytes(&layout);
     float *state = calloc(1, state_bytes), *open_chunk = calloc(1, chunk_bytes);
     assert_true(state && open_chunk);
     const qn_recurrent_view view = { &layout, state, NULL, open_chunk, 64 };
@@ -644,7 +650,8 @@ static void recurrent_memory(void **unused)
     qn_recurrent_zero_tail(&view, 69);
     size_t kept = 0, at = 0;
     for (size_t i = 0; i < 2 * QN_SAVED_ARRAYS; i++) {
-        const float *data = qn_recurrent_array(&view, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), &count);
+        const float *data =
+            qn_recurrent_array(&view, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), &count);
         for (size_t k = 0; k < count; k++, at++) {
             assert_true(data[k] == (float)(at + 1) || data[k] == 0);
             kept += data[k] != 0;
@@ -657,7 +664,9 @@ static void recurrent_memory(void **unused)
     free(state);
     free(open_chunk);
     qn_recurrent_layout_free(&layout);
-    const qn_recurrent_shape huge = { .n_k_heads = 1, .n_v_heads = SIZE_MAX / 64, .head_k = 16, .head_v = 16, .taps = 4 };
+    const qn_recurrent_shape huge = {
+        .n_k_heads = 1, .n_v_heads = SIZE_MAX / 64, .head_k = 16, .head_v = 16, .taps = 4
+    };
     assert_int_equal(qn_recurrent_layout_create(&huge, layers, 3, &layout), QN_ERR_MEMORY);
     qn_recurrent_layout_free(&layout);
 }

@@ -1,5 +1,5 @@
-/* The GGUF reader and writer: round trips and look-ups. Files are built byte by byte, so that the reader is not tested only
- * with quern's writer. test_gguf_hostile.c has the invalid files. */
+/* The GGUF reader and writer: round trips and look-ups. Files are built byte by byte, so that the reader is not tested
+ * only with quern's writer. test_gguf_hostile.c has the invalid files. */
 #include "helper_image.h"
 
 #include <dirent.h>
@@ -223,8 +223,8 @@ static void type_42_in_a_file(void **state)
         put_data(&m, 32, 2 * padded + 32);
         uint8_t *data = m.data + m.size - 2 * padded - 32;
         for (size_t i = 0; i < 2 * (bytes / info->block_bytes); i++) {
-            uint8_t *block =
-                data + (i < bytes / info->block_bytes ? 0 : 32 + padded) + i % (bytes / info->block_bytes) * info->block_bytes;
+            uint8_t *block = data + (i < bytes / info->block_bytes ? 0 : 32 + padded) +
+                             i % (bytes / info->block_bytes) * info->block_bytes;
             memset(block, 0x84, info->block_bytes); /* codes 0, 1, 0, 2; read as a scale they are negative */
             memcpy(layouts[k] == QN_TYPE_OX2_0 ? block + 32 : block, "\0\x3c", 2);
         }
@@ -411,7 +411,8 @@ static void write_and_read(void **state)
     assert_int_equal(qn_gguf_n_kv(file), 18);
     for (size_t i = 0; i < qn_gguf_n_kv(source); i++) {
         const qn_gguf_kv *a = qn_gguf_kv_at(source, i), *b = qn_gguf_kv_at(file, i + 3);
-        assert_true(a->type == b->type && a->element_type == b->element_type && a->count == b->count && a->bytes == b->bytes);
+        assert_true(a->type == b->type && a->element_type == b->element_type && a->count == b->count &&
+                    a->bytes == b->bytes);
         assert_true(a->key.length == b->key.length && memcmp(a->key.data, b->key.data, a->key.length) == 0);
         assert_memory_equal(a->data, b->data, a->bytes);
     }

@@ -178,8 +178,8 @@ static void alignment_text(struct image *m)
     put_key(m, "general.alignment", QN_GGUF_STRING);
     put_text(m, "32");
 }
-static void tensor_of(struct image *m, uint32_t type, uint64_t offset, uint32_t n_dims, uint64_t d0, uint64_t d1, uint64_t d2,
-                      uint64_t d3)
+static void tensor_of(struct image *m, uint32_t type, uint64_t offset, uint32_t n_dims, uint64_t d0, uint64_t d1,
+                      uint64_t d2, uint64_t d3)
 {
     put_header(m, 3, 1, 0);
     put_tensor(m, "w", type, offset, n_dims, d0, d1, d2, d3);

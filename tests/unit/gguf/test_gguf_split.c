@@ -1,6 +1,6 @@
-/* Split models: bit-identical to the single file, opened by any of their files. Missing, damaged and inconsistent files are
- * rejected, with a text that has the file, the value found and the value expected. With the arguments SOURCE PREFIX N the
- * program splits a model into N files, for the tests of the CLI. */
+/* Split models: bit-identical to the single file, opened by any of their files. Missing, damaged and inconsistent files
+ * are rejected, with a text that has the file, the value found and the value expected. With the arguments SOURCE PREFIX
+ * N the program splits a model into N files, for the tests of the CLI. */
 #include "helper_split.h"
 
 #include "quern/quern.h"
@@ -165,7 +165,8 @@ static float *logits_of(const char *path, qn_model **out, size_t *bytes)
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (qn_token)(i * 61 % n_vocab);
     *bytes = N_IDS * n_vocab * sizeof(float);
-    assert_ok(qn_session_create(*out, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
+    assert_ok(
+        qn_session_create(*out, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
     float *logits = malloc(*bytes);
     assert_non_null(logits);
     assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
@@ -173,8 +174,8 @@ static float *logits_of(const char *path, qn_model **out, size_t *bytes)
     return logits;
 }
 
-/* Packed and plain weights, and rotated ones of type 42. A session saved with the single file is restored with the split
- * model. */
+/* Packed and plain weights, and rotated ones of type 42. A session saved with the single file is restored with the
+ * split model. */
 static void same_logits(void **state)
 {
     (void)state;
@@ -191,8 +192,8 @@ static void same_logits(void **state)
             float *expected = logits_of(path, &whole, &bytes), *found = logits_of(paths[n - 1], &joined, &found_bytes);
             assert_int_equal(bytes, found_bytes);
             assert_memory_equal(expected, found, bytes);
-            assert_ok(
-                qn_session_create(whole, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
+            assert_ok(qn_session_create(whole, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 },
+                                        &session));
             assert_ok(qn_session_save(session, other_path));
             qn_session_free(session);
             assert_ok(qn_session_restore(joined, other_path, NULL, &session));
@@ -348,10 +349,10 @@ static void quantising_stopped(void **state)
     split("llama.f16.gguf", 2, false);
     for (size_t out = 0; out < 2; out++) {
         assert_int_equal(link(paths[out], kept), 0);
-        assert_int_equal(
-            qn_quantize_file(paths[0], paths[out], "q1_0",
-                             &(qn_quantize_params){ .size = sizeof(qn_quantize_params), .force = true, .on_progress = stop }),
-            QN_ERR_CANCELLED);
+        assert_int_equal(qn_quantize_file(paths[0], paths[out], "q1_0",
+                                          &(qn_quantize_params){
+                                              .size = sizeof(qn_quantize_params), .force = true, .on_progress = stop }),
+                         QN_ERR_CANCELLED);
         struct stat before, after;
         assert_int_equal(stat(kept, &before), 0);
         assert_int_equal(stat(paths[out], &after), 0);
@@ -372,8 +373,9 @@ static void bad_weights(void **state)
     name_parts(2);
     for (size_t i = 0; i < 2; i++)
         write_part(whole, &parts[i], paths[i]);
-    assert_int_equal(qn_model_load(paths[0], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model),
-                     QN_ERR_FORMAT);
+    assert_int_equal(
+        qn_model_load(paths[0], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model),
+        QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));
     assert_int_equal(qn_quantize_file(paths[0], other_path, "q1_0", &forced), QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));
@@ -529,16 +531,19 @@ static const struct fault faults[] = {
     { "one too many", one_too_many, 0, QN_ERR_FORMAT, 0, "key 'split.count' is 4097, expected at most 4096" },
     { "number beyond the count", no_beyond_count, 0, QN_ERR_FORMAT, 0,
       "key 'split.no' is 3, expected less than 'split.count', 3" },
-    { "number against the name", no_against_name, 0, QN_ERR_FORMAT, 0, "expected a name that ends in '-00002-of-00003.gguf'" },
+    { "number against the name", no_against_name, 0, QN_ERR_FORMAT, 0,
+      "expected a name that ends in '-00002-of-00003.gguf'" },
     { "count against the name", count_against_name, 0, QN_ERR_FORMAT, 0,
       "expected a name that ends in '-00001-of-00004.gguf'" },
     { "negative number of tensors", negative_tensors, 0, QN_ERR_FORMAT, 0, "key 'split.tensors.count' is -2" },
     { "no number", no_number, 0, QN_ERR_FORMAT, 0, "key 'split.no' is missing" },
     { "no number of tensors", no_number_of_tensors, 0, QN_ERR_FORMAT, 2, "key 'split.tensors.count' is missing" },
     { "an ordinary file", other_is_ordinary, 0, QN_ERR_FORMAT, 2, "key 'split.count' is missing" },
-    { "another count", other_disagrees_on_count, 0, QN_ERR_FORMAT, 2, "key 'split.count' is 4, expected 3 by the file's name" },
+    { "another count", other_disagrees_on_count, 0, QN_ERR_FORMAT, 2,
+      "key 'split.count' is 4, expected 3 by the file's name" },
     { "another number of tensors", other_disagrees_on_tensors, 0, QN_ERR_FORMAT, 2, "as in the model's other files" },
-    { "another one is the first", first_is_another, 1, QN_ERR_FORMAT, 0, "key 'split.no' is 2, expected 0 by the file's name" },
+    { "another one is the first", first_is_another, 1, QN_ERR_FORMAT, 0,
+      "key 'split.no' is 2, expected 0 by the file's name" },
     { "one inode", one_inode, 0, QN_ERR_FORMAT, 1, "key 'split.no' is 0, expected 1 by the file's name" },
     { "a link to itself", links_in_a_circle, 2, QN_ERR_IO, 1, "cannot open" },
     { "a tensor twice", tensor_in_two, 0, QN_ERR_FORMAT, 2, "' is also in " },

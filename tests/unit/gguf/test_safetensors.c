@@ -1,5 +1,5 @@
-/* The reader of safetensors files: what it accepts, and damaged headers, each with the text of its error. And JSON: depth,
- * repeated keys, large integers. */
+/* The reader of safetensors files: what it accepts, and damaged headers, each with the text of its error. And JSON:
+ * depth, repeated keys, large integers. */
 #include "helper_assert.h"
 
 #include "convert/checkpoint.h"
@@ -54,7 +54,7 @@ static void test_reading(void **state)
     qn_safetensors_close(file);
 }
 
-#define TENSOR(name, dtype, shape, offsets)                                                                                    \
+#define TENSOR(name, dtype, shape, offsets)                                                                            \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static void test_damage(void **state)
@@ -104,7 +104,9 @@ static void test_damage(void **state)
 static void test_lengths(void **state)
 {
     (void)state;
-    static const uint64_t lengths[] = { 3, 100, QN_SAFETENSORS_MAX_HEADER + 1ull, UINT64_MAX, UINT64_MAX - 7, 1ull << 63 };
+    static const uint64_t lengths[] = {
+        3, 100, QN_SAFETENSORS_MAX_HEADER + 1ull, UINT64_MAX, UINT64_MAX - 7, 1ull << 63
+    };
     qn_safetensors *file;
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         label("header of %llu bytes", (unsigned long long)lengths[i]);

@@ -30,8 +30,8 @@ static qn_status from_schema(const char *text, const qn_grammar_options *options
     return status;
 }
 
-/* Reads the text byte by byte, as a whole and in two parts, which must agree. -1: it does not fit; 0: it must go on; 1: it may
- * end. */
+/* Reads the text byte by byte, as a whole and in two parts, which must agree. -1: it does not fit; 0: it must go on; 1:
+ * it may end. */
 static int fits(const qn_grammar *grammar, const char *text)
 {
     const size_t length = strlen(text);
@@ -87,7 +87,8 @@ static void test_scalars(void **unused)
         { "{\"type\":\"boolean\"}", { "true", "false" }, { "null", "True" } },
         { "{\"type\":\"string\"}",
           { "\"a\"", "\"\\u00e9\\n\"", "\"\xc3\xa9\"", "\"\\ud83d\\ude00\"", "\"\xf0\x9f\x98\x80\"" },
-          { "\"", "\"\n\"", "\"\\x\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\xff\"", "\"\xed\xa0\x80\"", "'a'", "\"a\"b" } },
+          { "\"", "\"\n\"", "\"\\x\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\xff\"", "\"\xed\xa0\x80\"", "'a'",
+            "\"a\"b" } },
         { "{\"minLength\":2,\"maxLength\":3}",
           { "\"ab\"", "\"\\u00e9\xc3\xa9z\"", "\"\\ud83d\\ude00\xf0\x9f\x98\x80\"" },
           { "\"a\"", "\"abcd\"", "\"abc\xc3\"" } },
@@ -97,7 +98,9 @@ static void test_scalars(void **unused)
         { "{\"type\":\"integer\",\"minimum\":-15,\"maximum\":120}",
           { "-15", "-9", "0", "99", "120" },
           { "-16", "121", "-20", "1000", "-" } },
-        { "{\"type\":\"integer\",\"exclusiveMinimum\":9,\"exclusiveMaximum\":12}", { "10", "11" }, { "9", "12", "1", "-10" } },
+        { "{\"type\":\"integer\",\"exclusiveMinimum\":9,\"exclusiveMaximum\":12}",
+          { "10", "11" },
+          { "9", "12", "1", "-10" } },
         { "{\"type\":\"integer\",\"minimum\":9,\"exclusiveMinimum\":true,\"maximum\":10}", { "10" }, { "9", "11" } },
         { "{\"type\":\"integer\",\"minimum\":3}", { "3", "10", "99999999999" }, { "2", "-3", "0" } },
         { "{\"type\":\"integer\",\"maximum\":-3}", { "-3", "-400" }, { "-2", "3", "0" } },
@@ -190,7 +193,8 @@ static void test_containers(void **unused)
         { "{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":2}",
           { "{\"a\":1}", "{\"a\":1,\"b\":2}" },
           { "{}", "{\"a\":1,\"b\":2,\"c\"" } },
-        { "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"required\":[\"c\"],\"maxProperties\":2,\"additionalProperties\":"
+        { "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"required\":[\"c\"],\"maxProperties\":2,"
+          "\"additionalProperties\":"
           "false}",
           { "{\"a\":1,\"c\":1}" },
           { "{\"a\":1,\"b\"" } },
@@ -198,7 +202,8 @@ static void test_containers(void **unused)
         { "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":\"null\"}}]}",
           { "\"a\"", "[null]" },
           { "1", "[1]" } },
-        { "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}}},{\"properties\":{\"k\":{\"const\":\"b\"},\"v\":{\"type\":"
+        { "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}}},{\"properties\":{\"k\":{\"const\":\"b\"},\"v\":{"
+          "\"type\":"
           "\"null\"}}}],"
           "\"required\":[\"k\"],\"type\":\"object\"}",
           { "{\"k\":\"a\",\"v\":1}", "{\"k\":\"b\",\"v\":null}" },
@@ -207,16 +212,20 @@ static void test_containers(void **unused)
           "\"integer\",\"maximum\":4}}}]}",
           { "{\"a\":2}", "{\"a\":4}" },
           { "{\"a\":1}", "{\"a\":5}", "{}" } },
-        { "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#/$defs/"
+        { "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#/"
+          "$defs/"
           "a~1b\"}},"
           "\"additionalProperties\":false}}}",
           { "{}", "{\"n\":{\"n\":{}}}" },
           { "{\"n\":1}", "{\"n\":{\"x\"" } },
-        { "{\"definitions\":{\"t\":{\"anyOf\":[{\"const\":0},{\"type\":\"array\",\"items\":{\"$ref\":\"#/definitions/t\"}}]}},"
+        { "{\"definitions\":{\"t\":{\"anyOf\":[{\"const\":0},{\"type\":\"array\",\"items\":{\"$ref\":\"#/definitions/"
+          "t\"}}]}},"
           "\"$ref\":\"#/definitions/t\"}",
           { "0", "[[0],[],[[0]]]" },
           { "1", "[1]", "[[0]" } },
-        { "{\"$ref\":\"#/$defs/s\",\"maxLength\":1,\"$defs\":{\"s\":{\"type\":\"string\"}}}", { "\"a\"" }, { "\"ab\"" } },
+        { "{\"$ref\":\"#/$defs/s\",\"maxLength\":1,\"$defs\":{\"s\":{\"type\":\"string\"}}}",
+          { "\"a\"" },
+          { "\"ab\"" } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_grammar *grammar;
@@ -249,15 +258,17 @@ static void test_options(void **unused)
 static void test_spaces(void **unused)
 {
     (void)unused;
-    static const char schema[] =
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\"},\"b\":{\"anyOf\":[{\"type\":\"object\"},{\"type\":"
-        "\"null\"}]},\"c\":{\"const\":{\"x\":[1,{}]}}}}";
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\"},\"b\":{\"anyOf\":[{"
+                                 "\"type\":\"object\"},{\"type\":"
+                                 "\"null\"}]},\"c\":{\"const\":{\"x\":[1,{}]}}}}";
     static const struct texts cases[] = {
         [QN_JSON_SPACE_DEFAULT] = { "default",
-                                    { "{}", "{\"a\": []}", "{\"a\": [1, [true, {}]], \"b\": {\"x\": {\"y\": 1}, \"z\": \"\"}}",
+                                    { "{}", "{\"a\": []}",
+                                      "{\"a\": [1, [true, {}]], \"b\": {\"x\": {\"y\": 1}, \"z\": \"\"}}",
                                       "{\"c\": {\"x\": [1, {}]}}" },
-                                    { "{ }", "{\"a\":[]}", "{\"a\" : []}", "{\"a\":  []}", "{\"a\": [1,2]}", "{\"a\": [1 ,2]}",
-                                      "{\"a\": [ 1]}", "{\"a\": []\n}", "{\"a\": [],\"b\"", "{\n", "{\"c\": {\"x\":[" } },
+                                    { "{ }", "{\"a\":[]}", "{\"a\" : []}", "{\"a\":  []}", "{\"a\": [1,2]}",
+                                      "{\"a\": [1 ,2]}", "{\"a\": [ 1]}", "{\"a\": []\n}", "{\"a\": [],\"b\"", "{\n",
+                                      "{\"c\": {\"x\":[" } },
         [QN_JSON_SPACE_INDENT] = { "indent",
                                    { "{}", "{\n  \"a\": []\n}", "{\n  \"a\": [\n    1,\n    [\n      {}\n    ]\n  ]\n}",
                                      "{\n  \"b\": {\n    \"x\": {\n      \"y\": 1\n    },\n    \"z\": {}\n  }\n}",
@@ -271,7 +282,8 @@ static void test_spaces(void **unused)
                                       "{\"c\":{\"x\":[1,{}]}}" },
                                     { "{\"a\": ", "{\"a\":[1, ", "{ ", "{\"a\":[],\n" } },
         [QN_JSON_SPACE_ANY] = { "any",
-                                { "{}", "{ \"a\" : [ 1 ,\n\t\t2 ] }", "{\"a\":[1,2]}", "{\r\n                    \"a\":[]\n}",
+                                { "{}", "{ \"a\" : [ 1 ,\n\t\t2 ] }", "{\"a\":[1,2]}",
+                                  "{\r\n                    \"a\":[]\n}",
                                   "{\"a\": [\n    1,\n    [\n      {}\n    ]\n  ]}" },
                                 { "{  ", "{\n\n", "{\n                     ", " {}", "{} " } },
     };
@@ -294,13 +306,14 @@ static void test_order(void **unused)
     static const struct texts cases[] = {
         { "{\"properties\":{\"r\":{},\"o\":{},\"a\":{}},\"required\":[\"a\",\"r\"]}",
           { "{\"r\": 1, \"o\": 1, \"a\": 1}", "{\"r\": 1, \"a\": 1}", "{\"r\": 1, \"a\": 1, \"z\": 1, \"y\": 1}" },
-          { "{\"a\"", "{\"o\"", "{\"r\": 1, \"z\"", "{\"r\": 1, \"a\": 1, \"o\"", "{\"r\": 1, \"a\": 1, \"z\": 1, \"o\"", "{}",
-            "{\"r\": 1}" } },
+          { "{\"a\"", "{\"o\"", "{\"r\": 1, \"z\"", "{\"r\": 1, \"a\": 1, \"o\"",
+            "{\"r\": 1, \"a\": 1, \"z\": 1, \"o\"", "{}", "{\"r\": 1}" } },
         { "{\"properties\":{\"c\":{},\"b\":{},\"a\":{}},\"additionalProperties\":false}",
           { "{}", "{\"c\": 1}", "{\"b\": 1}", "{\"a\": 1}", "{\"c\": 1, \"a\": 1}", "{\"c\": 1, \"b\": 1, \"a\": 1}" },
           { "{\"a\": 1, \"", "{\"b\": 1, \"c\"", "{\"z\"" } },
         /* What leaves too few behind it cannot come. */
-        { "{\"properties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":false},\"minProperties\":2,\"additionalProperties\":false}",
+        { "{\"properties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":false},\"minProperties\":2,\"additionalProperties\":"
+          "false}",
           { "{\"a\": 1, \"b\": 1}", "{\"b\": 1, \"c\": 1}", "{\"a\": 1, \"c\": 1}" },
           { "{\"c\"", "{\"a\": 1}", "{\"b\": 1}", "{}", "{\"d\"" } },
         { "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"required\":[\"c\"],\"minProperties\":2,\"maxProperties\":2,"
@@ -341,7 +354,8 @@ static void test_order(void **unused)
     }
 }
 
-/* Many properties, one order: a document of all of them, and of each third; and any two the other way round do not fit. */
+/* Many properties, one order: a document of all of them, and of each third; and any two the other way round do not
+ * fit. */
 static void test_long_order(void **unused)
 {
     (void)unused;
@@ -384,7 +398,8 @@ static void test_refused_schemas(void **unused)
         { "false", QN_ERR_INVALID, "no text fits 'schema: #'" },
         { "{\"type\":\"text\"}", QN_ERR_INVALID, "#/type: 'text' is not a type" },
         { "{\"not\":{}}", QN_ERR_UNSUPPORTED, "#: keyword 'not' is not supported" },
-        { "{\"properties\":{\"a\":{\"contains\":{}}}}", QN_ERR_UNSUPPORTED, "schema: #/properties/a: keyword 'contains'" },
+        { "{\"properties\":{\"a\":{\"contains\":{}}}}", QN_ERR_UNSUPPORTED,
+          "schema: #/properties/a: keyword 'contains'" },
         { "{\"type\":\"string\",\"pattern\":\"(?=a)\"}", QN_ERR_UNSUPPORTED, "look-around at byte" },
         { "{\"type\":\"string\",\"pattern\":\"(\"}", QN_ERR_INVALID, "missing ')'" },
         { "{\"type\":\"string\",\"minLength\":-1}", QN_ERR_INVALID, "#/minLength: not a count" },

@@ -1,5 +1,5 @@
-/* Grammars of tool calls in each form: numbers of the tools' schemas at every keyword and of any size, wherever they stand, and
- * lengths of strings. */
+/* Grammars of tool calls in each form: numbers of the tools' schemas at every keyword and of any size, wherever they
+ * stand, and lengths of strings. */
 #include "helper_assert.h"
 
 #include "base/append.h"
@@ -19,8 +19,9 @@ static qn_status compile(qn_output_form form, const char *schema, bool strict, q
     json_t *json = json_loads(schema, JSON_DECODE_ANY, &error);
     if (!json)
         fail_msg("%s: %s", error.text, schema);
-    json_t *tools = json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:o},s:[s]},s:b}}]", "type", "function", "function", "name", "f",
-                              "parameters", "type", "object", "properties", "a", json, "required", "a", "strict", (int)strict);
+    json_t *tools =
+        json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:o},s:[s]},s:b}}]", "type", "function", "function", "name", "f",
+                  "parameters", "type", "object", "properties", "a", json, "required", "a", "strict", (int)strict);
     assert_non_null(tools);
     qn_output_params_init(&output, form);
     const qn_status status = qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, out);
@@ -35,11 +36,11 @@ static bool fits(qn_output_form form, const qn_grammar *grammar, const char *val
     qn_grammar_state *state;
     const char *quote = is_string ? "\"" : "";
     if (form == QN_OUTPUT_XML)
-        snprintf(text, sizeof text, "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>",
-                 value);
+        snprintf(text, sizeof text,
+                 "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>", value);
     else if (form == QN_OUTPUT_JSON)
-        snprintf(text, sizeof text, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": %s%s%s}}\n</tool_call>", quote,
-                 value, quote);
+        snprintf(text, sizeof text, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": %s%s%s}}\n</tool_call>",
+                 quote, value, quote);
     else
         snprintf(text, sizeof text, "{\"name\": \"f\", \"parameters\": {\"a\": %s%s%s}}", quote, value, quote);
     assert_ok(qn_grammar_state_create(grammar, &state));
@@ -50,8 +51,9 @@ static bool fits(qn_output_form form, const qn_grammar *grammar, const char *val
 
 /* ---- Numbers ---- */
 
-static const char *const counts[] = { "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties" },
-                         *const bounds[] = { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum" };
+static const char
+    *const counts[] = { "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties" },
+           *const bounds[] = { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum" };
 
 /* Places of a keyword: `$` stands for it and its number. In most of them the type that it is about is left out. */
 static const char *const places[] = {
@@ -94,14 +96,16 @@ static void assert_taken(qn_status status, qn_grammar *grammar)
     qn_grammar_free(grammar);
 }
 
-/* A count that none can have is refused at every place, whatever the branches beside it are; a greatest count that no output
- * reaches is none. */
+/* A count that none can have is refused at every place, whatever the branches beside it are; a greatest count that no
+ * output reaches is none. */
 static void test_counts(void **unused)
 {
     (void)unused;
     static const char *const malformed[] = { "-1", "0.5", "-1e300", "1e-300", "\"1\"", "null", "true", "[]", "-0.25" },
-                             *const huge[] = { "1e300",  "1.2345678912345678e300", "2147483648", "9007199254740991",
-                                               "1.8e19", "9223372036854775807",    "1e10",       "1.7976931348623157e308" },
+                             *const huge[] = { "1e300",      "1.2345678912345678e300",
+                                               "2147483648", "9007199254740991",
+                                               "1.8e19",     "9223372036854775807",
+                                               "1e10",       "1.7976931348623157e308" },
                              *const fine[] = { "0", "1", "1.0", "-0.0", "2147483647", "2147483647.0" };
     qn_grammar *grammar;
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
@@ -111,7 +115,8 @@ static void test_counts(void **unused)
                 label("%s, form %d, %s", counts[k], forms[f], places[p]);
                 for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
                     label("%s", malformed[i]);
-                    assert_int_equal(compile(forms[f], schema_at(p, counts[k], malformed[i]), i % 2, &grammar), QN_ERR_INVALID);
+                    assert_int_equal(compile(forms[f], schema_at(p, counts[k], malformed[i]), i % 2, &grammar),
+                                     QN_ERR_INVALID);
                     snprintf(part, sizeof part, "/%s: not a count", counts[k]);
                     assert_text(part);
                 }
@@ -160,7 +165,8 @@ static void test_bounds(void **unused)
                 for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
                     char part[60];
                     label("%s", malformed[i]);
-                    assert_int_equal(compile(forms[f], schema_at(p, bounds[k], malformed[i]), i % 2, &grammar), QN_ERR_INVALID);
+                    assert_int_equal(compile(forms[f], schema_at(p, bounds[k], malformed[i]), i % 2, &grammar),
+                                     QN_ERR_INVALID);
                     snprintf(part, sizeof part, "/%s: not a number", bounds[k]);
                     assert_text(part);
                 }
@@ -226,10 +232,12 @@ static void test_types(void **unused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases * N_FORMS; i++) {
         qn_output_params output;
         qn_grammar *grammar;
-        json_t *tools = json_pack("[{s:s,s:o}]", "name", "f", "parameters", json_loads(cases[i / N_FORMS].schema, 0, NULL));
+        json_t *tools =
+            json_pack("[{s:s,s:o}]", "name", "f", "parameters", json_loads(cases[i / N_FORMS].schema, 0, NULL));
         label("form %d, %s", forms[i % N_FORMS], cases[i / N_FORMS].schema);
         qn_output_params_init(&output, forms[i % N_FORMS]);
-        const qn_status status = qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar);
+        const qn_status status =
+            qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar);
         assert_int_equal(status, cases[i / N_FORMS].may_be ? QN_OK : QN_ERR_INVALID);
         if (status != QN_OK)
             assert_text("tool 'f': the type of its arguments is not");
@@ -305,7 +313,9 @@ static void test_constants(void **unused)
         { "{\"const\":1.5}",
           { "1.5", "1.50", "1.5e0", "1.5E+0", "1.5e+000" },
           { "1.51", "15e-1", "1.5e1", "1.5e-0", "1.5e+0000" } },
-        { "{\"const\":-2.5e-7}", { "-2.5e-7", "-2.5E-07", "-0.00000025", "-0.0000002500" }, { "2.5e-7", "-2.5e7", "-2.5e+7" } },
+        { "{\"const\":-2.5e-7}",
+          { "-2.5e-7", "-2.5E-07", "-0.00000025", "-0.0000002500" },
+          { "2.5e-7", "-2.5e7", "-2.5e+7" } },
         { "{\"const\":1e20}",
           { "1e20", "1E+20", "100000000000000000000", "100000000000000000000.00" },
           { "1e21", "1e2", "1." } },
@@ -395,8 +405,8 @@ static void check_arguments(const struct arguments *cases, size_t n)
             json_error_t error;
             json_t *parameters = cases[i].parameters ? json_loads(cases[i].parameters, 0, &error) : NULL;
             label("form %d, strict %zu, %s", form, k % 2, cases[i].parameters ? cases[i].parameters : "no parameters");
-            json_t *tools =
-                json_pack("[{s:{s:s,s:b,s:o*}}]", "function", "name", "f", "strict", (int)(k % 2), "parameters", parameters);
+            json_t *tools = json_pack("[{s:{s:s,s:b,s:o*}}]", "function", "name", "f", "strict", (int)(k % 2),
+                                      "parameters", parameters);
             assert_non_null(tools);
             qn_output_params_init(&output, form);
             assert_ok(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar));
@@ -432,8 +442,8 @@ static void test_roots(void **unused)
         { "{\"$ref\":\"#/$defs/u\",\"$defs\":{\"u\":{\"anyOf\":[" CONTENT "," SOURCE "]}}}",
           { "{\"content\":\"hello\"}", "{\"source_url\":\"x\"}" },
           { "{}" } },
-        { "{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"}},\"required\":[\"path\"],\"anyOf\":[" CONTENT
-          "," SOURCE "]}",
+        { "{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"}},\"required\":[\"path\"],\"anyOf\":"
+          "[" CONTENT "," SOURCE "]}",
           { "{\"path\":\"p\",\"content\":\"hello\"}", "{\"path\":\"p\",\"source_url\":\"x\"}" },
           { "{\"path\":\"p\"}", "{\"content\":\"x\"}", "{\"content\":\"x\",\"path\":\"p\"}" } },
         { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"anyOf\":[{"
@@ -445,20 +455,24 @@ static void test_roots(void **unused)
           { "{\"a\":1,\"b\":\"x\"}" },
           { "{}", "{\"a\":1}", "{\"a\":1,\"b\":\"y\"}", "{\"a\":1,\"b\":\"x\",\"c\":2}" } },
         { "{\"type\":\"object\",\"propertyNames\":{\"$ref\":\"#/$defs/"
-          "c\"},\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1,\"$defs\":{\"c\":{\"enum\":[\"red\","
+          "c\"},\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1,\"$defs\":{\"c\":{\"enum\":["
+          "\"red\","
           "\"green\"],\"type\":\"string\"}}}",
           { "{\"red\":1}", "{\"red\":1,\"green\":2}" },
           { "{}", "{\"blue\":1}", "{\"red\":\"x\"}" } },
-        { "{\"type\":\"object\",\"propertyNames\":{\"const\":\"a\"},\"properties\":{\"a\":{\"enum\":[\"x\"]},\"b\":{\"type\":"
+        { "{\"type\":\"object\",\"propertyNames\":{\"const\":\"a\"},\"properties\":{\"a\":{\"enum\":[\"x\"]},\"b\":{"
+          "\"type\":"
           "\"integer\"}}}",
           { "{\"a\":\"x\"}", "{}" },
           { "{\"b\":1}", "{\"a\":\"y\"}" } },
-        { "{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"},\"additionalProperties\":{\"type\":\"integer\"}}",
+        { "{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"},\"additionalProperties\":{\"type\":\"integer\"}"
+          "}",
           { "{\"any\":1}", "{}" },
           { "{\"any\":\"x\"}" } },
         { "{\"type\":\"object\",\"propertyNames\":false}", { "{}" }, { "{\"a\":1}" } },
         { "{\"const\":{\"a\":1,\"b\":\"5\"}}", { "{\"a\":1,\"b\":\"5\"}" }, { "{\"a\":1,\"b\":\"6\"}" } },
-        { "{\"properties\":{\"v\":{\"pattern\":\"^[0-9]{3}$\"},\"w\":{\"anyOf\":[{\"maxLength\":3},{\"type\":\"null\"}]}},"
+        { "{\"properties\":{\"v\":{\"pattern\":\"^[0-9]{3}$\"},\"w\":{\"anyOf\":[{\"maxLength\":3},{\"type\":\"null\"}]"
+          "}},"
           "\"required\":[\"v\"]}",
           { "{\"v\":\"123\"}", "{\"v\":\"012\",\"w\":\"5\"}", "{\"v\":\"123\",\"w\":null}" },
           { "{\"v\":\"12\"}", "{\"v\":\"123\",\"w\":\"long\"}" } },
@@ -472,7 +486,8 @@ static void test_roots(void **unused)
           "\"minProperties\":1}",
           { "{\"x-a\":1}" },
           { "{}", "{\"a\":1}", "{\"x-a\":\"b\"}" } },
-        { "{\"oneOf\":[{\"properties\":{\"t\":{\"const\":\"a\"}},\"required\":[\"t\"]},{\"properties\":{\"t\":{\"const\":\"b\"}"
+        { "{\"oneOf\":[{\"properties\":{\"t\":{\"const\":\"a\"}},\"required\":[\"t\"]},{\"properties\":{\"t\":{"
+          "\"const\":\"b\"}"
           "},\"required\":[\"t\"]}],\"discriminator\":{\"propertyName\":\"t\"}}",
           { "{\"t\":\"a\"}", "{\"t\":\"b\"}" },
           { "{\"t\":\"c\"}", "{}" } },
@@ -482,13 +497,16 @@ static void test_roots(void **unused)
           { "{\"kind\":\"a\",\"content\":\"x\"}", "{\"kind\":\"b\",\"source_url\":\"x\"}" },
           { "{\"kind\":\"a\"}", "{\"kind\":\"b\",\"content\":\"x\"}", "{\"kind\":\"b\"}" } },
         { "{\"type\":\"object\",\"additionalProperties\":true}", { "{}", "{\"a\":\"x\",\"b\":[1]}" }, { NULL } },
-        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":{\"type\":\"integer\"}}",
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":{\"type\":"
+          "\"integer\"}}",
           { "{\"z\":5}", "{\"a\":\"x\",\"y\":1,\"z\":2}", "{}" },
           { "{\"z\":\"x\"}", "{\"z\":1,\"a\":\"x\"}" } },
         { "{\"type\":\"object\"}", { "{}", "{\"a\":\"x\",\"b\":{\"c\":1}}" }, { NULL } },
         { "{}", { "{}", "{\"a\":\"x\"}" }, { NULL } },
         { NULL, { "{}", "{\"a\":\"x\"}" }, { NULL } },
-        { "{\"type\":[\"object\",\"null\"],\"properties\":{\"a\":{\"type\":\"integer\"}}}", { "{\"a\":1}" }, { "{\"b\":1}" } },
+        { "{\"type\":[\"object\",\"null\"],\"properties\":{\"a\":{\"type\":\"integer\"}}}",
+          { "{\"a\":1}" },
+          { "{\"b\":1}" } },
         { "{\"type\":\"object\",\"patternProperties\":{\"^x\":{\"type\":\"integer\"},\"z$\":{\"maximum\":9}},"
           "\"additionalProperties\":{\"enum\":["
           "\"o\"]}}",
@@ -509,14 +527,18 @@ static void test_roots(void **unused)
 static void test_values(void **unused)
 {
     (void)unused;
-#define V(schema)                                                                                                              \
-    "{\"type\":\"object\",\"properties\":{\"v\":" schema                                                                       \
-    "},\"required\":[\"v\"],\"$defs\":{\"C\":{\"type\":\"string\",\"enum\":[\"red\","                                          \
+#define V(schema)                                                                                                      \
+    "{\"type\":\"object\",\"properties\":{\"v\":" schema                                                               \
+    "},\"required\":[\"v\"],\"$defs\":{\"C\":{\"type\":\"string\",\"enum\":[\"red\","                                  \
     "\"green\"]},\"A\":{\"$ref\":\"#/$defs/C\"},\"W\":{\"type\":\"string\",\"pattern\":\"^[a-z]+$\"}}}"
     static const struct arguments cases[] = {
-        { V("{\"$ref\":\"#/$defs/C\"}"), { "{\"v\":\"red\"}" }, { "{\"v\":\"purple\"}", "{\"v\":\"\"}", "{\"v\":\"redx\"}" } },
+        { V("{\"$ref\":\"#/$defs/C\"}"),
+          { "{\"v\":\"red\"}" },
+          { "{\"v\":\"purple\"}", "{\"v\":\"\"}", "{\"v\":\"redx\"}" } },
         { V("{\"$ref\":\"#/$defs/A\",\"description\":\"x\"}"), { "{\"v\":\"green\"}" }, { "{\"v\":\"purple\"}" } },
-        { V("{\"allOf\":[{\"$ref\":\"#/$defs/C\"}],\"default\":\"red\"}"), { "{\"v\":\"green\"}" }, { "{\"v\":\"purple\"}" } },
+        { V("{\"allOf\":[{\"$ref\":\"#/$defs/C\"}],\"default\":\"red\"}"),
+          { "{\"v\":\"green\"}" },
+          { "{\"v\":\"purple\"}" } },
         { V("{\"anyOf\":[{\"$ref\":\"#/$defs/C\"},{\"type\":\"null\"}]}"),
           { "{\"v\":\"red\"}", "{\"v\":null}" },
           { "{\"v\":\"x\"}", "{\"v\":1}" } },
@@ -537,7 +559,9 @@ static void test_values(void **unused)
         { V("{\"enum\":[\"a\",1,null,true,[1]]}"),
           { "{\"v\":\"a\"}", "{\"v\":1}", "{\"v\":null}", "{\"v\":[1]}" },
           { "{\"v\":2}", "{\"v\":\"b\"}", "{\"v\":false}" } },
-        { V("{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/C\"}}"), { "{\"v\":[\"red\"]}" }, { "{\"v\":[\"x\"]}" } },
+        { V("{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/C\"}}"),
+          { "{\"v\":[\"red\"]}" },
+          { "{\"v\":[\"x\"]}" } },
         { V("{\"type\":\"string\",\"not\":{\"enum\":[\"a\",\"b\"]}}"),
           { "{\"v\":\"c\"}", "{\"v\":\"ab\"}" },
           { "{\"v\":\"a\"}" } },

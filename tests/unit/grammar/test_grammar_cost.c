@@ -1,5 +1,5 @@
-/* What schemas and grammars of requests cost: each of these texts is small for a body, and made so that work or memory grow
- * with the square of their size, or faster. Whatever the status, compilation ends soon and keeps little. */
+/* What schemas and grammars of requests cost: each of these texts is small for a body, and made so that work or memory
+ * grow with the square of their size, or faster. Whatever the status, compilation ends soon and keeps little. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 
@@ -141,7 +141,8 @@ static const struct {
       { { 0, "{\"type\":[" },
         { 100000, "\"string\"" },
         { 0, "],\"anyOf\":[" },
-        { 150, "{\"anyOf\":[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]}" },
+        { 150,
+          "{\"anyOf\":[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]}" },
         { 0, "]}" } } },
     { "constants that are looked up for each alternative",
       { { 0, "{\"enum\":[" },
@@ -153,11 +154,15 @@ static const struct {
       { { 0, "{\"enum\":[" },
         { 200000, "\"c\"" },
         { 0, "],\"anyOf\":[" },
-        { 150,
-          "{\"type\":\"null\",\"anyOf\":[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]}" },
+        { 150, "{\"type\":\"null\",\"anyOf\":[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{"
+               "},{},{}]}" },
         { 0, "]}" } } },
     { "required names, for each parameter",
-      { { 0, "{\"properties\":{" }, { 250, "\"p@\":{}" }, { 0, "},\"required\":[" }, { 3000000, "\"p\"" }, { 0, "]}" } } },
+      { { 0, "{\"properties\":{" },
+        { 250, "\"p@\":{}" },
+        { 0, "},\"required\":[" },
+        { 3000000, "\"p\"" },
+        { 0, "]}" } } },
 };
 
 static void test_schemas(void **unused)
@@ -203,7 +208,8 @@ static void test_strict(void **unused)
     json_t *schema = json_loads(text, 0, NULL);
     assert_non_null(schema);
     const double begin = cpu_seconds();
-    assert_int_equal(qn_grammar_from_schema(schema, &(qn_grammar_options){ .strict = true }, &grammar), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_grammar_from_schema(schema, &(qn_grammar_options){ .strict = true }, &grammar),
+                     QN_ERR_UNSUPPORTED);
     assert_true(cpu_seconds() - begin < SECONDS);
     json_decref(schema);
     free(text);

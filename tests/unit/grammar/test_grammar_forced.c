@@ -1,4 +1,5 @@
-/* Forced text and its tokens: against every byte in turn, and against the canonical tokens of whole documents. Keys of states. */
+/* Forced text and its tokens: against every byte in turn, and against the canonical tokens of whole documents. Keys of
+ * states. */
 #include "helper_assert.h"
 #include "helper_random.h"
 #include "helper_sanitizers.h"
@@ -124,7 +125,8 @@ static size_t find_forced(answer *a, char *text)
     return n;
 }
 
-/* Whether tokens are canonical: those of the whole text with the forced one have a border between the two, and go on so. */
+/* Whether tokens are canonical: those of the whole text with the forced one have a border between the two, and go on
+ * so. */
 static bool is_canonical(const answer *a, const char *forced, size_t length, const qn_token *tokens, size_t n)
 {
     static char text[MAX_TEXT + QN_GRAMMAR_FORCED];
@@ -181,9 +183,9 @@ static qn_grammar *compile(const char *schema)
     return grammar;
 }
 
-#define PERSON                                                                                                                 \
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"},"                      \
-    "\"kind\":{\"const\":\"caf\xc3\xa9\"},\"unit\":{\"enum\":[\"metre\",\"metric\"]}},"                                        \
+#define PERSON                                                                                                         \
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"},"              \
+    "\"kind\":{\"const\":\"caf\xc3\xa9\"},\"unit\":{\"enum\":[\"metre\",\"metric\"]}},"                                \
     "\"required\":[\"name\",\"age\",\"kind\",\"unit\"],\"additionalProperties\":false}"
 
 static const struct {
@@ -345,8 +347,8 @@ static bool is_normal(const char *text, size_t length, const int32_t *tokens, si
     return at == length;
 }
 
-/* The forced tokens at each place of a document are its canonical ones, whatever the document goes on with. Counts the document's
- * tokens, and those that are sampled. */
+/* The forced tokens at each place of a document are its canonical ones, whatever the document goes on with. Counts the
+ * document's tokens, and those that are sampled. */
 static void check_canonical(qn_grammar *grammar, const char *text, size_t length, size_t *n_tokens, size_t *n_sampled)
 {
     static answer a;
@@ -431,9 +433,11 @@ static void test_marks(void **unused)
     qn_token tokens[QN_GRAMMAR_FORCED];
     char text[QN_GRAMMAR_FORCED];
     qn_grammar *grammar;
-    json_t *tools = json_pack("[{s:s,s:{s:s,s:{s:{s:s}},s:[s],s:b}}]", "name", "get_time", "parameters", "type", "object",
-                              "properties", "zone", "const", "UTC", "required", "zone", "additionalProperties", 0);
-    assert_ok(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools, .is_single = true }, &grammar));
+    json_t *tools =
+        json_pack("[{s:s,s:{s:s,s:{s:{s:s}},s:[s],s:b}}]", "name", "get_time", "parameters", "type", "object",
+                  "properties", "zone", "const", "UTC", "required", "zone", "additionalProperties", 0);
+    assert_ok(
+        qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools, .is_single = true }, &grammar));
     begin(&a, grammar);
     append(&a, output.call_open.token);
     const size_t n = find_forced(&a, text), n_tokens = find_tokens(&a, tokens);
@@ -484,8 +488,8 @@ static void test_free_text(void **unused)
     qn_grammar_free(grammar);
 }
 
-/* Alternatives that all go on alike for long: the steps of a whole text are bounded, since steps of others wait. What is found is right,
- * and so are masks behind it. */
+/* Alternatives that all go on alike for long: the steps of a whole text are bounded, since steps of others wait. What
+ * is found is right, and so are masks behind it. */
 static void test_many_alternatives(void **unused)
 {
     (void)unused;
@@ -552,7 +556,8 @@ static void test_keys(void **unused)
     qn_grammar *grammar = compile(PERSON), *same = compile(PERSON);
     const qn_grammar_key a = key_of(grammar, "{\"name\": \"a\", \"age\": 7, "),
                          b = key_of(grammar, "{\"name\": \"somebody\", \"age\": 123, "),
-                         inside = key_of(grammar, "{\"name\": \"a"), other = key_of(same, "{\"name\": \"a\", \"age\": 7, ");
+                         inside = key_of(grammar, "{\"name\": \"a"),
+                         other = key_of(same, "{\"name\": \"a\", \"age\": 7, ");
     assert_memory_equal(&a, &b, sizeof a);
     assert_memory_not_equal(&a, &inside, sizeof a);
     assert_memory_not_equal(&a, &other, sizeof a);

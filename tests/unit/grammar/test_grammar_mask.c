@@ -105,24 +105,29 @@ static const char *const schemas[] = {
     "{\"type\":\"string\",\"maxLength\":19}",
     "{\"type\":\"string\",\"pattern\":\"^[a-z\xc3\xa9]{1,9}( \\\\w+)*$\"}",
     "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":2},\"maxItems\":3}",
-    "{\"properties\":{\"name\":{\"type\":\"string\"},\"nameb\":{\"enum\":[\"ab\",\"a\",1]},\"a\":{\"type\":\"number\"}},"
+    "{\"properties\":{\"name\":{\"type\":\"string\"},\"nameb\":{\"enum\":[\"ab\",\"a\",1]},\"a\":{\"type\":\"number\"}}"
+    ","
     "\"required\":[\"a\"]}",
     "{\"properties\":{\"\xc3\xa9\":{},\"\xc3\xa9"
     "a\":{\"const\":\"\xc3\xa9\"},\"x\\\"\":{}}}",
-    "{\"properties\":{\"name\":{\"type\":\"boolean\"},\"a\":{\"type\":\"null\"}},\"additionalProperties\":false,\"required\":["
+    "{\"properties\":{\"name\":{\"type\":\"boolean\"},\"a\":{\"type\":\"null\"}},\"additionalProperties\":false,"
+    "\"required\":["
     "\"name\"]}",
-    "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"enum\":[\"name\",\"nametrue\"]},{\"type\":\"integer\",\"minimum\":-"
+    "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"enum\":[\"name\",\"nametrue\"]},{\"type\":\"integer\","
+    "\"minimum\":-"
     "10}]}",
     "{\"type\":\"object\",\"maxProperties\":2,\"additionalProperties\":{\"type\":\"string\",\"minLength\":1}}",
     "{\"anyOf\":[{\"properties\":{\"name\":{\"const\":\"a\"},\"b\":{\"type\":\"string\"}},\"required\":[\"name\"]},"
-    "{\"properties\":{\"name\":{\"const\":\"b\"},\"b\":{\"type\":\"string\",\"minLength\":3}},\"required\":[\"name\"]}]}",
+    "{\"properties\":{\"name\":{\"const\":\"b\"},\"b\":{\"type\":\"string\",\"minLength\":3}},\"required\":[\"name\"]}]"
+    "}",
     "{\"anyOf\":[{\"type\":\"string\",\"minLength\":3},{\"type\":\"string\"}]}",
     "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"string\",\"minLength\":9},{\"type\":\"string\",\"maxLength\":4}]}",
     "{\"type\":\"string\",\"pattern\":\"^[^<>]*$\"}",
     "{\"type\":\"string\",\"pattern\":\"^( ?[a-z]{1,6})+[.!]?$\",\"maxLength\":14}",
     "{\"type\":\"string\",\"pattern\":\"^[^@\\\\s]+@[^@\\\\s]+$\"}",
     "{\"type\":\"string\",\"pattern\":\"^[^:,]{1,6}(,[^:,]{1,6})*$\"}",
-    "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[^()]*$\"},{\"type\":\"string\",\"pattern\":\"^\\\\S{2,}$\"},{\"type\":"
+    "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[^()]*$\"},{\"type\":\"string\",\"pattern\":\"^\\\\S{2,}$\"},{"
+    "\"type\":"
     "\"array\"}]}",
     "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":40}}",
 };
@@ -157,7 +162,8 @@ static const char *const calls[] = {
     "\"a\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"type\":\"null\"},{\"type\":\"integer\"}]}}}",
     "{\"properties\":{\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":3000}},\"required\":[\"b\"]}",
     "{\"additionalProperties\":{\"type\":\"string\",\"pattern\":\"^[a-z]*$\"}}",
-    "{\"anyOf\":[{\"properties\":{\"name\":{\"enum\":[\"a\",\"true\"]}}},{\"properties\":{\"a\":{}},\"additionalProperties\":"
+    "{\"anyOf\":[{\"properties\":{\"name\":{\"enum\":[\"a\",\"true\"]}}},{\"properties\":{\"a\":{}},"
+    "\"additionalProperties\":"
     "true}]}",
     "{\"patternProperties\":{\"^n\":{\"type\":\"boolean\"},\"e$\":{\"const\":true}},\"additionalProperties\":{\"type\":"
     "\"array\"}}",
@@ -212,8 +218,9 @@ static size_t check_mask(const struct vocabulary *v, qn_grammar_state *state, co
     for (size_t t = 0; t < v->n; t++) {
         size_t length;
         const char *bytes = qn_grammar_vocab_bytes(v->vocab, (qn_token)t, &length);
-        const bool expected = bytes ? qn_grammar_state_accepts(state, bytes, length)
-                                    : qn_tokenizer_is_eog(v->tokenizer, (int32_t)t) && qn_grammar_state_is_finished(state);
+        const bool expected =
+            bytes ? qn_grammar_state_accepts(state, bytes, length)
+                  : qn_tokenizer_is_eog(v->tokenizer, (int32_t)t) && qn_grammar_state_is_finished(state);
         if (is_set(mask, t) != expected)
             fail_msg("token %zu, '%.*s': %d in the mask, %d alone", t, (int)length, bytes ? bytes : "", is_set(mask, t),
                      expected);
@@ -444,7 +451,9 @@ static void test_triggers(void **unused)
     assert_true(qn_grammar_match_is_finished(match));
     qn_grammar_match_free(match);
 
-    const qn_grammar_start after_token = { .triggers = { { .token = OTHER_CONTROL } }, .n_triggers = 1, .opening_token = -1 };
+    const qn_grammar_start after_token = { .triggers = { { .token = OTHER_CONTROL } },
+                                           .n_triggers = 1,
+                                           .opening_token = -1 };
     assert_ok(qn_grammar_match_create(made.vocab, grammar, &after_token, &match));
     n = append(answer, 0, "{");
     check_match(match, answer, n);
@@ -456,7 +465,9 @@ static void test_triggers(void **unused)
     qn_grammar_match_free(match);
 
     /* Free text only behind the opening token. */
-    const qn_grammar_start optional = { .triggers = { { .token = OTHER_CONTROL } }, .n_triggers = 1, .opening_token = '{' };
+    const qn_grammar_start optional = { .triggers = { { .token = OTHER_CONTROL } },
+                                        .n_triggers = 1,
+                                        .opening_token = '{' };
     for (int opens = 0; opens < 2; opens++) {
         label("opens %d", opens);
         assert_ok(qn_grammar_match_create(made.vocab, grammar, &optional, &match));
@@ -477,7 +488,9 @@ static void test_triggers(void **unused)
 
     char longest[300];
     memset(longest, 'a', sizeof longest);
-    const qn_grammar_start too_long = { .triggers = { { longest, sizeof longest, -1 } }, .n_triggers = 1, .opening_token = -1 };
+    const qn_grammar_start too_long = { .triggers = { { longest, sizeof longest, -1 } },
+                                        .n_triggers = 1,
+                                        .opening_token = -1 };
     assert_int_equal(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID);
     assert_text("a trigger of 300 bytes, at most 255");
     qn_grammar_free(grammar);
@@ -485,7 +498,8 @@ static void test_triggers(void **unused)
 
 /* ---- Costs ---- */
 
-/* A mask takes some milliseconds of a CPU at most: so many times the time of one in which the whole vocabulary is walked. */
+/* A mask takes some milliseconds of a CPU at most: so many times the time of one in which the whole vocabulary is
+ * walked. */
 enum { MOST_WALKS = QN_TEST_SANITIZED ? 100 : 16, N_OPTIONAL = 300 };
 
 static const char walked[] = "root ::= ( [^x] | x )* \nx ::= \"x\" ([a-z] x)?";
@@ -558,8 +572,8 @@ static void test_ambiguous_tokens(void **unused)
     qn_grammar *grammar;
     qn_grammar_state *state;
     const double walk = time_mask(walked, "", QN_OK);
-    assert_ok(
-        qn_grammar_from_gbnf(optional_rules(N_OPTIONAL, "[a-z ]"), strlen(optional_rules(N_OPTIONAL, "[a-z ]")), &grammar));
+    assert_ok(qn_grammar_from_gbnf(optional_rules(N_OPTIONAL, "[a-z ]"), strlen(optional_rules(N_OPTIONAL, "[a-z ]")),
+                                   &grammar));
     assert_ok(qn_grammar_state_create(grammar, &state));
     const double begin = cpu_seconds();
     assert_false(qn_grammar_state_accepts(state, token, strlen(token)));
@@ -571,7 +585,8 @@ static void test_ambiguous_tokens(void **unused)
     qn_grammar_free(grammar);
 }
 
-/* A token whose check takes more than the thread of the steps may have is left to the mask, as is what was read before. */
+/* A token whose check takes more than the thread of the steps may have is left to the mask, as is what was read
+ * before. */
 static void test_costly_checks(void **unused)
 {
     (void)unused;
@@ -617,7 +632,8 @@ static void test_ambiguous_behind_triggers(void **unused)
 /* ---- Where nothing follows ---- */
 
 /* Behind an answer neither a mask nor a token follows; the error has the place. Takes the grammar. */
-static void check_stuck(qn_grammar *grammar, const qn_grammar_start *start, const qn_token *answer, size_t n, const char *error)
+static void check_stuck(qn_grammar *grammar, const qn_grammar_start *start, const qn_token *answer, size_t n,
+                        const char *error)
 {
     static uint32_t mask[MAX_WORDS];
     qn_grammar_match *match;
@@ -643,15 +659,17 @@ static void test_no_token(void **unused)
     check_stuck(grammar, NULL, answer, append(answer, 0, "ab"),
                 "no token of the vocabulary may follow at byte 2 of the answer, in 'choices'");
     assert_ok(qn_grammar_from_choices(choices, 1, &grammar));
-    check_stuck(grammar, &start, answer, append(answer, 0, "free(ab"), "may follow at byte 7 of the answer, in 'choices'");
+    check_stuck(grammar, &start, answer, append(answer, 0, "free(ab"),
+                "may follow at byte 7 of the answer, in 'choices'");
 }
 
 /* Tokens that do not fit, as a caller's own mask may let them through. */
 static void test_wrong_token(void **unused)
 {
     (void)unused;
-    static const char person[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"object\",\"properties\":{\"a\":{"
-                                 "\"enum\":[\"x\",\"y\"]}},\"required\":[\"a\"]}},\"required\":[\"name\"]}";
+    static const char person[] =
+        "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"object\",\"properties\":{\"a\":{"
+        "\"enum\":[\"x\",\"y\"]}},\"required\":[\"a\"]}},\"required\":[\"name\"]}";
     qn_grammar *grammar;
     qn_token answer[64];
     assert_ok(qn_grammar_from_regex("a", 1, &grammar));
@@ -677,7 +695,8 @@ static void test_depth(void **unused)
     }
     assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
     json_decref(schema);
-    check_stuck(grammar, NULL, answer, QN_GRAMMAR_DEPTH, "may follow at byte 256 of the answer, in 'schema: #/items/items");
+    check_stuck(grammar, NULL, answer, QN_GRAMMAR_DEPTH,
+                "may follow at byte 256 of the answer, in 'schema: #/items/items");
 }
 
 /* What has no text at all is refused when it is compiled, with the part that has none. */
@@ -687,16 +706,19 @@ static void test_no_text(void **unused)
     static const struct {
         const char *schema, *gbnf, *error;
     } cases[] = {
-        { "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[]}},\"required\":[\"a\"]}", NULL, "'schema: #/properties/a'" },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[]}},\"required\":[\"a\"]}", NULL,
+          "'schema: #/properties/a'" },
         { "{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{\"type\":\"array\",\"minItems\":2,\"items\":false}},"
           "\"required\":[\"a\",\"b\"]}",
           NULL, "'schema: #/properties/a/items'" },
-        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a$\",\"minLength\":3}},\"required\":["
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a$\",\"minLength\":3}},"
+          "\"required\":["
           "\"a\"]}",
           NULL, "'schema: #/properties/a'" },
         { "{\"type\":\"object\",\"properties\":{\"a\":{}},\"additionalProperties\":false,\"required\":[\"b\"]}", NULL,
           "'schema: #/properties/b'" },
-        { "{\"type\":\"array\",\"prefixItems\":[{\"const\":1},false],\"minItems\":2}", NULL, "'schema: #/prefixItems/1'" },
+        { "{\"type\":\"array\",\"prefixItems\":[{\"const\":1},false],\"minItems\":2}", NULL,
+          "'schema: #/prefixItems/1'" },
         { "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", NULL, "'schema: #" },
         { "{\"type\":\"object\",\"properties\":{\"a\":{}},\"additionalProperties\":false,\"minProperties\":2}", NULL,
           "no text fits 'schema: #'" },
@@ -722,7 +744,8 @@ static void test_no_text(void **unused)
 enum { N_SMALL = 6, N_DRAWS = 40000 };
 
 /* The frequencies of tokens that are drawn as the scheduler does: with `first`, checked before they are masked. */
-static void draw_tokens(const qn_sampling *sampling, bool first, const float *logits, uint32_t allowed, double *frequencies)
+static void draw_tokens(const qn_sampling *sampling, bool first, const float *logits, uint32_t allowed,
+                        double *frequencies)
 {
     qn_sampler *sampler;
     assert_ok(qn_sampler_create(sampling, N_SMALL, &sampler));

@@ -68,7 +68,8 @@ static void test_constants(void **unused)
         { "{\"enum\":[\"a\",1,null,[1],{\"k\":0.1}],\"minimum\":2,\"minLength\":1,\"minItems\":1}",
           { "\"a\"", "null", "[1]", "{\"k\":0.1}" },
           { "1" } },
-        { "{\"enum\":[{\"k\":1},{\"k\":2},{\"l\":1}],\"properties\":{\"k\":{\"$ref\":\"#/$defs/big\"}},\"$defs\":{\"big\":{"
+        { "{\"enum\":[{\"k\":1},{\"k\":2},{\"l\":1}],\"properties\":{\"k\":{\"$ref\":\"#/$defs/"
+          "big\"}},\"$defs\":{\"big\":{"
           "\"minimum\":2}}}",
           { "{\"k\":2}", "{\"l\":1}" },
           { "{\"k\":1}" } },
@@ -129,7 +130,8 @@ static void test_formats(void **unused)
           { "\"localhost\"", "\"a-b.example.org\"", "\"1.2\"", "\"a.b.c.d.e.f.g.h\"" },
           { "\"-bad-\"", "\"a..b\"", "\"\"", "\"a_b\"", "\"a-\"" } },
         { "{\"format\":\"uri\"}",
-          { "\"http://a.b/c?d=e&f#g\"", "\"mailto:x@y.org\"", "\"urn:isbn:1\"", "\"file:///a%20b\"", "\"http://u:p@h:80/\"" },
+          { "\"http://a.b/c?d=e&f#g\"", "\"mailto:x@y.org\"", "\"urn:isbn:1\"", "\"file:///a%20b\"",
+            "\"http://u:p@h:80/\"" },
           { "\"not a uri\"", "\"/a\"", "\"http://a b\"", "\"1a:b\"", "\"http://a/%zz\"" } },
         { "{\"format\":\"duration\"}",
           { "\"P1Y2M3DT4H5M6S\"", "\"PT36H\"", "\"P4W\"", "\"P1D\"", "\"P1M\"" },
@@ -147,16 +149,19 @@ static void test_one_of(void **unused)
         { "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":[\"string\",\"null\"]},{\"type\":\"array\"}]}",
           { "1", "\"a\"", "null", "[]" },
           { "1.5", "true" } },
-        { "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"},\"n\":{\"type\":\"integer\"}},\"required\":"
+        { "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"},\"n\":{\"type\":\"integer\"}},"
+          "\"required\":"
           "[\"k\"]}"
           ",{\"type\":\"object\",\"properties\":{\"k\":{\"enum\":[\"b\",\"c\"]}},\"required\":[\"k\"]}]}",
           { "{\"k\":\"a\",\"n\":1}", "{\"k\":\"c\",\"n\":\"x\"}" },
           { "{\"k\":\"a\",\"n\":\"x\"}", "{}" } },
-        { "{\"type\":\"object\",\"required\":[\"k\"],\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}],\"$defs\":{"
+        { "{\"type\":\"object\",\"required\":[\"k\"],\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/"
+          "b\"}],\"$defs\":{"
           "\"a\":{\"properties\":{\"k\":{\"const\":\"a\"}}},\"b\":{\"properties\":{\"k\":{\"const\":\"b\"}}}}}",
           { "{\"k\":\"a\"}", "{\"k\":\"b\"}" },
           { "{\"k\":\"c\"}" } },
-        { "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"],\"additionalProperties\":false},{"
+        { "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"],\"additionalProperties\":"
+          "false},{"
           "\"type\":\"object\",\"properties\":{\"b\":{}},\"required\":[\"b\"],\"additionalProperties\":false}]}",
           { "{\"a\":1}", "{\"b\":1}" },
           { "{\"a\":1,\"b\":1}", "{}" } },
@@ -167,7 +172,8 @@ static void test_one_of(void **unused)
     };
     static const char *const refused[] = {
         "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}",
-        "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}},{\"type\":\"object\",\"properties\":{"
+        "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}},{\"type\":\"object\","
+        "\"properties\":{"
         "\"b\":{\"type\":\"integer\"}}}]}",
         "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},{\"properties\":{\"k\":{\"const\":2}},"
         "\"required\":[\"k\"]}]}", /* any value that is no object fits both */
@@ -192,13 +198,17 @@ static void test_references(void **unused)
 {
     (void)unused;
     static const struct texts cases[] = {
-        { "{\"$ref\":\"#/definitions/a%20b%2fc\",\"definitions\":{\"a b\":{\"c\":{\"type\":\"null\"}}}}", { "null" }, { "1" } },
+        { "{\"$ref\":\"#/definitions/a%20b%2fc\",\"definitions\":{\"a b\":{\"c\":{\"type\":\"null\"}}}}",
+          { "null" },
+          { "1" } },
         { "{\"$ref\":\"#/definitions/a%25b\",\"definitions\":{\"a%b\":{\"type\":\"null\"}}}", { "null" }, { "1" } },
         { "{\"items\":{\"$ref\":\"#node\"},\"$defs\":{\"x\":[{\"$anchor\":\"node\",\"type\":\"null\"}]}}",
           { "[null]" },
           { "[1]" } },
-        { "{\"$id\":\"https://a.b/s.json\",\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"https://a.b/s.json\"},\"m\":{"
-          "\"$ref\":\"https://a.b/s.json#/$defs/m\"}},\"additionalProperties\":false,\"$defs\":{\"m\":{\"type\":\"null\"}}}",
+        { "{\"$id\":\"https://a.b/s.json\",\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"https://a.b/"
+          "s.json\"},\"m\":{"
+          "\"$ref\":\"https://a.b/s.json#/$defs/"
+          "m\"}},\"additionalProperties\":false,\"$defs\":{\"m\":{\"type\":\"null\"}}}",
           { "{\"n\":{\"m\":null}}" },
           { "{\"m\":1}", "{\"n\":1}" } },
     };
@@ -212,8 +222,11 @@ static void test_merges(void **unused)
         { "{\"type\":\"integer\",\"allOf\":[{\"minimum\":5,\"exclusiveMinimum\":true},{\"minimum\":7}]}",
           { "7" },
           { "5", "6" } },
-        { "{\"type\":\"integer\",\"allOf\":[{\"minimum\":7},{\"minimum\":7,\"exclusiveMinimum\":true}]}", { "8" }, { "7" } },
-        { "{\"type\":\"integer\",\"allOf\":[{\"maximum\":5,\"exclusiveMaximum\":false},{\"maximum\":5,\"exclusiveMaximum\":"
+        { "{\"type\":\"integer\",\"allOf\":[{\"minimum\":7},{\"minimum\":7,\"exclusiveMinimum\":true}]}",
+          { "8" },
+          { "7" } },
+        { "{\"type\":\"integer\",\"allOf\":[{\"maximum\":5,\"exclusiveMaximum\":false},{\"maximum\":5,"
+          "\"exclusiveMaximum\":"
           "true}]}",
           { "4" },
           { "5" } },
@@ -265,7 +278,8 @@ static void test_refused(void **unused)
 static qn_status compile_call(const char *parameters, bool strict, qn_grammar **out)
 {
     json_t *schema = json_loads(parameters, 0, NULL);
-    json_t *tools = json_pack("[{s:{s:s,s:o,s:b}}]", "function", "name", "f", "parameters", schema, "strict", (int)strict);
+    json_t *tools =
+        json_pack("[{s:{s:s,s:o,s:b}}]", "function", "name", "f", "parameters", schema, "strict", (int)strict);
     const qn_output_params output = { .form = QN_OUTPUT_XML,
                                       .call_open = { .text = "<tool_call>", .token = -1 },
                                       .call_close = { .text = "</tool_call>", .token = -1 } };
@@ -278,8 +292,8 @@ static qn_status compile_call(const char *parameters, bool strict, qn_grammar **
 static bool call_fits(const qn_grammar *grammar, const char *key, const char *value)
 {
     char text[400];
-    snprintf(text, sizeof text, "<tool_call>\n<function=f>\n<parameter=%s>\n%s\n</parameter>\n</function>\n</tool_call>", key,
-             value);
+    snprintf(text, sizeof text,
+             "<tool_call>\n<function=f>\n<parameter=%s>\n%s\n</parameter>\n</function>\n</tool_call>", key, value);
     return fits(grammar, text);
 }
 
@@ -344,14 +358,16 @@ static char *repeat(const char *head, const char *each, const char *tail, int n)
     return text;
 }
 
-/* What is too large is refused before it costs, and does not count against what stands beside. A second is for sanitizers. */
+/* What is too large is refused before it costs, and does not count against what stands beside. A second is for
+ * sanitizers. */
 static void test_bounds(void **unused)
 {
     (void)unused;
     char *const many = repeat("{\"prefixItems\":[", "{\"type\":\"integer\"}~", "]}", 32000);
     char *const some = repeat("{\"prefixItems\":[", "{\"type\":\"integer\"}~", "]}", 1000);
     char *const patterns = repeat("{\"properties\":{", "\"p#\":{\"pattern\":\".{0,100000}#\"}~", "}}", 250);
-    char *const nested = repeat("{\"properties\":{", "\"p#\":{\"pattern\":\"((((a{1,99}){1,99}){1,99}){1,99})#\"}~", "}}", 200);
+    char *const nested =
+        repeat("{\"properties\":{", "\"p#\":{\"pattern\":\"((((a{1,99}){1,99}){1,99}){1,99})#\"}~", "}}", 200);
     char *const numbers = repeat("{\"prefixItems\":[", "{\"type\":\"number\",\"minimum\":#}~", "]}", 200);
     const struct {
         const char *schema;

@@ -77,10 +77,10 @@ static void lines_have_what_is_known(void **state)
     qn_access_log_free(log);
     assert_true(stat(path, &info) == 0 && (info.st_mode & S_IRWXO) == 0);
     json_t *json = read_line(path, 0);
-    assert_int_equal(json_unpack(json, "{s:s,s:s,s:s,s:n,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:F,s:b!}", "time", &time, "id", &id,
-                                 "address", &address, "key", "method", &method, "path", &request_path, "status", &status,
-                                 "bytes", &bytes, "prompt_tokens", &n_prompt, "cached_tokens", &n_cached, "completion_tokens",
-                                 &n_generated, "seconds", &seconds, "cancelled", &is_cancelled),
+    assert_int_equal(json_unpack(json, "{s:s,s:s,s:s,s:n,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:F,s:b!}", "time", &time, "id",
+                                 &id, "address", &address, "key", "method", &method, "path", &request_path, "status",
+                                 &status, "bytes", &bytes, "prompt_tokens", &n_prompt, "cached_tokens", &n_cached,
+                                 "completion_tokens", &n_generated, "seconds", &seconds, "cancelled", &is_cancelled),
                      0);
     assert_string_equal(time, "2026-01-31T12:00:00.500Z");
     assert_string_equal(id, "req-1");
@@ -196,10 +196,11 @@ static void full_pipes_lose_lines(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test_setup_teardown(lines_have_what_is_known, make_folder, remove_folder),
-                                        cmocka_unit_test_setup_teardown(hostile_texts_stay_on_their_line, make_folder,
-                                                                        remove_folder),
-                                        cmocka_unit_test_setup_teardown(renamed_files_are_left, make_folder, remove_folder),
-                                        cmocka_unit_test(full_pipes_lose_lines) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(lines_have_what_is_known, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(hostile_texts_stay_on_their_line, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(renamed_files_are_left, make_folder, remove_folder),
+        cmocka_unit_test(full_pipes_lose_lines)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

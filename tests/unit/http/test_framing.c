@@ -1,5 +1,5 @@
-/* Header blocks: which are complete, and which are not those of requests. tests/server/serve_framing.py has the same of a
- * server. */
+/* Header blocks: which are complete, and which are not those of requests. tests/server/serve_framing.py has the same of
+ * a server. */
 #include "helper_assert.h"
 
 #include "base/append.h"
@@ -82,14 +82,15 @@ static void values_are_counted(void **state)
             qn_append(&text, "%s", many[i].after);
             const char *why;
             size_t at;
-            assert_int_equal(head_of(block, text.length, &at, &why), n > QN_FRAMING_VALUES ? QN_HEAD_LARGE : QN_HEAD_COMPLETE);
+            assert_int_equal(head_of(block, text.length, &at, &why),
+                             n > QN_FRAMING_VALUES ? QN_HEAD_LARGE : QN_HEAD_COMPLETE);
         }
 }
 
 #define START "GET / HTTP/1.1\r\nHost: a\r\n"
-#define BLOCK(text)                                                                                                            \
-    {                                                                                                                          \
-        text, sizeof text - 1                                                                                                  \
+#define BLOCK(text)                                                                                                    \
+    {                                                                                                                  \
+        text, sizeof text - 1                                                                                          \
     }
 
 static void invalid_blocks_are_told(void **state)

@@ -107,7 +107,8 @@ static void origins(void **state)
                   { "file://localhost:8080", "localhost:8080", false } };
     for (size_t i = 0; i < COUNT(cases); i++) {
         label("Origin: %s, Host: %s", cases[i].origin ? cases[i].origin : "-", cases[i].host ? cases[i].host : "-");
-        assert_int_equal(qn_guard_origin(cases[i].origin, cases[i].host, BOTH, listed, COUNT(listed)), cases[i].is_allowed);
+        assert_int_equal(qn_guard_origin(cases[i].origin, cases[i].host, BOTH, listed, COUNT(listed)),
+                         cases[i].is_allowed);
         assert_true(qn_guard_origin(cases[i].origin, cases[i].host, BOTH, all, 1));
     }
     assert_true(qn_guard_origin("https://box", "box", QN_GUARD_HTTPS, listed, COUNT(listed)));

@@ -185,7 +185,9 @@ static void files_with_zeros_are_refused(void **state)
     static const struct {
         const char *bytes;
         size_t n;
-    } cases[] = { { "s\0k\0\n\0", 6 }, { "good\nname: k\0ey\n", 16 }, { "good\0", 5 }, { "\0\n", 2 }, { "# a\0\n", 5 } };
+    } cases[] = {
+        { "s\0k\0\n\0", 6 }, { "good\nname: k\0ey\n", 16 }, { "good\0", 5 }, { "\0\n", 2 }, { "# a\0\n", 5 }
+    };
     const char *const files[] = { path };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_keys *keys;

@@ -1,5 +1,5 @@
-/* Names of the hub, the hub's list of files, and which of them a name means. The network and the cache are tested with a
- * server, in tests/e2e/hub_*.sh. */
+/* Names of the hub, the hub's list of files, and which of them a name means. The network and the cache are tested with
+ * a server, in tests/e2e/hub_*.sh. */
 #include "helper_assert.h"
 
 #include "hub/files.h"
@@ -201,7 +201,8 @@ static void test_best(void **state)
     assert_string_equal(select_from(&files, "a/b:mmproj-Q8_0.gguf", 1, 1), "mmproj-Q8_0.gguf");
     assert_string_equal(select_from(&files, "a/b:Q4", 1, 1), "m-Q4_K_M.gguf");
     assert_null(select_from(&files, "a/b:Q5_0", 1, 1));
-    assert_non_null(strstr(qn_error_text(), "no model of type Q5_0; there is F16, IQ4_XS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0"));
+    assert_non_null(
+        strstr(qn_error_text(), "no model of type Q5_0; there is F16, IQ4_XS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0"));
     qn_hub_files_free(&files);
 
     add(&files, "m-F32.gguf", 2);
@@ -272,7 +273,8 @@ static void test_split(void **state)
     add(&files, "d/m-Q4_0-00003-of-00003.gguf", 3);
     add(&files, "d/m-Q4_0-00004-of-00003.gguf", 3); /* no part: its number is too large */
     add(&files, "d/m-Q4_0-0001-of-00003.gguf", 3);  /* no part: four digits */
-    assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-00002-of-00003.gguf", 100, 3), "d/m-Q4_0-00001-of-00003.gguf");
+    assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-00002-of-00003.gguf", 100, 3),
+                        "d/m-Q4_0-00001-of-00003.gguf");
     assert_string_equal(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3), "d/m-Q4_0-00001-of-00003.gguf");
     assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-0001-of-00003.gguf", 100, 1), "d/m-Q4_0-0001-of-00003.gguf");
     static const char *const alone[] = { "f/m-Q4_0-00001-of-00000.gguf", "f/m-Q4_0-00000-of-00002.gguf",
@@ -307,7 +309,8 @@ static void test_answer(void **state)
     assert_ok(parse(
         "{" SHA ", \"siblings\": [{\"rfilename\": \"z.gguf\", \"size\": 9, \"blobId\": \"00\","
         "\"lfs\": {\"size\": 7, \"sha256\": \"ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2\"}},"
-        "{\"rfilename\": \"a.txt\", \"size\": -3, \"blobId\": \"0123456789abcdef0123456789abcdef01234567\", \"lfs\": null},"
+        "{\"rfilename\": \"a.txt\", \"size\": -3, \"blobId\": \"0123456789abcdef0123456789abcdef01234567\", \"lfs\": "
+        "null},"
         "{\"rfilename\": \"../up.txt\"}, {\"rfilename\": \"huge\", \"size\": 9007199254740993000}]}",
         &files));
     assert_int_equal(files.count, 3);
@@ -357,8 +360,8 @@ static void test_answer_bounds(void **state)
         assert_int_equal(strstr(qn_error_text(), "nested") != NULL, depth > 32);
         qn_hub_files_free(&files);
     }
-    assert_ok(
-        parse("{" SHA ", \"x\": \"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[\", \"siblings\": []}", &files));
+    assert_ok(parse("{" SHA ", \"x\": \"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[\", \"siblings\": []}",
+                    &files));
     qn_hub_files_free(&files);
     assert_int_equal(qn_hub_files_parse(json, QN_HUB_ANSWER_MAX + 1, &files), QN_ERR_FORMAT);
 }

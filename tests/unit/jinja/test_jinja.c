@@ -1,5 +1,5 @@
-/* The interpreter of chat templates: golden texts that jinja2 gave (tools/compare_templates.py --write-golden), where the
- * bytes of a text come from, what errors name, and limits. */
+/* The interpreter of chat templates: golden texts that jinja2 gave (tools/compare_templates.py --write-golden), where
+ * the bytes of a text come from, what errors name, and limits. */
 #include "helper_assert.h"
 
 #include "base/append.h"
@@ -167,21 +167,25 @@ static void test_rare(void **state)
           "False 1 3 |bdf" },
         { "{{ {'b': 5}['ab'[1:]] }} {{ {('b', 2): 6}['ab'[1:], 2] }} {{ 'abc'['ab'|length:] }}", "5 6 c" },
         { "{{ lipsum is defined }} {{ joiner is defined }} {{ cycler is defined }}", "True True True" },
-        { "{{ d.keys() == {'b': 0, 'a': 1}.keys() }} {{ d.items() == {'a': 1, 'b': 2}.items() }} {{ d.keys() == d.values() }}",
+        { "{{ d.keys() == {'b': 0, 'a': 1}.keys() }} {{ d.items() == {'a': 1, 'b': 2}.items() }} {{ d.keys() == "
+          "d.values() }}",
           "True True False" },
         { "{% macro f(x, y=1) %}{% endmacro %}{{ f.name }} {{ f.arguments }}", "f ('x', 'y')" },
         { "{{ 'a-b-c'.rpartition('-') }} {{ 'abc'.rpartition('-') }}", "('a-b', '-', 'c') ('', '', 'abc')" },
         { "{{ '-7'.zfill(4) }} {{ '7'.zfill(3) }} {{ 'abc'.zfill(2) }} {{ '+'.zfill(3) }}", "-007 007 abc +00" },
         { "{{ 'aB \u00c4\u00df'.swapcase() }}", "Ab \u00e4SS" },
-        { "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz qux'|truncate(11) }}|"
+        { "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz "
+          "qux'|truncate(11) }}|"
           "{{ 'foo bar baz qux'|truncate(11, false, '..', 0) }}|{{ (1, 2)|truncate(7, true) }}",
           "foo...|foo ba...|foo bar baz qux|foo bar..|(1, 2)" },
-        { "{{ 'a b/\u00e4&'|urlencode }} {{ {'a b': '/x', 'c': 1}|urlencode }} {{ 5|urlencode }} {{ namespace(a=1)|urlencode "
+        { "{{ 'a b/\u00e4&'|urlencode }} {{ {'a b': '/x', 'c': 1}|urlencode }} {{ 5|urlencode }} {{ "
+          "namespace(a=1)|urlencode "
           "}}",
           "a%20b/%C3%A4%26 a+b=%2Fx&c=1 5 %3CNamespace%20%7B%27a%27%3A%201%7D%3E" },
         { "{{ range(7)|slice(3)|list }} {{ range(7)|slice(3, 'x')|list }}",
           "[[0, 1, 2], [3, 4], [5, 6]] [[0, 1, 2], [3, 4, 'x'], [5, 6, 'x']]" },
-        { "{% for g in l|groupby('k') %}{{ g.grouper }}:{{ g.list|map(attribute='v')|join(',') }};{% endfor %}{% for k, v in "
+        { "{% for g in l|groupby('k') %}{{ g.grouper }}:{{ g.list|map(attribute='v')|join(',') }};{% endfor %}{% for "
+          "k, v in "
           "l|groupby('k', case_sensitive=true) %}{{ k }}{{ v|length }}{% endfor %}",
           "A:1,3;b:2;A1a1b1" },
         { "{{ l|groupby('x', default=0)|length }} {{ l[:1]|groupby('k') }}", "1 [('A', [{'k': 'A', 'v': 1}])]" },
@@ -272,43 +276,45 @@ static void test_limits(void **state)
     assert_limited("{{ xs * 4611686018427387904 }}", variables, "more steps than are allowed");
     assert_limited("{% set t = 'x' * 1000000 %}{% for a in range(100) %}{{ t }}{% endfor %}", variables,
                    "the output is longer than");
-    assert_limited("{% set n = namespace(t='x') %}{% for a in range(100) %}{% set n.t = n.t ~ n.t %}{% endfor %}", variables,
-                   "that a template may use");
-    assert_limited("{% set n = namespace(t='x') %}{% for a in range(90000) %}{% set n.t = n.t ~ 'x' %}{% endfor %}", variables,
-                   "");
-    assert_limited("{% set n = namespace(t=[1]) %}{% for a in range(90000) %}{% set n.t = n.t + [1] %}{% endfor %}", variables,
-                   "more steps than are allowed");
-    assert_limited("{% set n = namespace(t=[]) %}{% for a in range(90000) %}{% set n.t = [n.t] %}{% endfor %}", variables,
-                   "nested");
+    assert_limited("{% set n = namespace(t='x') %}{% for a in range(100) %}{% set n.t = n.t ~ n.t %}{% endfor %}",
+                   variables, "that a template may use");
+    assert_limited("{% set n = namespace(t='x') %}{% for a in range(90000) %}{% set n.t = n.t ~ 'x' %}{% endfor %}",
+                   variables, "");
+    assert_limited("{% set n = namespace(t=[1]) %}{% for a in range(90000) %}{% set n.t = n.t + [1] %}{% endfor %}",
+                   variables, "more steps than are allowed");
+    assert_limited("{% set n = namespace(t=[]) %}{% for a in range(90000) %}{% set n.t = [n.t] %}{% endfor %}",
+                   variables, "nested");
     assert_limited("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", variables, "nested deeper than");
-    assert_limited("{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}", variables,
-                   "that a template may use");
+    assert_limited("{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+                   variables, "that a template may use");
     assert_limited("{{ '%*d' % (1000000000, 1) }}", variables, "a width or precision above");
     assert_limited("{{ '{:1000000000}'.format(1) }}", variables, "not supported");
     assert_limited("{{ 'x'.center(1000000000) | length }}", variables, "");
     assert_limited("{{ xs | batch(1000000000, 'x') | list | length }}", variables, "");
     assert_limited("{{ xs | tojson(indent=1000000000) }}", variables, "");
     assert_limited("{{ ('a' * 100000).replace('', 'b' * 100000) }}", variables, "");
-    assert_limited("{% set l = ('a ' * 20000).split() %}{{ l | select('in', l | map('upper') | list) | list }}", variables,
-                   "more steps than are allowed");
+    assert_limited("{% set l = ('a ' * 20000).split() %}{{ l | select('in', l | map('upper') | list) | list }}",
+                   variables, "more steps than are allowed");
     /* Two values whose parts are the same two lists, and so on: 2^60 parts to compare. */
     static const char *const pairs =
         "{%% set n = namespace(a=(1,), b=(1,)) %%}{%% for i in range(60) %%}{%% set n.a = (n.a, n.a) %%}"
         "{%% set n.b = (n.b, n.b) %%}{%% endfor %%}{{ %s }}";
-    static const char *const compared[] = { "n.a == n.b",        "n.a < n.b",        "n.a in [n.b]",     "{n.a: 1}",
-                                            "{}.get(n.a)",       "{1: 2}[n.a]",      "[n.a, n.b]|sort",  "[n.a, n.b]|max",
-                                            "[n.a]|unique|list", "[n.a].index(n.b)", "[n.a].count(n.b)", "n.a is eq(n.b)",
-                                            "n.a is gt(n.b)",    "n.a in {}",        "dict([(n.a, 1)])" };
+    static const char *const compared[] = { "n.a == n.b",       "n.a < n.b",        "n.a in [n.b]",
+                                            "{n.a: 1}",         "{}.get(n.a)",      "{1: 2}[n.a]",
+                                            "[n.a, n.b]|sort",  "[n.a, n.b]|max",   "[n.a]|unique|list",
+                                            "[n.a].index(n.b)", "[n.a].count(n.b)", "n.a is eq(n.b)",
+                                            "n.a is gt(n.b)",   "n.a in {}",        "dict([(n.a, 1)])" };
     for (size_t i = 0; i < sizeof compared / sizeof *compared; i++) {
         char source[300];
         snprintf(source, sizeof source, pairs, compared[i]);
         assert_limited(source, variables, "more steps than are allowed");
     }
-    assert_limited("{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a }}",
-                   variables, "more steps than are allowed");
     assert_limited(
-        "{% set a = 'x' * 1000000 %}{% set b = a ~ '' %}{% for i in range(99999) %}{% if a == b %}{% endif %}{% endfor %}",
+        "{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a }}",
         variables, "more steps than are allowed");
+    assert_limited("{% set a = 'x' * 1000000 %}{% set b = a ~ '' %}{% for i in range(99999) %}{% if a == b %}{% endif "
+                   "%}{% endfor %}",
+                   variables, "more steps than are allowed");
     json_decref(variables);
 }
 

@@ -1,5 +1,6 @@
-/* Hostile templates: what can be done to a long text, a list or a dict, over and over, ends at the limit of steps within a time
- * that grows with that limit alone. With QN_SOAK the limit is the default one, and each time is printed. */
+/* Hostile templates: what can be done to a long text, a list or a dict, over and over, ends at the limit of steps
+ * within a time that grows with that limit alone. With QN_SOAK the limit is the default one, and each time is
+ * printed. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 
@@ -9,12 +10,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* s, t, w: long texts of letters, of a long match's beginnings, and of white space; u beyond ASCII; n digits; l a list of
- * texts, m of numbers, d a dict, f a float of many digits. x differs in each iteration of the loop. */
-#define BEFORE                                                                                                                 \
-    "{% set s = 'a' * 1000000 %}{% set t = 'a' * 500000 ~ 'b' %}{% set w = ' ' * 1000000 %}{% set u = '\u00e4' * 500000 %}"    \
-    "{% set n = '1' * 1000000 %}{% set l = ['ab', 'c'] * 10000 %}{% set m = [0.1] * 10000 %}{% set f = 0.1 + 0.2 %}"           \
-    "{% set d = dict(range(10000, 30000)|map('string')|batch(2)|list) %}{% set k = 'c' * 300 ~ 'd' ~ 'c' * 300 %}"             \
+/* s, t, w: long texts of letters, of a long match's beginnings, and of white space; u beyond ASCII; n digits; l a list
+ * of texts, m of numbers, d a dict, f a float of many digits. x differs in each iteration of the loop. */
+#define BEFORE                                                                                                         \
+    "{% set s = 'a' * 1000000 %}{% set t = 'a' * 500000 ~ 'b' %}{% set w = ' ' * 1000000 %}{% set u = '\u00e4' * "     \
+    "500000 %}"                                                                                                        \
+    "{% set n = '1' * 1000000 %}{% set l = ['ab', 'c'] * 10000 %}{% set m = [0.1] * 10000 %}{% set f = 0.1 + 0.2 %}"   \
+    "{% set d = dict(range(10000, 30000)|map('string')|batch(2)|list) %}{% set k = 'c' * 300 ~ 'd' ~ 'c' * 300 %}"     \
     "{% set c = 'c' * 1000000 %}{% set p = ('c' * 100 ~ 'd') * 10000 %}{% set q = '<' * 300000 %}"
 
 static const char *const expressions[] = {
@@ -313,10 +315,10 @@ static void test_expressions(void **state)
     qn_jinja_free(jinja);
     for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
         char source[2000];
-        snprintf(
-            source, sizeof source,
-            "%s{%% for i in range(3000) %%}{%% for j in range(100) %%}{%% if %s %%}{%% endif %%}{%% endfor %%}{%% endfor %%}",
-            BEFORE, expressions[i]);
+        snprintf(source, sizeof source,
+                 "%s{%% for i in range(3000) %%}{%% for j in range(100) %%}{%% if %s %%}{%% endif %%}{%% endfor %%}{%% "
+                 "endfor %%}",
+                 BEFORE, expressions[i]);
         check(source, expressions[i], steps);
     }
     assert_int_equal(n_slow, 0);
@@ -330,7 +332,8 @@ static void test_statements(void **state)
         "{% macro m(a, b, c) %}{{ a }}{% endmacro %}{% for i in range(90000) %}{{ m(1, 2, c=3) }}{% endfor %}",
         ("{% macro m() %}{{ kwargs|length }}{% endmacro %}{% set d = namespace(d={}) %}{% for i in range(3000) %}"
          "{% set d.d = dict(d.d, **{'k' ~ i: i}) %}{% endfor %}{% for i in range(90000) %}{{ m(**d.d) }}{% endfor %}"),
-        "{% set d = dict(range(3000)|map('string')|map('center', 1000)|map('batch', 1, 'x')|map('list')) %}{{ m(**d) }}",
+        "{% set d = dict(range(3000)|map('string')|map('center', 1000)|map('batch', 1, 'x')|map('list')) %}{{ m(**d) "
+        "}}",
         "{% for i in range(90000) %}{% for j in range(90000) %}{{ 0.1 + 0.2 }}{% endfor %}{% endfor %}",
         "{% set s = 'a' * 1000000 %}{% for i in range(90000) %}{% set x %}{{ s }}{% endset %}{% endfor %}",
         "{% for i in range(90000) %}{% for j in range(90000) %}{{ loop.depth0 }}{% endfor %}{% endfor %}",
@@ -345,7 +348,8 @@ static void test_statements(void **state)
         check(sources[i], sources[i], steps);
     for (int i = 0; i < NESTED; i++)
         at = stpcpy(at, "{% with %}");
-    at = stpcpy(at, "{% for i in range(90000) %}{% for j in range(90000) %}{% if range %}{% endif %}{% endfor %}{% endfor %}");
+    at = stpcpy(
+        at, "{% for i in range(90000) %}{% for j in range(90000) %}{% if range %}{% endif %}{% endfor %}{% endfor %}");
     for (int i = 0; i < NESTED; i++)
         at = stpcpy(at, "{% endwith %}");
     check(source, "names through many scopes", steps);

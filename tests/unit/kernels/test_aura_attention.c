@@ -46,7 +46,8 @@ static float element(qn_view view, size_t i)
 }
 
 /* Compares each row of `out` with float64: the error must be within `bound` of the row's norm. */
-static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q, qn_view out, double bound, const char *what)
+static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q, qn_view out, double bound,
+                    const char *what)
 {
     const size_t n_heads = s->kv_heads * s->group;
     for (size_t row = 0; row < s->n_tokens * n_heads; row++) {
@@ -73,8 +74,8 @@ static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q
 static void check(const shape *s, qn_dtype dtype)
 {
     aura_case c = new_case(s->dim, s->key_bits, s->value_bits, s->kv_heads, s->capacity, s->n_keys);
-    label("dim %zu bits %u %u keys %zu block %zu window %zu, type %d", s->dim, s->key_bits, s->value_bits, s->n_keys, s->block,
-          s->window, (int)dtype);
+    label("dim %zu bits %u %u keys %zu block %zu window %zu, type %d", s->dim, s->key_bits, s->value_bits, s->n_keys,
+          s->block, s->window, (int)dtype);
     const size_t n_heads = s->kv_heads * s->group, rows = s->n_tokens * n_heads, n = rows * s->dim;
     const size_t n_blocks = (s->n_keys + s->block - 1) / s->block;
     float *x = normals(n, 1), *sinks = normals(n_heads, 2);
@@ -106,8 +107,8 @@ static void check(const shape *s, qn_dtype dtype)
             const float *o = (float *)partials.view.data + i * s->dim;
             assert_true(isnan(o[0]) && isnan(o[s->dim - 1]) && isnan(((float *)m.view.data)[i]));
         }
-    assert_ok(
-        qn_aura_flash_pass2(c.cache.value_codec, rows, n_heads, n_blocks, partials.view, m.view, l.view, q.sinks, two.view));
+    assert_ok(qn_aura_flash_pass2(c.cache.value_codec, rows, n_heads, n_blocks, partials.view, m.view, l.view, q.sinks,
+                                  two.view));
     compare(s, &c, &q, two.view, bound, "two passes");
     guarded_free(&one);
     guarded_free(&two);
@@ -196,8 +197,8 @@ static void no_visible_key(void **unused)
         memset(out, 0xff, sizeof out);
         assert_ok(qn_aura_flash_pass1(&c.cache, &q, 16, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3)));
         assert_true(l[0] == 0 && l[1] == 0 && l[2] == 0 && isnan(partials[0]));
-        assert_ok(qn_aura_flash_pass2(c.cache.value_codec, 1, 1, 3, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3), q.sinks,
-                                      f32(out, DIM)));
+        assert_ok(qn_aura_flash_pass2(c.cache.value_codec, 1, 1, 3, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3),
+                                      q.sinks, f32(out, DIM)));
         for (size_t d = 0; d < DIM; d++)
             assert_true(out[d] == 0);
     }
@@ -227,7 +228,8 @@ static void scores_and_values(void **unused)
             exact += term;
             magnitude += fabs(term);
         }
-        assert_true(fabs((double)((float *)scores.view.data)[i] - exact) < 2e-6 * magnitude); /* three roundings a term */
+        assert_true(fabs((double)((float *)scores.view.data)[i] - exact) < 2e-6 * magnitude); /* three roundings a term
+                                                                                               */
         weights[i] = (float)pow(uniform(), 6);
     }
     static const float skips[] = { 0, 0.1f, 2 };
@@ -403,8 +405,10 @@ static void refuses_sizes(void **unused)
     assert_text("partials: 1279 elements, expected at least 1280");
     assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, f32(a.m, BLOCKS * HEADS - 1), l), QN_ERR_INVALID);
     assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, m, f32(a.l, BLOCKS * HEADS - 1)), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass2(NULL, HEADS, HEADS, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass2(NULL, HEADS, HEADS, BLOCKS, partials, m, l, queries->sinks, out),
+                     QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out),
+                     QN_ERR_INVALID);
     assert_text("n_queries: 4, expected a multiple of n_heads 3");
     assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS), 1, HEADS, NAN, out), QN_ERR_INVALID);
     assert_text("skip: nan, expected at least 0");
@@ -424,22 +428,26 @@ static void store_refuses(void **unused)
     float *k = normals(VALUES, 1), *v = normals(VALUES, 1), scales[2 * POSITIONS];
     uint32_t positions[TOKENS] = { 3, POSITIONS };
     memcpy(scales, c.cache.key_scales.data, sizeof scales);
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                     QN_ERR_INVALID);
     assert_text("positions: token 1 is at 8, expected below the capacity 8");
     assert_memory_equal(scales, c.cache.key_scales.data, sizeof scales);
     positions[1] = 5;
     v[2 * DIM + 9] = NAN;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                     QN_ERR_INVALID);
     assert_text("values: token 1, head 0 is not finite");
     k[3 * DIM] = INFINITY;
     v[2 * DIM + 9] = 0;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                     QN_ERR_INVALID);
     assert_text("keys: token 1, head 1 is not finite");
     assert_true(isnan(((float *)c.cache.key_scales.data)[POSITIONS + 5]));
     assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES - 1), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
                      QN_ERR_INVALID);
     assert_text("keys: 255 elements, expected at least 256");
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS),
+                     QN_ERR_INVALID);
     assert_text("positions: 1 elements, expected at least 2");
     free(k);
     free(v);

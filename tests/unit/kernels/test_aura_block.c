@@ -1,5 +1,5 @@
-/* AURA pages, the layout of a cache: stores and loads of single positions, and attention over blocks of pages in integers
- * compared with float64 over the decoded rows. */
+/* AURA pages, the layout of a cache: stores and loads of single positions, and attention over blocks of pages in
+ * integers compared with float64 over the decoded rows. */
 #include "helper_aura.h"
 
 #include "base/cpu.h"
@@ -25,8 +25,10 @@ static void same_as_the_stream(void **unused)
             label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
             const size_t dim = aura_dims[i], words = qn_aura_row_words(dim, aura_bits[j]);
             const unsigned bits = aura_bits[j];
-            const size_t key_bytes = qn_aura_key_page_bytes(dim, bits), value_bytes = qn_aura_value_page_bytes(dim, bits);
-            uint8_t *keys = memory(key_bytes + 64, 0x5a), *values = memory(value_bytes + 64, 0x5a), codes[512], back[512];
+            const size_t key_bytes = qn_aura_key_page_bytes(dim, bits),
+                         value_bytes = qn_aura_value_page_bytes(dim, bits);
+            uint8_t *keys = memory(key_bytes + 64, 0x5a), *values = memory(value_bytes + 64, 0x5a), codes[512],
+                    back[512];
             uint32_t *stream = memory(QN_AURA_PAGE * words * 4, 0);
             float scale;
             assert_true(key_bytes <= QN_AURA_PAGE * (4 * words + 4) && value_bytes <= QN_AURA_PAGE * (4 * words + 4));
@@ -83,13 +85,15 @@ struct block_case {
 static uint8_t *key_page(const struct block_case *c, size_t position)
 {
     const qn_aura_codec *codec = c->block.key_codec;
-    return c->keys + (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_key_page_bytes(codec->dim, codec->bits);
+    return c->keys +
+           (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_key_page_bytes(codec->dim, codec->bits);
 }
 
 static uint8_t *value_page(const struct block_case *c, size_t position)
 {
     const qn_aura_codec *codec = c->block.value_codec;
-    return c->values + (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_value_page_bytes(codec->dim, codec->bits);
+    return c->values +
+           (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_value_page_bytes(codec->dim, codec->bits);
 }
 
 static void store(const struct block_case *c, size_t position, const float *key, const float *value)
@@ -105,7 +109,8 @@ static void store(const struct block_case *c, size_t position, const float *key,
 /* Positions `stored` and later stay poisoned: codes of all ones, NaN scales; pages after them are NULL. */
 static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
 {
-    struct block_case c = { .block = { .key_codec = new_codec(dim, key_bits), .value_codec = new_codec(dim, value_bits) } };
+    struct block_case c = { .block = { .key_codec = new_codec(dim, key_bits),
+                                       .value_codec = new_codec(dim, value_bits) } };
     c.keys = memory(QN_AURA_BLOCK_PAGES * qn_aura_key_page_bytes(dim, key_bits), 0xff);
     c.values = memory(QN_AURA_BLOCK_PAGES * qn_aura_value_page_bytes(dim, value_bits), 0xff);
     for (size_t j = 0; j < stored; j += QN_AURA_PAGE) {
@@ -121,8 +126,8 @@ static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value
             const qn_aura_codec *codec = i ? c.block.value_codec : c.block.key_codec;
             uint8_t codes[512];
             float scale, y[512];
-            (i ? qn_aura_load_value : qn_aura_load_key)((i ? value_page : key_page)(&c, j), j % QN_AURA_PAGE, codes, &scale,
-                                                        dim, codec->bits);
+            (i ? qn_aura_load_value : qn_aura_load_key)((i ? value_page : key_page)(&c, j), j % QN_AURA_PAGE, codes,
+                                                        &scale, dim, codec->bits);
             for (size_t d = 0; d < dim; d++)
                 y[d] = codec->codebook[codes[d]] * scale;
             qn_aura_rotate_back(&kernels.aura, codec, rows[i], y);
@@ -201,7 +206,8 @@ static void sums_fit(void **unused)
             memset(codes, (int)(1u << aura_bits[j]) - 1, sizeof codes);
             for (size_t p = 0; p < QN_AURA_BLOCK; p++) {
                 qn_aura_store_key(key_page(&c, p), p % QN_AURA_PAGE, codes, 1, 512, aura_bits[j]);
-                qn_aura_store_value(value_page(&c, p), p % QN_AURA_PAGE, codes, kind && p ? 1e-6f : 1, 512, aura_bits[j]);
+                qn_aura_store_value(value_page(&c, p), p % QN_AURA_PAGE, codes, kind && p ? 1e-6f : 1, 512,
+                                    aura_bits[j]);
             }
             for (size_t d = 0; d < 512; d++)
                 query[d] = kind && d ? 1e-7f : 1;

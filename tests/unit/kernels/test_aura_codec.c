@@ -1,4 +1,5 @@
-/* AURA rows: the codebook and its distortion, the packed stream, norms, tiny and non-finite rows, rejected arguments. */
+/* AURA rows: the codebook and its distortion, the packed stream, norms, tiny and non-finite rows, rejected
+ * arguments. */
 #include "helper_aura.h"
 
 #include "base/cpu.h"
@@ -78,8 +79,8 @@ static void encoded_as_defined(void **unused)
         assert_ok(qn_aura_codec_create_with(&codec, GOLDEN_DIM, aura_bits[i], f32(rotation, GOLDEN_DIM * GOLDEN_DIM),
                                             f32(boundaries, levels - 1), f32(book, levels)));
         assert_int_equal(qn_aura_words(codec), n_words);
-        assert_ok(qn_aura_encode(codec, f32(rows, GOLDEN_ROWS * GOLDEN_DIM), GOLDEN_ROWS, u32(words, GOLDEN_ROWS * n_words),
-                                 f32(found, GOLDEN_ROWS)));
+        assert_ok(qn_aura_encode(codec, f32(rows, GOLDEN_ROWS * GOLDEN_DIM), GOLDEN_ROWS,
+                                 u32(words, GOLDEN_ROWS * n_words), f32(found, GOLDEN_ROWS)));
         assert_memory_equal(words, expected, GOLDEN_ROWS * n_words * sizeof *words);
         for (size_t r = 0; r < GOLDEN_ROWS; r++) /* rounding to float32 */
             assert_true(fabs((double)found[r] / scales[r] - 1) < 0x1p-23);
@@ -206,7 +207,8 @@ static void norms_and_rows(void **unused)
             const size_t dim = aura_dims[i];
             qn_aura_codec *codec = new_codec(dim, aura_bits[j]);
             const size_t n_words = qn_aura_words(codec);
-            float *x = normals(ROWS * dim, 1), *y = memory(ROWS * dim * 4, 0), *z = memory(ROWS * dim * 4, 0), scales[ROWS];
+            float *x = normals(ROWS * dim, 1), *y = memory(ROWS * dim * 4, 0), *z = memory(ROWS * dim * 4, 0),
+                  scales[ROWS];
             float *rotation = memory(dim * dim * 4, 0), book[256];
             uint32_t *words = memory(ROWS * n_words * 4, 0xff);
             uint8_t codes[512];
@@ -265,8 +267,8 @@ static void narrow_types(void **unused)
         assert_memory_equal(scales[0], scales[1], sizeof scales[0]);
         float decoded[ROWS * DIM];
         assert_ok(qn_aura_decode(codec, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS), ROWS, true, out));
-        assert_ok(
-            qn_aura_decode(codec, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS), ROWS, true, f32(decoded, ROWS * DIM)));
+        assert_ok(qn_aura_decode(codec, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS), ROWS, true,
+                                 f32(decoded, ROWS * DIM)));
         for (size_t k = 0; k < ROWS * DIM; k++)
             assert_int_equal(((uint16_t *)out.data)[k], i ? qn_f32_to_bf16(decoded[k]) : qn_f32_to_f16(decoded[k]));
         free(narrow.data);
@@ -317,7 +319,8 @@ static void tiny_rows(void **unused)
 static void rows_not_finite(void **unused)
 {
     (void)unused;
-    static const float bad[] = { NAN, INFINITY, -INFINITY, FLT_MAX }; /* FLT_MAX twice: their norm is 1.4 times as large */
+    static const float bad[] = { NAN, INFINITY, -INFINITY, FLT_MAX }; /* FLT_MAX twice: their norm is 1.4 times as large
+                                                                       */
     qn_aura_codec *codec = new_codec(64, 3);
     for (size_t k = 0; k < 4; k++) {
         label("%g", (double)bad[k]);
@@ -360,18 +363,23 @@ static void refuses(void **unused)
 
     static float rotation[4096];
     float b[3] = { -1, 0, 1 }, c[4] = { -2, -1, 1, 2 };
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4095), f32(b, 3), f32(c, 4)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4095), f32(b, 3), f32(c, 4)),
+                     QN_ERR_INVALID);
     assert_text("rotation: 4095 elements, expected at least 4096");
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 2), f32(c, 4)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 2), f32(c, 4)),
+                     QN_ERR_INVALID);
     assert_text("boundaries: 2 elements, expected at least 3");
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 3)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 3)),
+                     QN_ERR_INVALID);
     assert_text("codebook: 3 elements, expected at least 4");
     b[1] = -1.5f;
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)),
+                     QN_ERR_INVALID);
     assert_text("boundaries: element 1 is -1.5, expected at least -1");
     b[1] = 0;
     c[3] = INFINITY;
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)),
+                     QN_ERR_INVALID);
     assert_text("codebook: element 3 is inf");
     assert_null(codec);
 

@@ -1,5 +1,5 @@
-/* Gated delta rule with an open chunk: against the token recurrence in float64; and the same bits for every split of tokens
- * and values and for every instruction set. */
+/* Gated delta rule with an open chunk: against the token recurrence in float64; and the same bits for every split of
+ * tokens and values and for every instruction set. */
 #include "helper_assert.h"
 
 #include "base/cpu.h"
@@ -177,14 +177,17 @@ static qn_gdn_head head_of(const struct memory *m, size_t first)
 
 static qn_gdn_group group_of(const struct memory *m, const qn_gdn_head *head, size_t n_values)
 {
-    return (qn_gdn_group){
-        .head_k = m->head_k, .n_values = n_values, .heads = head, .n_heads = 1, .keys = m->keys, .open_tokens = m->open_tokens
-    };
+    return (qn_gdn_group){ .head_k = m->head_k,
+                           .n_values = n_values,
+                           .heads = head,
+                           .n_heads = 1,
+                           .keys = m->keys,
+                           .open_tokens = m->open_tokens };
 }
 
 /* Advance by tokens from..to-1, at most `step` per call, with values 0..cut-1 and the others as separate slices. */
-static void advance(const qn_deltanet_kernels *kernels, const struct problem *p, struct memory *m, size_t from, size_t to,
-                    size_t step, size_t cut)
+static void advance(const qn_deltanet_kernels *kernels, const struct problem *p, struct memory *m, size_t from,
+                    size_t to, size_t step, size_t cut)
 {
     for (size_t t = from; t < to; t += step) {
         const size_t n = to - t < step ? to - t : step;
@@ -307,7 +310,8 @@ static void sizes_against_float64(void **unused)
     static const size_t sizes[] = { 16, 48, 64, 128, 256 };
     for (size_t i = 0; i < 25; i++)
         for (int decays = 0; decays < N_DECAYS; decays++)
-            assert_accurate(197, sizes[i / 5], sizes[i % 5], (enum decays)decays, (enum keys)((i + (size_t)decays) % N_KEYS));
+            assert_accurate(197, sizes[i / 5], sizes[i % 5], (enum decays)decays,
+                            (enum keys)((i + (size_t)decays) % N_KEYS));
 }
 
 /* For every split of the tokens and every variant: the same state and open chunk, and the same state after a flush. */
@@ -322,7 +326,8 @@ static void same_bits(void **unused)
     const size_t n_kernels = all_kernels(kernels);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         label("K %zu, V %zu", sizes[s].head_k, sizes[s].head_v);
-        struct problem p = problem_new(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
+        struct problem p =
+            problem_new(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
         struct memory expected = memory_new(&p);
         advance(&kernels[0], &p, &expected, 0, p.n, p.n, p.head_v);
         for (size_t v = 0; v < n_kernels; v++)

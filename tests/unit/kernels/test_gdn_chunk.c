@@ -1,5 +1,5 @@
-/* qn_gdn_chunk and qn_gdn_step against the token recurrence in float64, against golden files, and against each other. The
- * single stages are tested in test_gdn_stages.c, rejected arguments in test_gdn_refuses.c. */
+/* qn_gdn_chunk and qn_gdn_step against the token recurrence in float64, against golden files, and against each other.
+ * The single stages are tested in test_gdn_stages.c, rejected arguments in test_gdn_refuses.c. */
 #include "helper_gdn.h"
 
 #include <stdio.h>
@@ -36,8 +36,8 @@ static void chunk_near_recurrence(gdn_problem *p, gdn_decay decay, gdn_keys keys
 {
     const qn_gdn_shape *s = &p->shape;
     gdn_make(p, decay, keys, initial);
-    label("type %d, T %zu, heads %zu/%zu, K %zu, V %zu, mapping %d, decay %d, keys %d", (int)p->dtype, s->tokens, s->k_heads,
-          s->v_heads, s->head_k, s->head_v, (int)s->mapping, (int)decay, (int)keys);
+    label("type %d, T %zu, heads %zu/%zu, K %zu, V %zu, mapping %d, decay %d, keys %d", (int)p->dtype, s->tokens,
+          s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->mapping, (int)decay, (int)keys);
     run_chunk(p);
     GDN_NEAR(p->o, p->o_true, chunk_bar(p->dtype));
     GDN_NEAR(p->final, p->final_true, chunk_bar(p->dtype));
@@ -155,10 +155,14 @@ static void states_are_optional(void **unused)
 {
     (void)unused;
     for (size_t d = 0; d < N_TYPES; d++) {
-        gdn_problem p = {
-            .dtype = types[d],
-            .shape = { .batch = 1, .tokens = 100, .k_heads = 1, .v_heads = 2, .head_k = 32, .head_v = 32, .scale = 0.2f }
-        };
+        gdn_problem p = { .dtype = types[d],
+                          .shape = { .batch = 1,
+                                     .tokens = 100,
+                                     .k_heads = 1,
+                                     .v_heads = 2,
+                                     .head_k = 32,
+                                     .head_v = 32,
+                                     .scale = 0.2f } };
         gdn_make(&p, GDN_MILD, GDN_RANDOM_KEYS, true);
         label("states, type %d", (int)p.dtype);
         run_chunk(&p);

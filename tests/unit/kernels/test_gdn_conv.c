@@ -78,11 +78,13 @@ static conv_problem make_conv(qn_dtype dtype, const qn_conv_shape *shape, const 
             for (size_t t = 0; t < n; t++) {
                 double sum = bias ? gdn_get(p.bias, c) : 0;
                 for (size_t i = 0; i < shape->taps; i++)
-                    sum += gdn_get(p.weights, c * shape->taps + i) * input(&p, s, (ptrdiff_t)(t + i) - (ptrdiff_t)before, c);
+                    sum += gdn_get(p.weights, c * shape->taps + i) *
+                           input(&p, s, (ptrdiff_t)(t + i) - (ptrdiff_t)before, c);
                 p.y_true[(first + t) * shape->channels + c] = silu(sum);
             }
             for (size_t i = 0; i < before; i++)
-                p.final_true[(s * before + i) * shape->channels + c] = input(&p, s, (ptrdiff_t)(n + i) - (ptrdiff_t)before, c);
+                p.final_true[(s * before + i) * shape->channels + c] =
+                    input(&p, s, (ptrdiff_t)(n + i) - (ptrdiff_t)before, c);
         }
     }
     return p;
@@ -113,10 +115,10 @@ static void conv_near_float64(void **unused)
                 const bool bias = i % 3 == 1 && taps < 8, initial = i % 2;
                 conv_problem p = make_conv(
                     types[d],
-                    &(qn_conv_shape){ .batch = 2, .tokens = tokens[i % 4], .channels = channels[i % 5], .taps = taps }, NULL,
-                    bias, initial);
-                label("type %d, taps %zu, tokens %zu, channels %zu, bias %d, initial %d", (int)types[d], taps, tokens[i % 4],
-                      channels[i % 5], bias, initial);
+                    &(qn_conv_shape){ .batch = 2, .tokens = tokens[i % 4], .channels = channels[i % 5], .taps = taps },
+                    NULL, bias, initial);
+                label("type %d, taps %zu, tokens %zu, channels %zu, bias %d, initial %d", (int)types[d], taps,
+                      tokens[i % 4], channels[i % 5], bias, initial);
                 assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y));
                 GDN_NEAR(p.y, p.y_true, bar_of(types[d]));
                 GDN_NEAR(p.final, p.final_true, 0);
@@ -130,9 +132,9 @@ static void conv_of_ragged_batches(void **unused)
     (void)unused;
     static const uint32_t ends[] = { 0, 2, 2, 3, 20 };
     for (size_t d = 0; d < N_TYPES; d++) {
-        conv_problem p =
-            make_conv(types[d], &(qn_conv_shape){ .batch = 1, .tokens = 22, .channels = 20, .taps = 4, .n_sequences = 4 }, ends,
-                      true, true);
+        conv_problem p = make_conv(
+            types[d], &(qn_conv_shape){ .batch = 1, .tokens = 22, .channels = 20, .taps = 4, .n_sequences = 4 }, ends,
+            true, true);
         p.shape.cu_seqlens = (qn_view){ p.ends, QN_DTYPE_U32, 5 };
         for (size_t i = 20 * 20; i < 22 * 20; i++)
             gdn_set(p.x, i, (double)NAN);
@@ -144,7 +146,8 @@ static void conv_of_ragged_batches(void **unused)
     }
 }
 
-/* No tokens, in one sequence or in several, and no sequences: no input is read, y is not written, the state is unchanged. */
+/* No tokens, in one sequence or in several, and no sequences: no input is read, y is not written, the state is
+ * unchanged. */
 static void conv_of_nothing(void **unused)
 {
     (void)unused;
@@ -222,7 +225,8 @@ static void norms_near_float64(void **unused)
                     sum += gdn_get(x, row * n + k) * gdn_get(x, row * n + k);
                 for (size_t k = row * n; k < (row + 1) * n; k++) {
                     l2[k] = gdn_get(x, k) / sqrt(sum + 1e-6);
-                    gated[k] = gdn_get(x, k) / sqrt(sum / (double)n + 1e-5) * gdn_get(weight, k % n) * silu(gdn_get(gate, k));
+                    gated[k] =
+                        gdn_get(x, k) / sqrt(sum / (double)n + 1e-5) * gdn_get(weight, k % n) * silu(gdn_get(gate, k));
                 }
             }
             label("type %d, width %zu", (int)types[d], n);
@@ -248,8 +252,9 @@ static void norms_near_float64(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conv_near_float64), cmocka_unit_test(conv_of_ragged_batches), cmocka_unit_test(conv_of_nothing),
-        cmocka_unit_test(conv_in_pieces),    cmocka_unit_test(norms_near_float64),
+        cmocka_unit_test(conv_near_float64),  cmocka_unit_test(conv_of_ragged_batches),
+        cmocka_unit_test(conv_of_nothing),    cmocka_unit_test(conv_in_pieces),
+        cmocka_unit_test(norms_near_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

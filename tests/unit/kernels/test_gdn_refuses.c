@@ -1,5 +1,5 @@
-/* Rejected arguments of the public Gated DeltaNet kernels: for each argument, the error names it, the value found and the
- * value expected, and nothing is written. */
+/* Rejected arguments of the public Gated DeltaNet kernels: for each argument, the error names it, the value found and
+ * the value expected, and nothing is written. */
 #include "helper_gdn.h"
 
 enum { TOKENS = 70, K_HEADS = 2, V_HEADS = 4, K = 32, V = 48, ROWS = TOKENS, CHUNKS = 2 };
@@ -61,9 +61,9 @@ typedef struct argument {
     bool typed; /* of type D, else f32 */
 } argument;
 
-#define ARGUMENT(name, count, typed)                                                                                           \
-    {                                                                                                                          \
-#name, offsetof(call, name), count, typed                                                                              \
+#define ARGUMENT(name, count, typed)                                                                                   \
+    {                                                                                                                  \
+#name, offsetof(call, name), count, typed                                                                      \
     }
 static const argument arguments[] = {
     ARGUMENT(q, ROWS *K_HEADS *K, true),     ARGUMENT(k, ROWS *K_HEADS *K, true),
@@ -84,9 +84,13 @@ static qn_view *argument_of(call *c, const argument *a)
 
 static call sound(void)
 {
-    call c = {
-        .shape = { .batch = 1, .tokens = TOKENS, .k_heads = K_HEADS, .v_heads = V_HEADS, .head_k = K, .head_v = V, .scale = 1 }
-    };
+    call c = { .shape = { .batch = 1,
+                          .tokens = TOKENS,
+                          .k_heads = K_HEADS,
+                          .v_heads = V_HEADS,
+                          .head_k = K,
+                          .head_v = V,
+                          .scale = 1 } };
     for (size_t i = 0; i < N_ARGUMENTS; i++) {
         qn_view *view = argument_of(&c, &arguments[i]);
         *view = gdn_new(arguments[i].typed ? QN_DTYPE_BF16 : QN_DTYPE_F32, arguments[i].count);
@@ -108,7 +112,8 @@ static void refuses(const call *spoiled, function f, const char *text)
     void *copies[N_ARGUMENTS];
     for (size_t i = 0; i < N_ARGUMENTS; i++) {
         const qn_view view = *argument_of(&before, &arguments[i]);
-        const size_t bytes = view.data && view.count <= arguments[i].count ? view.count * 2 : 0; /* any type has 2 bytes */
+        const size_t bytes = view.data && view.count <= arguments[i].count ? view.count * 2 : 0; /* any type has 2 bytes
+                                                                                                  */
         copies[i] = malloc(bytes + 1);
         memcpy(copies[i], view.data ? view.data : "", bytes);
     }
@@ -259,7 +264,8 @@ static void views(void **unused)
     }
 }
 
-/* Invalid log decays and cumulative sums, at an element in the middle. Elements past the last sequence are not checked. */
+/* Invalid log decays and cumulative sums, at an element in the middle. Elements past the last sequence are not
+ * checked. */
 static void decays(void **unused)
 {
     (void)unused;
@@ -315,11 +321,11 @@ static void convolutions(void **unused)
                   bs = { bias, QN_DTYPE_F32, 5 };
     const qn_view ss = { state, QN_DTYPE_F32, 70 }, ys = { y, QN_DTYPE_F32, 30 };
     memset(y, GDN_POISON, sizeof y);
-#define REFUSES(call, part)                                                                                                    \
-    do {                                                                                                                       \
-        assert_int_equal(call, QN_ERR_INVALID);                                                                                \
-        if (!strstr(qn_error_text(), part))                                                                                    \
-            fail_msg("'%s' is not in '%s'", part, qn_error_text());                                                            \
+#define REFUSES(call, part)                                                                                            \
+    do {                                                                                                               \
+        assert_int_equal(call, QN_ERR_INVALID);                                                                        \
+        if (!strstr(qn_error_text(), part))                                                                            \
+            fail_msg("'%s' is not in '%s'", part, qn_error_text());                                                    \
     } while (0)
     qn_conv_shape s = right;
     s.channels = 0;
@@ -362,7 +368,8 @@ static void convolutions(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes), cmocka_unit_test(cumulative_lengths), cmocka_unit_test(views), cmocka_unit_test(decays),
+        cmocka_unit_test(shapes), cmocka_unit_test(cumulative_lengths),
+        cmocka_unit_test(views),  cmocka_unit_test(decays),
         cmocka_unit_test(scales), cmocka_unit_test(convolutions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

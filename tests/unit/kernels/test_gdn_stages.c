@@ -1,5 +1,5 @@
-/* Each stage of the chunked delta rule against its formula in float64, with the rounding points that quern/kernels.h names, on
- * the actual inputs of the stage. test_gdn_chunk.c tests whole chunks. */
+/* Each stage of the chunked delta rule against its formula in float64, with the rounding points that quern/kernels.h
+ * names, on the actual inputs of the stage. test_gdn_chunk.c tests whole chunks. */
 #include "helper_gdn.h"
 
 #include "kernels/deltanet/row_kernels.h"
@@ -10,10 +10,11 @@
 
 /* Sums of up to 256 terms in f32, and exponentials within 2e-7. Measured: 3e-7. */
 #define BAR_F32 2e-6
-/* An error of an f32 sum occasionally crosses a rounding boundary. Measured: 4e-5. A missing or additional rounding point
- * costs 5e-4 or more. */
+/* An error of an f32 sum occasionally crosses a rounding boundary. Measured: 4e-5. A missing or additional rounding
+ * point costs 5e-4 or more. */
 #define BAR_BF16 2e-4
-/* Rounding boundaries are eight times as dense. Measured: 1e-4, for equal keys, where all scores of a row change together. */
+/* Rounding boundaries are eight times as dense. Measured: 1e-4, for equal keys, where all scores of a row change
+ * together. */
 #define BAR_F16 1.2e-4
 
 static double bar_of(qn_dtype dtype)
@@ -42,7 +43,9 @@ static void each_chunk(const stages *s, void (*work)(const stages *s, const plac
         const size_t first = gdn_sequence(p, q, &n);
         for (size_t from = 0; from < n; from += 64, chunk++)
             for (size_t h = 0; h < p->shape.v_heads; h++)
-                work(s, &(place){ first + from, n - from < 64 ? n - from : 64, h, gdn_key_head(&p->shape, h), chunk, q }, out);
+                work(s,
+                     &(place){ first + from, n - from < 64 ? n - from : 64, h, gdn_key_head(&p->shape, h), chunk, q },
+                     out);
     }
 }
 
@@ -96,7 +99,8 @@ static void kkt_true(const stages *s, const place *at, double *a)
             double sum = 0;
             for (size_t d = 0; j < i && d < s->p.shape.head_k; d++)
                 sum += key(s, s->p.k, at, i, d) * key(s, s->p.k, at, j, d);
-            a[gate_at(s, at, i) * 64 + j] = j < i ? gdn_get(s->p.beta, gate_at(s, at, i)) * sum * decay(s, at, i, j) : 0;
+            a[gate_at(s, at, i) * 64 + j] =
+                j < i ? gdn_get(s->p.beta, gate_at(s, at, i)) * sum * decay(s, at, i, j) : 0;
         }
 }
 
@@ -117,8 +121,8 @@ static void w_true(const stages *s, const place *at, double *w)
     for (size_t d = 0; d < shape->head_k; d++) {
         double gated[64];
         for (size_t j = 0; j < at->n; j++)
-            gated[j] = gdn_round(s->p.dtype, gdn_get(s->p.beta, gate_at(s, at, j)) * exp(gdn_get(s->gc, gate_at(s, at, j))) *
-                                                 key(s, s->p.k, at, j, d));
+            gated[j] = gdn_round(s->p.dtype, gdn_get(s->p.beta, gate_at(s, at, j)) *
+                                                 exp(gdn_get(s->gc, gate_at(s, at, j))) * key(s, s->p.k, at, j, d));
         for (size_t i = 0; i < at->n; i++) {
             double sum = 0;
             for (size_t j = 0; j <= i; j++)
@@ -291,8 +295,8 @@ static void stages_near_formulas(void **unused)
         }
 }
 
-/* Packed sequences, one empty, and rows outside of all: their inputs are NaN, and their outputs must stay poisoned. Decays
- * of -50 among mild ones. */
+/* Packed sequences, one empty, and rows outside of all: their inputs are NaN, and their outputs must stay poisoned.
+ * Decays of -50 among mild ones. */
 static void stages_of_ragged_batches(void **unused)
 {
     (void)unused;
@@ -311,14 +315,15 @@ static void stages_of_ragged_batches(void **unused)
     }
 }
 
-/* A chunk of equal keys with beta = 1 and without decay: an inverse by a series in powers of A, or by repeated squaring,
- * has no correct digit here, or is NaN. */
+/* A chunk of equal keys with beta = 1 and without decay: an inverse by a series in powers of A, or by repeated
+ * squaring, has no correct digit here, or is NaN. */
 static void inverse_of_equal_keys(void **unused)
 {
     (void)unused;
-    gdn_problem p = { .dtype = QN_DTYPE_F32,
-                      .shape = {
-                          .batch = 1, .tokens = 64, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 } };
+    gdn_problem p = {
+        .dtype = QN_DTYPE_F32,
+        .shape = { .batch = 1, .tokens = 64, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 }
+    };
     gdn_make(&p, GDN_NONE, GDN_EQUAL_KEYS, false);
     const qn_view a = gdn_new(QN_DTYPE_F32, 64 * 64), inverse = gdn_new(QN_DTYPE_F32, 64 * 64);
     for (size_t i = 0; i < 64; i++)
@@ -341,9 +346,10 @@ static void inverse_of_equal_keys(void **unused)
 static void rising_sums_are_level(void **unused)
 {
     (void)unused;
-    gdn_problem p = { .dtype = QN_DTYPE_F32,
-                      .shape = {
-                          .batch = 1, .tokens = 3, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 } };
+    gdn_problem p = {
+        .dtype = QN_DTYPE_F32,
+        .shape = { .batch = 1, .tokens = 3, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 }
+    };
     gdn_make(&p, GDN_NONE, GDN_EQUAL_KEYS, false);
     const qn_view gc = gdn_new(QN_DTYPE_F32, 3), a = gdn_new(QN_DTYPE_F32, 3 * 64);
     const double sums[] = { -2, -100, -1 };
@@ -362,7 +368,8 @@ static void rising_sums_are_level(void **unused)
 static void row_kernels_agree(void **unused)
 {
     (void)unused;
-    static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 65504, 65520, 1e-8f, 6e-8f, 1.00390625f, 1.01171875f };
+    static const float special[] = { 0,     -0.0f, INFINITY, -INFINITY,   NAN,        65504,
+                                     65520, 1e-8f, 6e-8f,    1.00390625f, 1.01171875f };
     enum { N = 77, K = 48, V = 32 };
     qn_gdn_row_kernels ref;
     qn_gdn_row_kernels_init(&ref, 0);

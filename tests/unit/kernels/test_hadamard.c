@@ -65,7 +65,8 @@ static void near_float64(void **unused)
                 sum += __builtin_popcountll((i - first) & c) % 2 ? -term : term;
                 magnitude += fabs(term);
             }
-            /* One rounding of at most 2^-24 of the magnitudes per stage, one of the factor and one of the multiplication. */
+            /* One rounding of at most 2^-24 of the magnitudes per stage, one of the factor and one of the
+             * multiplication. */
             const double bound = (log2((double)block) + 2) * 0x1p-24 * magnitude / sqrt((double)block);
             if (!(fabs((double)y[i] - sum / sqrt((double)block)) <= bound))
                 fail_msg("element %zu: %g, float64 gives %g", i, (double)y[i], sum / sqrt((double)block));
@@ -96,12 +97,14 @@ static void last_undoes_first(void **unused)
     free(y);
 }
 
-/* The same bits for all rows in one call or one per call, and for blocks of every size in every instruction set of the CPU. */
+/* The same bits for all rows in one call or one per call, and for blocks of every size in every instruction set of the
+ * CPU. */
 static void same_bits(void **unused)
 {
     (void)unused;
     enum { ROWS = 4, WIDTH = QN_HADAMARD_MAX_BLOCK };
-    float *x = random_floats(ROWS * WIDTH), *y = copy(x, ROWS * WIDTH), *z = copy(x, ROWS * WIDTH), *s = random_signs(WIDTH);
+    float *x = random_floats(ROWS * WIDTH), *y = copy(x, ROWS * WIDTH), *z = copy(x, ROWS * WIDTH),
+          *s = random_signs(WIDTH);
     qn_hadamard_kernels ref, best;
     qn_hadamard_kernels_init(&ref, 0);
     qn_hadamard_kernels_init(&best, qn_cpu_present());
@@ -140,7 +143,8 @@ static void rejects_bad_arguments(void **unused)
     assert_text("width: 12, expected a multiple of the block 8");
     assert_int_equal(qn_hadamard(rows, no_signs, 3, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
     assert_text("x: 16 elements, expected at least 24");
-    assert_int_equal(qn_hadamard((qn_view){ x, QN_DTYPE_F16, 16 }, no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
+    assert_int_equal(qn_hadamard((qn_view){ x, QN_DTYPE_F16, 16 }, no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST),
+                     QN_ERR_INVALID);
     assert_text("x: type f16");
     assert_int_equal(qn_hadamard(view(NULL, 16), no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
     assert_text("x: NULL");

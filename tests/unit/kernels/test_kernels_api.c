@@ -24,8 +24,8 @@ static void matmul_near_float64(void **unused)
         void *blocks = malloc(bytes);
         assert_ok(qn_encode(view(w, QN_DTYPE_F32, ROWS * COLS), view(blocks, types[i], ROWS * COLS)));
         assert_ok(qn_decode(view(blocks, types[i], ROWS * COLS), view(w, QN_DTYPE_F32, ROWS * COLS)));
-        assert_ok(qn_matmul(view(blocks, types[i], ROWS * COLS), ROWS, COLS, view(x, QN_DTYPE_F32, TOKENS * COLS), TOKENS,
-                            view(out, QN_DTYPE_F32, TOKENS * ROWS)));
+        assert_ok(qn_matmul(view(blocks, types[i], ROWS * COLS), ROWS, COLS, view(x, QN_DTYPE_F32, TOKENS * COLS),
+                            TOKENS, view(out, QN_DTYPE_F32, TOKENS * ROWS)));
         for (size_t t = 0; t < TOKENS; t++)
             for (size_t r = 0; r < ROWS; r++) {
                 double sum = 0, magnitude = 0;
@@ -33,8 +33,8 @@ static void matmul_near_float64(void **unused)
                     sum += (double)w[r * COLS + k] * (double)x[t * COLS + k];
                     magnitude += fabs((double)w[r * COLS + k] * (double)x[t * COLS + k]);
                 }
-                /* The error of an int8 activation is at most 1/254 of its group's amax; the mean magnitude here is half of
-                 * it. */
+                /* The error of an int8 activation is at most 1/254 of its group's amax; the mean magnitude here is half
+                 * of it. */
                 const double bound = types[i] <= QN_DTYPE_F16 ? 1e-6 * magnitude : 2.0 / 254 * magnitude;
                 if (!(fabs((double)out[t * ROWS + r] - sum) <= bound))
                     fail_msg("element %zu,%zu: %g, float64 gives %g", t, r, (double)out[t * ROWS + r], sum);
@@ -50,7 +50,8 @@ static void matmul_rejects_bad_arguments(void **unused)
     (void)unused;
     float x[128] = { 0 }, out[4] = { 7, 7, 7, 7 };
     uint8_t w[4 * 18] = { 0 };
-    const qn_view acts = view(x, QN_DTYPE_F32, 128), weights = view(w, QN_DTYPE_Q1_0, 512), result = view(out, QN_DTYPE_F32, 4);
+    const qn_view acts = view(x, QN_DTYPE_F32, 128), weights = view(w, QN_DTYPE_Q1_0, 512),
+                  result = view(out, QN_DTYPE_F32, 4);
     assert_int_equal(qn_matmul(weights, 4, 100, acts, 1, result), QN_ERR_INVALID);
     assert_text("multiple of 128");
     assert_int_equal(qn_matmul(weights, 5, 128, acts, 1, result), QN_ERR_INVALID);
@@ -77,7 +78,8 @@ static void attention_near_float64(void **unused)
     (void)unused;
     enum { HEADS = 6, KV = 2, DIM = 48, TOKENS = 300, CAPACITY = 512 };
     uint16_t *cache_keys = calloc(KV * CAPACITY * DIM, 2), *cache_values = calloc(KV * CAPACITY * DIM, 2);
-    float *k = random_floats(TOKENS * KV * DIM), *v = random_floats(TOKENS * KV * DIM), *q = random_floats(2 * HEADS * DIM);
+    float *k = random_floats(TOKENS * KV * DIM), *v = random_floats(TOKENS * KV * DIM),
+          *q = random_floats(2 * HEADS * DIM);
     uint32_t *positions = calloc(TOKENS, sizeof *positions), query_positions[2] = { 0, TOKENS - 1 };
     float out[2 * HEADS * DIM];
     const qn_kv_cache cache = { view(cache_keys, QN_DTYPE_F16, KV * CAPACITY * DIM),
@@ -86,8 +88,8 @@ static void attention_near_float64(void **unused)
         positions[t] = t;
     assert_ok(qn_kv_store(&cache, view(k, QN_DTYPE_F32, TOKENS * KV * DIM), view(v, QN_DTYPE_F32, TOKENS * KV * DIM),
                           view(positions, QN_DTYPE_U32, TOKENS), TOKENS));
-    assert_ok(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM), view(query_positions, QN_DTYPE_U32, 2), 2, HEADS,
-                           0.25f, view(out, QN_DTYPE_F32, 2 * HEADS * DIM)));
+    assert_ok(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM), view(query_positions, QN_DTYPE_U32, 2), 2,
+                           HEADS, 0.25f, view(out, QN_DTYPE_F32, 2 * HEADS * DIM)));
     for (size_t t = 0; t < 2; t++)
         for (size_t h = 0; h < HEADS; h++) {
             label("token %zu, head %zu", t, h);
@@ -101,13 +103,15 @@ static void attention_near_float64(void **unused)
                 for (size_t d = 0; d < DIM; d++)
                     sum[d] += exp(score) * (double)v[(j * KV + kv) * DIM + d];
             }
-            /* Keys and values are rounded to f16: 2^-11 of magnitudes up to 1, in scores that are sums of 48 of them. */
+            /* Keys and values are rounded to f16: 2^-11 of magnitudes up to 1, in scores that are sums of 48 of
+             * them. */
             for (size_t d = 0; d < DIM; d++)
                 assert_true(fabs((double)out[(t * HEADS + h) * DIM + d] - sum[d] / total) < 3e-3);
         }
     query_positions[1] = CAPACITY;
-    assert_int_equal(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM), view(query_positions, QN_DTYPE_U32, 2), 2,
-                                  HEADS, 0.25f, view(out, QN_DTYPE_F32, 2 * HEADS * DIM)),
+    assert_int_equal(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM),
+                                  view(query_positions, QN_DTYPE_U32, 2), 2, HEADS, 0.25f,
+                                  view(out, QN_DTYPE_F32, 2 * HEADS * DIM)),
                      QN_ERR_INVALID);
     assert_text("token 1 is at 512");
     free(cache_keys);
@@ -123,14 +127,16 @@ static void rows_near_float64(void **unused)
     (void)unused;
     enum { N = 50 };
     float *x = random_floats(2 * N), *w = random_floats(N), out[2 * N];
-    assert_ok(qn_rms_norm(view(x, QN_DTYPE_F32, 2 * N), view(w, QN_DTYPE_F32, N), 2, N, 1e-6f, view(out, QN_DTYPE_F32, 2 * N)));
+    assert_ok(qn_rms_norm(view(x, QN_DTYPE_F32, 2 * N), view(w, QN_DTYPE_F32, N), 2, N, 1e-6f,
+                          view(out, QN_DTYPE_F32, 2 * N)));
     for (size_t row = 0; row < 2; row++) {
         label("row %zu", row);
         double sum = 0;
         for (size_t i = 0; i < N; i++)
             sum += (double)x[row * N + i] * (double)x[row * N + i];
         for (size_t i = 0; i < N; i++)
-            assert_true(fabs((double)out[row * N + i] - (double)x[row * N + i] * (double)w[i] / sqrt(sum / N + 1e-6)) < 1e-6);
+            assert_true(fabs((double)out[row * N + i] - (double)x[row * N + i] * (double)w[i] / sqrt(sum / N + 1e-6)) <
+                        1e-6);
     }
     assert_ok(qn_swiglu(view(x, QN_DTYPE_F32, N), view(w, QN_DTYPE_F32, N), view(out, QN_DTYPE_F32, N)));
     for (size_t i = 0; i < N; i++)
@@ -140,8 +146,9 @@ static void rows_near_float64(void **unused)
     assert_ok(qn_rope(view(head, QN_DTYPE_F32, 4), view(&position, QN_DTYPE_U32, 1), 1, 1, 4, 4, 100, QN_ROPE_NEOX));
     assert_true(fabs((double)head[0] - cos(1000)) < 1e-6 && fabs((double)head[2] - sin(1000)) < 1e-6);
     assert_true(fabs((double)head[1] + 2 * sin(100)) < 1e-6 && fabs((double)head[3] - 2 * cos(100)) < 1e-6);
-    assert_int_equal(qn_rope(view(head, QN_DTYPE_F32, 4), view(&position, QN_DTYPE_U32, 1), 1, 1, 4, 3, 100, QN_ROPE_NEOX),
-                     QN_ERR_INVALID);
+    assert_int_equal(
+        qn_rope(view(head, QN_DTYPE_F32, 4), view(&position, QN_DTYPE_U32, 1), 1, 1, 4, 3, 100, QN_ROPE_NEOX),
+        QN_ERR_INVALID);
     assert_text("n_rot: 3");
     free(x);
     free(w);

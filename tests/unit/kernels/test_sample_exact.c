@@ -1,6 +1,6 @@
-/* qn_sample_token against a sorted list with every weight and every sum written out, on all instruction sets of the CPU:
- * vocabularies, distributions with ties and extremes, settings, masks, bias and penalties. QN_SOAK=1: 10^6 draws and the
- * vocabularies of models. */
+/* qn_sample_token against a sorted list with every weight and every sum written out, on all instruction sets of the
+ * CPU: vocabularies, distributions with ties and extremes, settings, masks, bias and penalties. QN_SOAK=1: 10^6 draws
+ * and the vocabularies of models. */
 #include "helper_random.h"
 
 #include "base/cpu.h"
@@ -169,7 +169,8 @@ static void filter(const qn_sampling *sampling)
 {
     struct sorted *r = &reference;
     const size_t most = within_sigma(sampling->top_n_sigma);
-    const size_t k = typical(sampling, sampling->top_k > 0 && (size_t)sampling->top_k < most ? (size_t)sampling->top_k : most);
+    const size_t k =
+        typical(sampling, sampling->top_k > 0 && (size_t)sampling->top_k < most ? (size_t)sampling->top_k : most);
     const float largest = adjusted[r->order[0]], inverse = 1 / sampling->temperature;
     const double unit = ldexp(1, qn_sample_weight_bits(r->n));
     uint64_t total = 0, kept = 0;
@@ -190,7 +191,8 @@ static int32_t reference_token(const qn_sampling *sampling, uint64_t random)
     uint64_t state = random;
     const bool excludes = (double)(qn_splitmix(&state) >> 11) < ldexp((double)sampling->xtc_probability, 53);
     const size_t n_dropped = excludes ? excluded_top_choices(sampling) : 0;
-    const uint64_t dropped = n_dropped ? reference.sums[n_dropped - 1] : 0, kept = reference.sums[reference.kept - 1] - dropped;
+    const uint64_t dropped = n_dropped ? reference.sums[n_dropped - 1] : 0,
+                   kept = reference.sums[reference.kept - 1] - dropped;
     const uint64_t low = (uint32_t)kept, high = kept >> 32, r_low = (uint32_t)random, r_high = random >> 32;
     const uint64_t middle = r_low * high + (r_low * low >> 32), rest = r_high * low + (uint32_t)middle;
     const uint64_t point = dropped + r_high * high + (middle >> 32) + (rest >> 32); /* dropped + random * kept / 2^64 */
@@ -220,20 +222,22 @@ static void fill_logits(int distribution, size_t n)
         case 1:
         case 2:
         case 3: logits[i] = scales[distribution] * x; break;
-        case 4: logits[i] = 2; break;                                                       /* all equal */
-        case 5: logits[i] = i == n / 3 ? 50 : 0; break;                                     /* one outlier */
-        case 6: logits[i] = rintf(2 * x) / 2; break;                                        /* few values */
-        case 7: logits[i] = below(8) ? -INFINITY : x; break;                                /* most excluded */
-        case 8: logits[i] = i % 15 ? x : tie; break;                                        /* 10^4 equal ones, and others */
-        case 9: logits[i] = below(n) < 20 ? 15 + x : 1.5f * x; break;                       /* peaked */
-        case 10: logits[i] = (float)i / (float)n * 20; break;                               /* ascending */
-        case 11: logits[i] = -(float)i / (float)n * 20; break;                              /* descending */
-        case 12: logits[i] = below(2) ? 3e35f * x : x; break;                               /* large magnitudes */
+        case 4: logits[i] = 2; break;                                 /* all equal */
+        case 5: logits[i] = i == n / 3 ? 50 : 0; break;               /* one outlier */
+        case 6: logits[i] = rintf(2 * x) / 2; break;                  /* few values */
+        case 7: logits[i] = below(8) ? -INFINITY : x; break;          /* most excluded */
+        case 8: logits[i] = i % 15 ? x : tie; break;                  /* 10^4 equal ones, and others */
+        case 9: logits[i] = below(n) < 20 ? 15 + x : 1.5f * x; break; /* peaked */
+        case 10: logits[i] = (float)i / (float)n * 20; break;         /* ascending */
+        case 11: logits[i] = -(float)i / (float)n * 20; break;        /* descending */
+        case 12: logits[i] = below(2) ? 3e35f * x : x; break;         /* large magnitudes */
         case 13: logits[i] = (float)below(5) * 1.4e-45f * (below(2) ? 1.0f : -1.0f); break; /* next to 0, and -0 */
         case 14: logits[i] = 300 * x; break;                                                /* weights below one unit */
         case 15: logits[i] = below(3) ? -2.9957323f : 0; break;                             /* ln 0.05 */
         case 16: logits[i] = i % 64 ? x - 5 : x; break;                                     /* a period */
-        default: logits[i] = -28 + below(3) * 0.01f + (i == n / 2 ? 28.0f : 0.0f); break;   /* a tail of a few units each */
+        default:
+            logits[i] = -28 + below(3) * 0.01f + (i == n / 2 ? 28.0f : 0.0f);
+            break; /* a tail of a few units each */
         }
     }
 }
@@ -337,18 +341,20 @@ static size_t check_case(const struct variants *v, int distribution, size_t n, v
     }
     for (size_t draw = 0; draw < (drawn ? DRAWS : 1); draw++) {
         request.random = random_place(draw);
-        const int32_t expected = !drawn                                   ? -1
-                                 : qn_sample_is_greedy(&request.sampling) ? (int32_t)qn_sample_key_index(best)
-                                                                          : reference_token(&request.sampling, request.random);
+        const int32_t expected = !drawn ? -1
+                                 : qn_sample_is_greedy(&request.sampling)
+                                     ? (int32_t)qn_sample_key_index(best)
+                                     : reference_token(&request.sampling, request.random);
         qn_sample_token(&v->kernels[draw % v->n], &request, logits, n, scratch);
         if (request.token != expected || request.best != best)
             fail_msg("distribution %d, %zu tokens, variant %zu, temperature %g, top_k %d, top_p %g, min_p %g, "
                      "top_n_sigma %g, typical_p %g, xtc %g %g, %s, random %llx: token %d, expected %d",
                      distribution, n, draw % v->n, (double)request.sampling.temperature, request.sampling.top_k,
-                     (double)request.sampling.top_p, (double)request.sampling.min_p, (double)request.sampling.top_n_sigma,
-                     (double)request.sampling.typical_p, (double)request.sampling.xtc_probability,
-                     (double)request.sampling.xtc_threshold, request.allowed ? "masked" : "no mask",
-                     (unsigned long long)request.random, request.token, expected);
+                     (double)request.sampling.top_p, (double)request.sampling.min_p,
+                     (double)request.sampling.top_n_sigma, (double)request.sampling.typical_p,
+                     (double)request.sampling.xtc_probability, (double)request.sampling.xtc_threshold,
+                     request.allowed ? "masked" : "no mask", (unsigned long long)request.random, request.token,
+                     expected);
     }
     return drawn ? DRAWS : 1;
 }
@@ -356,7 +362,8 @@ static size_t check_case(const struct variants *v, int distribution, size_t n, v
 static void tokens_are_those_of_a_sorted_list(void **unused)
 {
     (void)unused;
-    static const size_t vocabularies[] = { 1, 2, 3, 15, 16, 17, 33, 127, 128, 129, 130, 257, 1000, 5003, 49152, MAX_VOCAB };
+    static const size_t vocabularies[] = { 1,   2,   3,   15,  16,   17,   33,    127,
+                                           128, 129, 130, 257, 1000, 5003, 49152, MAX_VOCAB };
     enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
     const bool soak = getenv("QN_SOAK");
     const struct variants v = variants_of_cpu();

@@ -1,6 +1,6 @@
-/* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
- * GPU; and qn_sample_token against penalties and log probabilities in float64. Its filters and draws: test_sample_exact.c,
- * test_sample_statistics.c. */
+/* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if
+ * present, on a GPU; and qn_sample_token against penalties and log probabilities in float64. Its filters and draws:
+ * test_sample_exact.c, test_sample_statistics.c. */
 #include "helper_random.h"
 
 #include "quern/quern.h"
@@ -19,7 +19,8 @@
 
 enum { N_PROMPT = 20, N_NEW = 40, N_CTX = 128 };
 
-static const char *const models[] = { "llama.q1_0", "qwen3.f16", "qwen3.pq2_0", "qwen35.q1_0", "qwen35-rotated.ptq1_0" };
+static const char *const models[] = { "llama.q1_0", "qwen3.f16", "qwen3.pq2_0", "qwen35.q1_0",
+                                      "qwen35-rotated.ptq1_0" };
 
 static const qn_sampling samplings[] = {
     { .size = sizeof(qn_sampling), .temperature = 0, .top_p = 1, .repeat_penalty = 1 },
@@ -208,7 +209,8 @@ static double reference_logit(const qn_sample_request *request, const float *log
         x = x > 0 ? x / (double)request->sampling.repeat_penalty : x * (double)request->sampling.repeat_penalty;
     for (size_t i = 0; i < request->n_generated; i++)
         count += request->generated[i] == token;
-    return x - count * (double)request->sampling.frequency_penalty - (count > 0) * (double)request->sampling.presence_penalty;
+    return x - count * (double)request->sampling.frequency_penalty -
+           (count > 0) * (double)request->sampling.presence_penalty;
 }
 
 static double reference_logprob(const float *logits, int token)
@@ -253,7 +255,8 @@ static void logits_change_as_documented(void **unused)
     qn_sample_kernels_init(&kernels, 0);
     for (int i = 0; i < VOCAB; i++)
         logits[i] = 16 * next_float() - 8;
-    for (int i = 0; i < LISTED; i++) { /* of 40 tokens, so that lists overlap and repeat; some are outside the vocabulary */
+    for (int i = 0; i < LISTED; i++) { /* of 40 tokens, so that lists overlap and repeat; some are outside the
+                                          vocabulary */
         recent[i] = i == 3 ? -1 : (qn_token)(random_u64() % 40);
         generated[i] = i == 4 ? VOCAB : (qn_token)(random_u64() % 40);
         bias[i] = (qn_logit_bias){ i == 5 ? INT32_MAX : (qn_token)(random_u64() % 40), 4 * next_float() - 2 };
@@ -316,8 +319,12 @@ static void changed_logits_compete(void **unused)
             .n_generated = 3 },
           2 },
         { { .sampling = { .repeat_penalty = 1 }, .generated = (const qn_token[]){ 0, 0 }, .n_generated = 2 }, 0 },
-        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_logit_bias[]){ { 3, 4 }, { 3, 2.5f } }, .n_bias = 2 }, 3 },
-        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_logit_bias[]){ { 0, -INFINITY } }, .n_bias = 1 }, 1 },
+        { { .sampling = { .repeat_penalty = 1 },
+            .bias = (const qn_logit_bias[]){ { 3, 4 }, { 3, 2.5f } },
+            .n_bias = 2 },
+          3 },
+        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_logit_bias[]){ { 0, -INFINITY } }, .n_bias = 1 },
+          1 },
         { { .sampling = { .repeat_penalty = 1 }, .allowed = (const uint32_t[]){ 0xfffffffc } }, 2 },
     };
     qn_sample_kernels kernels;

@@ -1,6 +1,7 @@
-/* Biases of queries, keys and values with caches of AURA codes. The norms of biases are those of their definition, by a sum
- * over positions. Whatever the biases, the error of a cache of codes is at most twice that without biases: a model whose biases
- * are too large has an fp16 cache, and says so. Session files of such a model in codes are evaluated again. */
+/* Biases of queries, keys and values with caches of AURA codes. The norms of biases are those of their definition, by a
+ * sum over positions. Whatever the biases, the error of a cache of codes is at most twice that without biases: a model
+ * whose biases are too large has an fp16 cache, and says so. Session files of such a model in codes are evaluated
+ * again. */
 #include "helper_golden.h"
 #include "helper_random.h"
 #include "helper_sessions.h"
@@ -46,9 +47,10 @@ static void fill_projection(struct projection *p)
 
 static void make_plan(qn_plan *plan, double *frequencies, size_t n_rot, qn_rope_type rope)
 {
-    *plan =
-        (qn_plan){ .frequencies = frequencies,
-                   .heads = { .n_heads = KV_HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM, .n_rot = n_rot, .rope = rope } };
+    *plan = (qn_plan){
+        .frequencies = frequencies,
+        .heads = { .n_heads = KV_HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM, .n_rot = n_rot, .rope = rope }
+    };
     qn_rope_frequencies(1e4, NULL, NULL, n_rot, frequencies);
 }
 
@@ -145,9 +147,11 @@ static void texts_name_layers(void **unused)
     describes((const qn_kv_bias[]){ small, key }, 2,
               "biases of queries, keys and values are up to 1, 88.4 and 0 times the norm without them (layer 1 of 2)");
     describes((const qn_kv_bias[]){ key, small, value, key, both, small, query }, 7,
-              "biases of queries, keys and values are up to 3, 88.4 and 2 times the norm without them (layers 0, 2-4, 6 of 7)");
-    describes((const qn_kv_bias[]){ key, { { 0, NAN, 0 } } }, 2,
-              "biases of queries, keys and values are up to 1, nan and 0 times the norm without them (layers 0-1 of 2)");
+              "biases of queries, keys and values are up to 3, 88.4 and 2 times the norm without them (layers 0, 2-4, "
+              "6 of 7)");
+    describes(
+        (const qn_kv_bias[]){ key, { { 0, NAN, 0 } } }, 2,
+        "biases of queries, keys and values are up to 1, nan and 0 times the norm without them (layers 0-1 of 2)");
 }
 
 /* ---- Models with biases ---- */
@@ -213,7 +217,8 @@ static void write_model(const struct bias *b, uint32_t n_ctx)
         for (size_t i = 0; i < 3; i++) {
             size_t count;
             const size_t at = (size_t)((uint8_t *)floats_of(file, golden, size, layer, tensors[i], &count) - golden);
-            const bool is_there = (!b->tensor || strcmp(tensors[i], b->tensor) == 0) && (b->layer < 0 || b->layer == layer);
+            const bool is_there =
+                (!b->tensor || strcmp(tensors[i], b->tensor) == 0) && (b->layer < 0 || b->layer == layer);
             fill_bias(is_there ? b : &no_bias, (float *)(void *)(bytes + at), count);
         }
     qn_gguf_close(file);
@@ -299,8 +304,8 @@ static void compare_errors(const struct bias *b, uint32_t n_ctx, const double *w
 {
     open_biased(b, n_ctx);
     for (size_t f = 0; f < 2; f++) {
-        label("%s %s, norm %g, layer %d, context %u, %s", b->tensor ? b->tensor : "all biases,", b->name, (double)b->norm,
-              b->layer, (unsigned)n_ctx, formats[f]);
+        label("%s %s, norm %g, layer %d, context %u, %s", b->tensor ? b->tensor : "all biases,", b->name,
+              (double)b->norm, b->layer, (unsigned)n_ctx, formats[f]);
         const double error = error_of(formats[f], is_f16);
         if (error > 2 * without[f])
             fail_msg("%g, without bias %g", error, without[f]);
@@ -360,7 +365,9 @@ static void errors_with_biases_of_values_and_queries(void **unused)
     /* A query bias in a few pairs makes the errors of these pairs count. */
     for (size_t place = 0; place < N_PLACES; place++)
         for (float norm = 12; norm < 40; norm += 2) {
-            const struct bias b = { places[place].name, "attn_q.bias", places[place].first, places[place].end, norm, -1 };
+            const struct bias b = {
+                places[place].name, "attn_q.bias", places[place].first, places[place].end, norm, -1
+            };
             compare_errors(&b, 256, without, &is_f16);
         }
 }
@@ -375,8 +382,9 @@ static void the_reason_is_logged(void **unused)
     open_biased(&large, 256);
     qn_session *session = new_session("aura4");
     assert_int_equal(log_lines, 1);
-    assert_non_null(strstr(log_text, "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of "
-                                     "queries, keys and values are up to 0, 8"));
+    assert_non_null(strstr(log_text,
+                           "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of "
+                           "queries, keys and values are up to 0, 8"));
     assert_non_null(strstr(log_text, " and 0 times the norm without them (layer 1 of 2)"));
     qn_session_free(session);
     qn_session_free(new_session("f16"));
@@ -448,7 +456,8 @@ static void sessions_go_on(void **unused)
     close_biased();
 }
 
-/* A file in codes, as such a model had it in earlier versions: that of a model without bias, with the other's fingerprint. */
+/* A file in codes, as such a model had it in earlier versions: that of a model without bias, with the other's
+ * fingerprint. */
 static size_t make_old_file(uint8_t *bytes, uint32_t length)
 {
     struct qn_state_header *h = (struct qn_state_header *)(void *)bytes;

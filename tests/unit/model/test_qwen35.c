@@ -1,6 +1,6 @@
-/* Gated DeltaNet layers in a plan: several sessions in one step, stale memory of an earlier conversation, numbers of threads.
- * Files of this architecture with one error each are rejected with a text that names it. Models are small, random and
- * built in memory; test_golden_logits.c tests that results are correct.
+/* Gated DeltaNet layers in a plan: several sessions in one step, stale memory of an earlier conversation, numbers of
+ * threads. Files of this architecture with one error each are rejected with a text that names it. Models are small,
+ * random and built in memory; test_golden_logits.c tests that results are correct.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_image.h"
@@ -390,8 +390,10 @@ static const struct wrong_file {
     { "no_query_norm", no_query_norm, QN_ERR_FORMAT, "'blk.1.attn_q_norm.weight' is missing" },
     { "other_norm", other_norm, QN_ERR_FORMAT, "'blk.0.post_attention_norm.weight' is missing" },
     { "qkv_bias", qkv_bias, QN_ERR_UNSUPPORTED, "'blk.0.attn_qkv.bias' is not used by" },
-    { "prediction_in_the_trunk", prediction_in_the_trunk, QN_ERR_UNSUPPORTED, "'blk.2.nextn.enorm.weight' is not used by" },
-    { "prediction_without_key", prediction_without_key, QN_ERR_UNSUPPORTED, "'blk.3.nextn.eh_proj.weight' is not used by" },
+    { "prediction_in_the_trunk", prediction_in_the_trunk, QN_ERR_UNSUPPORTED,
+      "'blk.2.nextn.enorm.weight' is not used by" },
+    { "prediction_without_key", prediction_without_key, QN_ERR_UNSUPPORTED,
+      "'blk.3.nextn.eh_proj.weight' is not used by" },
     { "block_after_the_last", block_after_the_last, QN_ERR_UNSUPPORTED, "'blk.4.nextn.enorm.weight' is not used by" },
 };
 
@@ -447,7 +449,8 @@ static void end(struct conversation *c)
 }
 
 /* One step: the next n[i] tokens of each conversation. The logits of position p go to row p of out[i]. */
-static void step(const struct fixture *x, struct conversation *const *c, const size_t *n, float *const *out, size_t n_sessions)
+static void step(const struct fixture *x, struct conversation *const *c, const size_t *n, float *const *out,
+                 size_t n_sessions)
 {
     static qn_row rows[MAX_ROWS];
     static uint32_t logit_rows[MAX_ROWS];

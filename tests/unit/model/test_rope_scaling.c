@@ -1,6 +1,6 @@
-/* Rope scaling in GGUF metadata: frequencies and attention factors as Hugging Face transformers computes them for the same
- * configurations (modeling_rope_utils.py, rope_theta 300, heads of 32, 256 positions), metadata without scaling, and rejected
- * metadata. test_golden_logits.c checks the logits of such models. */
+/* Rope scaling in GGUF metadata: frequencies and attention factors as Hugging Face transformers computes them for the
+ * same configurations (modeling_rope_utils.py, rope_theta 300, heads of 32, 256 positions), metadata without scaling,
+ * and rejected metadata. test_golden_logits.c checks the logits of such models. */
 #include "helper_assert.h"
 
 #include "model/model.h"
@@ -21,9 +21,9 @@ struct key {
     const char *text;
 };
 
-#define TYPE(name)                                                                                                             \
-    {                                                                                                                          \
-        S "type", 0, name                                                                                                      \
+#define TYPE(name)                                                                                                     \
+    {                                                                                                                  \
+        S "type", 0, name                                                                                              \
     }
 
 static char path[] = "/tmp/quern-rope-XXXXXX";
@@ -135,7 +135,9 @@ static void yarn(void **unused)
         const double *frequencies;
         double attn_factor;
     } cases[] = {
-        { { TYPE("yarn"), { S "factor", 4, NULL }, { S "original_context_length", 1024, NULL } }, from_1024, 1.13862944 },
+        { { TYPE("yarn"), { S "factor", 4, NULL }, { S "original_context_length", 1024, NULL } },
+          from_1024,
+          1.13862944 },
         { { TYPE("yarn"), { S "factor", 4, NULL } }, from_256, 1.13862944 }, /* of the file's context_length */
         { { TYPE("yarn"), { S "factor", 4, NULL }, { S "yarn_ext_factor", -1, NULL } }, from_256, 1.13862944 },
         { { TYPE("yarn"),
@@ -159,7 +161,10 @@ static void yarn(void **unused)
           1.3 },
         { { TYPE("yarn"), { S "factor", 0.5, NULL }, { S "original_context_length", 32, NULL } }, narrower, 1 },
         /* Not in transformers: attn_factor is an additional factor. */
-        { { TYPE("yarn"), { S "factor", 4, NULL }, { S "original_context_length", 32, NULL }, { S "attn_factor", 1.5, NULL } },
+        { { TYPE("yarn"),
+            { S "factor", 4, NULL },
+            { S "original_context_length", 32, NULL },
+            { S "attn_factor", 1.5, NULL } },
           from_32,
           1.5 * 1.13862944 },
     };
@@ -200,10 +205,10 @@ static void all_pairs_alike(void **unused)
 
 /* ---- Rejected metadata ---- */
 
-#define YARN4                                                                                                                  \
-    TYPE("yarn"),                                                                                                              \
-    {                                                                                                                          \
-        S "factor", 4, NULL                                                                                                    \
+#define YARN4                                                                                                          \
+    TYPE("yarn"),                                                                                                      \
+    {                                                                                                                  \
+        S "factor", 4, NULL                                                                                            \
     }
 
 static void refusals(void **unused)
@@ -226,7 +231,9 @@ static void refusals(void **unused)
         { { TYPE("yarn"), { S "factor", 1e9, NULL } }, QN_ERR_FORMAT, "'llama.rope.scaling.factor' is 1e+09" },
         { { TYPE("yarn"), { S "factor", NAN, NULL } }, QN_ERR_FORMAT, "llama.rope.scaling.factor" },
         { { { "llama.rope.scale_linear", -2, NULL } }, QN_ERR_FORMAT, "'llama.rope.scale_linear' is -2" },
-        { { TYPE("none"), { S "attn_factor", 0, NULL } }, QN_ERR_FORMAT, "scaling.attn_factor' is 0, expected 0.01 to 100" },
+        { { TYPE("none"), { S "attn_factor", 0, NULL } },
+          QN_ERR_FORMAT,
+          "scaling.attn_factor' is 0, expected 0.01 to 100" },
         { { YARN4, { S "attn_factor", INFINITY, NULL } }, QN_ERR_FORMAT, "scaling.attn_factor" },
         { { YARN4, { S "original_context_length", 0, NULL } }, QN_ERR_FORMAT, "original_context_length is 0" },
         { { YARN4, { S "yarn_ext_factor", 2, NULL } }, QN_ERR_FORMAT, "yarn_ext_factor' is 2, expected 0 to 1" },

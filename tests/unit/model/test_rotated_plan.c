@@ -14,7 +14,17 @@
 #include <stdio.h>
 
 /* Heads of 48 values cross the boundaries of super-blocks and of blocks of 1024. */
-enum { EMBD = 64, FF = 2048, HEADS = 64, KV_HEADS = 4, HEAD = 48, INNER = HEADS * HEAD, K_HEADS = 32, HEAD_K = 16, TAPS = 4 };
+enum {
+    EMBD = 64,
+    FF = 2048,
+    HEADS = 64,
+    KV_HEADS = 4,
+    HEAD = 48,
+    INNER = HEADS * HEAD,
+    K_HEADS = 32,
+    HEAD_K = 16,
+    TAPS = 4
+};
 enum { CONV = 2 * K_HEADS * HEAD_K + INNER, VOCAB = 24, LAYERS = 2, N_ROWS = 70, MAX_TENSORS = 40 };
 
 struct tensor {

@@ -245,13 +245,13 @@ static void identity_signs(void **unused)
     close_changed(&o);
 }
 
-#define VERSION_2                                                                                                              \
-    {                                                                                                                          \
-        .name = "version", .type = QN_GGUF_U32, .number = 2                                                                    \
+#define VERSION_2                                                                                                      \
+    {                                                                                                                  \
+        .name = "version", .type = QN_GGUF_U32, .number = 2                                                            \
     }
-#define TIED                                                                                                                   \
-    {                                                                                                                          \
-        .name = "tied_output", .type = QN_GGUF_BOOL, .number = 1                                                               \
+#define TIED                                                                                                           \
+    {                                                                                                                  \
+        .name = "tied_output", .type = QN_GGUF_BOOL, .number = 1                                                       \
     }
 
 /* Version 2: neither the tensor output.weight nor its name in the list. */
@@ -289,15 +289,15 @@ static void grouping(void **unused)
 
 /* ---- Rejected files ---- */
 
-#define STRINGS(...)                                                                                                           \
-    .type = QN_GGUF_ARRAY, .element = QN_GGUF_STRING, .strings = (const char *const[])                                         \
-    {                                                                                                                          \
-        __VA_ARGS__                                                                                                            \
+#define STRINGS(...)                                                                                                   \
+    .type = QN_GGUF_ARRAY, .element = QN_GGUF_STRING, .strings = (const char *const[])                                 \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
     }
-#define NUMBERS(kind, ...)                                                                                                     \
-    .type = QN_GGUF_ARRAY, .element = kind, .numbers = (const double[])                                                        \
-    {                                                                                                                          \
-        __VA_ARGS__                                                                                                            \
+#define NUMBERS(kind, ...)                                                                                             \
+    .type = QN_GGUF_ARRAY, .element = kind, .numbers = (const double[])                                                \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
     }
 
 static const struct rejection {
@@ -430,11 +430,13 @@ static const struct rejection {
     { "too few signs",
       QN_ERR_FORMAT,
       "key 'prism.hadamard.sign_values' has 23 elements, expected the sum",
-      { { { .name = "sign_values", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = values, .n = 23 } }, { 0 } } },
+      { { { .name = "sign_values", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = values, .n = 23 } },
+        { 0 } } },
     { "too many signs",
       QN_ERR_FORMAT,
       "key 'prism.hadamard.sign_values' has 24 elements, expected the sum",
-      { { { .name = "sign_widths", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = widths, .n = 1 } }, { 0 } } },
+      { { { .name = "sign_widths", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = widths, .n = 1 } },
+        { 0 } } },
     { "a sign width that has no whole blocks",
       QN_ERR_FORMAT,
       "key 'prism.hadamard.sign_widths': element 1 is 6, expected a multiple of the block size 4",
@@ -491,7 +493,8 @@ static const struct rejection {
     { "a name given twice",
       QN_ERR_FORMAT,
       "'prism.hadamard.weight_names' lists 'output.weight' twice",
-      { { { .name = "weight_names", STRINGS("output.weight", "blk.0.ffn_down.weight", "output.weight"), .n = 3 } }, { 0 } } },
+      { { { .name = "weight_names", STRINGS("output.weight", "blk.0.ffn_down.weight", "output.weight"), .n = 3 } },
+        { 0 } } },
     { "a name that is no matrix",
       QN_ERR_FORMAT,
       "lists 'blk.0.attn_norm.weight', which has 1 dimensions, expected a matrix",
@@ -570,9 +573,11 @@ static void tied_output_without_table(void **unused)
     keys[7].strings++;
     keys[7].n--;
     keys[8].n = 0;
-    assert_int_equal(open_changed(&o, keys, COUNT(keys), &(struct changes){ { VERSION_2, TIED }, { .name = "output.weight" } }),
-                     QN_ERR_FORMAT);
-    assert_non_null(strstr(qn_error_text(), "does not list 'token_embd.weight', expected it with prism.hadamard.version 2"));
+    assert_int_equal(
+        open_changed(&o, keys, COUNT(keys), &(struct changes){ { VERSION_2, TIED }, { .name = "output.weight" } }),
+        QN_ERR_FORMAT);
+    assert_non_null(
+        strstr(qn_error_text(), "does not list 'token_embd.weight', expected it with prism.hadamard.version 2"));
     close_changed(&o);
 }
 

@@ -38,7 +38,8 @@ static void answers_at_the_end_are_continued(void **unused)
     continues("'messages':[{'role':'assistant','content':'d'}]",
               "{'role':'user','content':''},{'role':'assistant','content':'d'}");
     assert_refused(MESSAGES,
-                   quoted("{'max_tokens':9,'messages':[" HM ",{'role':'assistant','content':[{'type':'tool_use','id':'1',"
+                   quoted("{'max_tokens':9,'messages':[" HM
+                          ",{'role':'assistant','content':[{'type':'tool_use','id':'1',"
                           "'name':'f','input':{}}]}]}"),
                    NULL, "messages", "tool_use");
 }
@@ -51,9 +52,10 @@ static void texts_become_messages(void **unused)
     converts("'system':[{'type':'text','text':'a','cache_control':{'type':'ephemeral'}},{'type':'text','text':''},"
              "{'type':'text','text':'b'}],'messages':[" HM "]",
              "{'role':'system','content':'a\\n\\nb'}," HM);
-    continues("'messages':[{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b',"
-              "'cache_control':{'type':'ephemeral'}}]},{'role':'user','content':'c'},{'role':'assistant','content':'d'}]",
-              "{'role':'user','content':'a\\n\\nb\\n\\nc'},{'role':'assistant','content':'d'}");
+    continues(
+        "'messages':[{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b',"
+        "'cache_control':{'type':'ephemeral'}}]},{'role':'user','content':'c'},{'role':'assistant','content':'d'}]",
+        "{'role':'user','content':'a\\n\\nb\\n\\nc'},{'role':'assistant','content':'d'}");
 }
 
 /* Claude Code's header differs in each request, and would end the common prefix of two at its beginning. */
@@ -78,23 +80,25 @@ static void billing_headers_are_dropped(void **unused)
 static void blocks_become_calls_and_results(void **unused)
 {
     (void)unused;
-    converts("'messages':[" HM ",{'role':'assistant','content':[{'type':'thinking','thinking':'Hm.','signature':'rs_0_1'},"
-             "{'type':'redacted_thinking','data':'x'},{'type':'text','text':'So'}," USE("1") "," USE(
-                 "2") "]},"
-                      "{'role':'user','content':[{'type':'text','text':'And?'}," RESULT("1", "'r'") "," RESULT(
-                          "2", "[{'type':'text','text':'s'},{'type':'text','text':'t'}]") "]}]",
-             HM ",{'role':'assistant','content':'So','reasoning_content':'Hm.','reasoning_id':'rs_0_1','tool_calls':[" CALL(
-                 "1") "," CALL("2") "]}," TOOL("1", "r") "," TOOL("2", "s\\n\\nt") ",{'role':'user','content':'And?'}");
     converts(
-        "'messages':[" HM
-        ",{'role':'assistant','content':[" USE("1") "]},{'role':'user','content':["
-                                                    "{'type':'tool_result','tool_use_id':'1','content':'no','is_error':true},"
-                                                    "{'type':'tool_result','tool_use_id':'2'}]}]",
-        HM ",{'role':'assistant','content':'','tool_calls':[" CALL("1") "]}," TOOL("1", "Error:\\n\\nno") "," TOOL("2", ""));
-    converts("'messages':[" HM ",{'role':'assistant','content':[{'type':'server_tool_use','id':'1','name':'web_search',"
-             "'input':{}},{'type':'web_search_tool_result','tool_use_id':'1','content':[]},{'type':'text','text':'a'}]}," HM
-             "]",
-             HM ",{'role':'assistant','content':'a'}," HM);
+        "'messages':[" HM ",{'role':'assistant','content':[{'type':'thinking','thinking':'Hm.','signature':'rs_0_1'},"
+        "{'type':'redacted_thinking','data':'x'},{'type':'text','text':'So'}," USE("1") "," USE(
+            "2") "]},"
+                 "{'role':'user','content':[{'type':'text','text':'And?'}," RESULT("1", "'r'") "," RESULT(
+                     "2", "[{'type':'text','text':'s'},{'type':'text','text':'t'}]") "]}]",
+        HM ",{'role':'assistant','content':'So','reasoning_content':'Hm.','reasoning_id':'rs_0_1','tool_calls':[" CALL(
+            "1") "," CALL("2") "]}," TOOL("1", "r") "," TOOL("2", "s\\n\\nt") ",{'role':'user','content':'And?'}");
+    converts("'messages':[" HM ",{'role':'assistant','content':[" USE(
+                 "1") "]},{'role':'user','content':["
+                      "{'type':'tool_result','tool_use_id':'1','content':'no','is_error':true},"
+                      "{'type':'tool_result','tool_use_id':'2'}]}]",
+             HM ",{'role':'assistant','content':'','tool_calls':[" CALL("1") "]}," TOOL("1", "Error:\\n\\nno") "," TOOL(
+                 "2", ""));
+    converts(
+        "'messages':[" HM ",{'role':'assistant','content':[{'type':'server_tool_use','id':'1','name':'web_search',"
+        "'input':{}},{'type':'web_search_tool_result','tool_use_id':'1','content':[]},{'type':'text','text':'a'}]}," HM
+        "]",
+        HM ",{'role':'assistant','content':'a'}," HM);
 }
 
 /* Neither at the beginning, nor between a call and its result, nor as the last message of the user. */
@@ -184,7 +188,8 @@ static void tools_reach_the_template(void **unused)
     x = must_take(MESSAGES, quoted("{" ASK ",'output_config':{'format':{'type':'json_schema','schema':{}}}}"));
     assert_non_null(x->requests->grammar);
     qn_exchange_free(x);
-    x = must_take(MESSAGES, quoted("{" ASK "," TOOLS ",'output_config':{'format':{'type':'json_schema','schema':{}}}}"));
+    x = must_take(MESSAGES,
+                  quoted("{" ASK "," TOOLS ",'output_config':{'format':{'type':'json_schema','schema':{}}}}"));
     assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AFTER_REASONING);
     qn_exchange_free(x);
 }
@@ -220,15 +225,17 @@ static void wrong_values_name_their_field(void **unused)
         { "{'max_tokens':1,'messages':[" HM ",{'role':'tool','content':''}]}", "messages.1.role", "" },
         { "{'max_tokens':1,'messages':[{'role':'user'}]}", "messages.0.content", "missing" },
         { "{'max_tokens':1,'messages':[{'role':'user','content':[{}]}]}", "messages.0.content", "no type" },
-        { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'text'}]}]}", "messages.0.content", "no text" },
-        { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'image','source':{}}]}]}", "messages.0.content",
-          "'image', which is not supported" },
+        { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'text'}]}]}", "messages.0.content",
+          "no text" },
+        { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'image','source':{}}]}]}",
+          "messages.0.content", "'image', which is not supported" },
         { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'tool_result','tool_use_id':'1','content':["
           "{'type':'image','source':{}}]}]}]}",
           "messages.0.content", "'image'" },
         { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'tool_result'}]}]}", "messages.0.content",
           "tool_use_id" },
-        { "{'max_tokens':1,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f','input':'a'}]}]}",
+        { "{'max_tokens':1,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f','input':'"
+          "a'}]}]}",
           "messages.0.content", "tool_use" },
         { "{'max_tokens':1,'messages':[{'role':'assistant','content':5}]}", "messages.0.content", "an integer" },
         { "{" ASK ",'system':5}", "system", "" },
@@ -238,8 +245,8 @@ static void wrong_values_name_their_field(void **unused)
         { "{" ASK ",'tools':[5]}", "tools", "" },
         { "{" ASK ",'tools':[{'input_schema':{}}]}", "tools[0]", "name" },
         { "{" ASK ",'tools':[{'name':'f','input_schema':5}]}", "tools[0]", "" },
-        { "{" ASK ",'tools':[{'type':'bash_1','name':'f'},{'name':'f','strict':true},{'name':'g'},{'name':'f'}]}", "tools[3]",
-          "another tool has its name" },
+        { "{" ASK ",'tools':[{'type':'bash_1','name':'f'},{'name':'f','strict':true},{'name':'g'},{'name':'f'}]}",
+          "tools[3]", "another tool has its name" },
         { "{" ASK "," TOOLS ",'tool_choice':'any'}", "tool_choice", "" },
         { "{" ASK "," TOOLS ",'tool_choice':{'type':'tool'}}", "tool_choice.name", "" },
         { "{" ASK "," TOOLS ",'tool_choice':{'type':'tool','name':'g'}}", "tool_choice", "not among" },
@@ -263,10 +270,10 @@ static void wrong_values_name_their_field(void **unused)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_refused(MESSAGES, quoted(cases[i].body), NULL, cases[i].param, cases[i].part);
-    assert_refused(MESSAGES, quoted("{'max_tokens':1,'messages':[" HM "," HM "]}"), &(qn_protocol_limits){ .messages = 1 },
-                   "messages", "at most 1");
-    assert_refused(MESSAGES, quoted("{" ASK ",'tools':[{'name':'f'},{'name':'g'}]}"), &(qn_protocol_limits){ .tools = 1 },
-                   "tools", "at most 1");
+    assert_refused(MESSAGES, quoted("{'max_tokens':1,'messages':[" HM "," HM "]}"),
+                   &(qn_protocol_limits){ .messages = 1 }, "messages", "at most 1");
+    assert_refused(MESSAGES, quoted("{" ASK ",'tools':[{'name':'f'},{'name':'g'}]}"),
+                   &(qn_protocol_limits){ .tools = 1 }, "tools", "at most 1");
 }
 
 static void tokens_are_counted(void **unused)
@@ -292,19 +299,20 @@ static void tokens_are_counted(void **unused)
 
 #define EVENT(name, rest) "event: " name "\ndata: {'type':'" name "'" rest "}\n\n"
 #define PING "event: ping\ndata: {'type': 'ping'}\n\n"
-#define START(n)                                                                                                               \
-    EVENT("message_start", ",'message':{'id':'msg_1','type':'message','role':'assistant','model':'m','content':[],"            \
-                           "'stop_reason':null,'stop_sequence':null,'usage':{'input_tokens':" n                                \
-                           ",'cache_creation_input_tokens':0,'cache_read_input_tokens':0,'output_tokens':0,"                   \
-                           "'output_tokens_details':{'thinking_tokens':0}}}")                                                  \
+#define START(n)                                                                                                       \
+    EVENT("message_start", ",'message':{'id':'msg_1','type':'message','role':'assistant','model':'m','content':[],"    \
+                           "'stop_reason':null,'stop_sequence':null,'usage':{'input_tokens':" n                        \
+                           ",'cache_creation_input_tokens':0,'cache_read_input_tokens':0,'output_tokens':0,"           \
+                           "'output_tokens_details':{'thinking_tokens':0}}}")                                          \
     PING
 #define OPEN(index, block) EVENT("content_block_start", ",'index':" index ",'content_block':{" block "}")
 #define DELTA(index, delta) EVENT("content_block_delta", ",'index':" index ",'delta':{" delta "}")
 #define STOP(index) EVENT("content_block_stop", ",'index':" index)
-#define END(why, sequence, thinking)                                                                                           \
-    EVENT("message_delta", ",'delta':{'stop_reason':'" why "','stop_sequence':" sequence "},'usage':{'input_tokens':6,"        \
-                           "'cache_creation_input_tokens':0,'cache_read_input_tokens':4,'output_tokens':3,"                    \
-                           "'output_tokens_details':{'thinking_tokens':" thinking "}}")                                        \
+#define END(why, sequence, thinking)                                                                                   \
+    EVENT("message_delta",                                                                                             \
+          ",'delta':{'stop_reason':'" why "','stop_sequence':" sequence "},'usage':{'input_tokens':6,"                 \
+          "'cache_creation_input_tokens':0,'cache_read_input_tokens':4,'output_tokens':3,"                             \
+          "'output_tokens_details':{'thinking_tokens':" thinking "}}")                                                 \
     EVENT("message_stop", "")
 
 static void assert_stream(const char *expected)
@@ -319,7 +327,8 @@ static void open_stream(const char *fields)
     size_t n;
     snprintf(body, sizeof body, "{" ASK ",'stream':true%s%s}", *fields ? "," : "", fields);
     open_exchange(MESSAGES, quoted(body));
-    assert_ok(qn_conversation_tokens(model, x->requests->conversation, x->requests->conversation_length, -1, &tokens, &n));
+    assert_ok(
+        qn_conversation_tokens(model, x->requests->conversation, x->requests->conversation_length, -1, &tokens, &n));
     qn_free_tokens(tokens);
     snprintf(expected, sizeof expected, START("%zu"), n);
     assert_stream(expected);
@@ -348,15 +357,17 @@ static void blocks_close_before_the_next(void **unused)
     qn_exchange_call_id(x, 0, 0, first);
     qn_exchange_call_id(x, 0, 1, second);
     snprintf(expected, sizeof expected,
-             OPEN("0", "'type':'thinking','thinking':'','signature':''") DELTA("0", "'type':'thinking_delta','thinking':'Hm'")
-                 DELTA("0", "'type':'thinking_delta','thinking':'.'") DELTA("0", "'type':'signature_delta','signature':'%s'")
-                     STOP("0") OPEN("1", "'type':'text','text':''") DELTA("1", "'type':'text_delta','text':'So\\''") STOP("1")
-                         OPEN("2", "'type':'tool_use','id':'%s','name':'f','input':{}")
-                             DELTA("2", "'type':'input_json_delta','partial_json':'{\\'a\\':'")
-                                 DELTA("2", "'type':'input_json_delta','partial_json':'1}'") STOP("2")
-                                     OPEN("3", "'type':'tool_use','id':'%s','name':'f','input':{}")
-                                         DELTA("3", "'type':'input_json_delta','partial_json':'{}'") STOP("3")
-                                             END("tool_use", "null", "2"),
+             OPEN("0", "'type':'thinking','thinking':'','signature':''")
+                 DELTA("0", "'type':'thinking_delta','thinking':'Hm'")
+                     DELTA("0", "'type':'thinking_delta','thinking':'.'")
+                         DELTA("0", "'type':'signature_delta','signature':'%s'") STOP("0")
+                             OPEN("1", "'type':'text','text':''") DELTA("1", "'type':'text_delta','text':'So\\''")
+                                 STOP("1") OPEN("2", "'type':'tool_use','id':'%s','name':'f','input':{}")
+                                     DELTA("2", "'type':'input_json_delta','partial_json':'{\\'a\\':'")
+                                         DELTA("2", "'type':'input_json_delta','partial_json':'1}'") STOP("2")
+                                             OPEN("3", "'type':'tool_use','id':'%s','name':'f','input':{}")
+                                                 DELTA("3", "'type':'input_json_delta','partial_json':'{}'") STOP("3")
+                                                     END("tool_use", "null", "2"),
              signature, first, second);
     assert_stream(expected);
     close_exchange();
@@ -371,8 +382,9 @@ static void thinking_can_be_omitted(void **unused)
     content(0, "a");
     qn_exchange_reasoning_id(x, 0, 0, signature);
     snprintf(expected, sizeof expected,
-             OPEN("0", "'type':'thinking','thinking':'','signature':''") DELTA("0", "'type':'signature_delta','signature':'%s'")
-                 STOP("0") OPEN("1", "'type':'text','text':''") DELTA("1", "'type':'text_delta','text':'a'"),
+             OPEN("0", "'type':'thinking','thinking':'','signature':''")
+                 DELTA("0", "'type':'signature_delta','signature':'%s'") STOP("0") OPEN("1", "'type':'text','text':''")
+                     DELTA("1", "'type':'text_delta','text':'a'"),
              signature);
     assert_stream(expected);
     close_exchange();
@@ -407,20 +419,26 @@ static void ends_have_their_reason(void **unused)
     open_stream("'stop_sequences':['never','Z']");
     content(0, "a");
     out.length = 0;
-    const qn_request_result stopped = {
-        .finish = QN_FINISH_STOP, .is_stop_string = true, .stop_string = 1, .n_prompt = 10, .n_reused = 4, .n_generated = 3
-    };
+    const qn_request_result stopped = { .finish = QN_FINISH_STOP,
+                                        .is_stop_string = true,
+                                        .stop_string = 1,
+                                        .n_prompt = 10,
+                                        .n_reused = 4,
+                                        .n_generated = 3 };
     give(0, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &stopped });
     assert_int_equal(x->protocol->end(x, &out), 200);
     assert_stream(STOP("0") END("stop_sequence", "'Z'", "0"));
     close_exchange();
     for (int i = 0; i < 2; i++) { /* max_tokens, the context */
         open_exchange(MESSAGES, quoted("{" ASK "}"));
-        const qn_request_result full = { .finish = i ? QN_FINISH_CONTEXT : QN_FINISH_LENGTH, .n_prompt = 10, .n_generated = 9 };
+        const qn_request_result full = { .finish = i ? QN_FINISH_CONTEXT : QN_FINISH_LENGTH,
+                                         .n_prompt = 10,
+                                         .n_generated = 9 };
         give(0, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &full });
         assert_int_equal(x->protocol->end(x, &out), 200);
         assert_non_null(memmem(out.data, out.length, "\"content\":[]", 12));
-        const char *reason = i == 1 ? "\"stop_reason\":\"model_context_window_exceeded\"" : "\"stop_reason\":\"max_tokens\"";
+        const char *reason =
+            i == 1 ? "\"stop_reason\":\"model_context_window_exceeded\"" : "\"stop_reason\":\"max_tokens\"";
         assert_non_null(memmem(out.data, out.length, reason, strlen(reason)));
         close_exchange();
     }
@@ -433,8 +451,8 @@ static void errors_have_types_and_ids(void **unused)
     content(0, "a");
     out.length = 0;
     finish(0, QN_FINISH_ERROR, false);
-    assert_stream(
-        "event: error\ndata: {'type':'error','error':{'type':'api_error','message':'it broke'},'request_id':'req_1'}\n\n");
+    assert_stream("event: error\ndata: {'type':'error','error':{'type':'api_error','message':'it "
+                  "broke'},'request_id':'req_1'}\n\n");
     content(0, "b");
     assert_int_equal(x->protocol->end(x, &out), 500);
     assert_bytes(&out, "");
@@ -449,14 +467,15 @@ static void errors_have_types_and_ids(void **unused)
     open_exchange(MESSAGES, quoted("{" ASK "}"));
     end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
     assert_int_equal(x->protocol->end(x, &out), 400);
-    assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'it broke'},'request_id':'req_1'}");
+    assert_stream(
+        "{'type':'error','error':{'type':'invalid_request_error','message':'it broke'},'request_id':'req_1'}");
     qn_refusal refusal;
     qn_exchange_refuse_status(&(qn_served){ .model = model, .n_ctx = 7 }, QN_ERR_CONTEXT, 28, &refusal);
     refusal.id = "2";
     x->protocol->refuse(&refusal, &out);
-    assert_stream(
-        "{'type':'error','error':{'type':'invalid_request_error','message':'prompt is too long: 28 tokens > 7 maximum'},"
-        "'request_id':'req_2'}");
+    assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'prompt is too long: 28 tokens > "
+                  "7 maximum'},"
+                  "'request_id':'req_2'}");
     qn_refuse(&refusal, 400, "thread_unsupported_request", "thread", "no");
     x->protocol->refuse(&refusal, &out);
     assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'no','details':{'error_code':"
@@ -489,11 +508,12 @@ static void errors_have_types_and_ids(void **unused)
 static void assert_message(const char *blocks, const char *reason)
 {
     char expected[3000];
-    snprintf(expected, sizeof expected,
-             "{'id':'msg_1','type':'message','role':'assistant','model':'m','content':[%s],'stop_reason':'%s',"
-             "'stop_sequence':null,'usage':{'input_tokens':6,'cache_creation_input_tokens':0,'cache_read_input_tokens':4,"
-             "'output_tokens':3,'output_tokens_details':{'thinking_tokens':0}}}",
-             blocks, reason);
+    snprintf(
+        expected, sizeof expected,
+        "{'id':'msg_1','type':'message','role':'assistant','model':'m','content':[%s],'stop_reason':'%s',"
+        "'stop_sequence':null,'usage':{'input_tokens':6,'cache_creation_input_tokens':0,'cache_read_input_tokens':4,"
+        "'output_tokens':3,'output_tokens_details':{'thinking_tokens':0}}}",
+        blocks, reason);
     assert_int_equal(x->protocol->end(x, &out), 200);
     assert_stream(expected);
     close_exchange();
@@ -514,7 +534,10 @@ static void whole_messages(void **unused)
         output(0, QN_OUTPUT_ARGUMENTS, "{\"a\": [\",\\\"]\", 2], \"b\": ", 0, QN_OUTPUT_COMPLETE);
         if (i == 0)
             output(0, QN_OUTPUT_ARGUMENTS, "[1.50]}", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_CALL_END, "<raw>", 0, i == 0 ? QN_OUTPUT_COMPLETE : i == 1 ? QN_OUTPUT_CUT : QN_OUTPUT_BROKEN);
+        output(0, QN_OUTPUT_CALL_END, "<raw>", 0,
+               i == 0   ? QN_OUTPUT_COMPLETE
+               : i == 1 ? QN_OUTPUT_CUT
+                        : QN_OUTPUT_BROKEN);
         if (i == 2)
             content(0, "c");
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
@@ -522,9 +545,9 @@ static void whole_messages(void **unused)
         qn_exchange_call_id(x, 0, 0, id);
         snprintf(blocks, sizeof blocks, "{'type':'thinking','thinking':'Hm.','signature':'%s'},%s", signature,
                  i == 2 ? "{'type':'text','text':'a<raw>c'}"
-                 : i    ? "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2]}}"
-                        : "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2], "
-                          "'b': [1.50]}}");
+                 : i ? "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2]}}"
+                     : "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2], "
+                       "'b': [1.50]}}");
         char *at = strstr(blocks, "'ID'");
         if (at) {
             char rest[200];

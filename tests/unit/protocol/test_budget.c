@@ -143,7 +143,8 @@ static void exchanges_give_all_back(void **unused)
         qn_reading reading = { .account = qn_account_open(budget, "a") };
         json_t *json = qn_body_read(cases[i].body, strlen(cases[i].body), &reading, &refusal);
         assert_true(!json || qn_budget_used(budget) > 0);
-        qn_exchange *x = json ? qn_exchange_create(qn_protocol_find(cases[i].path), json, &reading, &origin, &refusal) : NULL;
+        qn_exchange *x =
+            json ? qn_exchange_create(qn_protocol_find(cases[i].path), json, &reading, &origin, &refusal) : NULL;
         json_decref(json);
         if (x)
             (void)qn_exchange_bind(x, &served, &refusal);

@@ -10,10 +10,13 @@
 #define TEXT "/v1/completions"
 #define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"Hm?\"}]"
 
-#define CHUNK(rest)                                                                                                            \
-    "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\",\"choices\":[" rest "}\n" \
+#define CHUNK(rest)                                                                                                    \
+    "data: "                                                                                                           \
+    "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\",\"choices\":[" rest     \
+    "}\n"                                                                                                              \
     "\n"
-#define DELTA(index, delta) CHUNK("{\"index\":" #index ",\"delta\":{" delta "},\"logprobs\":null,\"finish_reason\":null}]")
+#define DELTA(index, delta)                                                                                            \
+    CHUNK("{\"index\":" #index ",\"delta\":{" delta "},\"logprobs\":null,\"finish_reason\":null}]")
 #define LAST(index, why) CHUNK("{\"index\":" #index ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"" why "\"}]")
 #define ROLE(index) DELTA(index, "\"role\":\"assistant\",\"content\":null")
 #define DONE "data: [DONE]\n\n"
@@ -58,15 +61,15 @@ static void reasoning_and_calls_stream(void **unused)
     qn_exchange_call_id(x, 0, 1, second);
     assert_string_not_equal(first, second);
     snprintf(expected, sizeof expected,
-             ROLE(0) DELTA(0, "\"reasoning_content\":\"Hm.\"") DELTA(0, "\"content\":\"So\"")
-                 DELTA(0, "\"tool_calls\":[{\"index\":0,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\","
-                          "\"arguments\":\"\"}}]")
-                     DELTA(0, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\\\":\"}}]")
-                         DELTA(0, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"1}\"}}]")
-                             DELTA(0, "\"tool_calls\":[{\"index\":1,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":"
-                                      "\"g\",\"arguments\":\"\"}}]")
-                                 DELTA(0, "\"tool_calls\":[{\"index\":1,\"function\":{\"arguments\":\"{}\"}}]")
-                                     LAST(0, "tool_calls"),
+             ROLE(0) DELTA(0, "\"reasoning_content\":\"Hm.\"") DELTA(0, "\"content\":\"So\"") DELTA(
+                 0, "\"tool_calls\":[{\"index\":0,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+                    "\"arguments\":\"\"}}]")
+                 DELTA(0, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\\\":\"}}]")
+                     DELTA(0, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"1}\"}}]") DELTA(
+                         0, "\"tool_calls\":[{\"index\":1,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":"
+                            "\"g\",\"arguments\":\"\"}}]")
+                         DELTA(0, "\"tool_calls\":[{\"index\":1,\"function\":{\"arguments\":\"{}\"}}]")
+                             LAST(0, "tool_calls"),
              first, second);
     assert_bytes(&out, expected);
     close_exchange();
@@ -76,7 +79,8 @@ static void usage_is_the_last_chunk(void **unused)
 {
     (void)unused;
     open_exchange(CHAT,
-                  "{" ASK ",\"stream\":true,\"n\":2,\"stream_options\":{\"include_usage\":true},\"timings_per_token\":true}");
+                  "{" ASK
+                  ",\"stream\":true,\"n\":2,\"stream_options\":{\"include_usage\":true},\"timings_per_token\":true}");
     for (size_t i = 0; i < 2; i++) {
         token(i, 'a');
         token(i, 'b');
@@ -93,10 +97,12 @@ static void usage_is_the_last_chunk(void **unused)
     assert_int_equal(x->protocol->end(x, &out), 200);
     assert_bytes(
         &out,
-        CHUNK("],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":6,\"total_tokens\":16,\"prompt_tokens_details\":"
-              "{\"cached_tokens\":4},\"completion_tokens_details\":{\"reasoning_tokens\":6}},\"timings\":{\"cache_n\":4,"
-              "\"prompt_n\":6,\"prompt_ms\":2000.0,\"prompt_per_token_ms\":333.333333,\"prompt_per_second\":3.0,"
-              "\"predicted_n\":3,\"predicted_ms\":1500.0,\"predicted_per_token_ms\":500.0,\"predicted_per_second\":2.0}") DONE);
+        CHUNK(
+            "],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":6,\"total_tokens\":16,\"prompt_tokens_details\":"
+            "{\"cached_tokens\":4},\"completion_tokens_details\":{\"reasoning_tokens\":6}},\"timings\":{\"cache_n\":4,"
+            "\"prompt_n\":6,\"prompt_ms\":2000.0,\"prompt_per_token_ms\":333.333333,\"prompt_per_second\":3.0,"
+            "\"predicted_n\":3,\"predicted_ms\":1500.0,\"predicted_per_token_ms\":500.0,\"predicted_per_second\":2.0}")
+            DONE);
     close_exchange();
 }
 
@@ -107,8 +113,8 @@ static void reasoning_can_be_content(void **unused)
     output(0, QN_OUTPUT_REASONING, "a", 0, QN_OUTPUT_COMPLETE);
     output(0, QN_OUTPUT_REASONING, "b", 0, QN_OUTPUT_COMPLETE);
     content(0, "c");
-    assert_bytes(&out, ROLE(0) DELTA(0, "\"content\":\"<think>\"") DELTA(0, "\"content\":\"a\"") DELTA(0, "\"content\":\"b\"")
-                           DELTA(0, "\"content\":\"</think>\"") DELTA(0, "\"content\":\"c\""));
+    assert_bytes(&out, ROLE(0) DELTA(0, "\"content\":\"<think>\"") DELTA(0, "\"content\":\"a\"") DELTA(
+                           0, "\"content\":\"b\"") DELTA(0, "\"content\":\"</think>\"") DELTA(0, "\"content\":\"c\""));
     close_exchange();
 }
 
@@ -137,9 +143,10 @@ static void an_error_ends_a_stream(void **unused)
     qn_refusal refusal;
     qn_refuse(&refusal, 503, NULL, NULL, "the server is shutting down");
     (x->protocol->fail)(x, &refusal, &out); /* not the macro of cmocka */
-    assert_bytes(&out,
-                 "data: {\"error\":{\"message\":\"the server is shutting down\",\"type\":\"unavailable_error\",\"param\":null,"
-                 "\"code\":null}}\n\n");
+    assert_bytes(
+        &out,
+        "data: {\"error\":{\"message\":\"the server is shutting down\",\"type\":\"unavailable_error\",\"param\":null,"
+        "\"code\":null}}\n\n");
     text(0, "b");
     assert_bytes(&out, "");
     close_exchange();
@@ -160,8 +167,9 @@ static void an_error_is_a_whole_answer(void **unused)
     }
 }
 
-#define UNSUPPORTED                                                                                                            \
-    "{\"error\":{\"message\":\"it broke\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"unsupported\"}}"
+#define UNSUPPORTED                                                                                                    \
+    "{\"error\":{\"message\":\"it "                                                                                    \
+    "broke\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"unsupported\"}}"
 
 /* A grammar that masks cannot follow is found out when the request runs: an error of the client. */
 static void an_unsupported_grammar_is_of_the_client(void **unused)
@@ -182,7 +190,8 @@ static void an_unsupported_grammar_is_of_the_client(void **unused)
     }
 }
 
-/* The status of HTTP tells what kind of failure it was: a client tries again after 429 and 503, also with another replica. */
+/* The status of HTTP tells what kind of failure it was: a client tries again after 429 and 503, also with another
+ * replica. */
 static void each_failure_has_its_status(void **unused)
 {
     (void)unused;
@@ -214,8 +223,8 @@ static void each_failure_has_its_status(void **unused)
 static void assert_choice(const char *expected)
 {
     assert_int_equal(x->protocol->end(x, &out), 200);
-    json_t *body = json_loadb(out.data, out.length, JSON_REJECT_DUPLICATES, NULL), *wanted = json_loads(expected, 0, NULL),
-           *choice = json_array_get(json_object_get(body, "choices"), 0);
+    json_t *body = json_loadb(out.data, out.length, JSON_REJECT_DUPLICATES, NULL),
+           *wanted = json_loads(expected, 0, NULL), *choice = json_array_get(json_object_get(body, "choices"), 0);
     assert_non_null(body);
     assert_non_null(wanted);
     if (!json_equal(choice, wanted))
@@ -231,8 +240,8 @@ static void whole_chats(void **unused)
     char expected[1000], id[QN_CALL_ID_BYTES];
     open_exchange(CHAT, "{" ASK "}");
     finish(0, QN_FINISH_LENGTH, false);
-    assert_choice(
-        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":\"length\"}");
+    assert_choice("{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_"
+                  "reason\":\"length\"}");
 
     open_exchange(CHAT, "{" ASK "}");
     output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
@@ -260,11 +269,13 @@ static void whole_chats(void **unused)
         qn_append(&to, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}", id);
         qn_exchange_call_id(x, 0, 1, id);
         if (i < 2)
-            qn_append(&to, ",{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}", id);
-        snprintf(expected, sizeof expected,
-                 "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":[%s]},\"logprobs\":null,"
-                 "\"finish_reason\":\"%s\"}",
-                 i == 2 ? "\"<raw>\"" : "null", calls, i == 1 ? "length" : "tool_calls");
+            qn_append(&to, ",{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}",
+                      id);
+        snprintf(
+            expected, sizeof expected,
+            "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":[%s]},\"logprobs\":null,"
+            "\"finish_reason\":\"%s\"}",
+            i == 2 ? "\"<raw>\"" : "null", calls, i == 1 ? "length" : "tool_calls");
         assert_choice(expected);
     }
 }
@@ -285,22 +296,23 @@ static void functions_have_one_call(void **unused)
             output(0, QN_OUTPUT_CALL_END, "<raw>", call, call ? ends[i] : QN_OUTPUT_COMPLETE);
         }
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
-        snprintf(
-            expected, sizeof expected,
-            "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"function_call\":{\"name\":\"f\",\"arguments\":"
-            "\"{}\"}},\"logprobs\":null,\"finish_reason\":\"%s\"}",
-            contents[i], i == 1 ? "length" : "function_call");
+        snprintf(expected, sizeof expected,
+                 "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"function_call\":{\"name\":\"f\","
+                 "\"arguments\":"
+                 "\"{}\"}},\"logprobs\":null,\"finish_reason\":\"%s\"}",
+                 contents[i], i == 1 ? "length" : "function_call");
         assert_choice(expected);
     }
 }
 
 /* ---- Log probabilities ---- */
 
-#define ENTRY(text, byte, value)                                                                                               \
-    "{\"token\":\"" text "\",\"logprob\":" value ",\"bytes\":[" byte "],\"top_logprobs\":[{\"token\":\"z\",\"logprob\":-0.5,"  \
+#define ENTRY(text, byte, value)                                                                                       \
+    "{\"token\":\"" text "\",\"logprob\":" value ",\"bytes\":[" byte                                                   \
+    "],\"top_logprobs\":[{\"token\":\"z\",\"logprob\":-0.5,"                                                           \
     "\"bytes\":[122]}]}"
-#define LIKELY(delta, entries, why)                                                                                            \
-    CHUNK("{\"index\":0,\"delta\":{" delta "},\"logprobs\":{\"content\":[" entries                                             \
+#define LIKELY(delta, entries, why)                                                                                    \
+    CHUNK("{\"index\":0,\"delta\":{" delta "},\"logprobs\":{\"content\":[" entries                                     \
           "],\"refusal\":null},\"finish_reason\":" why "}]")
 
 static void tokens_come_with_their_text(void **unused)
@@ -316,9 +328,9 @@ static void tokens_come_with_their_text(void **unused)
     likely(0, 'y', -1);
     content(0, "x");
     finish(0, QN_FINISH_STOP, true);
-    assert_bytes(&out, ROLE(0) LIKELY("\"content\":\"a\"", ENTRY("a", "97", "-1.0"), "null")
-                           LIKELY("\"content\":\"é\"", ENTRY("\\\\xc3", "195", "-2.0") "," ENTRY("\\\\xa9", "169", "-9999.0"),
-                                  "null") LIKELY("\"content\":\"x\"", ENTRY("x", "120", "-1.0"), "null") LAST(0, "stop"));
+    assert_bytes(&out, ROLE(0) LIKELY("\"content\":\"a\"", ENTRY("a", "97", "-1.0"), "null") LIKELY(
+                           "\"content\":\"é\"", ENTRY("\\\\xc3", "195", "-2.0") "," ENTRY("\\\\xa9", "169", "-9999.0"),
+                           "null") LIKELY("\"content\":\"x\"", ENTRY("x", "120", "-1.0"), "null") LAST(0, "stop"));
     close_exchange();
 
     /* Without a stop string what is left comes with the end; an end token never. */
@@ -346,16 +358,18 @@ static void lists_of_completions(void **unused)
     likely(0, 'z', -0.5f);
     text(0, "aéz");
     finish(0, QN_FINISH_LENGTH, false);
-    assert_choice("{\"index\":0,\"text\":\"aéz\",\"logprobs\":{\"tokens\":[\"a\",\"bytes:\\\\xc3\",\"bytes:\\\\xa9\",\"z\"],"
-                  "\"token_logprobs\":[-1.0,-2.0,-0.5,-0.5],\"top_logprobs\":[{\"z\":-0.5,\"a\":-1.0},{\"z\":-0.5,\"bytes:"
-                  "\\\\xc3\":-2.0},"
-                  "{\"z\":-0.5,\"bytes:\\\\xa9\":-0.5},{\"z\":-0.5}],\"text_offset\":[0,1,1,2]},\"finish_reason\":\"length\"}");
+    assert_choice(
+        "{\"index\":0,\"text\":\"aéz\",\"logprobs\":{\"tokens\":[\"a\",\"bytes:\\\\xc3\",\"bytes:\\\\xa9\",\"z\"],"
+        "\"token_logprobs\":[-1.0,-2.0,-0.5,-0.5],\"top_logprobs\":[{\"z\":-0.5,\"a\":-1.0},{\"z\":-0.5,\"bytes:"
+        "\\\\xc3\":-2.0},"
+        "{\"z\":-0.5,\"bytes:\\\\xa9\":-0.5},{\"z\":-0.5}],\"text_offset\":[0,1,1,2]},\"finish_reason\":\"length\"}");
 }
 
 /* ---- Completions ---- */
 
-#define PART(index, text, why)                                                                                                 \
-    "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[{\"index\":" #index    \
+#define PART(index, text, why)                                                                                         \
+    "data: "                                                                                                           \
+    "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[{\"index\":" #index  \
     ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":" why "}]}\n\n"
 
 static void completions_stream(void **unused)
@@ -382,16 +396,13 @@ static void whole_completions(void **unused)
     }
     assert_int_equal(x->protocol->end(x, &out), 200);
 #define CHOICE(index, text) "{\"index\":" #index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":\"stop\"}"
-    assert_bytes(
-        &out,
-        "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[" CHOICE(
-            0, "pa") "," CHOICE(1, "pb") "," CHOICE(2,
-                                                    "qa") "," CHOICE(3,
-                                                                     "qb") "],\"usage\":{\"prompt_tokens\":20,\"completion_"
-                                                                           "tokens\":12,"
-                                                                           "\"total_tokens\":32,\"prompt_tokens_details\":{"
-                                                                           "\"cached_tokens\":8},\"completion_tokens_details\":"
-                                                                           "{\"reasoning_tokens\":0}}}");
+    assert_bytes(&out, "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":"
+                       "[" CHOICE(0, "pa") "," CHOICE(1, "pb") "," CHOICE(2, "qa") "," CHOICE(
+                           3, "qb") "],\"usage\":{\"prompt_tokens\":20,\"completion_"
+                                    "tokens\":12,"
+                                    "\"total_tokens\":32,\"prompt_tokens_details\":{"
+                                    "\"cached_tokens\":8},\"completion_tokens_details\":"
+                                    "{\"reasoning_tokens\":0}}}");
     close_exchange();
 }
 

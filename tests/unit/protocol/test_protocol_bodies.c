@@ -32,7 +32,8 @@ static void defaults_are_the_models(void **unused)
     (void)unused;
     for (size_t i = 0; i < 3; i++) {
         label("%s", paths[i]);
-        qn_exchange *x = with(paths[i], "\"temperature\":null,\"unknown\":[{}],\"user\":5,\"cache_prompt\":true,\"id_slot\":0");
+        qn_exchange *x =
+            with(paths[i], "\"temperature\":null,\"unknown\":[{}],\"user\":5,\"cache_prompt\":true,\"id_slot\":0");
         const qn_request_params *p = x->requests;
         const qn_sampling *s = &p->sampling;
         assert_int_equal(x->n_requests, 1);
@@ -56,15 +57,15 @@ static void values_reach_the_request(void **unused)
     (void)unused;
     for (size_t i = 0; i < 3; i++) {
         label("%s", paths[i]);
-        qn_exchange *x =
-            with(paths[i],
-                 "\"temperature\":1.5,\"top_k\":3,\"top_p\":0.75,\"min_p\":0.25,\"repetition_penalty\":1.25,"
-                 "\"repeat_last_n\":5,\"frequency_penalty\":-2,\"presence_penalty\":2,\"seed\":-7,"
-                 "\"max_tokens\":9,\"ignore_eos\":true,\"stop\":[\"x\",\"yz\"],\"stream\":true,"
-                 "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\",\"min_tokens\":4,"
-                 "\"stop_token_ids\":[7,8.0],\"samplers\":[\"top_k\",\"temp\"],\"typical_p\":0.5,"
-                 "\"top_n_sigma\":1.5,\"xtc_probability\":0.25,\"xtc_threshold\":0.125,\"dry_multiplier\":0.5,"
-                 "\"dry_base\":2,\"dry_allowed_length\":4,\"dry_penalty_last_n\":50,\"dry_sequence_breakers\":[\"\\n\",\"e\"]");
+        qn_exchange *x = with(
+            paths[i], "\"temperature\":1.5,\"top_k\":3,\"top_p\":0.75,\"min_p\":0.25,\"repetition_penalty\":1.25,"
+                      "\"repeat_last_n\":5,\"frequency_penalty\":-2,\"presence_penalty\":2,\"seed\":-7,"
+                      "\"max_tokens\":9,\"ignore_eos\":true,\"stop\":[\"x\",\"yz\"],\"stream\":true,"
+                      "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\",\"min_tokens\":4,"
+                      "\"stop_token_ids\":[7,8.0],\"samplers\":[\"top_k\",\"temp\"],\"typical_p\":0.5,"
+                      "\"top_n_sigma\":1.5,\"xtc_probability\":0.25,\"xtc_threshold\":0.125,\"dry_multiplier\":0.5,"
+                      "\"dry_base\":2,\"dry_allowed_length\":4,\"dry_penalty_last_n\":50,\"dry_sequence_breakers\":["
+                      "\"\\n\",\"e\"]");
         const qn_request_params *p = x->requests;
         const qn_sampling *s = &p->sampling;
         assert_true(s->temperature == 1.5f && s->top_k == 3 && s->top_p == 0.75f && s->min_p == 0.25f);
@@ -74,7 +75,8 @@ static void values_reach_the_request(void **unused)
         assert_int_equal(p->max_tokens, 9);
         assert_true(s->typical_p == 0.5f && s->top_n_sigma == 1.5f && s->xtc_probability == 0.25f &&
                     s->xtc_threshold == 0.125f);
-        assert_true(s->dry_multiplier == 0.5f && s->dry_base == 2 && s->dry_allowed_length == 4 && s->dry_penalty_last_n == 50);
+        assert_true(s->dry_multiplier == 0.5f && s->dry_base == 2 && s->dry_allowed_length == 4 &&
+                    s->dry_penalty_last_n == 50);
         assert_true(s->n_dry_breakers > 4 && s->dry_breakers[s->n_dry_breakers - 1] == -1);
         assert_int_equal(p->min_tokens, 4);
         assert_true(p->n_stop_tokens == 2 && p->stop_tokens[0] == 7 && p->stop_tokens[1] == 8);
@@ -82,7 +84,8 @@ static void values_reach_the_request(void **unused)
         assert_int_equal(p->n_stop, 2);
         assert_string_equal(p->stop[1], "yz");
         assert_int_equal(p->n_bias, 2);
-        assert_true(p->bias[0].token == 5 && p->bias[0].value == -100 && p->bias[1].token == 6 && p->bias[1].value == 1.5f);
+        assert_true(p->bias[0].token == 5 && p->bias[0].value == -100 && p->bias[1].token == 6 &&
+                    p->bias[1].value == 1.5f);
         assert_string_equal(x->model, "other");
         qn_exchange_free(x);
     }
@@ -91,8 +94,9 @@ static void values_reach_the_request(void **unused)
 static void other_names_and_ends_of_ranges(void **unused)
 {
     (void)unused;
-    qn_exchange *x = with(CHAT, "\"max_completion_tokens\":4.0,\"top_p\":0,\"top_k\":-1,\"repeat_penalty\":2,\"stop\":\"end\","
-                                "\"logprobs\":true,\"top_logprobs\":20,\"thinking_budget_tokens\":30,\"n\":2");
+    qn_exchange *x =
+        with(CHAT, "\"max_completion_tokens\":4.0,\"top_p\":0,\"top_k\":-1,\"repeat_penalty\":2,\"stop\":\"end\","
+                   "\"logprobs\":true,\"top_logprobs\":20,\"thinking_budget_tokens\":30,\"n\":2");
     const qn_request_params *p = x->requests;
     assert_true(p->sampling.top_p > 0 && p->sampling.top_p < 1e-6f && p->sampling.top_k == 0 &&
                 p->sampling.repeat_penalty == 2);
@@ -132,7 +136,8 @@ static void other_names_and_ends_of_ranges(void **unused)
     assert_int_equal(x->requests->max_tokens, -1);
     assert_int_equal(x->requests->sampling.seed, 11);
     assert_int_equal(x->requests->n_bias, 3);
-    assert_true(isinf(x->requests->bias[0].value) && x->requests->bias[1].token == 'a' && x->requests->bias[2].value == 2);
+    assert_true(isinf(x->requests->bias[0].value) && x->requests->bias[1].token == 'a' &&
+                x->requests->bias[2].value == 2);
     assert_int_equal(x->n_requests, 2);
     qn_exchange_free(x);
 
@@ -184,7 +189,8 @@ static void chats_become_conversations(void **unused)
 {
     (void)unused;
     assert_conversation(CHAT, "{" ASK "}", "{\"add_generation_prompt\":true," ASK "}");
-    assert_conversation(CHAT, "{" ASK "," TOOLS ",\"tool_choice\":\"none\"}", "{\"add_generation_prompt\":true," ASK "}");
+    assert_conversation(CHAT, "{" ASK "," TOOLS ",\"tool_choice\":\"none\"}",
+                        "{\"add_generation_prompt\":true," ASK "}");
     assert_conversation(CHAT, "{" ASK "," TOOLS ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true}",
                         "{\"add_generation_prompt\":true," ASK "," TOOLS "}");
     assert_conversation(CHAT, "{" ASK ",\"tools\":[],\"tool_choice\":null,\"reasoning_effort\":\"low\"}",
@@ -194,14 +200,16 @@ static void chats_become_conversations(void **unused)
                         "\"reasoning_effort\":\"max\"}}",
                         "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"preserve_thinking\":true,"
                         "\"reasoning_effort\":\"max\"}");
-    assert_conversation(CHAT, "{" ASK ",\"enable_thinking\":false,\"reasoning\":{\"effort\":\"low\",\"summary\":\"auto\"}}",
-                        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"reasoning_effort\":\"low\"}");
+    assert_conversation(
+        CHAT, "{" ASK ",\"enable_thinking\":false,\"reasoning\":{\"effort\":\"low\",\"summary\":\"auto\"}}",
+        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"reasoning_effort\":\"low\"}");
     assert_conversation(CHAT, "{" ASK ",\"reasoning\":{\"enabled\":false,\"effort\":null}}",
                         "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false}");
-    assert_conversation(CHAT,
-                        "{" ASK ",\"enable_thinking\":true,\"reasoning\":{\"effort\":\"low\"},\"reasoning_effort\":\"high\","
-                        "\"chat_template_kwargs\":{\"enable_thinking\":false}}",
-                        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"reasoning_effort\":\"high\"}");
+    assert_conversation(
+        CHAT,
+        "{" ASK ",\"enable_thinking\":true,\"reasoning\":{\"effort\":\"low\"},\"reasoning_effort\":\"high\","
+        "\"chat_template_kwargs\":{\"enable_thinking\":false}}",
+        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"reasoning_effort\":\"high\"}");
     assert_conversation(
         CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000\"}]},"
@@ -212,12 +220,13 @@ static void chats_become_conversations(void **unused)
         "\"a\\u0000\"}]},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
         "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
         "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"b\"}]}");
-    assert_conversation(CHAT,
-                        "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"No.\"}]},"
-                        "{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":null,\"refusal\":\"No.\"}]}",
-                        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
-                        "\"refusal\":\"No.\",\"text\":\"No.\"}]},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
-                        "\"content\":\"No.\",\"refusal\":\"No.\"}]}");
+    assert_conversation(
+        CHAT,
+        "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"No.\"}]},"
+        "{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":null,\"refusal\":\"No.\"}]}",
+        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
+        "\"refusal\":\"No.\",\"text\":\"No.\"}]},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
+        "\"content\":\"No.\",\"refusal\":\"No.\"}]}");
     /* What was cut is an argument of its own. */
     static const char *const arguments[][2] = {
         { "\"{\\\"a\\\": [1\"", "{\"arguments\":\"{\\\"a\\\": [1\"}" },
@@ -328,11 +337,15 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}",
           "messages[0].content" },
-        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}", "messages[0].content" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}",
+          "messages[0].content" },
         { CHAT, "{" ASK ",\"modalities\":[\"text\",\"audio\"]}", "modalities" },
-        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]}", "messages[0].tool_calls" },
-        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}", "messages[0].tool_calls" },
-        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
+        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]}",
+          "messages[0].tool_calls" },
+        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}",
+          "messages[0].tool_calls" },
+        { CHAT,
+          "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
           "messages" },
         { CHAT, "{" ASK ",\"max_tokens\":0}", "max_tokens" },
         { CHAT, "{" ASK ",\"temperature\":2.01}", "temperature" },
@@ -346,26 +359,31 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK ",\"tools\":{}}", "tools" },
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]" },
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]}", "tools[0]" },
-        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":5}}]}", "tools[0]" },
-        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":5}}]}", "tools[0]" },
+        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":5}}]}",
+          "tools[0]" },
+        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":5}}]}",
+          "tools[0]" },
         { CHAT,
-          "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}},{\"type\":\"function\","
+          "{" ASK
+          ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}},{\"type\":\"function\","
           "\"function\":{\"name\":\"g\"}},{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
           "tools[2]" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":5}", "tool_choice" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice" },
         { CHAT,
-          "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{"
+          "{" ASK "," TOOLS
+          ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{"
           "\"type\":\"function\",\"function\":{\"name\":\"g\"}}]}}}",
           "tool_choice" },
         { CHAT, "{" ASK ",\"tool_choice\":\"required\"}", "tool_choice" },
-        { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", "tool_choice" },
+        { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+          "tool_choice" },
         { CHAT, "{" ASK "," TOOLS ",\"grammar\":\"root ::= \\\"a\\\"\"}", "grammar" },
         { CHAT, "{" ASK "," TOOLS ",\"response_format\":{\"type\":\"json_object\",\"schema\":{\"type\":\"hiccup\"}}}",
           "response_format.schema" },
         { CHAT,
-          "{" ASK
-          ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"not\":{}}}}]}",
+          "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{"
+          "\"not\":{}}}}]}",
           "tools" },
         { CHAT, "{" ASK ",\"parallel_tool_calls\":5}", "parallel_tool_calls" },
         { CHAT, "{" ASK ",\"reasoning_effort\":\"huge\"}", "reasoning_effort" },
@@ -451,7 +469,8 @@ static void constraints_become_grammars(void **unused)
         { TOOLS, true, QN_GRAMMAR_AT_CALL },
         { TOOLS ",\"parallel_tool_calls\":false,\"tool_choice\":\"auto\"", true, QN_GRAMMAR_AT_CALL },
         { TOOLS ",\"tool_choice\":\"required\"", true, QN_GRAMMAR_AFTER_REASONING },
-        { TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}", true, QN_GRAMMAR_AFTER_REASONING },
+        { TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}", true,
+          QN_GRAMMAR_AFTER_REASONING },
         /* a schema without a grammar */
         { "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":5}}}]", false,
           QN_GRAMMAR_AT_CALL },
@@ -533,8 +552,9 @@ static void styles_of_json(void **unused)
 static void formats_go_with_tools(void **unused)
 {
     (void)unused;
-#define INTEGER                                                                                                                \
-    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"integer\"}}}"
+#define INTEGER                                                                                                        \
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"integer\"}" \
+    "}}"
     answer_is(TOOLS "," INTEGER, true, false, true);
     answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":false", true, false, true);
     answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"required\"", true, false, false);
@@ -544,8 +564,9 @@ static void formats_go_with_tools(void **unused)
               true, false, false);
     answer_is(TOOLS ",\"json_schema\":{\"type\":[\"object\",\"integer\"]}", true, true, true);
     answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"}", true, true, false);
-    answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"},\"tool_choice\":{\"type\":\"function\",\"function\":{"
-                    "\"name\":\"f\"}}",
+    answer_is(TOOLS
+              ",\"response_format\":{\"type\":\"json_object\"},\"tool_choice\":{\"type\":\"function\",\"function\":{"
+              "\"name\":\"f\"}}",
               true, false, false);
 }
 
@@ -561,7 +582,8 @@ static void limits_are_held(void **unused)
           "messages",
           { .messages = 1 } },
         { CHAT,
-          "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":{"
+          "{" ASK
+          ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":{"
           "\"name\":\"g\"}}]}",
           "tools",
           { .tools = 1 } },
@@ -605,7 +627,8 @@ static void memory_of_values_is_limited(void **unused)
           "\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
           "]}\"}}]}]}" },
         { "/v1/responses",
-          "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[", "]}\"}]}" },
+          "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
+          "]}\"}]}" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s", cases[i].path);
@@ -616,9 +639,11 @@ static void memory_of_values_is_limited(void **unused)
         free(body);
     }
     /* Several texts have one budget. */
-    char *call = repeated("{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[", "{},", 25000, "]}\"}},");
-    char *body = repeated("{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"tool_calls\":[", call,
-                          10, "]}]}");
+    char *call =
+        repeated("{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[", "{},", 25000, "]}\"}},");
+    char *body =
+        repeated("{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"tool_calls\":[", call,
+                 10, "]}]}");
     qn_refusal refusal = { 0 };
     assert_null(exchange_of(CHAT, body, NULL, &refusal));
     assert_int_equal(refusal.status, 413);
@@ -632,10 +657,10 @@ static void arguments_have_a_depth(void **unused)
     (void)unused;
     char *open = repeated("{\\\"a\\\":", "[", 1000, "");
     char *call = repeated(open, "]", 1000, "}");
-    char *before =
-        repeated("{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\","
-                 "\"function\":{\"name\":\"f\",\"arguments\":\"",
-                 call, 1, "");
+    char *before = repeated(
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\","
+        "\"function\":{\"name\":\"f\",\"arguments\":\"",
+        call, 1, "");
     char *body = repeated(before, "", 0, "\"}}]}]}");
     qn_exchange *x = must_take(CHAT, body);
     assert_non_null(strstr(x->requests->conversation, "\"arguments\":{\"arguments\":\"{"));
@@ -650,9 +675,10 @@ static void arguments_have_a_depth(void **unused)
 static void allowed_tools_are_there_once(void **unused)
 {
     (void)unused;
-    char *body = repeated("{" ASK "," TOOLS
-                          ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[",
-                          "{\"type\":\"function\",\"function\":{\"name\":\"f\"}},", 512, "]}}}");
+    char *body =
+        repeated("{" ASK "," TOOLS
+                 ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[",
+                 "{\"type\":\"function\",\"function\":{\"name\":\"f\"}},", 512, "]}}}");
     qn_refusal refusal = { 0 };
     const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     qn_exchange *x = qn_exchange_parse(qn_protocol_find(CHAT), body, strlen(body), NULL, &origin, &refusal);
@@ -666,7 +692,8 @@ static void allowed_tools_are_there_once(void **unused)
 static void biases_are_those_of_tokens(void **unused)
 {
     (void)unused;
-    qn_exchange *x = must_take(LLAMA, "{" PROMPT ",\"logit_bias\":[[5,1],[6,2],[5,3],[\"ab\",2],[\"ab\",false]],\"n_cmpl\":3}");
+    qn_exchange *x =
+        must_take(LLAMA, "{" PROMPT ",\"logit_bias\":[[5,1],[6,2],[5,3],[\"ab\",2],[\"ab\",false]],\"n_cmpl\":3}");
     const qn_request_params *r = x->requests;
     size_t n_five = 0;
     for (size_t i = 0; i < r->n_bias; i++) {
@@ -765,7 +792,8 @@ static void grammars_are_of_the_scope(void **unused)
 {
     (void)unused;
     static const char *const scopes[] = { "a", "b", "a" };
-    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"json_schema\":{\"type\":\"integer\"}}";
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"json_schema\":{\"type\":\"integer\"}}";
     const qn_exchange_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
     const qn_protocol *protocol = qn_protocol_find(CHAT);
     qn_exchange *x[3];
@@ -794,7 +822,8 @@ static void refusals_of_the_scheduler(void **unused)
     assert_bytes(
         &out,
         "{\"error\":{\"message\":\"the prompt has 2 tokens, which exceeds the available context size of 100 tokens\","
-        "\"type\":\"exceed_context_size_error\",\"param\":null,\"code\":\"context_length_exceeded\",\"n_prompt_tokens\":2,"
+        "\"type\":\"exceed_context_size_error\",\"param\":null,\"code\":\"context_length_exceeded\",\"n_prompt_"
+        "tokens\":2,"
         "\"n_ctx\":100}}");
     static const struct {
         qn_status status;
@@ -814,8 +843,8 @@ static void refusals_of_the_scheduler(void **unused)
     (void)qn_fail(QN_ERR_BUSY, "queue: full");
     qn_exchange_refuse_status(&served, QN_ERR_BUSY, 0, &refusal);
     x->protocol->refuse(&refusal, &out);
-    assert_bytes(
-        &out, "{\"error\":{\"message\":\"queue: full\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"overloaded\"}}");
+    assert_bytes(&out, "{\"error\":{\"message\":\"queue: "
+                       "full\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"overloaded\"}}");
     qn_bytes_free(&out);
     qn_exchange_free(x);
     assert_null(qn_protocol_find("/v1/none"));

@@ -36,7 +36,8 @@ static void members_and_items_are_separated(void **unused)
     qn_json_open(&out, '[');
     assert_bytes(
         &out,
-        "data: {\"a\":\"x\",\"b\":null,\"c\":[],\"d\":[-5,true,false,null,{},{},\"[\",\":\",2.0],\"e\":-9223372036854775808}"
+        "data: "
+        "{\"a\":\"x\",\"b\":null,\"c\":[],\"d\":[-5,true,false,null,{},{},\"[\",\":\",2.0],\"e\":-9223372036854775808}"
         "\n\n[");
     qn_bytes_free(&out);
 }
@@ -169,7 +170,8 @@ static void what_is_no_body_is_refused(void **unused)
     json_decref(json);
     assert_reads(
         "{\"a\":[9223372036854775808,-9223372036854775808, -9223372036854775809 ,2,\"99999999999999999999\\\"\",1e30]}",
-        "{\"a\":[9223372036854775808.0,-9223372036854775808,-9223372036854775809.0,2,\"99999999999999999999\\\"\",1e30]}");
+        "{\"a\":[9223372036854775808.0,-9223372036854775808,-9223372036854775809.0,2,\"99999999999999999999\\\"\",1e30]"
+        "}");
 }
 
 /* Texts may have U+0000. What is taken for a terminated string may not: it would be another one. */
@@ -181,7 +183,8 @@ static void zeros_are_in_texts_alone(void **unused)
         "{\"prompt\":[\"a\\u0000b\"]}",
         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000\"}]}",
         "{\"messages\":[{\"content\":[{\"type\":\"text\",\"text\":\"\\u0000\"}]}]}",
-        "{\"messages\":[{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\u0000\\\"}\"}}]}]}",
+        "{\"messages\":[{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\u0000\\\"}\"}}]"
+        "}]}",
         "{\"messages\":[{\"content\":[{\"type\":\"tool_use\",\"input\":{\"a\":{\"id\":\"\\u0000\"}}}]}]}",
         "{\"messages\":[{\"tool_calls\":[{\"function\":{\"arguments\":{\"a\":[\"\\u0000\"]}}}]}]}",
         "{\"system\":[{\"type\":\"text\",\"text\":\"\\u0000\"}],\"instructions\":\"\\u0000\",\"input\":\"\\u0000\"}",

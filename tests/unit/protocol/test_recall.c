@@ -22,7 +22,8 @@ static char *applied(qn_recall *recall, const char *scope, const char *message, 
     json_t *conversation = json_pack("{s:[o]}", "messages", json_loads(message, 0, NULL));
     assert_non_null(conversation);
     *n_changed = qn_recall_apply(recall, scope, conversation, NULL).n_messages;
-    char *text = json_dumps(json_array_get(json_object_get(conversation, "messages"), 0), JSON_COMPACT | JSON_SORT_KEYS);
+    char *text =
+        json_dumps(json_array_get(json_object_get(conversation, "messages"), 0), JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(conversation);
     return text;
 }
@@ -50,7 +51,8 @@ static void messages_get_their_reasoning(void **unused)
         { "{\"role\":\"assistant\",\"content\":\" Let me see. \\n\"," CALLS "}", "\n\nLet me see.", "I think.\n" },
         { "{\"role\":\"assistant\",\"reasoning_content\":\"\"," CALLS "}", "\n\nLet me see.", "I think.\n" },
         { "{\"role\":\"assistant\",\"reasoning_content\":null," CALLS "}", "\n\nLet me see.", "I think.\n" },
-        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_1\",\"content\":\"Let me see.\"}", "\n\nLet me see.", "I think.\n" },
+        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_1\",\"content\":\"Let me see.\"}", "\n\nLet me see.",
+          "I think.\n" },
         { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_2\"," CALLS "}", "\n\nLet me see.", "I think.\n" },
         { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_1\",\"reasoning_content\":\"mine\"}", NULL, NULL },
         { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_1\",\"content\":\"Let me go.\"}", NULL, NULL },
@@ -112,11 +114,12 @@ static void an_answer_is_put_back_once(void **unused)
     put(recall, "scope", "1", long_text, "b");
     put(recall, "scope", "2", "c", "d");
     for (int i = 0; i < MESSAGES; i++)
-        json_array_append_new(messages,
-                              json_pack("{s:s, s:s}", "role", "assistant", "reasoning_id", i == 50 ? "rs_0_2" : "rs_0_1"));
+        json_array_append_new(
+            messages, json_pack("{s:s, s:s}", "role", "assistant", "reasoning_id", i == 50 ? "rs_0_2" : "rs_0_1"));
     qn_recalled recalled = qn_recall_apply(recall, "scope", conversation, account);
     assert_int_equal(recalled.n_messages, 2);
-    assert_true(recalled.n_bytes > BYTES && recalled.n_bytes < BYTES + 1000 && qn_budget_used(budget) == recalled.n_bytes);
+    assert_true(recalled.n_bytes > BYTES && recalled.n_bytes < BYTES + 1000 &&
+                qn_budget_used(budget) == recalled.n_bytes);
     assert_true(qn_account_take(account, QN_REQUEST_MEMORY - BYTES - 500));
     json_decref(conversation);
     conversation = json_pack("{s:[{s:s, s:s}]}", "messages", "role", "assistant", "reasoning_id", "rs_0_1");
@@ -212,10 +215,11 @@ static void scopes_keep_theirs(void **unused)
 
 /* ---- Answers of exchanges ---- */
 
-static void give(qn_recall_answer *answer, qn_output_event_kind kind, const char *text, size_t call, qn_output_call_end end)
+static void give(qn_recall_answer *answer, qn_output_event_kind kind, const char *text, size_t call,
+                 qn_output_call_end end)
 {
-    qn_recall_take(answer,
-                   &(qn_output_event){ .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = end });
+    qn_recall_take(answer, &(qn_output_event){
+                               .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = end });
 }
 
 /* Whether a member of a message, which has an id in its text, brings back what `think` and the content were. */

@@ -6,9 +6,10 @@
 #define RESPONSES "/v1/responses"
 #define HM "{'role':'user','content':'Hm?'}"
 #define ASK "'input':'Hm?'"
-#define TOOLS                                                                                                                  \
-    "'tools':[{'type':'function','name':'f','parameters':{'type':'object'}},{'type':'custom','name':'patch','description':"    \
-    "'d','format':{'type':'grammar','syntax':'lark','definition':'start: X'}},{'type':'web_search'},"                          \
+#define TOOLS                                                                                                          \
+    "'tools':[{'type':'function','name':'f','parameters':{'type':'object'}},{'type':'custom','name':'patch','"         \
+    "description':"                                                                                                    \
+    "'d','format':{'type':'grammar','syntax':'lark','definition':'start: X'}},{'type':'web_search'},"                  \
     "{'type':'namespace','name':'n','tools':[]}]"
 
 /* ---- Conversations ---- */
@@ -28,24 +29,27 @@ static void items_become_messages(void **unused)
     converts("'instructions':'Be kind.','input':[{'type':'message','role':'developer','content':[{'type':'input_text',"
              "'text':'a'}]},{'type':'message','role':'user','content':[{'type':'input_text','text':'b'}]}," HM "]",
              "'messages':[{'role':'system','content':'Be kind.\\n\\na'},{'role':'user','content':'b\\n\\nHm?'}]");
-    converts("'input':[" HM
-             ",{'type':'reasoning','id':'rs_0_1','summary':[],'content':[{'type':'reasoning_text','text':'Hm.'}]},"
-             "{'type':'message','id':'msg_1','status':'completed','role':'assistant','content':[{'type':'output_text',"
-             "'text':'So','annotations':[]}]},{'type':'function_call','id':'fc_1','call_id':'1','name':'f','arguments':"
-             "'{\\'a\\':1}'},{'type':'custom_tool_call','call_id':'2','name':'patch','input':'x'},"
-             "{'type':'function_call_output','call_id':'1','output':'r'},{'type':'custom_tool_call_output','call_id':'2',"
-             "'output':[{'type':'input_text','text':'s'}]}]",
-             "'messages':[" HM ",{'role':'assistant','content':'So','reasoning_content':'Hm.','reasoning_id':'rs_0_1',"
-             "'tool_calls':[{'id':'1','type':'function','function':{'name':'f','arguments':{'a':1}}},{'id':'2','type':"
-             "'function','function':{'name':'patch','arguments':{'input':'x'}}}]},{'role':'tool','tool_call_id':'1',"
-             "'content':'r'},{'role':'tool','tool_call_id':'2','content':'s'}]");
+    converts(
+        "'input':[" HM
+        ",{'type':'reasoning','id':'rs_0_1','summary':[],'content':[{'type':'reasoning_text','text':'Hm.'}]},"
+        "{'type':'message','id':'msg_1','status':'completed','role':'assistant','content':[{'type':'output_text',"
+        "'text':'So','annotations':[]}]},{'type':'function_call','id':'fc_1','call_id':'1','name':'f','arguments':"
+        "'{\\'a\\':1}'},{'type':'custom_tool_call','call_id':'2','name':'patch','input':'x'},"
+        "{'type':'function_call_output','call_id':'1','output':'r'},{'type':'custom_tool_call_output','call_id':'2',"
+        "'output':[{'type':'input_text','text':'s'}]}]",
+        "'messages':[" HM ",{'role':'assistant','content':'So','reasoning_content':'Hm.','reasoning_id':'rs_0_1',"
+        "'tool_calls':[{'id':'1','type':'function','function':{'name':'f','arguments':{'a':1}}},{'id':'2','type':"
+        "'function','function':{'name':'patch','arguments':{'input':'x'}}}]},{'role':'tool','tool_call_id':'1',"
+        "'content':'r'},{'role':'tool','tool_call_id':'2','content':'s'}]");
     converts("'input':[" HM ",{'role':'assistant','content':'a'},{'role':'developer','content':'Now.'}," HM "]",
-             "'messages':[" HM ",{'role':'assistant','content':'a'},{'role':'user','content':'<system-reminder>\\nNow.\\n"
+             "'messages':[" HM
+             ",{'role':'assistant','content':'a'},{'role':'user','content':'<system-reminder>\\nNow.\\n"
              "</system-reminder>\\n\\nHm?'}]");
-    converts("'input':[" HM ",{'type':'reasoning','summary':[],'encrypted_content':'rs_0_2'},{'type':'function_call',"
-             "'call_id':'1','name':'f','arguments':'{\\'a'},{'type':'web_search_call','id':'ws_1','status':'completed'}]",
-             "'messages':[" HM ",{'role':'assistant','content':'','reasoning_id':'rs_0_2','tool_calls':[{'id':'1','type':"
-             "'function','function':{'name':'f','arguments':{'arguments':'{\\'a'}}}]}]");
+    converts(
+        "'input':[" HM ",{'type':'reasoning','summary':[],'encrypted_content':'rs_0_2'},{'type':'function_call',"
+        "'call_id':'1','name':'f','arguments':'{\\'a'},{'type':'web_search_call','id':'ws_1','status':'completed'}]",
+        "'messages':[" HM ",{'role':'assistant','content':'','reasoning_id':'rs_0_2','tool_calls':[{'id':'1','type':"
+        "'function','function':{'name':'f','arguments':{'arguments':'{\\'a'}}}]}]");
 }
 
 /* Clients ask whether a server is there. */
@@ -71,7 +75,8 @@ static void tools_reach_the_template(void **unused)
         { "'required','parallel_tool_calls':false", true, QN_GRAMMAR_AFTER_REASONING },
         { "{'type':'function','name':'f'}", true, QN_GRAMMAR_AFTER_REASONING },
         { "{'type':'custom','name':'patch'}", true, QN_GRAMMAR_AFTER_REASONING },
-        { "{'type':'allowed_tools','mode':'auto','tools':[{'type':'custom','name':'patch'}]}", true, QN_GRAMMAR_AT_CALL },
+        { "{'type':'allowed_tools','mode':'auto','tools':[{'type':'custom','name':'patch'}]}", true,
+          QN_GRAMMAR_AT_CALL },
         { "{'type':'allowed_tools','mode':'required','tools':[{'type':'function','name':'f'}]}", true,
           QN_GRAMMAR_AFTER_REASONING },
         { "'none'", false, QN_GRAMMAR_AFTER_REASONING },
@@ -79,14 +84,16 @@ static void tools_reach_the_template(void **unused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char fields[1000];
         snprintf(fields, sizeof fields, ASK "," TOOLS ",'tool_choice':%s", cases[i].choice);
-        converts(fields,
-                 cases[i].has_tools
-                     ? "'messages':[" HM
-                       "],'tools':[{'type':'function','function':{'name':'f','parameters':{'type':'object'}}},"
-                       "{'type':'function','function':{'name':'patch','parameters':{'type':'object','properties':{'input':"
-                       "{'type':'string'}},'required':['input'],'additionalProperties':false},'description':'d\\n\\nThe input "
-                       "is a text of this lark grammar:\\nstart: X'}}]"
-                     : "'messages':[" HM "]");
+        converts(
+            fields,
+            cases[i].has_tools
+                ? "'messages':[" HM
+                  "],'tools':[{'type':'function','function':{'name':'f','parameters':{'type':'object'}}},"
+                  "{'type':'function','function':{'name':'patch','parameters':{'type':'object','properties':{'input':"
+                  "{'type':'string'}},'required':['input'],'additionalProperties':false},'description':'d\\n\\nThe "
+                  "input "
+                  "is a text of this lark grammar:\\nstart: X'}}]"
+                : "'messages':[" HM "]");
         char body[1100];
         snprintf(body, sizeof body, "{%s}", fields);
         x = must_take(RESPONSES, quoted(body));
@@ -106,9 +113,10 @@ static void values_reach_the_request(void **unused)
              "'messages':[" HM "],'enable_thinking':false,'preserve_thinking':true");
     converts(ASK ",'reasoning':{'effort':null},'include':['reasoning.encrypted_content'],'prompt_cache_key':'k'",
              "'messages':[" HM "]");
-    x = must_take(RESPONSES, quoted("{" ASK ",'max_output_tokens':5,'temperature':0.5,'top_p':0.75,'stream':true,'model':'o',"
-                                    "'text':{'format':{'type':'json_schema','name':'n','schema':{},'strict':true},"
-                                    "'verbosity':'low'},'n':3,'stop':'x'}"));
+    x = must_take(RESPONSES,
+                  quoted("{" ASK ",'max_output_tokens':5,'temperature':0.5,'top_p':0.75,'stream':true,'model':'o',"
+                         "'text':{'format':{'type':'json_schema','name':'n','schema':{},'strict':true},"
+                         "'verbosity':'low'},'n':3,'stop':'x'}"));
     const qn_request_params *p = x->requests;
     assert_true(p->sampling.temperature == 0.5f && p->sampling.top_p == 0.75f && p->max_tokens == 5 && p->n_stop == 0);
     assert_true(x->is_stream && x->has_events && x->n_requests == 1 && p->grammar && !strcmp(x->model, "o"));
@@ -157,7 +165,8 @@ static void wrong_values_name_their_field(void **unused)
         { ASK "," TOOLS ",'tool_choice':'any'", "tool_choice", "" },
         { ASK "," TOOLS ",'tool_choice':{'type':'function','name':'g'}", "tool_choice", "not among" },
         { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "mode" },
-        { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools','mode':'auto','tools':[{'type':'function','name':'g'}]}",
+        { ASK "," TOOLS
+              ",'tool_choice':{'type':'allowed_tools','mode':'auto','tools':[{'type':'function','name':'g'}]}",
           "tool_choice", "among the tools" },
         { ASK ",'tool_choice':'required'", "tool_choice", "expected tools" },
         { ASK ",'parallel_tool_calls':5", "parallel_tool_calls", "" },
@@ -216,14 +225,15 @@ static void inputs_are_raw(void **unused)
 
 /* ---- Streams ---- */
 
-#define HEAD(status, error, why)                                                                                               \
-    "{'id':'resp_1','object':'response','created_at':5,'status':'" status "','model':'m','error':" error                       \
-    ",'incomplete_details':" why ",'instructions':null,'max_output_tokens':null,'parallel_tool_calls':true,"                   \
-    "'previous_response_id':null,'store':false,'temperature':0.25,'tool_choice':'%s','tools':[],'top_p':0.5,"                  \
+#define HEAD(status, error, why)                                                                                       \
+    "{'id':'resp_1','object':'response','created_at':5,'status':'" status "','model':'m','error':" error               \
+    ",'incomplete_details':" why ",'instructions':null,'max_output_tokens':null,'parallel_tool_calls':true,"           \
+    "'previous_response_id':null,'store':false,'temperature':0.25,'tool_choice':'%s','tools':[],'top_p':0.5,"          \
     "'truncation':'disabled','output':["
 #define NO_USAGE "],'usage':null}"
-#define USAGE                                                                                                                  \
-    "],'usage':{'input_tokens':10,'input_tokens_details':{'cached_tokens':4,'cache_write_tokens':0},'output_tokens':3,"        \
+#define USAGE                                                                                                          \
+    "],'usage':{'input_tokens':10,'input_tokens_details':{'cached_tokens':4,'cache_write_tokens':0},'output_tokens':"  \
+    "3,"                                                                                                               \
     "'output_tokens_details':{'reasoning_tokens':0},'total_tokens':13}}"
 
 static size_t n_events;
@@ -278,7 +288,8 @@ static void close_stream(void)
 }
 
 #define PART(text) "{'type':'output_text','text':'" text "','annotations':[],'logprobs':[]}"
-#define MESSAGE(id, status, part) "'type':'message','id':'" id "','status':'" status "','role':'assistant','content':[" part "]"
+#define MESSAGE(id, status, part)                                                                                      \
+    "'type':'message','id':'" id "','status':'" status "','role':'assistant','content':[" part "]"
 
 static void want_message(const char *whole)
 {
@@ -295,7 +306,8 @@ static void a_text_streams(void **unused)
 {
     (void)unused;
     for (int i = 0; i < 2; i++) {
-        const char *whole = i ? MESSAGE("msg_1_0", "incomplete", PART("ab")) : MESSAGE("msg_1_0", "completed", PART("ab"));
+        const char *whole =
+            i ? MESSAGE("msg_1_0", "incomplete", PART("ab")) : MESSAGE("msg_1_0", "completed", PART("ab"));
         char rest[2000], head[1000];
         open_stream("", "auto");
         content(0, "a");
@@ -305,7 +317,8 @@ static void a_text_streams(void **unused)
         assert_wanted();
         assert_int_equal(x->protocol->end(x, &out), 200);
         snprintf(head, sizeof head,
-                 i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"), "auto");
+                 i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"),
+                 "auto");
         snprintf(rest, sizeof rest, "'response':%s{%s}" USAGE, head, whole);
         want(i ? "response.incomplete" : "response.completed", rest);
         assert_wanted();
@@ -334,25 +347,28 @@ static void reasoning_and_calls_stream(void **unused)
     qn_exchange_reasoning_id(x, 0, 0, reasoning);
     for (size_t i = 0; i < 3; i++)
         qn_exchange_call_id(x, 0, i, ids[i]);
-#define REASONING(status, part)                                                                                                \
+#define REASONING(status, part)                                                                                        \
     "'type':'reasoning','id':'%s','status':'" status "','summary':[],'encrypted_content':'%s','content':[" part "]"
     snprintf(text, sizeof text, REASONING("in_progress", ""), reasoning, reasoning);
     want_item("response.output_item.added", 0, text);
-    want_text("response.content_part.added", reasoning, 0, "'content_index':0,'part':{'type':'reasoning_text','text':''}");
+    want_text("response.content_part.added", reasoning, 0,
+              "'content_index':0,'part':{'type':'reasoning_text','text':''}");
     want_text("response.reasoning_text.delta", reasoning, 0, "'content_index':0,'delta':'Hm'");
     want_text("response.reasoning_text.done", reasoning, 0, "'content_index':0,'text':'Hm'");
-    want_text("response.content_part.done", reasoning, 0, "'content_index':0,'part':{'type':'reasoning_text','text':'Hm'}");
+    want_text("response.content_part.done", reasoning, 0,
+              "'content_index':0,'part':{'type':'reasoning_text','text':'Hm'}");
     snprintf(text, sizeof text, REASONING("completed", "{'type':'reasoning_text','text':'Hm'}"), reasoning, reasoning);
     want_item("response.output_item.done", 0, text);
-#define CALL(number, status, arguments)                                                                                        \
-    "'type':'function_call','id':'fc_1_" number "','status':'" status "','call_id':'%s','name':'f','arguments':'" arguments "'"
+#define CALL(number, status, arguments)                                                                                \
+    "'type':'function_call','id':'fc_1_" number "','status':'" status                                                  \
+    "','call_id':'%s','name':'f','arguments':'" arguments "'"
     snprintf(text, sizeof text, CALL("1", "in_progress", ""), ids[0]);
     want_item("response.output_item.added", 1, text);
     want_text("response.function_call_arguments.delta", "fc_1_1", 1, "'delta':'{}'");
     want_text("response.function_call_arguments.done", "fc_1_1", 1, "'arguments':'{}','name':'f'");
     snprintf(text, sizeof text, CALL("1", "completed", "{}"), ids[0]);
     want_item("response.output_item.done", 1, text);
-#define CUSTOM(status, input)                                                                                                  \
+#define CUSTOM(status, input)                                                                                          \
     "'type':'custom_tool_call','id':'ctc_1_2','status':'" status "','call_id':'%s','name':'patch','input':'" input "'"
     snprintf(text, sizeof text, CUSTOM("in_progress", ""), ids[1]);
     want_item("response.output_item.added", 2, text);
@@ -407,7 +423,8 @@ static void cut_calls_are_incomplete(void **unused)
         const char *name, *arguments, *item;
     } cases[] = {
         { "f", "{\"a\":",
-          "'type':'function_call','id':'fc_1_0','status':'incomplete','call_id':'ID','name':'f','arguments':'{\\'a\\':'" },
+          "'type':'function_call','id':'fc_1_0','status':'incomplete','call_id':'ID','name':'f','arguments':'{\\'a\\':"
+          "'" },
         { "patch", "{\"inp",
           "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':''" },
         { "patch", "{ \"input\": ",
@@ -415,7 +432,8 @@ static void cut_calls_are_incomplete(void **unused)
         { "patch", "{\"input\":\"ab",
           "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':'ab'" },
         { "patch", "{\"text\":",
-          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':'{\\'text\\':"
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':'{\\'"
+          "text\\':"
           "'" },
     };
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {

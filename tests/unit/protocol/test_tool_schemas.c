@@ -1,6 +1,6 @@
-/* Bodies of every protocol whose tools have schemas of a stranger's making, to models of each form of tool calls: each is
- * taken or refused as the body's fault, whatever numbers, dead alternatives and references there are. Under sanitizers this is
- * the test that no schema overwrites memory. QN_SOAK: many more of them. */
+/* Bodies of every protocol whose tools have schemas of a stranger's making, to models of each form of tool calls: each
+ * is taken or refused as the body's fault, whatever numbers, dead alternatives and references there are. Under
+ * sanitizers this is the test that no schema overwrites memory. QN_SOAK: many more of them. */
 #include "helper_assert.h"
 #include "helper_schemas.h"
 #include "helper_vocab.h"
@@ -18,11 +18,13 @@ static const struct {
     { "tools_xml", NULL },
     { "tools_json", NULL },
     { "llama3",
-      "{% if tools %}{% for t in tools %}{{ t|tojson }}\n{% endfor %}{% endif %}{% for m in messages %}<|start|>{{ m.role "
+      "{% if tools %}{% for t in tools %}{{ t|tojson }}\n{% endfor %}{% endif %}{% for m in messages %}<|start|>{{ "
+      "m.role "
       "}}\n{% if "
       "m.tool_calls %}{% set c = m.tool_calls[0].function %}{{ '{\"name\": \"' ~ c.name ~ '\", \"parameters\": ' ~ "
       "(c.arguments if "
-      "c.arguments is string else c.arguments|tojson) ~ '}' }}{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}{% if "
+      "c.arguments is string else c.arguments|tojson) ~ '}' }}{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor "
+      "%}{% if "
       "add_generation_prompt %}<|start|>assistant\n{% endif %}" },
 };
 enum { N_MODELS = sizeof models / sizeof *models };
@@ -43,7 +45,9 @@ static int load_models(void **unused)
 {
     (void)unused;
     static const char *const merges[] = { "Ġ Ġ", NULL };
-    static const struct added_token added[] = { { "<|end|>", 3 }, { "<tool_call>", 4 }, { "</tool_call>", 4 }, { NULL, 0 } };
+    static const struct added_token added[] = {
+        { "<|end|>", 3 }, { "<tool_call>", 4 }, { "</tool_call>", 4 }, { NULL, 0 }
+    };
     for (size_t i = 0; i < N_MODELS; i++) {
         char path[400];
         snprintf(path, sizeof path, QN_SOURCE_DIR "/tests/golden/templates/%s.jinja", models[i].name);
@@ -81,7 +85,8 @@ static int free_models(void **unused)
 
 typedef enum way { CHAT, MESSAGES, RESPONSES, BATCH, N_WAYS } way;
 
-static const char *const paths[N_WAYS] = { "/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/chat/completions" };
+static const char *const paths[N_WAYS] = { "/v1/chat/completions", "/v1/messages", "/v1/responses",
+                                           "/v1/chat/completions" };
 
 static json_t *make_tool(way w, json_t *parameters, size_t i, bool strict)
 {
@@ -93,8 +98,8 @@ static json_t *make_tool(way w, json_t *parameters, size_t i, bool strict)
         return json_pack("{s:s,s:s,s:O,s:b}", "type", "function", "name", name, "parameters", parameters, "strict",
                          (int)strict);
     default:
-        return json_pack("{s:s,s:{s:s,s:O,s:b}}", "type", "function", "function", "name", name, "parameters", parameters,
-                         "strict", (int)strict);
+        return json_pack("{s:s,s:{s:s,s:O,s:b}}", "type", "function", "function", "name", name, "parameters",
+                         parameters, "strict", (int)strict);
     }
 }
 
@@ -189,7 +194,8 @@ static void known(void **unused)
     (void)unused;
     static const char *const properties[] = {
         "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300}",
-        "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300,\"maxLength\":1.2345678912345678e300}",
+        "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300,\"maxLength\":1."
+        "2345678912345678e300}",
         "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"maxLength\":1.2345678912345678e300}",
         "{\"allOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300,\"maxLength\":1e300}",
         "{\"oneOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":-1e300}",
@@ -197,14 +203,16 @@ static void known(void **unused)
         "{\"enum\":[1.2345678912345678e300,5e-324,-1.7976931348623157e308]}",
     };
     /* The bodies that ended the process. */
-    static const char *const bodies[] = {
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
-        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\","
-        "\"minLength\":1e300}}}}}]}",
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
-        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\","
-        "\"minLength\":1e300,\"maxLength\":1.2345678912345678e300}}}}}]}"
-    };
+    static const char *const bodies[] = { "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":"
+                                          "\"function\",\"function\":{\"name\":\"f\","
+                                          "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{"
+                                          "\"type\":\"null\"}],\"type\":\"string\","
+                                          "\"minLength\":1e300}}}}}]}",
+                                          "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":"
+                                          "\"function\",\"function\":{\"name\":\"f\","
+                                          "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{"
+                                          "\"type\":\"null\"}],\"type\":\"string\","
+                                          "\"minLength\":1e300,\"maxLength\":1.2345678912345678e300}}}}}]}" };
     size_t counts[2] = { 0 };
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         for (size_t m = 0; m < N_MODELS; m++)

@@ -1,4 +1,5 @@
-/* The three layouts of type 42: sizes decide between groups of 64 and of 128, contents between the two groups of 128. */
+/* The three layouts of type 42: sizes decide between groups of 64 and of 128, contents between the two groups of
+ * 128. */
 #include "helper_random.h"
 
 #include "base/f16.h"
@@ -173,7 +174,8 @@ static void neither_layout_plausible(void **state)
 {
     (void)state;
     for (size_t k = 1; k < 3; k++) {
-        qn_q2_tensor t[] = { make(layouts[k], "good.weight", 1024, 200, 0), make(layouts[k], "bad.weight", 1024, 200, 0) };
+        qn_q2_tensor t[] = { make(layouts[k], "good.weight", 1024, 200, 0),
+                             make(layouts[k], "bad.weight", 1024, 200, 0) };
         uint8_t *block = bytes_of(&t[1]) + 5 * 34;
         block[(k == 1 ? 2 : 0) + 7] |= 3; /* a code 3 */
         expect_rejection(t, 2, "bad.weight");

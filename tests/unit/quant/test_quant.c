@@ -282,7 +282,8 @@ static void unpack_matches_dequantize(void **state)
             continue;
         enum { BLOCKS = 100 };
         uint8_t source[BLOCKS * MAX_BYTES], codes[BLOCKS * MAX_BLOCK];
-        float scale[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], offset[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], out[BLOCKS * MAX_BLOCK];
+        float scale[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], offset[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP],
+            out[BLOCKS * MAX_BLOCK];
         int8_t factor[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP];
         for (size_t b = 0; b < BLOCKS; b++)
             random_block(t, source + b * info->block_bytes);
@@ -359,7 +360,8 @@ static double bound_of(uint32_t type)
     case QN_TYPE_F16: return f16_half_ulp;
     case QN_TYPE_BF16: return 0x1p-8;
     case QN_TYPE_Q8_0: return 0.5 / 127 * (1 + f16_half_ulp) + f16_half_ulp;
-    case QN_TYPE_Q4_0: return 1.0 / 8 * (1 + f16_half_ulp) + f16_half_ulp; /* the largest of the other sign: code 7 of 8 */
+    case QN_TYPE_Q4_0:
+        return 1.0 / 8 * (1 + f16_half_ulp) + f16_half_ulp; /* the largest of the other sign: code 7 of 8 */
     case QN_TYPE_Q4_1: return 0.5 * 2 / 15 * (1 + f16_half_ulp) + 3 * f16_half_ulp; /* the range is up to twice amax */
     default: return 0.5 * (1 + f16_half_ulp) + f16_half_ulp;                        /* ternary */
     }
@@ -427,7 +429,8 @@ static void exact_cases(void **state)
     static const uint32_t ternary[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_PTQ1_0, QN_TYPE_TQ1_0, QN_TYPE_TQ2_0 };
     for (size_t t = 0; t < sizeof ternary / sizeof ternary[0]; t++) {
         const qn_type_info *info = qn_type_find(ternary[t]);
-        /* every positive finite fp16 scale, subnormals included; digits -1, 0, 1, and 2 if the type has a code for it */
+        /* every positive finite fp16 scale, subnormals included; digits -1, 0, 1, and 2 if the type has a code for
+         * it */
         for (unsigned half = 1; half < 0x7c00; half++)
             for (int top = 1; top <= (info->max_code == 3 && half < 0x7800 ? 2 : 1); top++) {
                 label("%s, scale 0x%x, digits up to %d", info->name, half, top);

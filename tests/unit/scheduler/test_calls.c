@@ -1,5 +1,5 @@
-/* Where the library may be called: in a forked child every function that would need a thread or a lock of the parent is refused, and
- * so is, in a callback, one that would wait for that callback. */
+/* Where the library may be called: in a forked child every function that would need a thread or a lock of the parent is
+ * refused, and so is, in a callback, one that would wait for that callback. */
 #include "helper_scheduler.h"
 #include "helper_request.h"
 
@@ -53,8 +53,8 @@ static int run_in_child(bool (*check)(void))
 static bool is_refused(qn_status status, const char *function)
 {
     const char *text = qn_error_text();
-    const bool is = status == QN_ERR_INVALID && strncmp(text, function, strlen(function)) == 0 && strstr(text, "fork") &&
-                    strstr(text, "spawn");
+    const bool is = status == QN_ERR_INVALID && strncmp(text, function, strlen(function)) == 0 &&
+                    strstr(text, "fork") && strstr(text, "spawn");
     if (!is)
         fprintf(stderr, "%s: status %d, %s\n", function, (int)status, text);
     return is;
@@ -93,9 +93,10 @@ static bool refuses_schedulers(void)
            is_refused(qn_scheduler_wait(scheduler), "qn_scheduler_wait") &&
            is_refused(qn_grammar_create(model, QN_GRAMMAR_JSON, "", 0, &grammar), "qn_grammar_create") &&
            is_refused(qn_grammar_create_choices(model, &choice, 1, &grammar), "qn_grammar_create_choices") &&
-           is_refused(qn_grammar_create_calls(
-                          model, &(qn_call_params){ .size = sizeof(qn_call_params), .tools = "[]", .length = 2 }, &grammar),
-                      "qn_grammar_create_calls");
+           is_refused(
+               qn_grammar_create_calls(
+                   model, &(qn_call_params){ .size = sizeof(qn_call_params), .tools = "[]", .length = 2 }, &grammar),
+               "qn_grammar_create_calls");
 }
 
 /* Text needs no thread. */
@@ -242,7 +243,8 @@ static void test_callbacks_of_requests(void **unused)
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
         alarm(60);
         assert_ok(qn_scheduler_create(
-            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = no_thread }, &r.scheduler));
+            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = no_thread },
+            &r.scheduler));
         params.text = "a";
         params.max_tokens = 2;
         params.on_token = on_token;
@@ -339,7 +341,8 @@ static void test_callbacks_of_sessions(void **unused)
     qn_session *pieces;
     qn_token tokens[8] = { 0 };
     qn_session *const whole = session;
-    assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_batch = 2 }, &pieces));
+    assert_ok(
+        qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_batch = 2 }, &pieces));
     session = pieces;
     r.was_right = false;
     qn_session_on_progress(pieces, on_progress, &r);
@@ -365,8 +368,8 @@ static void test_between_steps(void **unused)
     let_overlap(overlapping, 2);
     assert_ok(qn_session_create(overlapping, NULL, &before));
     assert_ok(qn_scheduler_create(
-        overlapping, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true, .run_ahead = true },
-        &ahead));
+        overlapping,
+        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true, .run_ahead = true }, &ahead));
     collect_answer(&params, &a);
     params.text = "a";
     params.ignore_end = true;

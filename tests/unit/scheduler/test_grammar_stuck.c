@@ -1,5 +1,5 @@
-/* Answers under grammars that let nothing follow at some point: a session's and a scheduler's end there with an error that has the
- * place, whether tokens are checked first or masked. */
+/* Answers under grammars that let nothing follow at some point: a session's and a scheduler's end there with an error
+ * that has the place, whether tokens are checked first or masked. */
 #include "helper_scheduler.h"
 #include "helper_request.h"
 
@@ -66,7 +66,8 @@ static void sessions_end(void **unused)
         params.max_tokens = MAX_ANSWER + 50;
         params.on_text = answer_text;
         params.user = &a;
-        assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 512 }, &session));
+        assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 512 },
+                                    &session));
         assert_int_equal(generate_from(session, prompt, PROMPT, &params, NULL), QN_ERR_UNSUPPORTED);
         assert_text(error);
         qn_session_free(session);

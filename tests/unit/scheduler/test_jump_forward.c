@@ -1,6 +1,6 @@
-/* Jump-forward: answers with drafts of forced text are those of one token a step, in fewer steps: in sessions and in the scheduler, alone and
- * beside others, with steps ahead and without, wherever an answer ends, and when requests are set aside. The model has recurrent
- * layers, whose rows can be dropped only where a chunk has not ended. */
+/* Jump-forward: answers with drafts of forced text are those of one token a step, in fewer steps: in sessions and in
+ * the scheduler, alone and beside others, with steps ahead and without, wherever an answer ends, and when requests are
+ * set aside. The model has recurrent layers, whose rows can be dropped only where a chunk has not ended. */
 #include "helper_sanitizers.h"
 #include "helper_request.h"
 #include "helper_scheduler.h"
@@ -12,7 +12,8 @@ enum { N_CTX = 256, MAX_REQUESTS = 6, ROUNDS = QN_TEST_SANITIZED ? 2 : 6 };
 /* No two of the letters between digits are one token, so that one token alone follows at each of them. */
 static const char sparse[] = "root ::= (\"Zq#Xj@~Vk|\" [0-9] \"Qx^Wz`\" [a-c]+ \";\"){1,12}";
 /* The model spells the words as it likes: most drafts are rejected in part. */
-static const char words[] = "root ::= (\"the name of the house is \" [a-z]{1,5} \", and \" (\"there was \" | \"then \")){1,12}";
+static const char words[] =
+    "root ::= (\"the name of the house is \" [a-z]{1,5} \", and \" (\"there was \" | \"then \")){1,12}";
 static const char lone[] = "root ::= \"Zq#Xj@~Vk|\" [0-9] \"Qx^Wz`\"";
 static const char *const grammars[] = { sparse, words, lone };
 
@@ -154,8 +155,8 @@ static void sessions_take_few_steps(void **unused)
         params.max_tokens = 100;
         params.grammar = grammar;
         params.jump_forward = (qn_jump_forward)how;
-        assert_ok(
-            qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = N_CTX }, &session));
+        assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = N_CTX },
+                                    &session));
         assert_ok(generate_from(session, request.tokens, 3, &params, &result));
         assert_true(how == QN_JUMP_FORWARD_OFF ? !result.n_jumped : 2 * result.n_jumped > result.n_generated);
         assert_int_equal(qn_session_length(session), 3 + result.n_generated - 1);
@@ -230,8 +231,8 @@ static void schedulers_answer_the_same(void **unused)
     }
 }
 
-/* Without filters tokens are checked first in a session that drafts none, so that random numbers give others; how many rows a
- * draft has changes nothing. */
+/* Without filters tokens are checked first in a session that drafts none, so that random numbers give others; how many
+ * rows a draft has changes nothing. */
 static void draws_do_not_depend_on_drafts(void **unused)
 {
     (void)unused;
@@ -286,7 +287,8 @@ static void answers_end_anywhere(void **unused)
         beside.cancel_at = fast.cancel_at;
         qn_scheduler *s;
         assert_ok(qn_scheduler_create(
-            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = n_ctx, .no_thread = true }, &s));
+            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = n_ctx, .no_thread = true },
+            &s));
         assert_ok(qn_scheduler_submit(s, &params, NULL));
         qn_scheduler_wait(s);
         qn_scheduler_free(s);
@@ -316,10 +318,11 @@ static void sessions_go_on(void **unused)
             memset(&a[how], 0, sizeof a[how]);
             memset(&more[how], 0, sizeof more[how]);
             a[how].cancel_at = end;
-            assert_ok(qn_session_create(
-                model,
-                &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = N_CTX, .kv = end % 2 ? "aura4" : NULL },
-                &session));
+            assert_ok(qn_session_create(model,
+                                        &(qn_session_params){ .size = sizeof(qn_session_params),
+                                                              .n_ctx = N_CTX,
+                                                              .kv = end % 2 ? "aura4" : NULL },
+                                        &session));
             assert_ok(generate_from(session, request.tokens, 3, &params, NULL));
             qn_token pending;
             assert_true(qn_session_pending(session, &pending));
@@ -428,7 +431,8 @@ static void the_first_tokens_end_nothing(void **unused)
     qn_grammar_free(grammar);
 }
 
-/* Nothing may follow the forced text: biases exclude what its grammar allows there. The tokens before come all the same. */
+/* Nothing may follow the forced text: biases exclude what its grammar allows there. The tokens before come all the
+ * same. */
 static void errors_come_after_forced_text(void **unused)
 {
     (void)unused;
@@ -564,7 +568,8 @@ static void rejected_drafts_rest(void **unused)
     assert_true(qn_draft_expects(&drafter, &input));
     size_t n = qn_draft_find(&drafter, &input, 1, QN_DRAFT_TOKENS, masks), shorter;
     assert_true(n > 3);
-    assert_int_equal(qn_draft_find(&drafter, &input, 2, QN_DRAFT_TOKENS, masks), 0); /* beside others it was not asked for */
+    assert_int_equal(qn_draft_find(&drafter, &input, 2, QN_DRAFT_TOKENS, masks), 0); /* beside others it was not asked
+                                                                                        for */
     drafter.is_lone = false;
     assert_int_equal(qn_draft_find(&drafter, &input, 2, QN_DRAFT_TOKENS, masks), n);
     assert_int_equal(qn_draft_find(&drafter, &input, 1, 2, masks), 2);

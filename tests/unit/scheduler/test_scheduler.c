@@ -1,5 +1,5 @@
-/* The scheduler's contract, on the demo model: refusals, how requests end, what is evaluated and what is reused, steps of many
- * sequences, memory that is full. */
+/* The scheduler's contract, on the demo model: refusals, how requests end, what is evaluated and what is reused, steps
+ * of many sequences, memory that is full. */
 #include "helper_scheduler.h"
 
 #include "base/append.h"
@@ -101,8 +101,8 @@ static void refuses_parameters(void **unused)
     qn_model *vocab;
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
-                            &vocab));
+    assert_ok(qn_model_load(
+        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &vocab));
     assert_int_equal(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID);
     assert_text("vocab_only");
     qn_model_free(vocab);
@@ -182,7 +182,8 @@ static void refuses_when_the_queue_is_full(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 1, 2, 3 };
     struct answer a[4];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 3 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 3 });
     for (int i = 0; i < 3; i++) {
         const qn_request_params params = prompt_of(tokens, 3, 2, &a[i]);
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
@@ -346,8 +347,8 @@ static void prompts_first_decodes_later(void **unused)
     (void)unused;
     static qn_token tokens[3][200];
     struct answer a[3];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 64, .prompts_first = true });
+    qn_scheduler *scheduler = new_scheduler(
+        (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 64, .prompts_first = true });
     for (int i = 0; i < 3; i++) {
         make_tokens((uint64_t)i, tokens[i], 200);
         const qn_request_params params = prompt_of(tokens[i], 200, 5, &a[i]);
@@ -369,8 +370,8 @@ static void steps_follow_their_target(void **unused)
     (void)unused;
     static qn_token tokens[2][1800];
     struct answer a[2];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 512, .step_seconds = 1e-6 });
+    qn_scheduler *scheduler = new_scheduler(
+        (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 512, .step_seconds = 1e-6 });
     for (int i = 0; i < 2; i++) {
         make_tokens((uint64_t)i, tokens[i], 1800);
         const qn_request_params params = prompt_of(tokens[i], i ? 1800 : 5, 200, &a[i]);
@@ -393,7 +394,8 @@ static void tokens_come_with_the_next_step(void **unused)
     struct answer cancelled, whole, expected;
     uint64_t id;
     let_overlap(model, 0);
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
     qn_request_params params = prompt_of(tokens, 3, 30, &cancelled);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     params = prompt_of(tokens, 3, 4, &whole);
@@ -436,7 +438,8 @@ static void an_error_keeps_what_was_generated(void **unused)
     struct answer a;
     let_overlap(model, 0);
     qn_device_vtable refusing = *model->device->vtable;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
     const qn_request_params params = prompt_of(tokens, 3, 30, &a);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     for (size_t i = 0; i < 3; i++)
@@ -459,7 +462,8 @@ static void higher_priority_begins_first(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a[3];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
     for (int i = 0; i < 3; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i == 1 ? 5 : 0;
@@ -480,7 +484,8 @@ static void waiting_raises_priority(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a[2];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
     for (int i = 0; i < 2; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i ? 5 : 0;
@@ -567,7 +572,8 @@ static void shared_beginnings_are_kept_from_the_third_on(void **unused)
     (void)unused;
     enum { SAME = QN_TEST_SANITIZED ? 192 : 2000 };
     static qn_token tokens[SAME + 100];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 });
     for (uint64_t i = 0; i < 5; i++) {
         label("request %d", (int)i);
         struct answer found, expected = { 0 };
@@ -658,7 +664,8 @@ static void the_youngest_is_set_aside(void **unused)
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &small);
     assert_ok(qn_scheduler_create(
-        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = N }, &scheduler));
+        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = N },
+        &scheduler));
     qn_request_params params[N];
     for (int i = 0; i < N; i++) {
         make_tokens((uint64_t)i, tokens[i], 64);
@@ -698,8 +705,8 @@ static void one_that_never_fits_fails_alone(void **unused)
     qn_model *small;
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 14 << 20, 1, &small);
-    assert_ok(
-        qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 }, &scheduler));
+    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 },
+                                  &scheduler));
     make_tokens(3, tokens, 3900);
     qn_request_params params = prompt_of(tokens, 3900, 5, &large);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));

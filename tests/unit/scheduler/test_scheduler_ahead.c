@@ -1,5 +1,5 @@
-/* Steps that are launched behind one in flight, on a device of the CPU that computes beside the host: which are, what becomes
- * of rows of requests that turn out to have ended, errors. Answers are those of the request alone. */
+/* Steps that are launched behind one in flight, on a device of the CPU that computes beside the host: which are, what
+ * becomes of rows of requests that turn out to have ended, errors. Answers are those of the request alone. */
 #include "helper_scheduler.h"
 #include "helper_request.h"
 
@@ -49,11 +49,13 @@ static qn_scheduler *new_scheduler(void)
 {
     qn_scheduler *scheduler;
     let_overlap(model, MAX_SEQUENCES);
-    assert_ok(qn_scheduler_create(
-        model,
-        &(qn_scheduler_params){
-            .size = sizeof(qn_scheduler_params), .n_ctx = N_CTX, .max_sequences = 8, .no_thread = true, .run_ahead = true },
-        &scheduler));
+    assert_ok(qn_scheduler_create(model,
+                                  &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
+                                                          .n_ctx = N_CTX,
+                                                          .max_sequences = 8,
+                                                          .no_thread = true,
+                                                          .run_ahead = true },
+                                  &scheduler));
     return scheduler;
 }
 
@@ -86,7 +88,8 @@ static struct answer alone(qn_request_params params)
     return a;
 }
 
-/* Every step but the first is launched behind another, and one that ends by its number of tokens has no row too many. */
+/* Every step but the first is launched behind another, and one that ends by its number of tokens has no row too
+ * many. */
 static void steps_are_launched_behind_others(void **unused)
 {
     (void)unused;
@@ -127,8 +130,8 @@ static void run_all(qn_scheduler *scheduler)
     }
 }
 
-/* A token at which a request ends is known when the next step has a row of it: no one hears of that row, and its position is
- * not reused. At 64, it would complete a page. */
+/* A token at which a request ends is known when the next step has a row of it: no one hears of that row, and its
+ * position is not reused. At 64, it would complete a page. */
 static void a_row_behind_the_end_is_void(void **unused)
 {
     (void)unused;
@@ -201,7 +204,8 @@ static void the_first_tokens_end_nothing(void **unused)
     }
 }
 
-/* Samplers that depend on the tokens before: no step is launched before they are known, and answers are those of sessions. */
+/* Samplers that depend on the tokens before: no step is launched before they are known, and answers are those of
+ * sessions. */
 static void samplers_follow_the_text(void **unused)
 {
     (void)unused;
@@ -236,7 +240,8 @@ static void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *al
     memset(allowed, 0xff, (n_vocab + 31) / 32 * sizeof *allowed);
 }
 
-/* A caller's mask, and more sequences than the device takes; penalties do not wait: they are counted when the token is sampled. */
+/* A caller's mask, and more sequences than the device takes; penalties do not wait: they are counted when the token is
+ * sampled. */
 static void some_steps_wait(void **unused)
 {
     (void)unused;
@@ -261,7 +266,8 @@ static void some_steps_wait(void **unused)
     }
 }
 
-/* A request that is cancelled while its rows are in flight ends after the step; so do all when the scheduler is freed. */
+/* A request that is cancelled while its rows are in flight ends after the step; so do all when the scheduler is
+ * freed. */
 static void cancelled_in_flight(void **unused)
 {
     (void)unused;
@@ -304,8 +310,8 @@ static qn_status failing_finish(qn_device *device)
     return n_good-- > 0 ? status : qn_fail(QN_ERR_DEVICE, "made to fail");
 }
 
-/* A step that cannot be launched behind another ends its requests when that one is finished; one that fails takes with it the
- * step behind it. Others go on. */
+/* A step that cannot be launched behind another ends its requests when that one is finished; one that fails takes with
+ * it the step behind it. Others go on. */
 static void errors_in_flight(void **unused)
 {
     (void)unused;

@@ -1,5 +1,6 @@
-/* Clients of a scheduler: what the requests of one submission share, how many of a client may wait, and that the requests of one
- * client do not hold up those of another, whatever they are. Each answer is compared with that of the request alone. */
+/* Clients of a scheduler: what the requests of one submission share, how many of a client may wait, and that the
+ * requests of one client do not hold up those of another, whatever they are. Each answer is compared with that of the
+ * request alone. */
 #include "helper_scheduler.h"
 #include "helper_request.h"
 #include "helper_sanitizers.h"
@@ -240,7 +241,8 @@ static void all_are_queued_or_none(void **unused)
     qn_request_params params[5];
     qn_submit_refusal refusal = QN_SUBMIT_REFUSAL_INIT;
     qn_token *longer = calloc(3000, sizeof *longer);
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 4 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 4 });
     assert_non_null(longer);
     for (size_t i = 0; i < 5; i++) {
         make_job(&jobs[i], "a", i, PROMPT, 4);
@@ -291,7 +293,8 @@ static void a_closed_scheduler_begins_nothing(void **unused)
     (void)unused;
     struct job pair[2], late, after;
     qn_request_params params[2];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
     for (size_t i = 0; i < 2; i++) {
         make_job(&pair[i], "pair", i, PROMPT, 8);
         params[i] = pair[i].params;
@@ -324,7 +327,8 @@ static void a_closed_scheduler_begins_nothing(void **unused)
 static void a_fresh_scheduler_lets_one_begin(void **unused)
 {
     (void)unused;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
     qn_scheduler_close(scheduler, true);
     struct job *jobs = submit_many(scheduler, "many", 3, 8);
     qn_scheduler_wait(scheduler);
@@ -356,7 +360,8 @@ static void no_client_fills_the_queue(void **unused)
     static struct job jobs[8][64];
     static const char *const names[] = { "a", "b", "c", "d", "e", "f", "g", NULL };
     static const size_t expected[] = { 24, 12, 8, 6, 4, 4, 3, 3 }; /* 24 / n */
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 24 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 24 });
     for (size_t i = 0; i < 8; i++)
         assert_int_equal(queued_of(scheduler, names[i], jobs[i], 64), expected[i]);
     assert_int_equal(qn_scheduler_check_room(scheduler, "a", 1), QN_ERR_BUSY);
@@ -377,7 +382,8 @@ static size_t steps_of(qn_scheduler *scheduler, const struct job *job)
     return n;
 }
 
-/* Another client has all places and a queue: a request of ten tokens takes the steps that it has alone, and one more to wait. */
+/* Another client has all places and a queue: a request of ten tokens takes the steps that it has alone, and one more to
+ * wait. */
 static void a_request_waits_for_one_step(void **unused)
 {
     (void)unused;
@@ -387,8 +393,8 @@ static void a_request_waits_for_one_step(void **unused)
         struct job other[MORE];
         if (ahead)
             let_overlap(model, 8);
-        qn_scheduler *scheduler =
-            new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4, .run_ahead = ahead });
+        qn_scheduler *scheduler = new_scheduler(
+            (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4, .run_ahead = ahead });
         struct job *many = submit_many(scheduler, "many", N, QN_TEST_SANITIZED ? 24 : 60);
         for (int i = 0; i < 5; i++)
             step(scheduler);
@@ -396,7 +402,8 @@ static void a_request_waits_for_one_step(void **unused)
         for (size_t i = 0; i < MORE; i++) {
             make_job(&other[i], "other", i, 10, 10);
             submit(scheduler, &other[i]);
-            /* One with the prompt; of a device that computes beside the host, one that is in flight, and one behind each. */
+            /* One with the prompt; of a device that computes beside the host, one that is in flight, and one behind
+             * each. */
             assert_in_range(steps_of(scheduler, &other[i]), 10, ahead ? 14 : 11);
             assert_int_equal(other[i].found.result.n_yielded, 0);
         }
@@ -425,7 +432,8 @@ static void clients_share_places(void **unused)
 {
     (void)unused;
     enum { N = 12 };
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
     struct job *one = submit_many(scheduler, "one", N, 30);
     for (int i = 0; i < 3; i++)
         step(scheduler);
@@ -448,8 +456,8 @@ static void clients_share_places(void **unused)
     free(other);
 }
 
-/* Three clients and two places: each has its turn. What is evaluated again is little; without kept prefixes at most what was
- * progressed since, and once what there is at the end. */
+/* Three clients and two places: each has its turn. What is evaluated again is little; without kept prefixes at most
+ * what was progressed since, and once what there is at the end. */
 static void more_clients_than_places_take_turns(void **unused)
 {
     (void)unused;
@@ -458,8 +466,8 @@ static void more_clients_than_places_take_turns(void **unused)
     for (int is_kept = 0; is_kept < 2; is_kept++) {
         label("prefixes are kept: %d", is_kept);
         struct job jobs[3];
-        qn_scheduler *scheduler = new_scheduler(
-            (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2, .no_prefix_cache = !is_kept });
+        qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){
+            .size = sizeof(qn_scheduler_params), .max_sequences = 2, .no_prefix_cache = !is_kept });
         for (size_t i = 0; i < 3; i++) {
             make_job(&jobs[i], names[i], i, PROMPT, TOKENS);
             submit(scheduler, &jobs[i]);
@@ -483,7 +491,8 @@ static void priorities_are_of_a_client(void **unused)
 {
     (void)unused;
     struct job high, low[2], other;
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
     for (size_t i = 0; i < 2; i++) {
         make_job(&low[i], "one", i, PROMPT, 6);
         submit(scheduler, &low[i]);
@@ -511,8 +520,8 @@ static void prompts_share_rows(void **unused)
     qn_token *prompts = calloc(N * LONG, sizeof *prompts);
     struct answer found[N];
     struct job other;
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 8, .max_rows = ROWS });
+    qn_scheduler *scheduler = new_scheduler(
+        (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 8, .max_rows = ROWS });
     assert_non_null(prompts);
     make_tokens(9, prompts, N * LONG);
     memset(found, 0, sizeof found);
@@ -549,7 +558,8 @@ static void memory_is_given_up_by_who_has_most(void **unused)
     load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &tight);
     assert_ok(qn_scheduler_create(
         tight,
-        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = 2 * N, .no_thread = true },
+        &(qn_scheduler_params){
+            .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = 2 * N, .no_thread = true },
         &scheduler));
     for (size_t i = 0; i < N; i++) {
         make_job(&many[i], "many", i, PROMPT, 250);
@@ -593,7 +603,8 @@ static void callbacks_take_turns(void **unused)
 {
     (void)unused;
     struct job jobs[9];
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 16 });
+    qn_scheduler *scheduler =
+        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 16 });
     for (size_t i = 0; i < 9; i++) {
         make_job(&jobs[i], i < 8 ? "many" : "one", i, 4, 1);
         jobs[i].params.on_token = note_token;

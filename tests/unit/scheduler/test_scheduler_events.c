@@ -1,23 +1,24 @@
-/* Answers of requests as events: reasoning, content and calls of a script that masks impose on the demo model; stop strings,
- * the budget of reasoning, refusals. */
+/* Answers of requests as events: reasoning, content and calls of a script that masks impose on the demo model; stop
+ * strings, the budget of reasoning, refusals. */
 #include "helper_output.h"
 #include "helper_sanitizers.h"
 #include "helper_scheduler.h"
 
 #include <string.h>
 
-#define TURNS                                                                                                                  \
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls %}\n<tool_call>\n"                           \
-    "{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + c.function.arguments|tojson }}}\n</tool_call>"             \
-    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% if enable_thinking %}<think>\n"                     \
+#define TURNS                                                                                                          \
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls %}\n<tool_call>\n"                   \
+    "{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + c.function.arguments|tojson }}}\n</tool_call>"     \
+    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% if enable_thinking %}<think>\n"             \
     "{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 #define TEMPLATE "{% if tools %}{{ tools|tojson }}\n{% endif %}" TURNS
 #define NO_TOOLS "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-#define OTHER_CALLS                                                                                                            \
-    "{% if tools %}{{ tools|tojson }}\n{% endif %}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"           \
+#define OTHER_CALLS                                                                                                    \
+    "{% if tools %}{{ tools|tojson }}\n{% endif %}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"   \
     "[CALLS]{{ c.function.name }}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}"
 
-#define MESSAGES "\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}], \"add_generation_prompt\": true"
+#define MESSAGES                                                                                                       \
+    "\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}], \"add_generation_prompt\": true"
 #define TOOLS "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"look_up\", \"parameters\": {}}}]"
 #define THINKS "\"enable_thinking\": true"
 #define CALL "<tool_call>\n{\"name\": \"look_up\", \"arguments\": {\"text\": \"red\"}}\n</tool_call>"
@@ -136,7 +137,8 @@ static void assert_log(struct listener *l, const char *expected)
 static struct listener listener, other;
 
 /* The answer's events, from a scheduler with threads and from one without. */
-static void expect(const char *conversation, const char *script, const char *const *stop, qn_finish finish, const char *events)
+static void expect(const char *conversation, const char *script, const char *const *stop, qn_finish finish,
+                   const char *events)
 {
     for (int i = 0; i < 2; i++) {
         label("%s, thread %d", script, !i);
@@ -162,12 +164,13 @@ static void answers_are_events(void **unused)
     expect(with_tools, "Wait.\n" CALL, NULL, QN_FINISH_STOP, "C{Wait.}[look_up|{\"text\": \"red\"}]=");
     expect(with_all, "Hm.\n</think>\n\n" CALL "\n" CALL, NULL, QN_FINISH_STOP,
            "R{Hm.}[look_up|{\"text\": \"red\"}]=[look_up|{\"text\": \"red\"}]=");
-    expect(with_tools, "<tool_call>\n{\"name\": \"look_up\", \"arguments\": {\"te", NULL, QN_FINISH_STOP, "[look_up|{\"te]~");
+    expect(with_tools, "<tool_call>\n{\"name\": \"look_up\", \"arguments\": {\"te", NULL, QN_FINISH_STOP,
+           "[look_up|{\"te]~");
     expect(plain, CALL, NULL, QN_FINISH_STOP, "C{" CALL "}"); /* without tools */
 }
 
-/* Events are then made while the next step is computed. `ahead` as in let_overlap. A script is a mask, with which no step is
- * launched behind another. */
+/* Events are then made while the next step is computed. `ahead` as in let_overlap. A script is a mask, with which no
+ * step is launched behind another. */
 static void expect_the_same_beside_a_step(size_t ahead, const char *script, int64_t budget)
 {
     qn_model *overlapping;
@@ -209,15 +212,16 @@ static void stop_strings_are_found_in_content(void **unused)
     static const char *const red[] = { "red" }, *const tags[] = { "no", "<tool" };
     expect(thinks, "A red one.\n</think>\n\nA red ball.", red, QN_FINISH_STOP, "R{A red one.}C{A }");
     expect(with_tools, CALL "\nA red ball.", red, QN_FINISH_STOP, "[look_up|{\"text\": \"red\"}]=C{A }");
-    expect(with_tools, "A re\n" CALL " ball is red", red, QN_FINISH_STOP, "C{A re}[look_up|{\"text\": \"red\"}]=C{ ball is }");
+    expect(with_tools, "A re\n" CALL " ball is red", red, QN_FINISH_STOP,
+           "C{A re}[look_up|{\"text\": \"red\"}]=C{ ball is }");
     for (int i = 0; i < 2; i++) { /* the parser holds it back until the answer ends */
         qn_request_params params = params_of(&listener, with_tools, "So\n<tool");
         params.stop = tags;
         params.n_stop = 2;
         params.max_tokens = i ? (int64_t)listener.n_script : MAX_SCRIPT;
         run(&params, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true });
-        assert_log(&listener,
-                   i ? "C{So}" : "C{So\n}"); /* of an answer that is cut it could have become a call: it is nothing */
+        assert_log(&listener, i ? "C{So}" : "C{So\n}"); /* of an answer that is cut it could have become a call: it is
+                                                           nothing */
         assert_int_equal(listener.answer.result.finish, i ? QN_FINISH_LENGTH : QN_FINISH_STOP);
         assert_int_equal(listener.answer.result.is_stop_string, !i);
         assert_int_equal(listener.answer.result.stop_string, !i);
@@ -248,8 +252,8 @@ static void what_is_open_ends(void **unused)
 
     /* After a failed allocation the parser is not used. */
     params = params_of(&listener, with_tools, CALL);
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     while (!listener.n_events)
         assert_ok(qn_scheduler_step(scheduler, &idle));
@@ -308,7 +312,8 @@ static void a_budget_ends_reasoning(void **unused)
     qn_free_tokens(words);
 }
 
-/* What follows the words is what follows them in a prompt, to the bit; also when the request is set aside behind them. */
+/* What follows the words is what follows them in a prompt, to the bit; also when the request is set aside behind
+ * them. */
 static void words_are_evaluated(void **unused)
 {
     (void)unused;
@@ -323,8 +328,8 @@ static void words_are_evaluated(void **unused)
     params.reasoning_budget = BUDGET;
     params.max_tokens = TOKENS;
     params.ignore_end = true;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     while (listener.answer.n_tokens < BUDGET + n_words)
         assert_ok(qn_scheduler_step(scheduler, &idle));
@@ -365,8 +370,8 @@ static bool any_text(void *user, const char *text, size_t length)
 static void refuses(qn_model *with, const qn_request_params *params, qn_status status, const char *text)
 {
     qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(with, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        with, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     assert_int_equal(qn_scheduler_submit(scheduler, params, NULL), status);
     label("%s", qn_error_text());
     assert_non_null(strstr(qn_error_text(), text));

@@ -1,5 +1,6 @@
-/* Masks of grammars in the scheduler: clients take turns by the time that theirs take, callbacks and masks do not wait for each
- * other, requests end while a mask waits or is made, and a grammar that is too ambiguous ends its request by an error of its own. */
+/* Masks of grammars in the scheduler: clients take turns by the time that theirs take, callbacks and masks do not wait
+ * for each other, requests end while a mask waits or is made, and a grammar that is too ambiguous ends its request by
+ * an error of its own. */
 #include "helper_sanitizers.h"
 #include "helper_request.h"
 #include "helper_scheduler.h"
@@ -52,7 +53,8 @@ static void least_time_goes_first(void **unused)
     qn_client a = { .last_event = &a.first_event }, b = { .last_event = &b.first_event },
               late = { .last_event = &late.first_event };
     qn_request of_a[4], of_b[4], of_late[2];
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
     for (int i = 0; i < 4; i++)
         wait_for_mask(s, &of_a[i], &a);
     make(s, &of_a[0], 10);
@@ -82,7 +84,8 @@ static void requests_end_behind_masks(void **unused)
     qn_scheduler *s;
     qn_client a = { .last_event = &a.first_event };
     qn_request first, second, third;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
     wait_for_mask(s, &first, &a);
     wait_for_mask(s, &second, &a);
     wait_for_mask(s, &third, &a);
@@ -200,16 +203,16 @@ static void requests_end_at_any_time(void **unused)
 
 /* ---- Masks beside steps ---- */
 
-/* As if a mask of each running request had taken too long a while ago: the last of its tokens that are masked later is next, or the one
- * behind. */
+/* As if a mask of each running request had taken too long a while ago: the last of its tokens that are masked later is
+ * next, or the one behind. */
 static void slow_down(qn_scheduler *s, int step)
 {
     for (uint32_t i = 0; i < s->n_running; i++)
         s->running[i]->n_slow = s->running[i]->constraint.match ? (uint32_t)(step / 3 % 3) : 0;
 }
 
-/* Answers with a grammar, with penalties and with both, when steps are launched ahead of them and when masks are slow: as those of a
- * session alone. */
+/* Answers with a grammar, with penalties and with both, when steps are launched ahead of them and when masks are slow:
+ * as those of a session alone. */
 static void masks_are_made_while_steps_run(void **unused)
 {
     (void)unused;
@@ -237,7 +240,8 @@ static void masks_are_made_while_steps_run(void **unused)
         n_prepared_steps = 0;
         assert_ok(qn_scheduler_create(
             model,
-            &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 256, .no_thread = true, .run_ahead = true },
+            &(qn_scheduler_params){
+                .size = sizeof(qn_scheduler_params), .n_ctx = 256, .no_thread = true, .run_ahead = true },
             &s));
         for (int i = 0; i < REQUESTS; i++)
             assert_ok(qn_scheduler_submit(s, &params[i], NULL));

@@ -1,5 +1,5 @@
-/* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared with
- * those of a session's logits; answers are the same alone and beside others. */
+/* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared
+ * with those of a session's logits; answers are the same alone and beside others. */
 #include "helper_sanitizers.h"
 #include "helper_request.h"
 #include "helper_scheduler.h"
@@ -72,8 +72,9 @@ static qn_request_params params_of(struct constraint *c, float temperature)
     params.n_tokens = PROMPT;
     params.max_tokens = TOKENS;
     params.ignore_end = true;
-    params.sampling =
-        (qn_sampling){ .size = sizeof(qn_sampling), .temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = 5 };
+    params.sampling = (qn_sampling){
+        .size = sizeof(qn_sampling), .temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = 5
+    };
     collect_answer(&params, &c->answer);
     return params;
 }
@@ -140,8 +141,8 @@ static void refuses_requests(void **unused)
         { { .accepts = accepts }, "accepts: it is given without mask" },
     };
     qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s", cases[i].text);
         qn_request_params params = params_of(&c, 0);
@@ -233,8 +234,8 @@ static void log_probabilities_on_a_gpu(void **unused)
     qn_model *const on_cpu = model;
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    const qn_status status =
-        qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
+    const qn_status status = qn_model_load(
+        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
     if (status == QN_OK) {
         check_requests(0.02);
         qn_model_free(model);
@@ -356,8 +357,8 @@ static void a_request_that_waits_is_set_aside(void **unused)
     params = params_of(&c, 1);
     params.mask = mask;
     params.accepts = accepts;
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true },
-                                  &scheduler));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     while (!idle) {
         idle = !qn_scheduler_run_step(scheduler);
@@ -421,8 +422,8 @@ static void ends_while_it_waits(void **unused)
     bool idle;
     for (int i = 0; i < 2; i++) {
         label("thread %d", i);
-        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = !i },
-                                      &watched));
+        assert_ok(qn_scheduler_create(
+            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = !i }, &watched));
         qn_request_params params = params_of(&c, 1);
         params.mask = cancel_in_mask;
         assert_ok(qn_scheduler_submit(watched, &params, NULL));
@@ -432,8 +433,8 @@ static void ends_while_it_waits(void **unused)
         assert_int_equal(c.answer.n_ends, 1);
         qn_scheduler_free(watched);
     }
-    assert_ok(
-        qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &watched));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &watched));
     qn_request_params params = params_of(&c, 1);
     params.mask = mask;
     params.deadline = 1000;
@@ -485,7 +486,8 @@ static void says_what_it_keeps(void **unused)
     qn_grammar *grammar;
     uint64_t ids[2];
     assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
-    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
+    assert_ok(qn_scheduler_create(
+        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
     qn_request_params params = params_of(&c, 0);
     params.on_memory = on_memory;
     memset(stop, 'x', STOP);

@@ -25,8 +25,8 @@ static void run(struct run *r)
 static void hybrid_in_little_memory(void **unused)
 {
     (void)unused;
-    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 }, .n = n_large,
-                       .how = ALONE });
+    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 },
+                       .n = n_large, .how = ALONE });
 }
 
 static void hybrid_with_codes(void **unused)
@@ -52,13 +52,13 @@ static void ahead_of_the_device(void **unused)
     (void)unused;
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20, .params = { .max_sequences = 8 },
                        .n = n_requests, .how = BESIDE | AHEAD, .change = let_run_ahead });
-    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 0, .params = { .max_sequences = 3 }, .n = n_requests,
-                       .how = AHEAD, .change = let_run_ahead });
+    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 0, .params = { .max_sequences = 3 },
+                       .n = n_requests, .how = AHEAD, .change = let_run_ahead });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = AHEAD, .change = let_run_ahead });
     run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20,
-                       .params = { .max_sequences = 8, .no_thread = true, .run_ahead = true }, .n = n_large, .how = AHEAD,
-                       .change = let_run_ahead });
+                       .params = { .max_sequences = 8, .no_thread = true, .run_ahead = true }, .n = n_large,
+                       .how = AHEAD, .change = let_run_ahead });
 }
 
 static void spilling_beside_the_device(void **unused)
@@ -71,8 +71,8 @@ static void spilling_beside_the_device(void **unused)
                        .params = { .max_sequences = 32, .prefix_host = 4 << 20 }, .n = n_requests,
                        .how = OVERLAPPING | SPILLING });
     run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20,
-                       .params = { .max_sequences = 32, .prefix_host = 64 << 20 }, .n = n_large, .how = AHEAD | SPILLING,
-                       .change = let_run_ahead });
+                       .params = { .max_sequences = 32, .prefix_host = 64 << 20 }, .n = n_large,
+                       .how = AHEAD | SPILLING, .change = let_run_ahead });
 }
 
 static void attention_only(void **unused)
@@ -89,8 +89,8 @@ static void small_hybrid(void **unused)
     (void)unused;
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20, .params = { .max_sequences = 32 },
                        .n = n_requests, .how = BESIDE });
-    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 0, .params = { .max_sequences = 3 }, .n = n_requests,
-                       .how = ALONE });
+    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 0, .params = { .max_sequences = 3 },
+                       .n = n_requests, .how = ALONE });
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 0, .params = { .no_prefix_cache = true },
                        .n = n_requests, .how = ALONE });
 }

@@ -1,5 +1,6 @@
-/* How many rows of prompts steps get: the model of step times by itself, and latencies of schedulers on a device that is
- * simulated: its steps advance a clock by what they were measured to take on a GPU, and sample always the same token. */
+/* How many rows of prompts steps get: the model of step times by itself, and latencies of schedulers on a device that
+ * is simulated: its steps advance a clock by what they were measured to take on a GPU, and sample always the same
+ * token. */
 #include "helper_scheduler.h"
 
 #include "engine/step_time.h"
@@ -20,7 +21,8 @@ static double decode_seconds(size_t n)
     size_t i = 1;
     while (decode_times[i].rows < (double)n)
         i++;
-    const double rows = decode_times[i].rows - decode_times[i - 1].rows, ms = decode_times[i].ms - decode_times[i - 1].ms;
+    const double rows = decode_times[i].rows - decode_times[i - 1].rows,
+                 ms = decode_times[i].ms - decode_times[i - 1].ms;
     return 1e-3 * (decode_times[i - 1].ms + ms * ((double)n - decode_times[i - 1].rows) / rows);
 }
 
@@ -265,8 +267,8 @@ static double mean(const double *values, size_t n)
 static void print_latencies(const char *what)
 {
     printf("%s: first token p95 %.0f ms; between tokens mean %.1f, p99 %.1f, longest %.1f ms\n", what,
-           1e3 * percentile(first_tokens, n_first_tokens, 0.95), 1e3 * mean(gaps, n_gaps), 1e3 * percentile(gaps, n_gaps, 0.99),
-           1e3 * percentile(gaps, n_gaps, 1));
+           1e3 * percentile(first_tokens, n_first_tokens, 0.95), 1e3 * mean(gaps, n_gaps),
+           1e3 * percentile(gaps, n_gaps, 0.99), 1e3 * percentile(gaps, n_gaps, 1));
 }
 
 /* Prompts of 512 tokens and answers of 128. */
@@ -303,7 +305,8 @@ static void pieces_are_fixed(void **unused)
     (void)unused;
     model->device->piece = 64;
     for (size_t i = 0; i < 40; i++)
-        clients[i] = (struct client){ .n_prompt = 100 * i + 30, .n_answer = 20, .start = 0.02 * (double)i, .n_requests = 2 };
+        clients[i] =
+            (struct client){ .n_prompt = 100 * i + 30, .n_answer = 20, .start = 0.02 * (double)i, .n_requests = 2 };
     run_clients(40);
     assert_int_equal(n_first_tokens, 80);
     assert_int_equal(n_gaps, 80 * 19);

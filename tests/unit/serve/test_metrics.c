@@ -164,7 +164,8 @@ static void models_share_metrics(void **state)
     assert_line(text, "vllm:num_requests_running{model_name=\"unused\"} 0");
     assert_null(strstr(text, "quern_request_latency_seconds_count{model=\"unused\"}"));
     assert_null(strstr(text, "vllm:cache_config_info{model_name=\"unused\""));
-    assert_line(text, "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1");
+    assert_line(text,
+                "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1");
     free(text);
     text = text_of(NULL, 0);
     check_form(text);
@@ -205,7 +206,8 @@ static void threads_count(void **state)
              N_THREADS * N_ROUNDS);
     assert_line(text, expected);
     assert_line(text, "quern_connections 0");
-    snprintf(expected, sizeof expected, "quern_inter_token_latency_seconds_count{model=\"m\"} %d", N_THREADS * N_ROUNDS);
+    snprintf(expected, sizeof expected, "quern_inter_token_latency_seconds_count{model=\"m\"} %d",
+             N_THREADS * N_ROUNDS);
     assert_line(text, expected);
     free(text);
 }

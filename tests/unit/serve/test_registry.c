@@ -1,5 +1,5 @@
-/* Models that are loaded when requests ask for them, by a loader that loads nothing: which are loaded and freed when, who waits,
- * and that no request has a model that was freed. */
+/* Models that are loaded when requests ask for them, by a loader that loads nothing: which are loaded and freed when,
+ * who waits, and that no request has a model that was freed. */
 #include "helper_assert.h"
 
 #include "base/append.h"
@@ -325,7 +325,8 @@ static void set_stay(qn_registry *registry, double seconds)
     pthread_mutex_unlock(&registry->lock);
 }
 
-/* Requests for two models in turn, of which one fits: each load is used for as long as the model stays, by all requests for it. */
+/* Requests for two models in turn, of which one fits: each load is used for as long as the model stays, by all requests
+ * for it. */
 static void models_in_turn_do_not_thrash(void **unused)
 {
     (void)unused;

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The first position in text[0..n) where a stop string ends, and the length of the longest that ends there; false if none. */
+/* The first position in text[0..n) where a stop string ends, and the length of the longest that ends there; false if
+ * none. */
 static bool search(const char *text, size_t n, const char *const *strings, size_t n_strings, size_t *end, size_t *match)
 {
     for (*end = 1; *end <= n; ++*end) {
@@ -96,9 +97,8 @@ static void test_words(void **state)
 {
     (void)state;
     static const char *const strings[] = { "\nUser:", "<|im_end|>", "<|im_", "END" };
-    static const char *const texts[] = {
-        "Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser", "E\nEN\nUser:"
-    };
+    static const char *const texts[] = { "Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser",
+                                         "E\nEN\nUser:" };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (uint64_t cuts = 0; cuts < 4096; cuts += 5) {
             label("'%s', cuts %u", texts[i], (unsigned)cuts);
@@ -205,8 +205,9 @@ static double seconds(const char *text, size_t n, const char *const *strings, si
     return best;
 }
 
-/* A stop string of 20,000 equal letters almost matches at every position; a search that restarts at every letter takes 20,000
- * steps per letter. Ten times the text must take at most 30 times as long: 10 times, and a factor of 3 for a busy host. */
+/* A stop string of 20,000 equal letters almost matches at every position; a search that restarts at every letter takes
+ * 20,000 steps per letter. Ten times the text must take at most 30 times as long: 10 times, and a factor of 3 for a
+ * busy host. */
 static void test_linear(void **state)
 {
     (void)state;

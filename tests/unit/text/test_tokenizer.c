@@ -19,8 +19,10 @@ static const char *const merges[] = { "b c",   "a b",       "ab c",  "Ġ a", "a 
                                       "1 2",   "aaaa aaaa", "l o",   NULL };
 enum { BC = 256, AB, ABC, SPACE_A, AA, A4, SPACE_2, SPACE_4, E_ACUTE, ACUTE, N12, A8, LO, FIRST_ADDED };
 
-static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 }, { "<t>", 4 },
-                                            { "<t><t>", 4 },        { "<t>x", 3 },         { "whole", 1 },      { NULL, 0 } };
+static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 },
+                                            { "<|im_end|>", 3 },    { "<t>", 4 },
+                                            { "<t><t>", 4 },        { "<t>x", 3 },
+                                            { "whole", 1 },         { NULL, 0 } };
 enum { END_OF_TEXT = FIRST_ADDED, IM_START, IM_END, USER_T, USER_TT, CONTROL_TX, WHOLE, N_VOCAB };
 
 static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok)
@@ -57,8 +59,8 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool 
     free(tokens);
 }
 
-#define CHECK_IDS(tok, text, special, ...)                                                                                     \
-    check_ids(tok, text, sizeof text - 1, special, (const int32_t[]){ __VA_ARGS__ },                                           \
+#define CHECK_IDS(tok, text, special, ...)                                                                             \
+    check_ids(tok, text, sizeof text - 1, special, (const int32_t[]){ __VA_ARGS__ },                                   \
               sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
 
 /* The concatenated pieces of a text's tokens; free with free(). */
@@ -81,7 +83,8 @@ static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count
     return out;
 }
 
-static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n, const char *expected, size_t n_expected)
+static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n, const char *expected,
+                             size_t n_expected)
 {
     int32_t *tokens;
     size_t count, n_back;
@@ -271,9 +274,12 @@ static void test_bos(void **state)
                   { "qwen2", 0, 2, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("case %zu", i);
-        const struct vocab_spec spec = {
-            .model = "gpt2", .pre = cases[i].pre, .merges = merges, .added = added, .bos = cases[i].bos, .add_bos = cases[i].key
-        };
+        const struct vocab_spec spec = { .model = "gpt2",
+                                         .pre = cases[i].pre,
+                                         .merges = merges,
+                                         .added = added,
+                                         .bos = cases[i].bos,
+                                         .add_bos = cases[i].key };
         qn_tokenizer *tok;
         assert_ok(create(&spec, &tok));
         for (int asked = 0; asked < 2; asked++) {
@@ -548,8 +554,9 @@ static void test_repeated_tokens(void **state)
     assert_string_equal(qn_tokenizer_note(tok), "tokens 97 and 256 are both 'a': the first is used");
     qn_tokenizer_free(tok);
     assert_ok(create(&spec, &tok));
-    assert_string_equal(qn_tokenizer_note(tok),
-                        "tokens 256 and 257 are both '<t>': the first is used; 3 more tokens are spelled like earlier ones");
+    assert_string_equal(
+        qn_tokenizer_note(tok),
+        "tokens 256 and 257 are both '<t>': the first is used; 3 more tokens are spelled like earlier ones");
     CHECK_IDS(tok, "ba<t>a<t>u<t>", true, 'b', 'a', T, 'a', TU, T);
     CHECK_IDS(tok, "~mine<end>", true, MINE, END_CONTROL);
     assert_int_equal(qn_tokenizer_find(tok, "<t>"), T);
@@ -638,7 +645,9 @@ static void test_refusals(void **state)
         { { .model = "gpt2", .tokens_are_numbers = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
         { { .model = "gpt2", .no_merges = true }, QN_ERR_FORMAT, "tokenizer.ggml.merges" },
         { { .model = "gpt2", .n_missing_types = 1 }, QN_ERR_FORMAT, "token_type" },
-        { { .model = "gpt2", .added = (const struct added_token[]){ { "x y", 9 }, { NULL, 0 } } }, QN_ERR_FORMAT, "type 9" },
+        { { .model = "gpt2", .added = (const struct added_token[]){ { "x y", 9 }, { NULL, 0 } } },
+          QN_ERR_FORMAT,
+          "type 9" },
         { { .model = "gpt2", .bad_merge = "ab" }, QN_ERR_FORMAT, "merge 0 is 'ab'" },
         { { .model = "gpt2", .bad_merge = " a" }, QN_ERR_FORMAT, "merge 0" },
         { { .model = "gpt2", .bad_merge = "a " }, QN_ERR_FORMAT, "merge 0" },
@@ -682,13 +691,14 @@ static double seconds(const qn_tokenizer *tok, const char *text, size_t n)
     return best;
 }
 
-/* Runs of one character or one pair. Ten times the text takes about ten times as long, somewhat more because of n log n and
- * cache misses; a quadratic algorithm would take a hundred times as long. */
+/* Runs of one character or one pair. Ten times the text takes about ten times as long, somewhat more because of n log n
+ * and cache misses; a quadratic algorithm would take a hundred times as long. */
 static void test_linear(void **state)
 {
     (void)state;
     static const char *const units[] = {
-        "a", " ", "\n", "1", ".", "ab", " \n", "\xcc\x81", "\xcc\x81\xcc\xa4", "e\xcc\x81", "\xff", "<", "<t", "\xe4\xb8\xad"
+        "a",         " ",    "\n", "1",  ".",           "ab", " \n", "\xcc\x81", "\xcc\x81\xcc\xa4",
+        "e\xcc\x81", "\xff", "<",  "<t", "\xe4\xb8\xad"
     };
     enum { LONG = 100000 };
     char *text = malloc(LONG);

@@ -93,7 +93,8 @@ static void test_random(void **state)
 {
     (void)state;
     /* Bytes that often form and break characters. */
-    static const unsigned char bytes[] = { 'a', 0x80, 0xbf, 0xa0, 0x90, 0xc3, 0xc1, 0xe0, 0xe4, 0xed, 0xf0, 0xf4, 0xf5, 0xff };
+    static const unsigned char bytes[] = { 'a',  0x80, 0xbf, 0xa0, 0x90, 0xc3, 0xc1,
+                                           0xe0, 0xe4, 0xed, 0xf0, 0xf4, 0xf5, 0xff };
     srand(7);
     for (int round = 0; round < 20000; round++) {
         char in[40], whole[160], cut[160];

@@ -1,7 +1,7 @@
-/* Real vocabularies, compared with the ids of Hugging Face's tokenisers, for llama.cpp's test texts and the golden texts of
- * tools/make_tokenizer_golden.py. The vocabularies are not in the repository: those of llama.cpp are in the directory
- * QN_SHARED, SmolLM2 is the file QN_SMOLLM2 or the one fetched by tools/fetch_smollm2.py. Missing files are skipped; without
- * any, the test exits with 77. */
+/* Real vocabularies, compared with the ids of Hugging Face's tokenisers, for llama.cpp's test texts and the golden
+ * texts of tools/make_tokenizer_golden.py. The vocabularies are not in the repository: those of llama.cpp are in the
+ * directory QN_SHARED, SmolLM2 is the file QN_SMOLLM2 or the one fetched by tools/fetch_smollm2.py. Missing files are
+ * skipped; without any, the test exits with 77. */
 #include "helper_assert.h"
 
 #include "chat/chat.h"
@@ -194,8 +194,8 @@ static void test_smollm2(void **state)
     static const char printed[] =
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is 12?<|im_end|>\n<|im_start|>assistant\n";
-    json_t *conversation =
-        json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "What is 12?", "add_generation_prompt", 1);
+    json_t *conversation = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "What is 12?",
+                                     "add_generation_prompt", 1);
     int32_t *tokens, *expected;
     size_t count, n_expected;
     assert_string_equal(qn_chat_template_name(chat), "file");

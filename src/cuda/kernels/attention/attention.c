@@ -1,19 +1,20 @@
 /* Launches of attention on the GPU. */
 #include "cuda/kernels/attention/attention.h"
 
-/* Warps of a block of decode attention over fp16: of most launches, and the fewest and the most, which differ for heads that many
- * models have. Of a team of a block over codes: a multiple of a head's slices of 64 dimensions. */
+/* Warps of a block of decode attention over fp16: of most launches, and the fewest and the most, which differ for heads
+ * that many models have. Of a team of a block over codes: a multiple of a head's slices of 64 dimensions. */
 enum { F16_WARPS = 4 };
 #define FEWEST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 ? 1 : (head_dim) == 256 ? 2 : F16_WARPS)
 #define MOST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 || (head_dim) == 256 ? 8 : F16_WARPS)
 #define CODE_WARPS(head_dim) ((head_dim) == 192 ? 12 : 8)
 
 #define QN_VARIANT(name, ...) CHECK_##name(__VA_ARGS__)
-#define CHECK_decode(head_dim, warps)                                                                                          \
-    _Static_assert((warps) >= FEWEST_F16_WARPS(head_dim) && (warps) <= MOST_F16_WARPS(head_dim),                               \
+#define CHECK_decode(head_dim, warps)                                                                                  \
+    _Static_assert((warps) >= FEWEST_F16_WARPS(head_dim) && (warps) <= MOST_F16_WARPS(head_dim),                       \
                    "no launch selects a built-in variant");
-#define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps)                                                       \
-    _Static_assert((warps) == CODE_WARPS(head_dim), "a launch selects another number of warps than a built-in variant");
+#define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps)                                               \
+    _Static_assert((warps) == CODE_WARPS(head_dim), "a launch selects another number of warps than a built-in "        \
+                                                    "variant");
 #define CHECK_prefill(head_dim, key_bits, value_bits, pages)
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/attention/variants.def"
@@ -43,8 +44,8 @@ static uint32_t query_tiles(const qn_attention_gpu *gpu)
     return (uint32_t)((group + QN_ATTENTION_TILE_Q - 1) / QN_ATTENTION_TILE_Q);
 }
 
-/* An SM runs QN_ATTENTION_SM_WARPS warps over fp16 at a time. A block has as many as let all query tiles be processed at the same
- * time, one block each: a row of few positions takes a block little longer than its latencies. */
+/* An SM runs QN_ATTENTION_SM_WARPS warps over fp16 at a time. A block has as many as let all query tiles be processed
+ * at the same time, one block each: a row of few positions takes a block little longer than its latencies. */
 static size_t warps_of(const qn_attention_gpu *gpu, size_t n_rows)
 {
     const size_t tiles = n_rows * gpu->n_kv_heads * query_tiles(gpu), all = (size_t)gpu->n_sms * QN_ATTENTION_SM_WARPS;
@@ -70,8 +71,8 @@ static size_t blocks_of(const qn_attention_gpu *gpu, size_t warps)
                                    qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
-/* The least number of tiles of a split. Over fp16 a row of up to 256 positions has a single one, which is not written: at
- * shorter splits, writing and combining them takes longer than the loads that more blocks issue save. */
+/* The least number of tiles of a split. Over fp16 a row of up to 256 positions has a single one, which is not written:
+ * at shorter splits, writing and combining them takes longer than the loads that more blocks issue save. */
 static size_t split_tiles(const qn_attention_gpu *gpu)
 {
     return is_f16(gpu) ? 256 / QN_ATTENTION_TILE_KV : CODE_WARPS(gpu->head_dim);
@@ -94,7 +95,8 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
     const struct size *size = size_of(gpu->head_dim);
     if (!size)
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "attention on the GPU: heads of %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512", gpu->head_dim);
+                       "attention on the GPU: heads of %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512",
+                       gpu->head_dim);
     if (gpu->n_kv_heads == 0 || gpu->n_heads == 0 || gpu->n_heads % gpu->n_kv_heads || gpu->n_heads > 65535)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu query heads over %zu key-value heads", gpu->n_heads,
                        gpu->n_kv_heads);
@@ -106,11 +108,12 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
                        gpu->key_bits, gpu->value_bits);
     if (codes && !size->has_codes)
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "attention on the GPU: codes for heads of %zu: expected 64, 80, 96, 128, 192, 256, 512", gpu->head_dim);
+                       "attention on the GPU: codes for heads of %zu: expected 64, 80, 96, 128, 192, 256, 512",
+                       gpu->head_dim);
     if (!codes && gpu->pages)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: pages need AURA codes, the cache is f16");
-    if (decode_bytes(gpu, is_f16(gpu) ? MOST_F16_WARPS(gpu->head_dim) : CODE_WARPS(gpu->head_dim)) ==
-        0) /* fewer need no more */
+    if (decode_bytes(gpu, is_f16(gpu) ? MOST_F16_WARPS(gpu->head_dim) : CODE_WARPS(gpu->head_dim)) == 0) /* fewer need
+                                                                                                            no more */
         return qn_fail(
             QN_ERR_UNSUPPORTED,
             "attention on the GPU: heads of %zu with keys of %u bits and values of %u need more shared memory than the "
@@ -122,14 +125,15 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
 qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys)
 {
     const size_t tiles = split_tiles(gpu), min_keys = tiles * QN_ATTENTION_TILE_KV,
-                 to_fill = gpu->n_sms / (gpu->n_kv_heads * query_tiles(gpu)), needed = (max_keys + min_keys - 1) / min_keys,
-                 pages = gpu->pages ? 1 : 0;
+                 to_fill = gpu->n_sms / (gpu->n_kv_heads * query_tiles(gpu)),
+                 needed = (max_keys + min_keys - 1) / min_keys, pages = gpu->pages ? 1 : 0;
     size_t splits = to_fill > pages ? to_fill - pages : 1;
     splits = splits < needed ? splits : needed;
     return (qn_attention_splits){ .n = (uint32_t)((splits ? splits : 1) + pages), .tiles = (uint32_t)tiles };
 }
 
-qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits, qn_launch *out)
+qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits,
+                                  qn_launch *out)
 {
     const size_t tiles = gpu->n_kv_heads * query_tiles(gpu);
     if (n_rows == 0 || n_rows > 65535 || splits->n < (gpu->pages ? 2u : 1u) || splits->tiles != split_tiles(gpu))
@@ -138,8 +142,8 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, co
     const size_t warps = warps_of(gpu, n_rows), n = n_rows * tiles * splits->n, blocks_per_sm = blocks_of(gpu, warps),
                  blocks = n < gpu->n_sms * blocks_per_sm ? n : gpu->n_sms * blocks_per_sm;
     *out = (qn_launch){ .variant = is_f16(gpu) ? QN_GPU_VARIANT(decode, gpu->head_dim, warps)
-                                               : QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits, gpu->value_bits,
-                                                                gpu->pages, warps),
+                                               : QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits,
+                                                                gpu->value_bits, gpu->pages, warps),
                         .function = "qn_attention_decode",
                         .grid = { (uint32_t)blocks, 1, 1 },
                         .block = { teams_of(gpu, warps) * (uint32_t)warps * 32, 1, 1 },
@@ -173,15 +177,16 @@ static size_t prefill_bytes(const qn_attention_gpu *gpu)
 
 bool qn_attention_gpu_has_prefill(const qn_attention_gpu *gpu)
 {
-    return gpu->head_dim <= 256 && (is_f16(gpu) || gpu->pages) && prefill_bytes(gpu) + STATIC_BYTES <= gpu->max_shared_bytes;
+    return gpu->head_dim <= 256 && (is_f16(gpu) || gpu->pages) &&
+           prefill_bytes(gpu) + STATIC_BYTES <= gpu->max_shared_bytes;
 }
 
 qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, size_t n_pieces, qn_launch *out)
 {
     const size_t group = gpu->n_heads / gpu->n_kv_heads, rows = QN_ATTENTION_PREFILL_ROWS;
     if (!qn_attention_gpu_has_prefill(gpu))
-        return qn_fail(QN_ERR_UNSUPPORTED, "prefill attention on the GPU: heads of %zu are not supported for this cache",
-                       gpu->head_dim);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "prefill attention on the GPU: heads of %zu are not supported for this cache", gpu->head_dim);
     /* A piece of n rows has rows of at most (n + 126) / 64 pages. */
     const size_t blocks = (QN_ATTENTION_PAGE * group + rows - 1) / rows,
                  pages = n_rows <= INT32_MAX && n_pieces <= INT32_MAX

@@ -10,8 +10,8 @@ static bool has_variant(size_t head_dim, unsigned key_bits, unsigned value_bits)
     return qn_aura_has_dim(head_dim) && qn_kv_bits_index(key_bits) >= 0 && qn_kv_bits_index(value_bits) >= 0;
 }
 
-static qn_status fill_launch(size_t head_dim, unsigned key_bits, unsigned value_bits, const char *function, size_t x, size_t y,
-                             uint32_t args_bytes, qn_launch *out)
+static qn_status fill_launch(size_t head_dim, unsigned key_bits, unsigned value_bits, const char *function, size_t x,
+                             size_t y, uint32_t args_bytes, qn_launch *out)
 {
     if (!has_variant(head_dim, key_bits, value_bits))
         return qn_fail(QN_ERR_UNSUPPORTED,
@@ -50,11 +50,12 @@ qn_status qn_aura_gpu_store(size_t head_dim, unsigned key_bits, unsigned value_b
     if (__builtin_mul_overflow(n_tokens, n_kv_heads, &n_rows) || n_rows > UINT32_MAX - QN_AURA_GPU_WARPS)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: %zu tokens of %zu heads, expected at most %u rows", n_tokens,
                        n_kv_heads, UINT32_MAX - QN_AURA_GPU_WARPS);
-    return fill_launch(head_dim, key_bits, value_bits, "qn_aura_store", blocks_of(n_rows), 2, sizeof(qn_aura_store_args), out);
+    return fill_launch(head_dim, key_bits, value_bits, "qn_aura_store", blocks_of(n_rows), 2,
+                       sizeof(qn_aura_store_args), out);
 }
 
-qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages, size_t n_kv_heads,
-                                    size_t n_layers, qn_launch *out)
+qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages,
+                                    size_t n_kv_heads, size_t n_layers, qn_launch *out)
 {
     if (n_layers == 0 || n_layers > 65535)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: pages of %zu layers, expected 1 to 65535", n_layers);

@@ -1,5 +1,5 @@
-/* AURA's codec on the GPU: encodes and decodes rows, encodes rows into a cache, and quantises pages of sessions' caches.
- * Shared by C and CUDA.
+/* AURA's codec on the GPU: encodes and decodes rows, encodes rows into a cache, and quantises pages of sessions'
+ * caches. Shared by C and CUDA.
  *
  * Codes are the packed stream of include/quern/kernels.h, [rows][words] u32, and scales [rows] f32. Arithmetic is
  * float32: if a rotated value is within rounding of a boundary, its code may differ by 1 from the CPU's. Attention over
@@ -32,8 +32,8 @@ typedef struct qn_aura_decode_args {
     uint32_t n_rows, stride, dtype;
 } qn_aura_decode_args;
 
-/* qn_aura_store - encodes keys and values of tokens, and stores codes and scales at the tokens' positions in the cache of
- * session 0. Rows as for qn_aura_encode. A token whose position is not below the capacity is not stored. grid
+/* qn_aura_store - encodes keys and values of tokens, and stores codes and scales at the tokens' positions in the cache
+ * of session 0. Rows as for qn_aura_encode. A token whose position is not below the capacity is not stored. grid
  * (ceil(n_tokens * n_kv_heads / QN_AURA_GPU_WARPS), 2): keys, then values. */
 typedef struct qn_aura_store_side {
     QN_GPU_PTR(const uint8_t) rows; /* [n_tokens][n_kv_heads][dim], typed, `stride` values from a token to the next */
@@ -49,21 +49,23 @@ typedef struct qn_aura_store_args {
     uint32_t n_tokens, n_kv_heads, capacity;
 } qn_aura_store_args;
 
-/* qn_aura_quantize_page - quantises the pages of 64 positions that a step has completed from fp16 to codes, after their rows
- * have been stored. The mean of page 0's keys is subtracted from keys; page 0 gets no codes: if it is among the pages, its
- * mean is written. The fp16 rows are rotated already. Rows that are not finite get a scale of NaN.
+/* qn_aura_quantize_page - quantises the pages of 64 positions that a step has completed from fp16 to codes, after their
+ * rows have been stored. The mean of page 0's keys is subtracted from keys; page 0 gets no codes: if it is among the
+ * pages, its mean is written. The fp16 rows are rotated already. Rows that are not finite get a scale of NaN.
  *
- * Pieces are those of qn_attention_prefill. grid (pages, key-value heads, layers), QN_AURA_GPU_WARPS warps. Blocks beyond the
- * number of completed pages end at once: n rows in k pieces complete at most n / 64 + k. QN_BITS is the width of key codes,
- * QN_VALUE_BITS of value codes. */
+ * Pieces are those of qn_attention_prefill. grid (pages, key-value heads, layers), QN_AURA_GPU_WARPS warps. Blocks
+ * beyond the number of completed pages end at once: n rows in k pieces complete at most n / 64 + k. QN_BITS is the
+ * width of key codes, QN_VALUE_BITS of value codes. */
 typedef struct qn_aura_quantize_page_args {
-    qn_attention_gpu_cache cache;          /* is written */
-    qn_attention_gpu_pages pages;          /* is read, but for means */
-    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] rows of each piece; 0: pages first_page, ... of session 0 */
-    QN_GPU_PTR(const uint32_t) positions;  /* [n_pieces] of the first row of each piece */
-    QN_GPU_PTR(const uint32_t) sessions;   /* [n_pieces] index of the session of each piece; none: the piece's index */
+    qn_attention_gpu_cache cache; /* is written */
+    qn_attention_gpu_pages pages; /* is read, but for means */
+    QN_GPU_PTR(const uint32_t)
+    cu_seqlens;                           /* [n_pieces + 1] rows of each piece; 0: pages first_page, ... of session 0 */
+    QN_GPU_PTR(const uint32_t) positions; /* [n_pieces] of the first row of each piece */
+    QN_GPU_PTR(const uint32_t) sessions;  /* [n_pieces] index of the session of each piece; none: the piece's index */
     qn_aura_gpu_levels key_levels, value_levels;
-    uint64_t layer_stride, f16_layer_stride; /* bytes from the arrays of a layer to those of the next, in cache and in pages */
+    uint64_t layer_stride, f16_layer_stride; /* bytes from the arrays of a layer to those of the next, in cache and in
+                                                pages */
     uint32_t n_pieces, first_page;
 } qn_aura_quantize_page_args;
 
@@ -79,8 +81,8 @@ qn_status qn_aura_gpu_encode(size_t head_dim, unsigned bits, size_t n_rows, qn_l
 qn_status qn_aura_gpu_decode(size_t head_dim, unsigned bits, size_t n_rows, qn_launch *out);
 qn_status qn_aura_gpu_store(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_tokens, size_t n_kv_heads,
                             qn_launch *out);
-qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages, size_t n_kv_heads,
-                                    size_t n_layers, qn_launch *out);
+qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages,
+                                    size_t n_kv_heads, size_t n_layers, qn_launch *out);
 
 #endif
 #endif

@@ -24,8 +24,8 @@ static size_t table_bytes(const qn_aura_gpu *gpu, unsigned bits)
     return qn_attention_gpu_table_bytes(bits, qn_attention_gpu_has_large_smem(gpu->max_shared_bytes));
 }
 
-/* Dynamic shared memory of scores and values: with large shared memory the tables are at a fixed address and `behind` bytes
- * are in the space below them, else behind them. */
+/* Dynamic shared memory of scores and values: with large shared memory the tables are at a fixed address and `behind`
+ * bytes are in the space below them, else behind them. */
 static size_t shared_bytes(const qn_aura_gpu *gpu, size_t tables, size_t behind)
 {
     return tables + (qn_attention_gpu_has_large_smem(gpu->max_shared_bytes) ? QN_ATTENTION_TABLE_BASE : behind);
@@ -43,8 +43,9 @@ qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
     if (!qn_aura_has_dim(gpu->head_dim))
         return fail_head_dim(gpu->head_dim);
     if (qn_kv_bits_index(gpu->key_bits) < 0 || qn_kv_bits_index(gpu->value_bits) < 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "AURA on the GPU: keys of %u bits and values of %u: expected 2, 3, 4, 6 or 8",
-                       gpu->key_bits, gpu->value_bits);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "AURA on the GPU: keys of %u bits and values of %u: expected 2, 3, 4, 6 or 8", gpu->key_bits,
+                       gpu->value_bits);
     if (gpu->n_kv_heads == 0 || gpu->n_heads == 0 || gpu->n_heads % gpu->n_kv_heads || gpu->n_heads > MAX_HEADS)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: %zu query heads over %zu key-value heads", gpu->n_heads,
                        gpu->n_kv_heads);
@@ -85,12 +86,13 @@ uint32_t qn_aura_gpu_splits(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_ke
 size_t qn_aura_gpu_flash_block(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys)
 {
     const size_t least = (size_t)QN_ATTENTION_TILE_KV * QN_AURA_FLASH_WARPS(gpu->head_dim);
-    const size_t block = ceil_div(ceil_div(n_keys, splits_to_fill(gpu, n_tokens)), QN_ATTENTION_TILE_KV) * QN_ATTENTION_TILE_KV;
+    const size_t block =
+        ceil_div(ceil_div(n_keys, splits_to_fill(gpu, n_tokens)), QN_ATTENTION_TILE_KV) * QN_ATTENTION_TILE_KV;
     return block > least ? block : least;
 }
 
-static qn_status launch_of(qn_gpu_variant variant, const char *function, size_t x, size_t y, size_t warps, size_t shared,
-                           uint32_t args_bytes, qn_launch *out)
+static qn_status launch_of(qn_gpu_variant variant, const char *function, size_t x, size_t y, size_t warps,
+                           size_t shared, uint32_t args_bytes, qn_launch *out)
 {
     if (x == 0 || x > INT32_MAX || y == 0 || y > 65535)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: a grid of %zu by %zu", x, y);
@@ -113,9 +115,9 @@ qn_status qn_aura_gpu_rotate(size_t head_dim, size_t n_rows, qn_launch *out)
 
 qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out)
 {
-    return launch_of(QN_GPU_VARIANT(score, gpu->head_dim, gpu->key_bits), "qn_aura_score", query_tiles(gpu, n_tokens), n_splits,
-                     QN_AURA_SCORE_WARPS, shared_bytes(gpu, table_bytes(gpu, gpu->key_bits), 0), sizeof(qn_aura_score_args),
-                     out);
+    return launch_of(QN_GPU_VARIANT(score, gpu->head_dim, gpu->key_bits), "qn_aura_score", query_tiles(gpu, n_tokens),
+                     n_splits, QN_AURA_SCORE_WARPS, shared_bytes(gpu, table_bytes(gpu, gpu->key_bits), 0),
+                     sizeof(qn_aura_score_args), out);
 }
 
 qn_status qn_aura_gpu_value(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out)
@@ -155,12 +157,12 @@ qn_status qn_aura_gpu_flash_pass2(size_t head_dim, size_t n_queries, qn_launch *
 {
     if (!qn_aura_has_dim(head_dim))
         return fail_head_dim(head_dim);
-    return launch_of(QN_GPU_VARIANT(pass2, head_dim), "qn_aura_flash_pass2", n_queries, 1, QN_AURA_PASS2_THREADS / 32, 0,
-                     sizeof(qn_aura_flash_pass2_args), out);
+    return launch_of(QN_GPU_VARIANT(pass2, head_dim), "qn_aura_flash_pass2", n_queries, 1, QN_AURA_PASS2_THREADS / 32,
+                     0, sizeof(qn_aura_flash_pass2_args), out);
 }
 
 qn_status qn_aura_gpu_attention(const qn_aura_gpu *gpu, size_t n_tokens, qn_launch *out)
 {
-    return launch_of(flash_variant(gpu), "qn_aura_attention", query_tiles(gpu, n_tokens), 1, QN_AURA_FLASH_WARPS(gpu->head_dim),
-                     flash_bytes(gpu), sizeof(qn_aura_attention_args), out);
+    return launch_of(flash_variant(gpu), "qn_aura_attention", query_tiles(gpu, n_tokens), 1,
+                     QN_AURA_FLASH_WARPS(gpu->head_dim), flash_bytes(gpu), sizeof(qn_aura_attention_args), out);
 }

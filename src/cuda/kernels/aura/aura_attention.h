@@ -29,7 +29,7 @@ typedef struct qn_aura_gpu_cache {
 /* Queries and their masks, as qn_aura_queries. If the key codec has no signs, queries are rotated already
  * (qn_aura_rotate). */
 typedef struct qn_aura_gpu_queries {
-    QN_GPU_PTR(const uint8_t) queries;    /* [n_tokens][n_heads][dim], typed, `stride` values from a token to the next */
+    QN_GPU_PTR(const uint8_t) queries; /* [n_tokens][n_heads][dim], typed, `stride` values from a token to the next */
     QN_GPU_PTR(const uint32_t) positions; /* [n_tokens]; read only if causal or with a window */
     uint64_t window;
     uint32_t n_tokens, n_heads, stride, dtype, causal;

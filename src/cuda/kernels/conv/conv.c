@@ -49,6 +49,6 @@ qn_status qn_conv_gpu_final(const qn_conv_args *args, bool is_aligned, qn_launch
 
 qn_status qn_conv_gpu_step(const qn_conv_args *args, bool is_aligned, qn_launch *out)
 {
-    return fill(args, args->taps > QN_CONV_GPU_FEW_TAPS ? "qn_conv_step_long" : "qn_conv_step", args->sequences, is_aligned,
-                out);
+    return fill(args, args->taps > QN_CONV_GPU_FEW_TAPS ? "qn_conv_step_long" : "qn_conv_step", args->sequences,
+                is_aligned, out);
 }

@@ -1,8 +1,9 @@
 /* Causal depthwise convolution on the GPU, for quern/cuda.h: qn_conv_scan and qn_conv_step of quern/kernels.h. The
  * convolution of models is part of the delta rule (kernels/deltanet/). Shared by C and CUDA.
  *
- * A thread computes QN_CHANNELS channels, eight if rows and states allow loads of 16 bytes, else one, and keeps their filters
- * and windows in registers. Blocks of a scan divide the tokens into groups, whose first taps-1 inputs are read again. */
+ * A thread computes QN_CHANNELS channels, eight if rows and states allow loads of 16 bytes, else one, and keeps their
+ * filters and windows in registers. Blocks of a scan divide the tokens into groups, whose first taps-1 inputs are read
+ * again. */
 #ifndef QN_CUDA_KERNELS_CONV_CONV_H
 #define QN_CUDA_KERNELS_CONV_CONV_H
 
@@ -18,18 +19,19 @@ enum {
 
 /* Arguments of all kernels. Blocks of channels are in y of the grid:
  *
- *   qn_conv_scan, qn_conv_scan_long   x: groups of `block_tokens` tokens; up to QN_CONV_GPU_FEW_TAPS taps, or any. Writes y
+ *   qn_conv_scan, qn_conv_scan_long   x: groups of `block_tokens` tokens; up to QN_CONV_GPU_FEW_TAPS taps, or any.
+ *                                     Writes y
  *   qn_conv_final                     x: sequences; writes final, after the scan: it may be initial
  *   qn_conv_step, qn_conv_step_long   x: sequences, each of one token; updates initial in place, writes y
  *
  * Defines: QN_CHANNELS. */
 typedef struct qn_conv_args {
-    QN_GPU_PTR(const void) x;                /* [rows][channels], x_stride elements apart */
-    QN_GPU_PTR(void) y;                      /* [rows][channels], y_stride; does not overlap x in a scan */
-    QN_GPU_PTR(const float) weights;         /* [channels][taps], at a multiple of 16 bytes */
-    QN_GPU_PTR(const float) bias;            /* [channels], at a multiple of 16 bytes; or 0 */
-    QN_GPU_PTR(void) initial;                /* [states][taps-1][channels], states initial_stride elements apart; or 0: zeros */
-    QN_GPU_PTR(void) final;                  /* the same, final_stride */
+    QN_GPU_PTR(const void) x;        /* [rows][channels], x_stride elements apart */
+    QN_GPU_PTR(void) y;              /* [rows][channels], y_stride; does not overlap x in a scan */
+    QN_GPU_PTR(const float) weights; /* [channels][taps], at a multiple of 16 bytes */
+    QN_GPU_PTR(const float) bias;    /* [channels], at a multiple of 16 bytes; or 0 */
+    QN_GPU_PTR(void) initial;        /* [states][taps-1][channels], states initial_stride elements apart; or 0: zeros */
+    QN_GPU_PTR(void) final;          /* the same, final_stride */
     QN_GPU_PTR(const uint32_t) cu_seqlens;   /* [sequences + 1], or 0: sequences of `tokens` rows one after the other */
     QN_GPU_PTR(const int32_t) state_indices; /* [sequences]; -1: the sequence is skipped; or 0: state i */
     uint64_t initial_stride, final_stride;
@@ -46,9 +48,9 @@ typedef struct qn_conv_args {
 
 #include <stddef.h>
 
-/* The launches need rows, sequences, channels and taps of the arguments. is_aligned: all rows of x, y and states begin at
- * multiples of 16 bytes, and channels are a multiple of QN_CONV_GPU_CHANNELS. QN_ERR_INVALID for sizes beyond the limits of a
- * grid.
+/* The launches need rows, sequences, channels and taps of the arguments. is_aligned: all rows of x, y and states begin
+ * at multiples of 16 bytes, and channels are a multiple of QN_CONV_GPU_CHANNELS. QN_ERR_INVALID for sizes beyond the
+ * limits of a grid.
  *
  * qn_conv_gpu_scan - the scan, and args->block_tokens; rows is at least 1.
  * qn_conv_gpu_final, qn_conv_gpu_step - the others; sequences is at least 1. */

@@ -11,8 +11,9 @@ enum { MAX_BLOCKS = 65535, MAX_DIM = QN_GDN_MAX_HEAD, DIM_UNIT = 16 };
 static qn_status check_dims(size_t head_k, size_t head_v)
 {
     if (head_k == 0 || head_k > MAX_DIM || head_k % DIM_UNIT || head_v == 0 || head_v > MAX_DIM || head_v % DIM_UNIT)
-        return qn_fail(QN_ERR_INVALID, "delta rule with keys of %zu and values of %zu: expected multiples of %d up to %d",
-                       head_k, head_v, DIM_UNIT, MAX_DIM);
+        return qn_fail(QN_ERR_INVALID,
+                       "delta rule with keys of %zu and values of %zu: expected multiples of %d up to %d", head_k,
+                       head_v, DIM_UNIT, MAX_DIM);
     return QN_OK;
 }
 
@@ -27,8 +28,9 @@ static qn_status variant_of(size_t head_k, size_t head_v, uint32_t dtype, qn_gpu
 static qn_status check_heads(uint32_t k_heads, uint32_t v_heads)
 {
     if (k_heads == 0 || v_heads == 0 || v_heads % k_heads || v_heads > MAX_BLOCKS / 4)
-        return qn_fail(QN_ERR_INVALID, "delta rule with %u key heads and %u value heads: expected a multiple, at most %d",
-                       k_heads, v_heads, MAX_BLOCKS / 4);
+        return qn_fail(QN_ERR_INVALID,
+                       "delta rule with %u key heads and %u value heads: expected a multiple, at most %d", k_heads,
+                       v_heads, MAX_BLOCKS / 4);
     return QN_OK;
 }
 
@@ -74,7 +76,8 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a)
     if (!status)
         status = check_stride("beta", a->beta_stride, a->v_heads);
     if (!status && a->state_type == QN_GDN_STATE_PLANES && a->transposed_states)
-        status = qn_fail(QN_ERR_INVALID, "delta rule over states in planes that are transposed: expected [head_v, head_k]");
+        status =
+            qn_fail(QN_ERR_INVALID, "delta rule over states in planes that are transposed: expected [head_v, head_k]");
     return status;
 }
 
@@ -83,10 +86,10 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a)
 /* Chunks that the start of a piece in an average head needs: log2 of its decay in a chunk is near -14. */
 enum { WARM_UP = 3 };
 
-/* For the choice of a division alone: a call has heads that never forget their state with this probability, and then one in so
- * many. And microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in qn_gdn_span_effects;
- * of the start of a block, and of another span in a block; of the two additional launches, which end at once where nothing is
- * to be composed; of a piece in qn_gdn_compose. */
+/* For the choice of a division alone: a call has heads that never forget their state with this probability, and then
+ * one in so many. And microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in
+ * qn_gdn_span_effects; of the start of a block, and of another span in a block; of the two additional launches, which
+ * end at once where nothing is to be composed; of a piece in qn_gdn_compose. */
 static const double memory_probability = 0.125;
 static const size_t heads_per_memory = 4;
 static const double chunk_times[] = { 1.5, 2.3 }, effect_times[] = { 1.2, 1.65 };
@@ -121,7 +124,8 @@ static size_t count_indices(const qn_gdn_chunk_args *a)
     return a->sequences * (a->tokens ? divide_up(a->tokens, QN_GDN_CHUNK_TOKENS) : 1);
 }
 
-/* Of the MMAs of a chunk, relative to keys of two tiles: three with each tile of the keys, two with matrices of the chunk. */
+/* Of the MMAs of a chunk, relative to keys of two tiles: three with each tile of the keys, two with matrices of the
+ * chunk. */
 static double chunk_work(const qn_gdn_chunk_args *a)
 {
     return (3.0 * (double)padded_k(a) / 64 + 2) / 8;
@@ -165,8 +169,8 @@ static size_t max_pieces(size_t head_v, uint32_t slices, const qn_gdn_gpu *gpu)
     return gpu->n_sms / blocks_of(head_v, slices);
 }
 
-/* The numbers of pieces are multiples of the value heads of a key head. Then blocks read the same k and q at the same time,
- * through L2: those of heads that follow each other in positions after all other key heads. */
+/* The numbers of pieces are multiples of the value heads of a key head. Then blocks read the same k and q at the same
+ * time, through L2: those of heads that follow each other in positions after all other key heads. */
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
 {
     const size_t chunks = longest ? divide_up(longest, QN_GDN_CHUNK_TOKENS) : 1, step = a->v_heads / a->k_heads;
@@ -174,7 +178,8 @@ qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, co
     qn_gdn_division best = { 0, 1 };
     double best_time = division_time(a, &best, chunks, gpu->n_sms);
     for (uint32_t slices = 1; slices <= max_block_slices(a->head_k); slices++)
-        for (size_t pieces = 0; pieces == 0 || (can_compose && pieces <= max_pieces(a->head_v, slices, gpu)); pieces += step) {
+        for (size_t pieces = 0; pieces == 0 || (can_compose && pieces <= max_pieces(a->head_v, slices, gpu));
+             pieces += step) {
             const qn_gdn_division d = { (uint32_t)pieces, slices };
             const double time = division_time(a, &d, chunks, gpu->n_sms);
             if (time <= best_time) {
@@ -236,15 +241,17 @@ static qn_status check_chunks(const qn_gdn_chunk_args *a, const qn_gdn_division 
     const size_t tokens = tokens_of(a);
     QN_TRY(check_chunk_args(a));
     if (a->dtype != QN_DTYPE_BF16 && a->dtype != QN_DTYPE_F16)
-        return qn_fail(QN_ERR_INVALID, "delta rule over chunks with data type %u: expected %d (f16) or %d (bf16)", a->dtype,
-                       (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
+        return qn_fail(QN_ERR_INVALID, "delta rule over chunks with data type %u: expected %d (f16) or %d (bf16)",
+                       a->dtype, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
     if ((a->q | a->k | a->v | a->o | workspace) % 16 || (a->q_stride | a->k_stride | a->v_stride | a->o_stride) % 8)
         return qn_fail(QN_ERR_INVALID,
                        "delta rule over chunks: an address is no multiple of 16, or a stride none of 8 elements");
     if (tokens > INT32_MAX / 2 || (tokens / QN_GDN_CHUNK_TOKENS + a->sequences) * a->v_heads > INT32_MAX / 8)
-        return qn_fail(QN_ERR_INVALID, "delta rule over chunks: %zu tokens with %u heads are too many", tokens, a->v_heads);
+        return qn_fail(QN_ERR_INVALID, "delta rule over chunks: %zu tokens with %u heads are too many", tokens,
+                       a->v_heads);
     if (d->pieces > MAX_BLOCKS)
-        return qn_fail(QN_ERR_INVALID, "delta rule over chunks in %u pieces: expected at most %d", d->pieces, MAX_BLOCKS);
+        return qn_fail(QN_ERR_INVALID, "delta rule over chunks in %u pieces: expected at most %d", d->pieces,
+                       MAX_BLOCKS);
     return QN_OK;
 }
 
@@ -277,15 +284,15 @@ static qn_status count_stages(const qn_gdn_chunk_args *a, const qn_gdn_division 
                    max_shared_bytes, QN_GDN_ADVANCE_BYTES(a->head_k, d->slices, 1));
 }
 
-qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint32_t max_shared_bytes, uint64_t workspace,
-                           qn_gdn_chunk_launches *out)
+qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint32_t max_shared_bytes,
+                           uint64_t workspace, qn_gdn_chunk_launches *out)
 {
     const uint32_t head_k = a->head_k, f16 = a->dtype == QN_DTYPE_F16;
     uint32_t n_stages = 0;
     QN_TRY(check_chunks(a, d, workspace));
     QN_TRY(count_stages(a, d, max_shared_bytes, &n_stages));
-    const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(head_k, d->slices, n_stages), threads = QN_GDN_ADVANCE_THREADS(d->slices),
-                 blocks = blocks_of(a->head_v, d->slices);
+    const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(head_k, d->slices, n_stages),
+                 threads = QN_GDN_ADVANCE_THREADS(d->slices), blocks = blocks_of(a->head_v, d->slices);
     place_workspace(a, d, workspace);
     size_t n = 0;
     out->launches[n] = chunk_launch("qn_gdn_prepare", (size_t)a->chunks * a->k_heads, 1, 1, QN_GDN_PREPARE_THREADS,
@@ -300,8 +307,9 @@ qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint3
                                         QN_GDN_COMPOSE_THREADS, QN_GDN_COMPOSE_BYTES(head_k));
         out->launches[n++].variant = QN_GPU_VARIANT(compose, (uint32_t)padded_k(a));
     }
-    out->launches[n] = chunk_launch("qn_gdn_advance", blocks * (a->pieces ? a->pieces : (size_t)a->v_heads * a->sequences), 1,
-                                    1, threads, shared_bytes);
+    out->launches[n] =
+        chunk_launch("qn_gdn_advance", blocks * (a->pieces ? a->pieces : (size_t)a->v_heads * a->sequences), 1, 1,
+                     threads, shared_bytes);
     out->launches[n++].variant = QN_GPU_VARIANT(advance, head_k, n_stages, d->slices, 0, f16);
     out->n = n;
     return QN_OK;
@@ -327,8 +335,9 @@ qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *a, qn_launch *launch)
     QN_TRY(check_chunk_args(a));
     if (a->state_type == QN_GDN_STATE_PLANES)
         return qn_fail(QN_ERR_INVALID, "delta rule token by token over states in planes: expected f32 or bf16");
-    *launch = step_launch(variant, "qn_gdn_recurrent", (a->head_v + QN_GDN_RECURRENT_VALUES - 1) / QN_GDN_RECURRENT_VALUES,
-                          a->v_heads, a->sequences, QN_GDN_RECURRENT_VALUES * QN_GDN_ROW_LANES, sizeof *a);
+    *launch =
+        step_launch(variant, "qn_gdn_recurrent", (a->head_v + QN_GDN_RECURRENT_VALUES - 1) / QN_GDN_RECURRENT_VALUES,
+                    a->v_heads, a->sequences, QN_GDN_RECURRENT_VALUES * QN_GDN_ROW_LANES, sizeof *a);
     return QN_OK;
 }
 
@@ -342,15 +351,16 @@ static qn_status check_taps(uint32_t taps)
 qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_v, qn_launch *launch)
 {
     qn_gpu_variant variant = { 0 };
-    const size_t row_blocks = divide_up(a->rows, QN_GDN_CONV_ROWS), width = width_of(a->k_heads, a->v_heads, head_k, head_v);
+    const size_t row_blocks = divide_up(a->rows, QN_GDN_CONV_ROWS),
+                 width = width_of(a->k_heads, a->v_heads, head_k, head_v);
     qn_status status = variant_of(head_k, head_v, QN_DTYPE_BF16, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
         status = check_taps(a->taps);
     if (!status && a->rows < a->taps - 1)
-        status = qn_fail(QN_ERR_INVALID, "a convolution of %u taps over %u rows: expected at least %u", a->taps, a->rows,
-                         a->taps - 1);
+        status = qn_fail(QN_ERR_INVALID, "a convolution of %u taps over %u rows: expected at least %u", a->taps,
+                         a->rows, a->taps - 1);
     if (!status)
         status = check_grid("blocks of tokens", row_blocks);
     if (!status)
@@ -398,7 +408,8 @@ size_t qn_gdn_gpu_state_bytes(size_t k_heads, size_t v_heads, size_t head_k, siz
 
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
 {
-    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v), gates = v_heads * QN_GDN_CHUNK_TOKENS;
+    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v),
+                 gates = v_heads * QN_GDN_CHUNK_TOKENS;
     qn_gdn_open_layout l = { 0 };
     l.values = l.keys + k_heads * QN_GDN_CHUNK_TOKENS * head_k * sizeof(uint16_t);
     l.scales = l.values + gates * head_v * sizeof(uint16_t);
@@ -409,20 +420,23 @@ qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t
 }
 
 /* What both kernels require, and the launch without its function. */
-static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu,
+                             qn_launch *launch)
 {
     QN_TRY(check_dims(head_k, head_v));
     QN_TRY(check_heads(a->k_heads, a->v_heads));
     QN_TRY(check_taps(a->taps));
     QN_TRY(check_grid("sequences", a->sequences));
     if (!a->positions && a->sequences > 1)
-        return qn_fail(QN_ERR_INVALID, "delta rule over open chunks of %u sequences without their positions", a->sequences);
+        return qn_fail(QN_ERR_INVALID, "delta rule over open chunks of %u sequences without their positions",
+                       a->sequences);
     if ((a->states | a->open | a->state_stride | a->state_offset | a->open_stride | a->open_offset) % 16)
         return qn_fail(QN_ERR_INVALID,
                        "delta rule over open chunks: an address, stride or offset of slots is no multiple of 16");
     const size_t shared_bytes = QN_GDN_OPEN_BYTES(head_k, head_v, a->taps);
     if (shared_bytes > gpu->max_shared_bytes)
-        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over open chunks: %u bytes of shared memory, expected at least %zu",
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "delta rule over open chunks: %u bytes of shared memory, expected at least %zu",
                        gpu->max_shared_bytes, shared_bytes);
     a->layout = qn_gdn_gpu_open_layout(a->k_heads, a->v_heads, head_k, head_v, a->taps);
     *launch = (qn_launch){ .variant = QN_GPU_VARIANT(open, (uint32_t)head_k, (uint32_t)head_v),
@@ -440,17 +454,18 @@ static qn_status check_rows_of_open(const qn_gdn_open_args *a, size_t head_k, si
     QN_TRY(check_stride("gates", a->gate_stride, a->v_heads * head_v));
     QN_TRY(check_stride("the result", a->out_stride, a->v_heads * head_v));
     if ((a->qkv | a->gate | a->conv | a->norm) % 16 || (a->qkv_stride | a->gate_stride) % 4)
-        return qn_fail(
-            QN_ERR_INVALID,
-            "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");
+        return qn_fail(QN_ERR_INVALID, "delta rule over open chunks: an address or stride of q, k and v, gates or "
+                                       "weights is no multiple of 16 bytes");
     return QN_OK;
 }
 
-qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu,
+                               qn_launch *launch)
 {
     QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
     QN_TRY(check_rows_of_open(a, head_k, head_v));
-    /* As many blocks as the device runs at a time; each has a share of the heads. The device keeps 1 KB for each block. */
+    /* As many blocks as the device runs at a time; each has a share of the heads. The device keeps 1 KB for each
+     * block. */
     const size_t by_shared = (gpu->max_shared_bytes + 1024) / (launch->shared_bytes + 1024);
     const size_t by_registers = QN_GDN_OPEN_SM_BLOCKS(head_k, head_v);
     const size_t at_a_time = gpu->n_sms * (by_shared < by_registers ? by_shared : by_registers);
@@ -486,7 +501,8 @@ qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, qn_lau
     return QN_OK;
 }
 
-qn_status qn_gdn_gpu_open_fold(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+qn_status qn_gdn_gpu_open_fold(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu,
+                               qn_launch *launch)
 {
     QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
     QN_TRY(check_grid("layers", a->layers));

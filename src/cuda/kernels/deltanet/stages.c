@@ -13,8 +13,9 @@ enum { MAX_STAGES = 3 };
 static qn_status check_elements(const qn_gdn_chunk_args *r)
 {
     if (r->dtype != QN_DTYPE_F16 && r->dtype != QN_DTYPE_BF16)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a stage of the delta rule with data type %u: expected %d (f16) or %d (bf16)",
-                       r->dtype, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "a stage of the delta rule with data type %u: expected %d (f16) or %d (bf16)", r->dtype,
+                       (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
     return QN_OK;
 }
 
@@ -30,7 +31,8 @@ static qn_status check_shape(const qn_gdn_chunk_args *r)
 {
     QN_TRY(qn_gdn_gpu_check_shape(r));
     if (r->tokens == 0 || r->tokens > INT32_MAX / 2)
-        return qn_fail(QN_ERR_INVALID, "a stage of the delta rule with %u tokens: expected 1 to %d", r->tokens, INT32_MAX / 2);
+        return qn_fail(QN_ERR_INVALID, "a stage of the delta rule with %u tokens: expected 1 to %d", r->tokens,
+                       INT32_MAX / 2);
     return QN_OK;
 }
 
@@ -49,15 +51,16 @@ static void fill(qn_gdn_stage_args *a, const char *function, uint32_t x, uint32_
 enum { ANY_HEAD_K = 128 };
 
 /* A stage whose blocks have a head, or a block of heads, of a chunk each: n of a chunk. */
-static qn_status fill_chunks(qn_gdn_stage_args *a, const char *function, uint32_t n, uint32_t threads, uint32_t shared_bytes,
-                             qn_launch *out)
+static qn_status fill_chunks(qn_gdn_stage_args *a, const char *function, uint32_t n, uint32_t threads,
+                             uint32_t shared_bytes, qn_launch *out)
 {
     qn_gdn_chunk_args *r = &a->rule;
     const uint64_t tokens = r->cu_seqlens ? r->tokens : (uint64_t)r->tokens * r->sequences;
     r->chunks = (uint32_t)(tokens / QN_GDN_CHUNK_TOKENS + r->sequences);
     if ((uint64_t)r->chunks * n > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "%s: %" PRIu64 " tokens with %u heads, at most %d blocks of 64 tokens are allowed",
-                       function, tokens, n, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID,
+                       "%s: %" PRIu64 " tokens with %u heads, at most %d blocks of 64 tokens are allowed", function,
+                       tokens, n, INT32_MAX);
     fill(a, function, r->chunks * n, 1, 1, threads, shared_bytes, out);
     out->variant = QN_GPU_VARIANT(stages, r->head_k, r->dtype == QN_DTYPE_F16);
     return QN_OK;

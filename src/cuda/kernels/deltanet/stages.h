@@ -1,14 +1,15 @@
-/* The stages of the chunked delta rule one by one on the GPU, as in include/quern/kernels.h: arguments and launches. Shared by
- * C and CUDA. qn_gdn_prepare and qn_gdn_advance compute the same without storing what is between the stages.
+/* The stages of the chunked delta rule one by one on the GPU, as in include/quern/kernels.h: arguments and launches.
+ * Shared by C and CUDA. qn_gdn_prepare and qn_gdn_advance compute the same without storing what is between the stages.
  *
- * Elements (D) are f16 or bf16; matrices of a chunk are f32. Sums of a stage are f32. Where gc increases within a chunk, its
- * running minimum is used. */
+ * Elements (D) are f16 or bf16; matrices of a chunk are f32. Sums of a stage are f32. Where gc increases within a
+ * chunk, its running minimum is used. */
 #ifndef QN_CUDA_KERNELS_DELTANET_STAGES_H
 #define QN_CUDA_KERNELS_DELTANET_STAGES_H
 
 #include "cuda/kernels/deltanet/deltanet.h"
 
-/* The arguments of all stages; a stage reads those that are named with it. Rows of tokens are `..._stride` elements apart. */
+/* The arguments of all stages; a stage reads those that are named with it. Rows of tokens are `..._stride` elements
+ * apart. */
 typedef struct qn_gdn_stage_args {
     qn_gdn_chunk_args rule;    /* q, k, v, g, beta, o, initial, final, their strides, and the shape; `chunks` */
     QN_GPU_PTR(float) gc;      /* [tokens, v_heads] */
@@ -24,18 +25,25 @@ typedef struct qn_gdn_stage_args {
 /* qn_gdn_cumsum            g -> gc; sums in double. Grid: blocks of 128 v_heads of chunks.
  * qn_gdn_kkt               k, beta, gc -> a. Grid: k_heads of chunks.
  * qn_gdn_tril_inverse      a -> inverse; may be in place. Grid: v_heads of chunks.
- * qn_gdn_recompute_w_u     k, v, beta, gc, inverse -> w, u. The inverse with its columns multiplied by beta e^gc or beta is
+ * qn_gdn_recompute_w_u     k, v, beta, gc, inverse -> w, u. The inverse with its columns multiplied by beta e^gc or
+ * beta is
  *                          rounded to D. Grid: v_heads of chunks.
  * qn_gdn_state_pass        k, w, u, gc, initial -> h, v_new, final. Grid: slices of 64 values, v_heads, sequences.
  * qn_gdn_chunk_output      q, k, v_new, h, gc -> o. Grid: v_heads of chunks. */
-enum { QN_GDN_STAGE_THREADS = 128, QN_GDN_INVERSE_THREADS = 64, QN_GDN_INVERSE_ROW = 68, QN_GDN_STATE_PASS_THREADS = 256 };
+enum {
+    QN_GDN_STAGE_THREADS = 128,
+    QN_GDN_INVERSE_THREADS = 64,
+    QN_GDN_INVERSE_ROW = 68,
+    QN_GDN_STATE_PASS_THREADS = 256
+};
 
 /* Shared memory of a block; qn_gdn_state_pass with a ring buffer of 1 to 3 chunks. */
 #define QN_GDN_KKT_BYTES(head_k) (QN_GDN_PADDED(head_k) / 64 * QN_GDN_TILE_BYTES + 1024)
-#define QN_GDN_W_U_BYTES(head_k, head_v) ((QN_GDN_PADDED(head_k) + QN_GDN_PADDED(head_v)) / 64 * QN_GDN_TILE_BYTES + 1024)
+#define QN_GDN_W_U_BYTES(head_k, head_v)                                                                               \
+    ((QN_GDN_PADDED(head_k) + QN_GDN_PADDED(head_v)) / 64 * QN_GDN_TILE_BYTES + 1024)
 #define QN_GDN_OUTPUT_BYTES(head_k) ((4 * QN_GDN_PADDED(head_k) / 64 + 2) * QN_GDN_TILE_BYTES + 1024)
-#define QN_GDN_STATE_PASS_BYTES(head_k, stages)                                                                                \
-    ((QN_GDN_PADDED(head_k) / 64 + 1) * QN_GDN_TILE_BYTES +                                                                    \
+#define QN_GDN_STATE_PASS_BYTES(head_k, stages)                                                                        \
+    ((QN_GDN_PADDED(head_k) / 64 + 1) * QN_GDN_TILE_BYTES +                                                            \
      (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + 1) * QN_GDN_TILE_BYTES + 1024) + 2048)
 
 #ifndef __CUDACC__

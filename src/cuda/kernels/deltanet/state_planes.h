@@ -1,10 +1,11 @@
-/* A recurrent state of the engine on the GPU: S as two planes of fp16, so that kernels which only read it load half of its
- * bytes. The layout and the conversions, for C and for CUDA.
+/* A recurrent state of the engine on the GPU: S as two planes of fp16, so that kernels which only read it load half of
+ * its bytes. The layout and the conversions, for C and for CUDA.
  *
- * A layer's S is hi f16 [v_heads, head_v, head_k], then lo f16 of the same shape: S = hi + lo / QN_GDN_LO_SCALE. hi is S
- * rounded to nearest, lo the scaled rest rounded towards zero; both saturate at +-65504, and NaN stays NaN. The pair has 23
- * significant bits, and is at most 2^-36 off below 2^-14. f32 holds every pair exactly. Splitting such a float gives the same
- * pair again: a rest rounded towards zero never becomes a tie of hi, which would round to the other side. */
+ * A layer's S is hi f16 [v_heads, head_v, head_k], then lo f16 of the same shape: S = hi + lo / QN_GDN_LO_SCALE. hi is
+ * S rounded to nearest, lo the scaled rest rounded towards zero; both saturate at +-65504, and NaN stays NaN. The pair
+ * has 23 significant bits, and is at most 2^-36 off below 2^-14. f32 holds every pair exactly. Splitting such a float
+ * gives the same pair again: a rest rounded towards zero never becomes a tie of hi, which would round to the other
+ * side. */
 #ifndef QN_CUDA_KERNELS_DELTANET_STATE_PLANES_H
 #define QN_CUDA_KERNELS_DELTANET_STATE_PLANES_H
 

@@ -24,8 +24,8 @@ qn_status qn_elementwise_gpu_swiglu_views(size_t n, size_t n_rows, qn_launch *ou
     enum { PER_BLOCK = 8 * QN_ELEMENTWISE_GPU_THREADS, MAX_BLOCKS = 65535 };
     const size_t blocks = n / PER_BLOCK + (n % PER_BLOCK != 0);
     if (blocks == 0 || blocks > MAX_BLOCKS || n_rows == 0 || n_rows > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "SwiGLU on the GPU: %zu rows of %zu, expected 1 to %d of 1 to %d", n_rows, n, INT32_MAX,
-                       MAX_BLOCKS * PER_BLOCK);
+        return qn_fail(QN_ERR_INVALID, "SwiGLU on the GPU: %zu rows of %zu, expected 1 to %d of 1 to %d", n_rows, n,
+                       INT32_MAX, MAX_BLOCKS * PER_BLOCK);
     *out = (qn_launch){ .variant.source = &elementwise_source,
                         .function = "qn_elementwise_swiglu_views",
                         .grid = { (uint32_t)n_rows, (uint32_t)blocks, 1 },
@@ -39,8 +39,8 @@ qn_status qn_elementwise_gpu_gather(size_t n, size_t n_rows, qn_launch *out)
 {
     enum { MAX_ROWS = 65535 };
     if (n == 0 || n > INT32_MAX || n_rows == 0 || n_rows > MAX_ROWS)
-        return qn_fail(QN_ERR_INVALID, "gathering rows on the GPU: %zu rows of %zu, expected 1 to %d of 1 to %d", n_rows, n,
-                       MAX_ROWS, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "gathering rows on the GPU: %zu rows of %zu, expected 1 to %d of 1 to %d",
+                       n_rows, n, MAX_ROWS, INT32_MAX);
     *out = (qn_launch){ .variant.source = &elementwise_source,
                         .function = "qn_elementwise_gather",
                         .grid = { (uint32_t)((n + QN_ELEMENTWISE_GPU_THREADS - 1) / QN_ELEMENTWISE_GPU_THREADS),

@@ -15,8 +15,8 @@ typedef struct qn_elementwise_swiglu_args {
     uint64_t n;
 } qn_elementwise_swiglu_args;
 
-/* qn_elementwise_swiglu_views - the same of rows of views, for quern/cuda.h. A thread computes eight elements. Grid: n_rows
- * (x), ceil(n / (8 * QN_ELEMENTWISE_GPU_THREADS)) (y). */
+/* qn_elementwise_swiglu_views - the same of rows of views, for quern/cuda.h. A thread computes eight elements. Grid:
+ * n_rows (x), ceil(n / (8 * QN_ELEMENTWISE_GPU_THREADS)) (y). */
 typedef struct qn_elementwise_swiglu_views_args {
     QN_GPU_PTR(const void) gate; /* [n_rows][n], gate_stride elements apart */
     QN_GPU_PTR(const void) up;   /* [n_rows][n], up_stride */
@@ -42,8 +42,8 @@ typedef struct qn_elementwise_gather_args {
 
 #include <stddef.h>
 
-/* qn_elementwise_gpu_swiglu - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID for 0 elements, or more
- * than a grid can cover. */
+/* qn_elementwise_gpu_swiglu - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID for 0 elements,
+ * or more than a grid can cover. */
 qn_status qn_elementwise_gpu_swiglu(size_t n, qn_launch *out);
 
 /* qn_elementwise_gpu_swiglu_views - the same for rows of views. */

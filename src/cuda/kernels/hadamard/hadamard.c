@@ -5,14 +5,15 @@
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/hadamard/variants.def"
 
-qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t n_signs, size_t n,
-                               size_t n_values, qn_hadamard_gpu *out)
+qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t n_signs,
+                               size_t n, size_t n_values, qn_hadamard_gpu *out)
 {
     if (n == 0 || (n & (n - 1)) != 0 || n > QN_HADAMARD_MAX_BLOCK)
-        return qn_fail(QN_ERR_INVALID, "Hadamard blocks of %zu: expected a power of two up to %d", n, QN_HADAMARD_MAX_BLOCK);
+        return qn_fail(QN_ERR_INVALID, "Hadamard blocks of %zu: expected a power of two up to %d", n,
+                       QN_HADAMARD_MAX_BLOCK);
     if (n_values == 0 || n_values % n || n_signs == 0 || n_signs % n || n_signs > UINT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "%zu values with %zu signs: both must be multiples of the block, %zu", n_values, n_signs,
-                       n);
+        return qn_fail(QN_ERR_INVALID, "%zu values with %zu signs: both must be multiples of the block, %zu", n_values,
+                       n_signs, n);
     if (x % 16 || y % 16)
         return qn_fail(QN_ERR_INVALID, "Hadamard blocks: x and y must be at multiples of 16 bytes");
     const bool large = n > QN_HADAMARD_TILE;
@@ -52,8 +53,8 @@ qn_status qn_hadamard_gpu_rows(qn_hadamard_gpu *plan, size_t n_rows, size_t stri
 {
     if (n_rows == 0 || n_rows > UINT16_MAX || stride % 4)
         return qn_fail(QN_ERR_INVALID,
-                       "Hadamard blocks: %zu rows that are %zu values apart, expected 1 to %d, and a multiple of 4", n_rows,
-                       stride, UINT16_MAX);
+                       "Hadamard blocks: %zu rows that are %zu values apart, expected 1 to %d, and a multiple of 4",
+                       n_rows, stride, UINT16_MAX);
     plan->tiles.grid[1] = plan->cross.grid[2] = (uint32_t)n_rows;
     plan->tiles_args.stride = plan->cross_args.stride = stride;
     return QN_OK;

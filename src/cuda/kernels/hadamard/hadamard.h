@@ -1,9 +1,10 @@
-/* Signed block Walsh-Hadamard transform on the GPU: the transform of hadamard.h for many blocks, with butterflies in the same
- * order and therefore the same bits.
+/* Signed block Walsh-Hadamard transform on the GPU: the transform of hadamard.h for many blocks, with butterflies in
+ * the same order and therefore the same bits.
  *
  * x holds contiguous blocks of n floats, n a power of two from 1 to QN_HADAMARD_MAX_BLOCK; the result is written to y,
- * which may be x. Both are at multiples of 16 bytes. Values are multiplied by signs_before before and by signs_after after the
- * butterflies, each [n_signs] and repeated periodically, or 0: a matrix of width n_signs has one sign per column. */
+ * which may be x. Both are at multiples of 16 bytes. Values are multiplied by signs_before before and by signs_after
+ * after the butterflies, each [n_signs] and repeated periodically, or 0: a matrix of width n_signs has one sign per
+ * column. */
 #ifndef QN_CUDA_KERNELS_HADAMARD_HADAMARD_H
 #define QN_CUDA_KERNELS_HADAMARD_HADAMARD_H
 
@@ -16,8 +17,8 @@ enum {
     QN_HADAMARD_TILE = QN_HADAMARD_THREADS * QN_HADAMARD_PER_THREAD
 };
 
-/* qn_hadamard_tiles - butterflies with strides 1 to n/2, or to QN_HADAMARD_TILE/2 if n is larger than a tile. Grid: tiles (x),
- * rows (y). */
+/* qn_hadamard_tiles - butterflies with strides 1 to n/2, or to QN_HADAMARD_TILE/2 if n is larger than a tile. Grid:
+ * tiles (x), rows (y). */
 typedef struct qn_hadamard_tiles_args {
     QN_GPU_PTR(float) y;
     QN_GPU_PTR(const float) x;
@@ -29,8 +30,8 @@ typedef struct qn_hadamard_tiles_args {
     float scale; /* 1/sqrt(n), rounded to f32; 1 if n is larger than a tile */
 } qn_hadamard_tiles_args;
 
-/* qn_hadamard_cross - the remaining butterflies if n is larger than a tile, in place: strides QN_HADAMARD_TILE to n/2. Grid:
- * QN_HADAMARD_TILE / QN_HADAMARD_THREADS (x), blocks of n in a row (y), rows (z). */
+/* qn_hadamard_cross - the remaining butterflies if n is larger than a tile, in place: strides QN_HADAMARD_TILE to n/2.
+ * Grid: QN_HADAMARD_TILE / QN_HADAMARD_THREADS (x), blocks of n in a row (y), rows (z). */
 typedef struct qn_hadamard_cross_args {
     QN_GPU_PTR(float) y;
     QN_GPU_PTR(const float) signs_after;
@@ -53,14 +54,15 @@ typedef struct qn_hadamard_gpu {
     bool has_cross;
 } qn_hadamard_gpu;
 
-/* qn_hadamard_gpu_plan - n_values floats in blocks of n. QN_ERR_INVALID unless n is a power of two up to QN_HADAMARD_MAX_BLOCK
- * that divides n_values and n_signs, there is at least one block, and x and y are multiples of 16 bytes. pdl is not set in the
- * launches; the caller may set it if no preceding kernel writes the signs, which are loaded before the wait. */
-qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t n_signs, size_t n,
-                               size_t n_values, qn_hadamard_gpu *out);
+/* qn_hadamard_gpu_plan - n_values floats in blocks of n. QN_ERR_INVALID unless n is a power of two up to
+ * QN_HADAMARD_MAX_BLOCK that divides n_values and n_signs, there is at least one block, and x and y are multiples of 16
+ * bytes. pdl is not set in the launches; the caller may set it if no preceding kernel writes the signs, which are
+ * loaded before the wait. */
+qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t n_signs,
+                               size_t n, size_t n_values, qn_hadamard_gpu *out);
 
-/* qn_hadamard_gpu_rows - repeat a plan for n_rows rows of its n_values, `stride` values apart, a multiple of 4. QN_ERR_INVALID
- * for more than 65535 rows, the limit of a grid. */
+/* qn_hadamard_gpu_rows - repeat a plan for n_rows rows of its n_values, `stride` values apart, a multiple of 4.
+ * QN_ERR_INVALID for more than 65535 rows, the limit of a grid. */
 qn_status qn_hadamard_gpu_rows(qn_hadamard_gpu *plan, size_t n_rows, size_t stride);
 
 #endif

@@ -41,8 +41,8 @@ bool qn_matmul_gpu_can_embed(const qn_type_info *type, size_t block);
 /* qn_matmul_gpu_embed - launch that embeds n_rows tokens from the table that starts at tile first_tile. QN_ERR_INVALID
  * for n_rows of 0 or beyond a grid's limit, or a block that is not as above. The caller sets from, to and n_words, if
  * anything is to be copied, and sources and sampled, if rows have sources. */
-qn_status qn_matmul_gpu_embed(const qn_tiled_matrix *matrix, size_t first_tile, uint64_t tokens, uint64_t signs, size_t block,
-                              size_t n_rows, uint64_t out, qn_launch *launch, qn_matmul_embed_args *args);
+qn_status qn_matmul_gpu_embed(const qn_tiled_matrix *matrix, size_t first_tile, uint64_t tokens, uint64_t signs,
+                              size_t block, size_t n_rows, uint64_t out, qn_launch *launch, qn_matmul_embed_args *args);
 
 #endif
 #endif

@@ -15,7 +15,9 @@
 /* Blocks of qn_matmul_gemm. */
 static const struct gemm_tile {
     size_t tokens, rows, min_bits, max_bits; /* of the weights that have such a variant */
-} gemm_tiles[] = { { 32, 256, 4, 16 }, { 64, 256, 1, 16 }, { QN_GEMM_TILE_N, 256, 1, 16 }, { QN_GEMM_TILE_N, 192, 1, 2 } };
+} gemm_tiles[] = {
+    { 32, 256, 4, 16 }, { 64, 256, 1, 16 }, { QN_GEMM_TILE_N, 256, 1, 16 }, { QN_GEMM_TILE_N, 192, 1, 2 }
+};
 enum { GEMM_TILES = sizeof gemm_tiles / sizeof *gemm_tiles };
 
 /* The GEMV of a tile layout and an activation layout. step_tiles and stages: bytes in flight against shared memory. */
@@ -47,7 +49,8 @@ static const struct {
     qn_type type;
     qn_tile_layout tiles;
 } tile_layouts[] = {
-#define TILES(ID, bits, n_scales, has_offset, code) { QN_TYPE_##ID, { QN_STORED_##ID, bits, n_scales, has_offset, false } },
+#define TILES(ID, bits, n_scales, has_offset, code) \
+    { QN_TYPE_##ID, { QN_STORED_##ID, bits, n_scales, has_offset, false } },
     QN_TILED_TYPES(TILES)
     { QN_TYPE_F16, { QN_STORED_F16, 16, 1, 0, false } },
     { QN_TYPE_BF16, { QN_STORED_BF16, 16, 1, 0, false } },
@@ -65,7 +68,7 @@ static const struct {
 /* clang-format on */
 
 /* The zero point of tiles without offset follows from their bits. */
-#define ZERO_FITS(ID, bits, n_scales, has_offset, code)                                                                        \
+#define ZERO_FITS(ID, bits, n_scales, has_offset, code)                                                                \
     _Static_assert(has_offset || QN_##ID##_ZERO == QN_TILE_ZERO(bits), #ID ": tiles have another zero point");
 QN_TILED_TYPES(ZERO_FITS)
 
@@ -126,8 +129,8 @@ qn_status qn_matmul_gpu_bytes(const qn_tile_layout *tiles, size_t n_tiles, size_
     if (n_tiles == 0 || n_cols == 0 || n_tiles > INT32_MAX / QN_TILE_ROWS || n_k_tiles > INT32_MAX / QN_TILE_COLS ||
         __builtin_mul_overflow(n_tiles, n_k_tiles, bytes) ||
         __builtin_mul_overflow(*bytes, code_bytes(tiles) + scale_bytes(tiles), bytes))
-        return qn_fail(QN_ERR_INVALID, "a matrix of %zu row tiles and %zu columns exceeds the kernels' 32-bit counts", n_tiles,
-                       n_cols);
+        return qn_fail(QN_ERR_INVALID, "a matrix of %zu row tiles and %zu columns exceeds the kernels' 32-bit counts",
+                       n_tiles, n_cols);
     return QN_OK;
 }
 
@@ -144,11 +147,12 @@ qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, s
     const size_t each = layout == QN_ACTS_HILO_N1 ? (size_t)QN_ACTS_N1_TILE_BYTES
                         : layout == QN_ACTS_F16   ? (size_t)QN_MMA_N * QN_TILE_COLS * 2
                                                   : (size_t)QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
-    if (n_cols == 0 || n_k_tiles > INT32_MAX / QN_TILE_COLS || (layout == QN_ACTS_HILO_N1 ? capacity != 1 : capacity == 0) ||
+    if (n_cols == 0 || n_k_tiles > INT32_MAX / QN_TILE_COLS ||
+        (layout == QN_ACTS_HILO_N1 ? capacity != 1 : capacity == 0) ||
         (layout != QN_ACTS_HILO_N1 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
         __builtin_mul_overflow(n_k_tiles, n_batches, bytes) || __builtin_mul_overflow(*bytes, each, bytes))
-        return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns: not allowed in this layout", capacity,
-                       n_cols);
+        return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns: not allowed in this layout",
+                       capacity, n_cols);
     return QN_OK;
 }
 
@@ -160,20 +164,22 @@ static size_t hilo_blocks_of(size_t n_cols)
 
 size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity)
 {
-    return layout == QN_ACTS_HILO_N1 ? 0 : (layout == QN_ACTS_HILO ? 2 * hilo_blocks_of(n_cols) : 1) * capacity * sizeof(float);
+    return layout == QN_ACTS_HILO_N1
+               ? 0
+               : (layout == QN_ACTS_HILO ? 2 * hilo_blocks_of(n_cols) : 1) * capacity * sizeof(float);
 }
 
 /* ---- Packing and quantisation ---- */
 
-qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows, size_t first_tile,
-                             qn_matmul_launch *out)
+qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows,
+                             size_t first_tile, qn_matmul_launch *out)
 {
     const size_t n_tiles = qn_matmul_gpu_tile_count(n_rows), n_k_tiles = k_tiles_of(matrix->n_cols);
     size_t bytes;
     QN_TRY(qn_matmul_gpu_bytes(&matrix->tiles, matrix->n_tiles, matrix->n_cols, &bytes));
     if (n_rows == 0 || first_tile > matrix->n_tiles || n_tiles > matrix->n_tiles - first_tile || n_tiles > 65535)
-        return qn_fail(QN_ERR_INVALID, "%zu rows from tile %zu on: the matrix has %zu tiles, a launch at most 65535", n_rows,
-                       first_tile, matrix->n_tiles);
+        return qn_fail(QN_ERR_INVALID, "%zu rows from tile %zu on: the matrix has %zu tiles, a launch at most 65535",
+                       n_rows, first_tile, matrix->n_tiles);
     *out = (qn_matmul_launch){
         .launch = { .variant.source = &pack_source,
                     .function = "qn_matmul_pack",
@@ -196,14 +202,14 @@ qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_
     return QN_OK;
 }
 
-qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight, float eps,
-                                 size_t stride, size_t n_tokens, qn_matmul_launch *out)
+qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight,
+                                 float eps, size_t stride, size_t n_tokens, qn_matmul_launch *out)
 {
     size_t bytes;
     QN_TRY(qn_matmul_gpu_acts_bytes(acts->layout, acts->n_cols, acts->capacity, &bytes));
     if (n_tokens == 0 || n_tokens > acts->capacity || n_tokens > 65535 || stride > UINT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "%zu tokens to be quantised: %zu are allocated, a launch has at most 65535", n_tokens,
-                       acts->capacity);
+        return qn_fail(QN_ERR_INVALID, "%zu tokens to be quantised: %zu are allocated, a launch has at most 65535",
+                       n_tokens, acts->capacity);
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
@@ -256,11 +262,11 @@ static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols,
 {
     const size_t block = rotation->block;
     if (block && (block > most || (block & (block - 1)) || n_cols % block || n_cols % 4 || rotation->signs % 16))
-        return qn_fail(
-            QN_ERR_INVALID,
-            "activations of %zu columns in Hadamard blocks of %zu: expected a multiple of 4 and of a power of two up to "
-            "%zu, and signs at a multiple of 16 bytes",
-            n_cols, block, most);
+        return qn_fail(QN_ERR_INVALID,
+                       "activations of %zu columns in Hadamard blocks of %zu: expected a multiple of 4 and of a power "
+                       "of two up to "
+                       "%zu, and signs at a multiple of 16 bytes",
+                       n_cols, block, most);
     *to = (qn_matmul_hadamard){ .signs = block ? rotation->signs : 0,
                                 .block = (uint32_t)block,
                                 .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
@@ -291,9 +297,10 @@ static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps,
 }
 
 /* Selects the split of a block's k-tiles and tiles over its warps with the lowest cost: a warp executes its steps
- * serially, and up to twelve warps run a step each in about the time of one. False if no split fits the shared memory. */
-static bool choose_gemv_block(const struct gemv_variant *variant, int layout, const qn_tile_layout *tiles, size_t n_k_tiles,
-                              size_t tiles_per_block, size_t max_shared, struct block *best)
+ * serially, and up to twelve warps run a step each in about the time of one. False if no split fits the shared
+ * memory. */
+static bool choose_gemv_block(const struct gemv_variant *variant, int layout, const qn_tile_layout *tiles,
+                              size_t n_k_tiles, size_t tiles_per_block, size_t max_shared, struct block *best)
 {
     const size_t step_bytes = variant->step_tiles * (code_bytes(tiles) + scale_bytes(tiles));
     const size_t tile_n = layout == QN_ACTS_HILO_N1 ? 1 : QN_MMA_N,
@@ -320,14 +327,16 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                              size_t n_tokens, qn_matmul_launch *out)
 {
     const struct gemv_variant *gemv = gemv_variant(&matrix->tiles, acts->layout);
-    const size_t n_k_tiles = k_tiles_of(matrix->n_cols), blocks = matrix->n_tiles < gpu->n_sms ? matrix->n_tiles : gpu->n_sms;
+    const size_t n_k_tiles = k_tiles_of(matrix->n_cols),
+                 blocks = matrix->n_tiles < gpu->n_sms ? matrix->n_tiles : gpu->n_sms;
     struct block block;
     if (!gemv)
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of one token for weights of %u bits: expected fp16",
                        matrix->tiles.bits);
     if (!choose_gemv_block(gemv, acts->layout, &matrix->tiles, n_k_tiles, (matrix->n_tiles + blocks - 1) / blocks,
                            gpu->max_shared_bytes, &block))
-        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMV of %zu columns needs more shared memory than the %u bytes of this device",
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "a GEMV of %zu columns needs more shared memory than the %u bytes of this device",
                        matrix->n_cols, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
         .launch = { .variant = gemv_of(*gemv),
@@ -372,8 +381,8 @@ static size_t concurrent_blocks(const qn_matmul_gpu *gpu, size_t cluster)
 static size_t gemm_cost(const struct gemm_tile *tile, size_t waves, size_t n_k_tiles, size_t cluster)
 {
     const size_t k_tile = (700 + 16 * tile->tokens) * tile->rows / 256;
-    return waves *
-           ((n_k_tiles + cluster - 1) / cluster * k_tile + 3000 + (cluster > 1 ? 1000 : 0) + 20 * tile->tokens / cluster);
+    return waves * ((n_k_tiles + cluster - 1) / cluster * k_tile + 3000 + (cluster > 1 ? 1000 : 0) +
+                    20 * tile->tokens / cluster);
 }
 
 /* mbarriers, then stages or a block's partials. */
@@ -390,20 +399,22 @@ static size_t row_blocks_of(const qn_tiled_matrix *matrix, size_t rows)
     return (matrix->n_tiles + tiles - 1) / tiles;
 }
 
-/* The division of row blocks over clusters of this size with the lowest cost. Unsplit blocks fill all SMs as often as possible;
- * clusters compute the rest by split-K, in a fraction of a wave's time. */
+/* The division of row blocks over clusters of this size with the lowest cost. Unsplit blocks fill all SMs as often as
+ * possible; clusters compute the rest by split-K, in a fraction of a wave's time. */
 static struct config choose_division(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens,
                                      const struct gemm_tile *tile, size_t cluster)
 {
     const size_t row_blocks = row_blocks_of(matrix, tile->rows), n_k_tiles = k_tiles_of(matrix->n_cols),
-                 token_blocks = (n_tokens + tile->tokens - 1) / tile->tokens, block_slots = concurrent_blocks(gpu, cluster),
+                 token_blocks = (n_tokens + tile->tokens - 1) / tile->tokens,
+                 block_slots = concurrent_blocks(gpu, cluster),
                  full = row_blocks * token_blocks / (block_slots ? block_slots : 1) * block_slots,
                  most = cluster == 1 ? row_blocks : full / (cluster * token_blocks);
     struct config best = { .tile = tile, .cluster = cluster, .unsplit = row_blocks, .cost = SIZE_MAX };
     for (size_t unsplit = cluster == 1 ? most : 0; block_slots && unsplit <= most; unsplit += most ? most : 1) {
         const size_t rest = (row_blocks - unsplit * cluster) * cluster;
-        const size_t cost = gemm_cost(tile, (unsplit * cluster * token_blocks + block_slots - 1) / block_slots, n_k_tiles, 1) +
-                            gemm_cost(tile, (rest * token_blocks + block_slots - 1) / block_slots, n_k_tiles, cluster);
+        const size_t cost =
+            gemm_cost(tile, (unsplit * cluster * token_blocks + block_slots - 1) / block_slots, n_k_tiles, 1) +
+            gemm_cost(tile, (rest * token_blocks + block_slots - 1) / block_slots, n_k_tiles, cluster);
         if (cost < best.cost)
             best = (struct config){ tile, cluster, unsplit, cost };
     }
@@ -435,13 +446,14 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                  clusters = config.unsplit + row_blocks - config.unsplit * config.cluster,
                  shared = shared_bytes_of(config.tile, config.cluster);
     if (shared > gpu->max_shared_bytes || clusters > 65535)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu row tiles needs %zu bytes of shared memory of %u", matrix->n_tiles,
-                       shared, gpu->max_shared_bytes);
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu row tiles needs %zu bytes of shared memory of %u",
+                       matrix->n_tiles, shared, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
-        .launch = { .variant = QN_GPU_VARIANT(gemm, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset,
-                                              tokens, rows),
+        .launch = { .variant = QN_GPU_VARIANT(gemm, matrix->tiles.bits, matrix->tiles.n_scales,
+                                              matrix->tiles.has_offset, tokens, rows),
                     .function = "qn_matmul_gemm",
-                    .grid = { (uint32_t)((n_tokens + tokens - 1) / tokens), (uint32_t)clusters, (uint32_t)config.cluster },
+                    .grid = { (uint32_t)((n_tokens + tokens - 1) / tokens), (uint32_t)clusters,
+                              (uint32_t)config.cluster },
                     .block = { (uint32_t)QN_GEMM_THREADS(rows), 1, 1 },
                     .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.gemm,
@@ -483,18 +495,20 @@ size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
 static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
     return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
-           weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + QN_FEW_OUTPUT_BYTES(tokens);
+           weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) +
+           QN_FEW_OUTPUT_BYTES(tokens);
 }
 
-/* The division of the work. Parts are the same for any number of tokens; blocks of two passes have two parts each, if all
- * blocks with one would be too many. */
+/* The division of the work. Parts are the same for any number of tokens; blocks of two passes have two parts each, if
+ * all blocks with one would be too many. */
 struct few_division {
     size_t passes, row_blocks, parts, block_parts, blocks;
 };
 
 _Static_assert(QN_FEW_MAX_TOKENS <= 2 * QN_FEW_TILE_N, "a block has up to two parts");
 
-static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t passes, bool swiglu)
+static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t passes,
+                                      bool swiglu)
 {
     const size_t most = most_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
     struct few_division d = { .passes = passes, .row_blocks = row_blocks_of(matrix, QN_FEW_TILE_M) };
@@ -550,7 +564,10 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
     enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 1 };
-    const size_t tokens = n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_TILE_N, n_k_tiles = k_tiles_of(matrix->n_cols);
+    const size_t tokens = n_tokens <= 8    ? 8
+                          : n_tokens <= 16 ? 16
+                                           : QN_FEW_TILE_N,
+                 n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
     const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
     size_t stages = MAX_WEIGHT_STAGES;
@@ -558,15 +575,16 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
         stages--;
     const size_t shared = few_shared_bytes(&matrix->tiles, tokens, stages);
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
-        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16", n_tokens,
-                       matrix->tiles.bits);
+        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16",
+                       n_tokens, matrix->tiles.bits);
     if (!acts->workspace || acts->workspace % 256 || acts->scale % 16)
         return qn_fail(QN_ERR_INVALID,
                        "hi/lo int8 activations need a workspace at a multiple of 256 bytes, scales at one of 16");
     if (shared > gpu->max_shared_bytes || d.blocks * d.passes > most_few_blocks(gpu) ||
         d.row_blocks * n_k_tiles > UINT32_MAX / 2)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u",
-                       shared, gpu->max_shared_bytes, d.passes, gpu->n_sms);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u", shared,
+                       gpu->max_shared_bytes, d.passes, gpu->n_sms);
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
@@ -613,8 +631,8 @@ static qn_status check_matmul(const qn_tiled_matrix *matrix, const qn_matmul_act
     QN_TRY(qn_matmul_gpu_bytes(&matrix->tiles, matrix->n_tiles, matrix->n_cols, &bytes));
     QN_TRY(qn_matmul_gpu_acts_bytes(acts->layout, acts->n_cols, acts->capacity, &bytes));
     if (acts->n_cols != matrix->n_cols || n_tokens == 0 || n_tokens > acts->capacity)
-        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu columns by a matrix of %zu columns, %zu tokens allocated", n_tokens,
-                       acts->n_cols, matrix->n_cols, acts->capacity);
+        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu columns by a matrix of %zu columns, %zu tokens allocated",
+                       n_tokens, acts->n_cols, matrix->n_cols, acts->capacity);
     if (matrix->n_outs == 0 || matrix->n_outs > QN_MATMUL_OUTS || matrix->outs[0].first_tile != 0)
         return qn_fail(QN_ERR_INVALID, "a matmul with %zu outputs: expected 1 to %d, from tile 0 on", matrix->n_outs,
                        QN_MATMUL_OUTS);
@@ -623,8 +641,9 @@ static qn_status check_matmul(const qn_tiled_matrix *matrix, const qn_matmul_act
     return QN_OK;
 }
 
-qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
-                                     size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
+qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
+                                     const qn_matmul_acts *acts, size_t n_tokens, const qn_matmul_next *next,
+                                     qn_matmul_launch *out)
 {
     QN_TRY(check_matmul(matrix, acts, n_tokens));
     if (acts->layout != QN_ACTS_HILO)
@@ -677,24 +696,27 @@ bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix
                qn_matmul_gpu_workspace_bytes(gpu) - QN_MATMUL_COUNTERS_BYTES;
 }
 
-qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
-                                  uint64_t workspace, size_t n_tokens, qn_matmul_launch *out)
+qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
+                                  const qn_matmul_norm_rows *rows, uint64_t workspace, size_t n_tokens,
+                                  qn_matmul_launch *out)
 {
     enum { MOST_OCTETS = 4 }; /* of blocks: with more, weights are read from L2 more often */
     const size_t octets = (n_tokens + QN_MMA_N - 1) / QN_MMA_N, n_k_tiles = k_tiles_of(matrix->n_cols);
     if (!qn_matmul_gpu_has_gemv_norm(gpu, matrix) || n_tokens == 0 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID,
-                       "a norm of %zu rows of %zu by %zu tiles of %u bits: expected up to %d rows, and few of fp16", n_tokens,
-                       matrix->n_cols, matrix->n_tiles, matrix->tiles.bits, QN_FEW_MAX_TOKENS);
+                       "a norm of %zu rows of %zu by %zu tiles of %u bits: expected up to %d rows, and few of fp16",
+                       n_tokens, matrix->n_cols, matrix->n_tiles, matrix->tiles.bits, QN_FEW_MAX_TOKENS);
     if ((rows->x | rows->weight) % 16 || rows->stride % 4 || rows->stride > UINT32_MAX || !workspace || workspace % 256)
-        return qn_fail(QN_ERR_INVALID,
-                       "a norm of rows that are %zu floats apart: expected rows and weights at multiples of 16 bytes, and a "
-                       "workspace at one of 256",
-                       rows->stride);
+        return qn_fail(
+            QN_ERR_INVALID,
+            "a norm of rows that are %zu floats apart: expected rows and weights at multiples of 16 bytes, and a "
+            "workspace at one of 256",
+            rows->stride);
     *out = (qn_matmul_launch){
         .launch = { .variant.source = &gemv_norm_source,
                     .function = "qn_matmul_gemv_norm",
-                    .grid = { (uint32_t)n_k_tiles, (uint32_t)((matrix->n_tiles + QN_GEMV_NORM_TILES - 1) / QN_GEMV_NORM_TILES),
+                    .grid = { (uint32_t)n_k_tiles,
+                              (uint32_t)((matrix->n_tiles + QN_GEMV_NORM_TILES - 1) / QN_GEMV_NORM_TILES),
                               (uint32_t)(octets < MOST_OCTETS ? octets : MOST_OCTETS) },
                     .block = { QN_GEMV_NORM_THREADS, 1, 1 },
                     .args_bytes = sizeof out->args.gemv_norm,

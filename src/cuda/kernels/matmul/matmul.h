@@ -6,7 +6,8 @@
  * order of the tensor cores' A fragments. A type with b bits per weight is stored as
  *
  *   codes  [n_k_tiles][n_tiles][b fragments][32 lanes][16 bytes]
- *   scales [n_k_tiles][n_tiles][QN_SCALES][16 rows] fp16, then as many offsets if the type has them; directly after all codes
+ *   scales [n_k_tiles][n_tiles][QN_SCALES][16 rows] fp16, then as many offsets if the type has them; directly after all
+ *   codes
  *
  * A group is 32 columns; a k-tile has 8 (QN_TILE_GROUPS). Lane 4g+t (g 0-7, t 0-3) of a
  * fragment has four 32-bit words, as mma.m16n8k32 expects them: row g and row g+8 of the first 16 columns of the
@@ -31,9 +32,9 @@
  *
  * Activations. qn_matmul_quantize_acts writes one of three layouts (QN_ACTS_LAYOUT):
  *
- * QN_ACTS_HILO_N1: one token as integers of 16 bits, 256 hi + lo with hi and lo in int8, with a scale for each 128 columns:
- * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [n_k_tiles][528 bytes]: hi of the 256 columns in order,
- * lo of them, two float scales, and 8 bytes that are neither written nor read.
+ * QN_ACTS_HILO_N1: one token as integers of 16 bits, 256 hi + lo with hi and lo in int8, with a scale for each 128
+ * columns: values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [n_k_tiles][528 bytes]: hi of the 256
+ * columns in order, lo of them, two float scales, and 8 bytes that are neither written nor read.
  *
  * QN_ACTS_F16: any number of tokens in fp16, each token divided by the power of two that scales its amax into [0.5, 1):
  * [K/64][capacity/8][8 tokens][64 columns]. A token's 128 bytes are eight pieces of 16 bytes; piece i is stored at i ^
@@ -44,9 +45,10 @@
  * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
  * values times QN_HILO_MAX / amax of a block of 128 columns, rounded; all zeros if amax < 1e-30.
  * [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a token's columns in order, sixteen bytes i of them stored at
- * i ^ (token % 8), the 128-byte swizzle of wgmma. scale [K/128][capacity]: the factor of the sums of a token and a block by
- * codes times 64. After the RMS norm the values lack its division, by which the matmul multiplies its results: the sums of
- * squares of each token and block, [K/128][capacity] floats, follow the scales. So every block can be quantised by itself.
+ * i ^ (token % 8), the 128-byte swizzle of wgmma. scale [K/128][capacity]: the factor of the sums of a token and a
+ * block by codes times 64. After the RMS norm the values lack its division, by which the matmul multiplies its results:
+ * the sums of squares of each token and block, [K/128][capacity] floats, follow the scales. So every block can be
+ * quantised by itself.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -64,13 +66,14 @@
  * Accumulators are float32, added in an order that depends only on the shapes and on the number of SMs: results are
  * bit-identical from run to run.
  *
- * A new format works at once as fp16 tiles in models (as_f16: the host dequantises rows to F16 at upload); quern/cuda.h,
- * which packs rows as they are stored, has it after a line in QN_DEQUANTIZED_TYPES and a case in matmul_pack.cu. To keep
- * its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point
- * follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types
- * above has its bits, scales and offset, it also needs rows of gemv, gemm and, with 1 or 2 bits, few in variants.def, and cases
- * in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv_acts.cuh and gemm.cu. The persistent decode
- * kernel takes tiles of 1 and 2 bits without offset: a row of persistent/variants.def, plane_acts.cuh. */
+ * A new format works at once as fp16 tiles in models (as_f16: the host dequantises rows to F16 at upload);
+ * quern/cuda.h, which packs rows as they are stored, has it after a line in QN_DEQUANTIZED_TYPES and a case in
+ * matmul_pack.cu. To keep its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b
+ * must divide 8, and the zero point follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an
+ * offset. If no row of the table of types above has its bits, scales and offset, it also needs rows of gemv, gemm and,
+ * with 1 or 2 bits, few in variants.def, and cases in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu),
+ * gemv.cu, gemv_acts.cuh and gemm.cu. The persistent decode kernel takes tiles of 1 and 2 bits without offset: a row of
+ * persistent/variants.def, plane_acts.cuh. */
 #ifndef QN_CUDA_KERNELS_MATMUL_MATMUL_H
 #define QN_CUDA_KERNELS_MATMUL_MATMUL_H
 
@@ -115,20 +118,22 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
-/* Shared memory of its mbarriers, before the stages, which begin at a multiple of 1024 bytes. The partials of split-K take the
- * place of the stages, never that of mbarriers: memory of an mbarrier must not be used otherwise (cuda/kernels/mbarrier.cuh). */
+/* Shared memory of its mbarriers, before the stages, which begin at a multiple of 1024 bytes. The partials of split-K
+ * take the place of the stages, never that of mbarriers: memory of an mbarrier must not be used otherwise
+ * (cuda/kernels/mbarrier.cuh). */
 enum { QN_GEMM_BARRIER_BYTES = 1024 };
 
-/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns
- * each) by tokens of a block; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS columns). */
+/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS
+ * columns each) by tokens of a block; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS
+ * columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
 #define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
-#define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
+#define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                        \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
 
-/* Shared memory of its outputs: a factor for each token; words for all threads; the results of up to 16 tokens in f32, with
- * padding against bank conflicts. */
+/* Shared memory of its outputs: a factor for each token; words for all threads; the results of up to 16 tokens in f32,
+ * with padding against bank conflicts. */
 #define QN_FEW_ROUND_TOKENS(tokens) ((tokens) < 16 ? (tokens) : 16)
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
 #define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
@@ -145,8 +150,8 @@ typedef struct qn_matmul_out {
  * grid (blocks). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its
  * warps are split over K and M: warp w processes the k-tiles c with c mod n_k_warps = w mod n_k_warps, and every (warps
  * / n_k_warps)-th step of QN_STEP_TILES tiles, starting at step w / n_k_warps. Defines: QN_ACTS_LAYOUT, QN_BITS,
- * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). Hi/lo int8 is for 1 and 2 bits, fp16
- * for more. */
+ * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). Hi/lo int8 is for 1 and 2 bits,
+ * fp16 for more. */
 typedef struct qn_matmul_gemv_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -178,7 +183,8 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
-/* The Hadamard transform of activations in QN_ACTS_HILO: values times signs, then the transform of each block of columns. */
+/* The Hadamard transform of activations in QN_ACTS_HILO: values times signs, then the transform of each block of
+ * columns. */
 typedef struct qn_matmul_hadamard {
     QN_GPU_PTR(const float) signs; /* [n_cols] of +-1; 0: none */
     uint32_t block;                /* a power of two that divides n_cols; 0: no transform */
@@ -198,17 +204,19 @@ typedef struct qn_matmul_few_next {
 
 /* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of QN_FEW_TILE_M
- * rows by one k-tile, numbered along the columns of one row block after another, part p has the units [U * p / n_parts, U *
- * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row
- * block that several blocks share are added by whichever block is the last to have stored its part, in an order that follows
- * from U and n_parts: results of a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of
- * QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of
+ * QN_FEW_TILE_M rows by one k-tile, numbered along the columns of one row block after another, part p has the units [U
+ * * p / n_parts, U * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if
+ * it exists. Sums of a row block that several blocks share are added by whichever block is the last to have stored its
+ * part, in an order that follows from U and n_parts: results of a token do not depend on block_parts, QN_TILE_N or
+ * other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens of a block: 8,
+ * 16 or QN_FEW_TILE_N).
  *
- * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next
- * is the norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows;
- * nothing is stored but next, silu(gate) * up. Then a row block is QN_FEW_TILE_M / 2 rows of each, and n_row_blocks is even.
- * Columns of next up to the end of its last k-tile are written, as zeros where there are no rows. */
+ * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of
+ * f32; next is the norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with
+ * as many rows; nothing is stored but next, silu(gate) * up. Then a row block is QN_FEW_TILE_M / 2 rows of each, and
+ * n_row_blocks is even. Columns of next up to the end of its last k-tile are written, as zeros where there are no
+ * rows. */
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -230,9 +238,9 @@ typedef struct qn_matmul_few_args {
 /* qn_matmul_gemv_norm - few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without
  * activations in between; bound by latency.
  *
- * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of octets
- * have several octets each. Of an octet and a group of tiles, the last block to store its partials adds those of all k-tiles
- * in their order. */
+ * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of
+ * octets have several octets each. Of an octet and a group of tiles, the last block to store its partials adds those of
+ * all k-tiles in their order. */
 enum {
     QN_GEMV_NORM_THREADS = 256,
     QN_GEMV_NORM_TILES = 2,
@@ -253,9 +261,9 @@ typedef struct qn_matmul_gemv_norm_args {
 } qn_matmul_gemv_norm_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for the RMS
- * norm each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines: QN_ACTS_LAYOUT, QN_OP;
- * QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for
+ * the RMS norm each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines:
+ * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;
     QN_GPU_PTR(float) token_scale;
@@ -279,19 +287,20 @@ typedef struct qn_matmul_quantize_acts_args {
 
 /* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and the code of weight i
  * (quant/layout.h) of the block whose codes are at `codes`. */
-#define QN_TILED_TYPES(X)                                                                                                      \
-    X(Q1_0, 1, 2, 0, qn_code_1bit(codes, i))                                                                                   \
-    X(Q2_0, 2, 4, 0, qn_code_2bit(codes, i))                                                                                   \
-    X(PQ2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                                  \
-    X(OX2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                                  \
-    X(PTQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_PTQ1_0_TRIT_BYTES))                                                           \
-    X(TQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_TQ1_0_TRIT_BYTES))                                                             \
-    X(TQ2_0, 2, 2, 0, qn_code_tq2_0(codes, i))                                                                                 \
-    X(Q4_0, 4, 8, 1, qn_code_nibble(codes, i))                                                                                 \
-    X(Q4_1, 4, 8, 1, qn_code_nibble(codes, i))                                                                                 \
+#define QN_TILED_TYPES(X)                                                                                              \
+    X(Q1_0, 1, 2, 0, qn_code_1bit(codes, i))                                                                           \
+    X(Q2_0, 2, 4, 0, qn_code_2bit(codes, i))                                                                           \
+    X(PQ2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                          \
+    X(OX2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                          \
+    X(PTQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_PTQ1_0_TRIT_BYTES))                                                   \
+    X(TQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_TQ1_0_TRIT_BYTES))                                                     \
+    X(TQ2_0, 2, 2, 0, qn_code_tq2_0(codes, i))                                                                         \
+    X(Q4_0, 4, 8, 1, qn_code_nibble(codes, i))                                                                         \
+    X(Q4_1, 4, 8, 1, qn_code_nibble(codes, i))                                                                         \
     X(Q8_0, 8, 8, 0, qn_code_int8(codes, i))
 
-/* One line per other type that qn_matmul_pack reads: it dequantises them to fp16, to the bits of qn_matmul_gpu_f16_row. */
+/* One line per other type that qn_matmul_pack reads: it dequantises them to fp16, to the bits of
+ * qn_matmul_gpu_f16_row. */
 #define QN_DEQUANTIZED_TYPES(X) X(F32) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
 
 /* Zero point of the codes of tiles without offset. With 1 bit the code is doubled first. */
@@ -372,18 +381,18 @@ typedef struct qn_matmul_acts {
     uint64_t address, scale; /* multiples of 1024 and 16. scale: qn_matmul_gpu_scale_bytes bytes */
     bool rms_norm;           /* of a matmul by QN_ACTS_HILO: QN_ACTS_OP_RMS_NORM with this eps has written them */
     float eps;
-    uint64_t workspace;      /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
-                                      that are used one after another may share */
+    uint64_t workspace; /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
+                                 that are used one after another may share */
     size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
-/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO, for which its contents are arbitrary, and for
- * qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are zeros before the first launch. */
+/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO, for which its contents are arbitrary, and
+ * for qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are zeros before the first launch. */
 enum { QN_MATMUL_COUNTERS_BYTES = 1024 };
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
 
-/* qn_matmul_gpu_same_tokens - the largest number of tokens, at most QN_FEW_MAX_TOKENS, that are each computed by the operations with
- * which a token is computed beside one other. */
+/* qn_matmul_gpu_same_tokens - the largest number of tokens, at most QN_FEW_MAX_TOKENS, that are each computed by the
+ * operations with which a token is computed beside one other. */
 size_t qn_matmul_gpu_same_tokens(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
 
 /* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. */
@@ -393,8 +402,8 @@ int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens);
  * allow. */
 qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, size_t *bytes);
 
-/* qn_matmul_gpu_scale_bytes - bytes of their scales, with sums of squares if the layout has them. 0 for QN_ACTS_HILO_N1. Of
- * arguments that qn_matmul_gpu_acts_bytes accepts. */
+/* qn_matmul_gpu_scale_bytes - bytes of their scales, with sums of squares if the layout has them. 0 for
+ * QN_ACTS_HILO_N1. Of arguments that qn_matmul_gpu_acts_bytes accepts. */
 size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity);
 
 /* A launch with its arguments. */
@@ -412,13 +421,13 @@ typedef struct qn_matmul_launch {
 
 /* qn_matmul_gpu_pack - launch that packs n_rows rows at the device address `rows` (aligned as the type's floats) into
  * the tiles from first_tile on. */
-qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows, size_t first_tile,
-                             qn_matmul_launch *out);
+qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows,
+                             size_t first_tile, qn_matmul_launch *out);
 
 /* qn_matmul_gpu_quantize - launch that converts activations. op: QN_ACTS_OP_NONE, QN_ACTS_OP_RMS_NORM (with weight and
  * eps) or QN_ACTS_OP_SWIGLU (with x2). stride: floats from one token to the next. */
-qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight, float eps,
-                                 size_t stride, size_t n_tokens, qn_matmul_launch *out);
+qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight,
+                                 float eps, size_t stride, size_t n_tokens, qn_matmul_launch *out);
 
 /* qn_matmul_gpu_quantize_16bit - make a launch of qn_matmul_gpu_quantize read x and x2 as bf16 or fp16. */
 void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16);
@@ -433,9 +442,9 @@ typedef struct qn_matmul_rotation {
     size_t block;   /* 0: no transform */
 } qn_matmul_rotation;
 
-/* qn_matmul_gpu_quantize_rotated - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO transform the rows after its
- * operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols, a multiple of
- * 4. */
+/* qn_matmul_gpu_quantize_rotated - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO transform the rows after
+ * its operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols, a
+ * multiple of 4. */
 qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation);
 
 /* qn_matmul_gpu_matmul - launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a layout that
@@ -452,16 +461,17 @@ typedef struct qn_matmul_next {
     qn_matmul_rotation rotation;
 } qn_matmul_next;
 
-/* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of the one
- * output that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard blocks, 0 for
- * none, of up to QN_ACTS_HILO_COLS. */
+/* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of
+ * the one output that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard
+ * blocks, 0 for none, of up to QN_ACTS_HILO_COLS. */
 bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block);
 
-/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have the
- * bits that qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their last bits.
- * QN_ERR_INVALID for what cannot be fused. */
-qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
-                                     size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out);
+/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have
+ * the bits that qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their
+ * last bits. QN_ERR_INVALID for what cannot be fused. */
+qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
+                                     const qn_matmul_acts *acts, size_t n_tokens, const qn_matmul_next *next,
+                                     qn_matmul_launch *out);
 
 /* Rows of floats, and the RMS norm of them. */
 typedef struct qn_matmul_norm_rows {
@@ -470,14 +480,16 @@ typedef struct qn_matmul_norm_rows {
     float eps;
 } qn_matmul_norm_rows;
 
-/* qn_matmul_gpu_has_gemv_norm - whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats: of fp16 weights of
- * up to QN_GEMV_NORM_MAX_ROWS rows in all tiles, with a multiple of 4 columns; the partials fit the workspace. */
+/* qn_matmul_gpu_has_gemv_norm - whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats: of fp16
+ * weights of up to QN_GEMV_NORM_MAX_ROWS rows in all tiles, with a multiple of 4 columns; the partials fit the
+ * workspace. */
 bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
 
-/* qn_matmul_gpu_gemv_norm - the launch of such a matmul. workspace: qn_matmul_gpu_workspace_bytes, not in use by another
- * launch that runs at once. */
-qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
-                                  uint64_t workspace, size_t n_tokens, qn_matmul_launch *out);
+/* qn_matmul_gpu_gemv_norm - the launch of such a matmul. workspace: qn_matmul_gpu_workspace_bytes, not in use by
+ * another launch that runs at once. */
+qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
+                                  const qn_matmul_norm_rows *rows, uint64_t workspace, size_t n_tokens,
+                                  qn_matmul_launch *out);
 
 #endif
 #endif

@@ -7,7 +7,8 @@
 static qn_status check_rows(size_t n, size_t n_rows)
 {
     if (n == 0 || n > INT32_MAX || n_rows == 0 || n_rows > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "norm on the GPU: %zu rows of %zu, expected 1 to %d of each", n_rows, n, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "norm on the GPU: %zu rows of %zu, expected 1 to %d of each", n_rows, n,
+                       INT32_MAX);
     return QN_OK;
 }
 

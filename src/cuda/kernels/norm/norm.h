@@ -1,5 +1,5 @@
-/* RMS norm on the GPU, of rows whose consumer reads f32. The norm in front of a matmul is fused into the quantisation of its
- * activations (cuda/kernels/matmul/matmul.h). Shared by C and CUDA. */
+/* RMS norm on the GPU, of rows whose consumer reads f32. The norm in front of a matmul is fused into the quantisation
+ * of its activations (cuda/kernels/matmul/matmul.h). Shared by C and CUDA. */
 #ifndef QN_CUDA_KERNELS_NORM_NORM_H
 #define QN_CUDA_KERNELS_NORM_NORM_H
 
@@ -45,8 +45,8 @@ typedef struct qn_norm_views_args {
 
 #include <stddef.h>
 
-/* qn_norm_gpu_rows - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID unless n and n_rows are 1 to
- * INT32_MAX. */
+/* qn_norm_gpu_rows - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID unless n and n_rows are 1
+ * to INT32_MAX. */
 qn_status qn_norm_gpu_rows(size_t n, size_t n_rows, qn_launch *out);
 
 /* qn_norm_gpu_views - the same for qn_norm_views. */

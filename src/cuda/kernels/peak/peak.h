@@ -1,5 +1,5 @@
-/* Measurement of a GPU's limits: read bandwidth, tensor core throughput, launch cost. No model uses these kernels; benchmarks
- * compare the others with them. */
+/* Measurement of a GPU's limits: read bandwidth, tensor core throughput, launch cost. No model uses these kernels;
+ * benchmarks compare the others with them. */
 #ifndef QN_CUDA_KERNELS_PEAK_PEAK_H
 #define QN_CUDA_KERNELS_PEAK_PEAK_H
 
@@ -7,16 +7,16 @@
 
 enum { QN_PEAK_THREADS = 512 };
 
-/* qn_peak_read_all - reads n_uint4 times 16 bytes. *out is written only if a thread's exclusive or is all ones: the compiler
- * cannot drop the loads, and there are practically no stores. */
+/* qn_peak_read_all - reads n_uint4 times 16 bytes. *out is written only if a thread's exclusive or is all ones: the
+ * compiler cannot drop the loads, and there are practically no stores. */
 typedef struct qn_peak_read_args {
     QN_GPU_PTR(uint32_t) out;
     QN_GPU_PTR(const uint8_t) from;
     uint64_t n_uint4;
 } qn_peak_read_args;
 
-/* qn_peak_mma - n_steps steps of QN_PEAK_MMAS independent MMAs in each warp, all in registers. *out is written only for a
- * result that cannot occur, so that the compiler keeps the MMAs. */
+/* qn_peak_mma - n_steps steps of QN_PEAK_MMAS independent MMAs in each warp, all in registers. *out is written only for
+ * a result that cannot occur, so that the compiler keeps the MMAs. */
 typedef struct qn_peak_mma_args {
     QN_GPU_PTR(uint32_t) out;
     uint32_t n_steps;

@@ -20,7 +20,8 @@ enum { N_VARIANTS = sizeof variants / sizeof *variants, WARPS = QN_PERSISTENT_TH
 
 static uint32_t shared_bytes(size_t variant)
 {
-    const uint32_t bits = variants[variant].bits, tile = bits * QN_FRAGMENT_BYTES + variants[variant].scales * 2 * QN_TILE_ROWS;
+    const uint32_t bits = variants[variant].bits,
+                   tile = bits * QN_FRAGMENT_BYTES + variants[variant].scales * 2 * QN_TILE_ROWS;
     const uint32_t ring = variants[variant].stages * QN_PERSISTENT_STEP_TILES(bits) * tile;
     return QN_PERSISTENT_CONTROL_BYTES + (variants[variant].kernel == KERNEL_persistent
                                               ? QN_PERSISTENT_SCRATCH_BYTES + WARPS * ring
@@ -28,8 +29,8 @@ static uint32_t shared_bytes(size_t variant)
 }
 
 /* Binary MMA is native to the tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared
- * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. Several rows use int8 MMA, but the
- * plan of one row beside it. N_VARIANTS: none. */
+ * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. Several rows use int8 MMA,
+ * but the plan of one row beside it. N_VARIANTS: none. */
 static size_t variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
 {
     const enum kernel kernel = n_rows > 1 ? KERNEL_persistent_rows : KERNEL_persistent;
@@ -80,9 +81,9 @@ static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uin
     return (uint64_t)slice_k_tiles * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
 }
 
-/* The same for several rows: the steps of the warp with the most, of four warps that share an issue port, 120 instructions a
- * bit and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x 512 bytes a tile and slice,
- * at 3100 bytes a cycle of L2. */
+/* The same for several rows: the steps of the warp with the most, of four warps that share an issue port, 120
+ * instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x 512
+ * bytes a tile and slice, at 3100 bytes a cycle of L2. */
 static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                              uint32_t n_slices, uint32_t block_tiles)
 {
@@ -98,12 +99,12 @@ static bool is_slice(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, 
     const uint32_t slices = (p->n_k_tiles + k_tiles - 1) / k_tiles;
     if (slices > QN_PERSISTENT_MAX_SLICES || slices > gpu->n_sms)
         return false;
-    return n_rows > 1 ||
-           (k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS && !(p->rotation && k_tiles * QN_TILE_COLS % p->rotation));
+    return n_rows > 1 || (k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS &&
+                          !(p->rotation && k_tiles * QN_TILE_COLS % p->rotation));
 }
 
-static uint64_t partition_cost(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t n_rows, uint32_t k_tiles,
-                               uint32_t slices, uint32_t block_tiles)
+static uint64_t partition_cost(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t n_rows,
+                               uint32_t k_tiles, uint32_t slices, uint32_t block_tiles)
 {
     if (n_rows > 1)
         return rows_scratch_bytes(tiles, p, k_tiles, block_tiles) <= QN_PERSISTENT_ROWS_SCRATCH_BYTES
@@ -119,8 +120,8 @@ qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_til
 {
     const uint32_t r = p->rotation;
     if (r && (r < 32 || r > 1024 || (r & (r - 1)) || p->n_cols % r))
-        return qn_fail(QN_ERR_UNSUPPORTED, "persistent decode kernel: a GEMV of %u columns, rotated in blocks of %u", p->n_cols,
-                       r);
+        return qn_fail(QN_ERR_UNSUPPORTED, "persistent decode kernel: a GEMV of %u columns, rotated in blocks of %u",
+                       p->n_cols, r);
     if (p->n_tiles == 0 || p->n_k_tiles == 0 || p->n_cols % 32)
         return qn_fail(QN_ERR_UNSUPPORTED, "persistent decode kernel: a GEMV of %u tiles and %u columns", p->n_tiles,
                        p->n_cols);
@@ -141,11 +142,12 @@ qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_til
         p->n_slices = slices;
         p->slice_blocks = blocks;
     }
-    return best < UINT64_MAX ? QN_OK
-                             : qn_fail(QN_ERR_UNSUPPORTED,
-                                       "persistent decode kernel: a GEMV of %u tiles and %u columns: its accumulators do not "
-                                       "fit in shared memory",
-                                       p->n_tiles, p->n_cols);
+    return best < UINT64_MAX
+               ? QN_OK
+               : qn_fail(QN_ERR_UNSUPPORTED,
+                         "persistent decode kernel: a GEMV of %u tiles and %u columns: its accumulators do not "
+                         "fit in shared memory",
+                         p->n_tiles, p->n_cols);
 }
 
 uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads,
@@ -160,13 +162,15 @@ uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim,
     return splits;
 }
 
-qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows, qn_launch *out)
+qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
+                                   qn_launch *out)
 {
     const size_t i = variant_of(gpu, tiles, n_rows);
     if (i == N_VARIANTS)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "persistent decode kernel: %u rows, weights of %u bits on a device with %u bytes of shared memory",
-                       n_rows, tiles->bits, gpu->max_shared_bytes);
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "persistent decode kernel: %u rows, weights of %u bits on a device with %u bytes of shared memory", n_rows,
+            tiles->bits, gpu->max_shared_bytes);
     const uint32_t bits = variants[i].bits, scales = variants[i].scales, stages = variants[i].stages;
     *out = (qn_launch){ .variant = n_rows > 1 ? QN_GPU_VARIANT(persistent_rows, bits, scales, stages)
                                               : QN_GPU_VARIANT(persistent, bits, scales, stages),

@@ -1,7 +1,8 @@
-/* The persistent decode kernel: all layers of one decode step in a single launch, as far as their operations are supported: of
- * one row, or of 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. This header is its interface and describes how data
- * flows, first for one row; persistent.cu is the kernel of one row, persistent_rows.cu that of several;
- * cuda/executor/persistent.c plans the phases of a model. More in docs/internals/persistent-decode.md. Shared by C and CUDA.
+/* The persistent decode kernel: all layers of one decode step in a single launch, as far as their operations are
+ * supported: of one row, or of 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. This header is its interface
+ * and describes how data flows, first for one row; persistent.cu is the kernel of one row, persistent_rows.cu that of
+ * several; cuda/executor/persistent.c plans the phases of a model. More in docs/internals/persistent-decode.md. Shared
+ * by C and CUDA.
  *
  * Purpose. Launched one by one, the operations of a decode step spend more time between each other than on reading
  * weights. In one launch, weights stream through ring buffers in shared memory that do not drain between operations:
@@ -26,23 +27,25 @@
  *
  * Hand-over of partial sums from one phase to the next:
  *
- *   1. A block stores its partial sums to out[slice][row] in global memory, f32 [n_slices][stride]; in practice they stay
- *      in L2. Each element has exactly one writer; there are no float atomics.
- *   2. The block arrives at the grid barrier: __syncthreads(), then one thread adds 1 to a counter with red.release.gpu.
+ *   1. A block stores its partial sums to out[slice][row] in global memory, f32 [n_slices][stride]; in practice they
+ *      stay in L2. Each element has exactly one writer; there are no float atomics.
+ *   2. The block arrives at the grid barrier: __syncthreads(), then one thread adds 1 to a counter with
+ *      red.release.gpu.
  *   3. One thread of every block polls the counter with ld.acquire.gpu until all blocks have arrived; __syncthreads()
  *      follows.
- *   4. The prologue of the next phase, or of a later one, reduces the partials: it loads the n_slices values of an element
- *      with ld.global.cg and adds them in ascending order of the slice. A GEMV's block does so for the elements of its own
- *      slice of K only.
+ *   4. The prologue of the next phase, or of a later one, reduces the partials: it loads the n_slices values of an
+ *      element with ld.global.cg and adds them in ascending order of the slice. A GEMV's block does so for the elements
+ *      of its own slice of K only.
  *
  *   element i of partials p = f * (p.data[i] + p.data[p.stride + i] + ... n_partials terms)
  *   f = 1 without p.sumsq, else 1 / sqrt((p.sumsq[0] + p.sumsq[1] + ... n_sumsq terms) / p.n_cols + p.eps)
  *
- * Several rows. Arrays of values have the rows outermost: x, x_out, sumsq, partials and outputs of row r begin at r times
- * their size for one row, which the fields of the phases say; page tables, positions and slots are [n_rows]. Each GEMV has a
- * phase of activations before it (QN_PHASE_ACTS), which computes its prologue once for the whole grid: stores x + from, the
- * sum of squares of each 128 columns, and the quantised operand to qn_persistent_args.acts. A GEMV's block copies those of its
- * slice. The KV cache is in pages. Results of a row do not depend on the number of rows.
+ * Several rows. Arrays of values have the rows outermost: x, x_out, sumsq, partials and outputs of row r begin at r
+ * times their size for one row, which the fields of the phases say; page tables, positions and slots are [n_rows]. Each
+ * GEMV has a phase of activations before it (QN_PHASE_ACTS), which computes its prologue once for the whole grid:
+ * stores x + from, the sum of squares of each 128 columns, and the quantised operand to qn_persistent_args.acts. A
+ * GEMV's block copies those of its slice. The KV cache is in pages. Results of a row do not depend on the number of
+ * rows.
  *
  * RMS norm. A block has only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
  * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
@@ -95,7 +98,8 @@ enum {
 /* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
 
-/* Of several rows: sums of squares that an RMS norm of n_cols columns has, one for each 128. At most QN_PERSISTENT_MAX_SLICES.
+/* Of several rows: sums of squares that an RMS norm of n_cols columns has, one for each 128. At most
+ * QN_PERSISTENT_MAX_SLICES.
  * */
 #define QN_PERSISTENT_ROWS_SUMSQ(n_cols) (((n_cols) + 127) / 128)
 
@@ -180,16 +184,16 @@ typedef struct qn_persistent_delta {
 
 /* ---- Attention of one row over an fp16 KV cache ---- */
 
-/* Biases and qk_norm (if they are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then scores,
- * softmax and the sum of values over all positions up to the row's, as split-KV partials in the form of
+/* Biases and qk_norm (if they are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then
+ * scores, softmax and the sum of values over all positions up to the row's, as split-KV partials in the form of
  * qn_attention_decode (attention.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles
  * to a split: a short context is spread over many splits of one tile; of several rows, at least
  * QN_PERSISTENT_ROWS_SPLIT_TILES. Splits without positions write nothing, and the combine does not read them.
  *
  * A unit is one split of one key-value head; block u computes unit u. n_kv_heads * n_splits is at most the number of
  * blocks. The unit that contains the row's position computes and stores the key and the value; every unit computes its
- * own queries. It is never the first phase: page table entries are loaded while a block waits for the phase before. All of
- * a launch have the same page table. */
+ * own queries. It is never the first phase: page table entries are loaded while a block waits for the phase before. All
+ * of a launch have the same page table. */
 typedef struct qn_persistent_attention {
     qn_persistent_partials qkv;
     uint32_t q_row, k_row, v_row;         /* first elements in qkv; query head h is at q_row + h * query_stride */
@@ -248,8 +252,8 @@ typedef struct qn_persistent_phase {
  * (of the weight tiles of all GEMVs), QN_STAGES (slots of the cp.async ring of each warp). */
 typedef struct qn_persistent_args {
     QN_GPU_PTR(const qn_persistent_phase) phases; /* [n_phases] */
-    QN_GPU_PTR(uint32_t) barrier;                 /* arrival counter: 0 before the first launch, and 0 again after each */
-    QN_GPU_PTR(const uint32_t) positions;         /* [1] position of the row; or 0 */
+    QN_GPU_PTR(uint32_t) barrier;         /* arrival counter: 0 before the first launch, and 0 again after each */
+    QN_GPU_PTR(const uint32_t) positions; /* [1] position of the row; or 0 */
     /* Of recurrent layers: slots and where the row's sequence is, as in qn_gdn_open_args. states 0: there are none */
     QN_GPU_PTR(const unsigned char) states;
     QN_GPU_PTR(unsigned char) open;
@@ -261,7 +265,7 @@ typedef struct qn_persistent_args {
     /* Of several rows */
     uint32_t n_rows;                      /* of the arrays above; not computed from QN_ATTENTION_NO_SESSION on */
     QN_GPU_PTR(const uint32_t) sequences; /* [n_rows]; 0: all are computed */
-    QN_GPU_PTR(uint8_t) acts;             /* operands of the GEMV of now: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
+    QN_GPU_PTR(uint8_t) acts; /* operands of the GEMV of now: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
     QN_GPU_PTR(float) acts_scale;
     QN_GPU_PTR(float) acts_f32; /* with fp16 rows: [n_rows][n_k_tiles * 256], neither rotated nor quantised */
 } qn_persistent_args;
@@ -296,7 +300,8 @@ uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim,
 
 /* qn_persistent_gpu_launch - fills *out for the variant of these tiles; the caller adds the arguments.
  * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports is false. */
-qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows, qn_launch *out);
+qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
+                                   qn_launch *out);
 
 #endif
 #endif

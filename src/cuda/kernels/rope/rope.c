@@ -19,9 +19,10 @@ static bool has_head_dim(size_t dim)
 qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out)
 {
     if (n_rot == 0 || n_rot % 2 || n_rot > 65536 || n_rows == 0 || n_rows > 65535)
-        return qn_fail(QN_ERR_INVALID,
-                       "rope angles on the GPU: %zu rows of %zu: expected 1 to 65535 rows of an even number up to 65536",
-                       n_rows, n_rot);
+        return qn_fail(
+            QN_ERR_INVALID,
+            "rope angles on the GPU: %zu rows of %zu: expected 1 to 65535 rows of an even number up to 65536", n_rows,
+            n_rot);
     *out = (qn_launch){ .variant.source = &angles_source,
                         .function = "qn_rope_angles",
                         .grid = { (uint32_t)((n_rot / 2 + ANGLES_THREADS - 1) / ANGLES_THREADS), (uint32_t)n_rows, 1 },
@@ -40,8 +41,8 @@ qn_status qn_rope_gpu_qk_norm_store(size_t head_dim, bool pages, size_t n_rows, 
     if (n_rows == 0 || n_rows > 65535 || n_heads > 65535 || n_kv_heads > 65535)
         return qn_fail(
             QN_ERR_INVALID,
-            "qk_norm and rope on the GPU: %zu rows of %zu and %zu heads, expected 1 to 65535 rows, at most 65535 heads", n_rows,
-            n_heads, n_kv_heads);
+            "qk_norm and rope on the GPU: %zu rows of %zu and %zu heads, expected 1 to 65535 rows, at most 65535 heads",
+            n_rows, n_heads, n_kv_heads);
     const size_t heads = n_rows * (n_heads + n_kv_heads), teams = QN_ROPE_GPU_TEAMS(head_dim, pages);
     if (heads == 0 || heads > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "qk_norm and rope on the GPU: %zu heads in one launch", heads);

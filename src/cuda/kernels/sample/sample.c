@@ -60,26 +60,26 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n
     /* e^-u is below one unit for u > bits * ln 2; another ln 2 is far more than any rounding error. */
     const double bins_per_unit = QN_SAMPLE_BINS / ((bits + 1) * 0.6931471805599453);
     const double last = sampling->min_p > 0 ? (0.01 - log((double)sampling->min_p)) * bins_per_unit : QN_SAMPLE_BINS;
-    return (
-        qn_sample_params){ .random = request->random,
-                           .penalties = { sampling->repeat_penalty, sampling->frequency_penalty, sampling->presence_penalty },
-                           .inverse = inverse,
-                           .top_p = sampling->top_p,
-                           .min_p = sampling->min_p,
-                           .top_n_sigma = sampling->top_n_sigma,
-                           .typical_p = has_typical_p(sampling) ? sampling->typical_p : 0,
-                           .xtc_threshold = sampling->xtc_threshold,
-                           .surprisal_unit = ldexpf(1, bits - 17 < 31 ? bits - 17 : 31),
-                           .deviation_bits = (uint32_t)bits / 2,
-                           .has_xtc = has_xtc,
-                           .selects = sampling->top_n_sigma > 0 || has_typical_p(sampling) || has_xtc,
-                           .weight_unit = ldexpf(1, bits),
-                           .bins_per_unit = (float)bins_per_unit,
-                           .last_bin = last < QN_SAMPLE_BINS - 1 ? (uint32_t)last : QN_SAMPLE_BINS - 1,
-                           .kind = kind_of(sampling, n),
-                           .top_k = k < n ? (uint32_t)k : 0,
-                           .has_logprobs = request->logprobs != NULL,
-                           .n_top = request->logprobs ? qn_sample_n_top(request->logprobs, n) : 0 };
+    return (qn_sample_params){ .random = request->random,
+                               .penalties = { sampling->repeat_penalty, sampling->frequency_penalty,
+                                              sampling->presence_penalty },
+                               .inverse = inverse,
+                               .top_p = sampling->top_p,
+                               .min_p = sampling->min_p,
+                               .top_n_sigma = sampling->top_n_sigma,
+                               .typical_p = has_typical_p(sampling) ? sampling->typical_p : 0,
+                               .xtc_threshold = sampling->xtc_threshold,
+                               .surprisal_unit = ldexpf(1, bits - 17 < 31 ? bits - 17 : 31),
+                               .deviation_bits = (uint32_t)bits / 2,
+                               .has_xtc = has_xtc,
+                               .selects = sampling->top_n_sigma > 0 || has_typical_p(sampling) || has_xtc,
+                               .weight_unit = ldexpf(1, bits),
+                               .bins_per_unit = (float)bins_per_unit,
+                               .last_bin = last < QN_SAMPLE_BINS - 1 ? (uint32_t)last : QN_SAMPLE_BINS - 1,
+                               .kind = kind_of(sampling, n),
+                               .top_k = k < n ? (uint32_t)k : 0,
+                               .has_logprobs = request->logprobs != NULL,
+                               .n_top = request->logprobs ? qn_sample_n_top(request->logprobs, n) : 0 };
 }
 
 qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, bool clusters,

@@ -1,22 +1,23 @@
-/* Sampling on the GPU, of many rows in a launch: the same token as qn_sample_token (sample.h) for the same logits and random
- * number. Shared by C and CUDA.
+/* Sampling on the GPU, of many rows in a launch: the same token as qn_sample_token (sample.h) for the same logits and
+ * random number. Shared by C and CUDA.
  *
- * qn_sample_argmax applies mask, bias and penalties to the logits in place and finds the largest logit of each slice of a row.
- * Greedy sampling needs only the maximum of these. With a small top_k = k, every token that can be kept is at least as
- * likely as the k-th largest maximum of a slice: these few candidates are sorted and sampled by qn_sample_draw. Otherwise
- * qn_sample_histogram runs before it: it counts tokens and their weights in bins of the distance to the largest logit,
- * follows the filters over the bins in order, and finds the few bins in which the filters and the draw end; the tokens of
- * those bins are the candidates. Sums are of integers, so their order does not matter.
+ * qn_sample_argmax applies mask, bias and penalties to the logits in place and finds the largest logit of each slice of
+ * a row. Greedy sampling needs only the maximum of these. With a small top_k = k, every token that can be kept is at
+ * least as likely as the k-th largest maximum of a slice: these few candidates are sorted and sampled by
+ * qn_sample_draw. Otherwise qn_sample_histogram runs before it: it counts tokens and their weights in bins of the
+ * distance to the largest logit, follows the filters over the bins in order, and finds the few bins in which the
+ * filters and the draw end; the tokens of those bins are the candidates. Sums are of integers, so their order does not
+ * matter.
  *
- * If these are more than QN_SAMPLE_CANDIDATES (thousands of equal logits; a top_k of thousands; min_p over an almost uniform
- * distribution) qn_sample_select samples the row, in any number of tokens: it divides the bin in which a filter or the draw
- * ends into ranges of keys, and the range in which it ends again, until the range is one token. It also samples the rows with
- * top_n_sigma, typical_p or XTC, from all tokens that these leave.
+ * If these are more than QN_SAMPLE_CANDIDATES (thousands of equal logits; a top_k of thousands; min_p over an almost
+ * uniform distribution) qn_sample_select samples the row, in any number of tokens: it divides the bin in which a filter
+ * or the draw ends into ranges of keys, and the range in which it ends again, until the range is one token. It also
+ * samples the rows with top_n_sigma, typical_p or XTC, from all tokens that these leave.
  *
  * Rows differ in what they need (qn_sample_params.kind): a launch passes over rows that do not need its kernel.
  *
- * Log probabilities are of the logits before qn_sample_argmax changes them: qn_sample_raw_argmax and qn_sample_top_logprobs
- * run first, with the candidates of the listed tokens found as for top_k. */
+ * Log probabilities are of the logits before qn_sample_argmax changes them: qn_sample_raw_argmax and
+ * qn_sample_top_logprobs run first, with the candidates of the listed tokens found as for top_k. */
 #ifndef QN_CUDA_KERNELS_SAMPLE_SAMPLE_H
 #define QN_CUDA_KERNELS_SAMPLE_SAMPLE_H
 
@@ -27,7 +28,8 @@ enum {
     QN_SAMPLE_THREADS = 512,
     QN_SAMPLE_BLOCKS = 128, /* of a row, at most */
     QN_SAMPLE_GRID = 384,   /* of all rows, at most, but one a row: what is resident on 132 SMs, three on each */
-    QN_SAMPLE_VECTOR = 4,   /* logits of a load. Vectors are distributed over the threads of a row's blocks, round robin */
+    QN_SAMPLE_VECTOR = 4,   /* logits of a load. Vectors are distributed over the threads of a row's blocks, round robin
+                             */
     QN_SAMPLE_SLICES = 256, /* of a row, at most; at least half as many, of which QN_SAMPLE_MAX_TOP_K are not empty */
     QN_SAMPLE_MAX_TOP_K = 64,
     QN_SAMPLE_BINS = 2048,
@@ -39,7 +41,7 @@ enum {
 
 /* Which kernels a row needs, or all rows of a launch: a later one includes those before it. */
 typedef enum qn_sample_mode {
-    QN_SAMPLE_NONE,      /* of a launch without rows: no kernel. Of a row, by qn_sample_is_on_host: qn_sample_argmax alone */
+    QN_SAMPLE_NONE, /* of a launch without rows: no kernel. Of a row, by qn_sample_is_on_host: qn_sample_argmax alone */
     QN_SAMPLE_ARGMAX,    /* qn_sample_argmax alone */
     QN_SAMPLE_TOP_K,     /* then qn_sample_draw */
     QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram and qn_sample_select between them */
@@ -47,13 +49,13 @@ typedef enum qn_sample_mode {
     QN_SAMPLE_MODES = 2 * QN_SAMPLE_LOGPROBS
 } qn_sample_mode;
 
-/* qn_sample_request in the kernels' form: qn_sample_gpu_params, the one place that converts it. A multiple of 4 bytes: threads
- * copy words. */
+/* qn_sample_request in the kernels' form: qn_sample_gpu_params, the one place that converts it. A multiple of 4 bytes:
+ * threads copy words. */
 typedef struct qn_sample_params {
     uint64_t random;
     QN_GPU_PTR(const qn_sample_entry) entries; /* [n_entries] of ids below n, each once */
     QN_GPU_PTR(const uint32_t) allowed;        /* as in qn_sample_request; 0: all tokens */
-    QN_GPU_PTR(float) raw;                     /* [n_entries] receives the entries' logits before they change; 0: none */
+    QN_GPU_PTR(float) raw; /* [n_entries] receives the entries' logits before they change; 0: none */
     qn_sample_penalties penalties;
     float inverse, top_p, min_p;                 /* inverse: 1 / temperature */
     float top_n_sigma, typical_p, xtc_threshold; /* 0: without the first two */
@@ -91,8 +93,8 @@ typedef struct qn_sample_state {
     uint64_t total;         /* sum of all weights, and of those of log probabilities */
     uint64_t weight_before; /* sum of the weights in bins before `first` */
     uint64_t weight_gap;    /* sum of the weights in bins between `last` and cutoff_bin */
-    /* Of qn_sample_select, zeroed by qn_sample_histogram. A reduction over the blocks of the row is used once. Passes use three
-     * sums in turn: one is added to, one is read, one is zeroed. */
+    /* Of qn_sample_select, zeroed by qn_sample_histogram. A reduction over the blocks of the row is used once. Passes
+     * use three sums in turn: one is added to, one is read, one is zeroed. */
     uint64_t reductions[QN_SAMPLE_REDUCTIONS];
     union {
         uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
@@ -111,11 +113,12 @@ typedef struct qn_sample_result {
 
 /* Arguments of all kernels. */
 typedef struct qn_sample_args {
-    QN_GPU_PTR(float) logits;                  /* [rows][n] */
-    QN_GPU_PTR(const qn_sample_params) params; /* [rows] device memory, not written by the kernel before the first launch */
-    QN_GPU_PTR(qn_sample_state) states;        /* [rows] */
-    QN_GPU_PTR(qn_sample_result) results;      /* [rows] device-writable memory, also pinned host memory */
-    QN_GPU_PTR(int32_t) tokens;                /* [rows] receives the results' tokens for the next step; 0: nothing */
+    QN_GPU_PTR(float) logits; /* [rows][n] */
+    QN_GPU_PTR(const qn_sample_params)
+    params;                               /* [rows] device memory, not written by the kernel before the first launch */
+    QN_GPU_PTR(qn_sample_state) states;   /* [rows] */
+    QN_GPU_PTR(qn_sample_result) results; /* [rows] device-writable memory, also pinned host memory */
+    QN_GPU_PTR(int32_t) tokens;           /* [rows] receives the results' tokens for the next step; 0: nothing */
     uint32_t n;
     uint32_t pad;
 } qn_sample_args;
@@ -135,9 +138,9 @@ qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b);
 /* qn_sample_gpu_params - the kernels' parameters for n logits; the caller sets entries, n_entries, allowed and raw. */
 qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n);
 
-/* qn_sample_gpu_launches - the launches of a mode for n_rows rows of n logits, in order, all with the same arguments. clusters:
- * the device has them, from compute capability 9.0 on. They depend on nothing else, so they can be captured. QN_ERR_INVALID
- * unless n is 1 to INT32_MAX and n_rows 1 to 65535. */
+/* qn_sample_gpu_launches - the launches of a mode for n_rows rows of n logits, in order, all with the same arguments.
+ * clusters: the device has them, from compute capability 9.0 on. They depend on nothing else, so they can be captured.
+ * QN_ERR_INVALID unless n is 1 to INT32_MAX and n_rows 1 to 65535. */
 qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, bool clusters,
                                  qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches);
 

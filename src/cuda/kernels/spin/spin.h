@@ -4,7 +4,8 @@
 
 #include "cuda/kernels/launch.h"
 
-/* qn_spin - a thread that waits for a random time of up to max_ns, another one in each launch, also of a graph that is launched again. */
+/* qn_spin - a thread that waits for a random time of up to max_ns, another one in each launch, also of a graph that is
+ * launched again. */
 typedef struct qn_spin_args {
     uint64_t seed;
     uint32_t max_ns;
