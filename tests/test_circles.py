@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 
-MOST = 8
+MOST = 5
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

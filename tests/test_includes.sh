@@ -13,7 +13,7 @@ cd "$root"
 check() {
     find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z | xargs -0 -r awk '
     BEGIN {
-        n = split("base quant gguf plan kernels cache device cpu gpu cuda model text jinja chat grammar engine convert hub http protocol page serve cli", order)
+        n = split("base quant gguf plan kernels cache device cpu gpu cuda model text jinja chat grammar engine scheduler convert hub http protocol page serve cli", order)
         for (i = 1; i <= n; i++) rank[order[i]] = i
         n = split("kernels runtime executor api", order)
         for (i = 1; i <= n; i++) cuda_rank[order[i]] = i

@@ -232,9 +232,8 @@ static void log_files(const struct conversion *c)
 {
     if (c->checkpoint.has_unlisted_file)
         log_line(c,
-                 "the folder has both model.safetensors and model.safetensors.index.json: the %zu files that the index "
-                 "lists are "
-                 "used, not model.safetensors (which transformers takes)",
+                 "the folder has both model.safetensors and model.safetensors.index.json: the %zu files that the "
+                 "index lists are used, not model.safetensors (which transformers takes)",
                  c->checkpoint.n_files);
 }
 

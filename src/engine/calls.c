@@ -4,7 +4,7 @@
 
 #include "base/process.h"
 
-static _Thread_local const qn_scheduler *calling;
+static _Thread_local qn_calling calling;
 
 qn_status qn_model_check_process(const qn_model *model, const char *function)
 {
@@ -17,9 +17,8 @@ qn_status qn_model_enter(qn_model *model, const char *function)
     if (!qn_model_is_locked_here(model))
         return QN_OK;
     return qn_fail(QN_ERR_INVALID,
-                   "%s: a step of the same model is in flight, which this thread has begun and would wait for: it must "
-                   "not be called "
-                   "in a callback during a step, or between steps with run_ahead",
+                   "%s: a step of the same model is in flight, which this thread has begun and would wait for: it "
+                   "must not be called in a callback during a step, or between steps with run_ahead",
                    function);
 }
 
@@ -28,8 +27,7 @@ qn_status qn_session_take(qn_session *session, const char *function)
     if (atomic_exchange(&session->is_used, true))
         return qn_fail(QN_ERR_INVALID,
                        "%s: the session is in use: it must not be called in a callback of the same session, or while "
-                       "another thread "
-                       "uses it",
+                       "another thread uses it",
                        function);
     return QN_OK;
 }
@@ -45,26 +43,26 @@ void qn_session_leave(qn_session *session)
     atomic_store(&session->is_used, false);
 }
 
-const qn_scheduler *qn_callbacks_begin(const qn_scheduler *s)
+qn_calling qn_callbacks_begin(qn_calling of)
 {
-    const qn_scheduler *before = calling;
-    calling = s;
+    const qn_calling before = calling;
+    calling = of;
     return before;
 }
 
-void qn_callbacks_end(const qn_scheduler *before)
+void qn_callbacks_end(qn_calling before)
 {
     calling = before;
 }
 
-const qn_scheduler *qn_callbacks_of(void)
+qn_calling qn_callbacks_of(void)
 {
     return calling;
 }
 
 qn_status qn_check_no_callback(const char *function)
 {
-    if (!calling)
+    if (!calling.scheduler)
         return QN_OK;
     return qn_fail(
         QN_ERR_INVALID,

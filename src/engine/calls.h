@@ -3,7 +3,8 @@
 #ifndef QN_ENGINE_CALLS_H
 #define QN_ENGINE_CALLS_H
 
-#include "engine/scheduler.h"
+#include "engine/internal.h"
+#include "quern/scheduler.h"
 
 /* qn_model_check_process - QN_ERR_INVALID in a forked child of the process that loaded the model. */
 qn_status qn_model_check_process(const qn_model *model, const char *function);
@@ -20,14 +21,23 @@ void qn_session_leave(qn_session *session);
 /* qn_session_take - what qn_session_enter does besides qn_model_enter. */
 qn_status qn_session_take(qn_session *session, const char *function);
 
-/* qn_callbacks_begin - the calling thread calls callbacks of a scheduler; returns the scheduler whose callback it is
- * in, or NULL.
- * qn_callbacks_end - it has: `before` is what the former returned. */
-const qn_scheduler *qn_callbacks_begin(const qn_scheduler *s);
-void qn_callbacks_end(const qn_scheduler *before);
+/* The scheduler whose callbacks a thread calls, and its model; NULL: none. */
+typedef struct qn_calling {
+    const qn_scheduler *scheduler;
+    const qn_model *model;
+} qn_calling;
 
-/* qn_callbacks_of - the scheduler in whose callback the calling thread is, or NULL. */
-const qn_scheduler *qn_callbacks_of(void);
+/* qn_callbacks_begin - the calling thread calls callbacks of a scheduler from now on. Returns in whose callback it is.
+ */
+qn_calling qn_callbacks_begin(qn_calling of);
+
+/* qn_callbacks_end - the calling thread has called them.
+ *
+ *   before   what qn_callbacks_begin returned */
+void qn_callbacks_end(qn_calling before);
+
+/* qn_callbacks_of - returns in whose callback the calling thread is. */
+qn_calling qn_callbacks_of(void);
 
 /* qn_check_no_callback - QN_ERR_INVALID in a callback of any scheduler: two that wait for each other would hang as one
  * does. */

@@ -123,24 +123,6 @@ const qn_chat_format *qn_model_get_chat_format(const qn_model *model)
     return &model->chat_format;
 }
 
-bool qn_model_output(const qn_model *model, qn_output_params *output)
-{
-    if (model->chat)
-        return qn_chat_template_output(model->chat, output);
-    qn_output_params_init(output, QN_OUTPUT_PLAIN);
-    output->think_open.text = output->think_close.text = NULL;
-    return true;
-}
-
-qn_status qn_model_calls(const qn_model *model, qn_output_params *output)
-{
-    if (!qn_model_output(model, output))
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "tools: the model's chat template has tools, but its calls cannot be parsed back");
-    return output->form != QN_OUTPUT_PLAIN ? QN_OK
-                                           : qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
-}
-
 /* ---- Answers ---- */
 
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most,

@@ -168,8 +168,7 @@ static qn_status check_result(const struct quantizer *q, const qn_gguf_tensor *t
     if (atomic_load(&work->differs) && !q->params.force)
         return qn_fail(QN_ERR_INVALID,
                        "%s: tensor '%.*s' (%s) has weights that %s does not hold: the model would not be usable "
-                       "(quantize it to q8_0 "
-                       "or q4_0, or to a type for its values; --force writes it all the same)",
+                       "(quantize it to q8_0 or q4_0, or to a type for its values; --force writes it all the same)",
                        qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), qn_type_find(t->type)->name, to->name);
     return QN_OK;
 }

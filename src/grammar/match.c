@@ -134,8 +134,7 @@ static qn_status nothing_follows(const qn_grammar_match *m)
     if (is_at_depth(m->state))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s': at most %d "
-                       "rules may be "
-                       "open, and so many are",
+                       "rules may be open, and so many are",
                        m->n_bytes, rule_name(m), QN_GRAMMAR_DEPTH);
     return qn_fail(QN_ERR_UNSUPPORTED,
                    "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s'", m->n_bytes,

@@ -378,8 +378,7 @@ static qn_status refuse(const qn_hub_http *http)
     if (gated || r->status == 403)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "%s: the hub refuses access (%d): %s the conditions on %s/%s in a browser, and set HF_TOKEN to "
-                       "a token of that "
-                       "account%s%s",
+                       "a token of that account%s%s",
                        what, r->status, gated ? "the model is gated; accept" : "where the model is gated, accept",
                        endpoint, http->request->repo, colon, message);
     if (r->status == 401 && http->authorization)

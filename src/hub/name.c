@@ -40,9 +40,7 @@ static const char *parse(const char *text, qn_hub_name *name)
         return "expected OWNER/REPO, OWNER/REPO:FILE or OWNER/REPO:TYPE";
     if (!is_part(text, (size_t)(slash - text)) || !is_part(slash + 1, repo - (size_t)(slash - text) - 1))
         return "OWNER and REPO are 1 to 96 letters, digits, '-', '_' and '.' each, beginning and ending with neither "
-               "'-' nor "
-               "'.', "
-               "without '--' and '..'";
+               "'-' nor '.', without '--' and '..'";
     memcpy(name->repo, text, repo);
     if (!wanted)
         return NULL;

@@ -274,9 +274,8 @@ static qn_status take_best(const qn_hub_files *files, const qn_hub_name *name, c
     if (smallest)
         return qn_fail(
             QN_ERR_INVALID,
-            "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: "
-            "name it after ':' to "
-            "have it all the same",
+            "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: name "
+            "it after ':' to have it all the same",
             name->repo, (double)memory * 1e-9, qn_hub_path_base(files->at[smallest->first].path),
             (double)smallest->bytes * 1e-9);
     for (size_t i = 0; i < count; i++)

@@ -97,8 +97,7 @@ qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignm
     if (not_64 && not_128)
         return qn_fail(QN_ERR_FORMAT,
                        "%s: tensor '%.*s' of type 42: rows of %llu weights, %llu weights in %zu bytes, fit neither "
-                       "groups of 64 in 18 "
-                       "bytes nor (tensor '%.*s') groups of 128 in 34",
+                       "groups of 64 in 18 bytes nor (tensor '%.*s') groups of 128 in 34",
                        file, shown(not_64), not_64->name, (unsigned long long)not_64->width,
                        (unsigned long long)not_64->n_weights, not_64->available_bytes, shown(not_128), not_128->name);
     int found = MAINLINE;
@@ -112,9 +111,8 @@ qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignm
                                                                                : oxibonsai_mismatch];
         if (both || (neither && not_64))
             return qn_fail(QN_ERR_FORMAT,
-                           "%s: tensor '%.*s' of type 42, groups of 128 in 34 bytes: %s has finite scales that are not "
-                           "negative and no "
-                           "code 3, expected of exactly one",
+                           "%s: tensor '%.*s' of type 42, groups of 128 in 34 bytes: %s has finite scales that are "
+                           "not negative and no code 3, expected of exactly one",
                            file, shown(t), t->name,
                            both ? "each layout, scale first and scale last,"
                                 : "neither layout, scale first nor scale last,");

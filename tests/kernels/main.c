@@ -271,8 +271,7 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
     if (state.json)
         printf(
             "{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": {\"median\": %.9g, \"min\": %.9g, "
-            "\"max\": %.9g}, "
-            "\"rate\": %.6g, \"unit\": \"%s\"}\n",
+            "\"max\": %.9g}, \"rate\": %.6g, \"unit\": \"%s\"}\n",
             op, variant, shape, median, seconds[0], seconds[RUNS - 1], units / median, unit);
     else
         printf("%-12s %-8s %-34s %10.2f us %10.2f %c%s/s\n", op, variant, shape, median * 1e6,

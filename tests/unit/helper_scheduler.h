@@ -6,7 +6,7 @@
 #include "helper_overlap.h"
 
 #include "base/splitmix.h"
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 #include "helper_request.h"
 #include "quern/scheduler.h"
 

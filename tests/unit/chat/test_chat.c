@@ -214,12 +214,9 @@ static void test_contents_are_text(void **state)
         NONE,
         "{% for m in messages %}{{ ('<|im_start|>%s\\n' % m.role) ~ m.content|trim }}{{ '<|im_end|>' }}{% endfor %}",
         "{% for m in messages %}{% set t %}<|im_start|>{{ m.role }}{{ m.content|replace('a', 'b') }}<|im_end|>{% "
-        "endset %}{{ t "
-        "}}"
-        "{% endfor %}",
+        "endset %}{{ t }}{% endfor %}",
         "{% for m in messages %}<|im_start|>{{ m.content|tojson }}{{ m.content[::-1][::-1] }}{{ [m.content]|join('-') "
-        "}}<|im_end|>"
-        "{% endfor %}",
+        "}}<|im_end|>{% endfor %}",
         "{% for m in messages %}{{ '<|im_start|>' + m.content.split('\\n')[0] + m.content|upper|lower }}<|im_end|>{% "
         "endfor %}",
         /* The template's bytes on both sides do not complete what a message begins or ends. */
@@ -338,13 +335,11 @@ static void test_later_system(void **state)
     }
     check(ROLES, M("system", "a") "," M("system", "b") "," M("system", "c") "," M("user", "d") "," M("system", "e"),
           false, "s:a;s:b;s:c;u:d;s:e;");
-    check(
-        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
-        "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% "
-        "endif %};"
-        "{% endfor %}",
-        "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}," M("system", "b"), false,
-        "[a][" FOLDED("b") "];");
+    check("{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif "
+          "%}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% "
+          "endif %};{% endfor %}",
+          "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}," M("system", "b"), false,
+          "[a][" FOLDED("b") "];");
 }
 
 static void test_parts(void **state)
@@ -473,9 +468,8 @@ static void test_effort_levels(void **state)
         { "{% if reasoning_effort == 'low' %}LOW{% elif reasoning_effort == 'medium' %}MED{% else %}XHIGH{% endif %}",
           "",
           { "XHIGH", "LOW", "LOW", "MED", "XHIGH", "XHIGH", "XHIGH", "XHIGH" } },
-        { "{% set m = {'low': 'L', 'medium': 'M', 'xhigh': 'X'} %}{% if reasoning_effort %}{{ m[reasoning_effort] ~ '' "
-          "}}{% "
-          "endif %}",
+        { "{% set m = {'low': 'L', 'medium': 'M', 'xhigh': 'X'} %}{% if reasoning_effort %}{{ m[reasoning_effort] ~ "
+          "'' }}{% endif %}",
           "",
           { "", "L", "L", "M", "X", "X", "X", "" } },
         { "{% set m = {'low': 'L', 'high': 'H'} %}{% if reasoning_effort %}{{ m[reasoning_effort] + '' }}{% endif %}",

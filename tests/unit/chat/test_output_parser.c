@@ -9,33 +9,24 @@ enum { THINKS = 1, BYTES_ONLY = 2, TOKENS_ONLY = 4 };
 
 static const char tools_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": {\"type\": \"object\", "
-    "\"properties\": {"
-    "\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\"}, \"metric\": {\"type\": \"boolean\"},"
-    "\"limit\": {\"type\": \"number\"}, \"where\": {\"$ref\": \"#/$defs/place~1or\"}, \"loop\": {\"$ref\": "
-    "\"#/$defs/loop\"},"
-    "\"either\": {\"type\": [\"integer\", \"string\"]}, \"first\": {\"type\": [\"string\", \"integer\"]},"
-    "\"maybe\": {\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": \"#/$defs/place~1or\"}, {\"type\": \"string\"}]},"
-    "\"unit\": {\"enum\": [\"c\", \"f\"]}, \"level\": {\"enum\": [1, 2, \"off\"]}, \"fixed\": {\"const\": true},"
-    "\"any\": {}, \"size\": {\"enum\": [\"1\"]}, \"word\": {\"const\": \"true\"}, \"list\": {\"items\": {}},"
-    "\"note\": {\"type\": [\"string\", \"null\"]}, \"memo\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": "
-    "\"null\"}]},"
-    "\"hint\": {\"type\": \"string\", \"nullable\": true}},"
-    "\"allOf\": [{\"$ref\": \"#/$defs/more\"}, {\"anyOf\": [{\"properties\": {\"one\": {\"type\": \"boolean\"}}}]}],"
-    "\"$defs\": {\"more\": {\"properties\": {\"extra\": {\"type\": \"integer\"}}}, \"place/or\": {\"type\": "
-    "\"object\"}, "
-    "\"loop\": {\"$ref\": \"#/$defs/loop\"}}}}},"
-    "{\"name\": \"union\", \"input_schema\": {\"properties\": {\"many\": {\"anyOf\": [{\"type\": \"string\"}, "
-    "{\"type\": "
-    "\"array\"}]},"
-    "\"count\": {\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}, \"flag\": {\"anyOf\": [{\"type\": "
-    "\"string\", "
-    "\"minLength\": 2},"
-    "{\"type\": \"boolean\"}]}, \"mode\": {\"anyOf\": [{\"const\": \"auto\"}, {\"type\": \"integer\"}]}, \"code\": "
-    "{\"pattern\": \"^[0-9]+$\"}, \"rows\": {\"minItems\": 1}}, "
-    "\"enum\": [{\"zip\": \"01\"}, {\"zip\": \"2\", \"n\": 3}], \"if\": {\"required\": [\"mode\"]},"
-    "\"then\": {\"properties\": {\"both\": {\"type\": \"string\"}}}, \"else\": {\"properties\": {\"both\": {\"type\": "
-    "\"integer\"}}}}},"
-    "{\"name\": \"now\", \"input_schema\": {\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}}]";
+    "\"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\"}, \"metric\": {\"type\": "
+    "\"boolean\"},\"limit\": {\"type\": \"number\"}, \"where\": {\"$ref\": \"#/$defs/place~1or\"}, \"loop\": "
+    "{\"$ref\": \"#/$defs/loop\"},\"either\": {\"type\": [\"integer\", \"string\"]}, \"first\": {\"type\": "
+    "[\"string\", \"integer\"]},\"maybe\": {\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": \"#/$defs/place~1or\"}, "
+    "{\"type\": \"string\"}]},\"unit\": {\"enum\": [\"c\", \"f\"]}, \"level\": {\"enum\": [1, 2, \"off\"]}, "
+    "\"fixed\": {\"const\": true},\"any\": {}, \"size\": {\"enum\": [\"1\"]}, \"word\": {\"const\": \"true\"}, "
+    "\"list\": {\"items\": {}},\"note\": {\"type\": [\"string\", \"null\"]}, \"memo\": {\"anyOf\": [{\"type\": "
+    "\"string\"}, {\"type\": \"null\"}]},\"hint\": {\"type\": \"string\", \"nullable\": true}},\"allOf\": [{\"$ref\": "
+    "\"#/$defs/more\"}, {\"anyOf\": [{\"properties\": {\"one\": {\"type\": \"boolean\"}}}]}],\"$defs\": {\"more\": "
+    "{\"properties\": {\"extra\": {\"type\": \"integer\"}}}, \"place/or\": {\"type\": \"object\"}, \"loop\": "
+    "{\"$ref\": \"#/$defs/loop\"}}}}},{\"name\": \"union\", \"input_schema\": {\"properties\": {\"many\": {\"anyOf\": "
+    "[{\"type\": \"string\"}, {\"type\": \"array\"}]},\"count\": {\"oneOf\": [{\"type\": \"string\"}, {\"type\": "
+    "\"integer\"}]}, \"flag\": {\"anyOf\": [{\"type\": \"string\", \"minLength\": 2},{\"type\": \"boolean\"}]}, "
+    "\"mode\": {\"anyOf\": [{\"const\": \"auto\"}, {\"type\": \"integer\"}]}, \"code\": {\"pattern\": \"^[0-9]+$\"}, "
+    "\"rows\": {\"minItems\": 1}}, \"enum\": [{\"zip\": \"01\"}, {\"zip\": \"2\", \"n\": 3}], \"if\": {\"required\": "
+    "[\"mode\"]},\"then\": {\"properties\": {\"both\": {\"type\": \"string\"}}}, \"else\": {\"properties\": "
+    "{\"both\": {\"type\": \"integer\"}}}}},{\"name\": \"now\", \"input_schema\": {\"type\": \"object\", "
+    "\"additionalProperties\": {\"type\": \"string\"}}}]";
 
 static const struct golden {
     qn_output_form form;
@@ -147,10 +138,8 @@ static const struct golden {
       "<parameter=word>\ntrue\n</parameter>\n<parameter=list>\n[1]\n</parameter>\n"
       "</function>\n</tool_call>",
       "[get_weather|{\"either\": 5, \"first\": \"5\", \"maybe\": {}, \"days\": \"1.5\", \"limit\": 1.5, \"unit\": "
-      "\"c\", "
-      "\"level\": 2, "
-      "\"level\": \"off\", \"fixed\": false, \"any\": \"\\\"q\\\"\", \"size\": \"1\", \"word\": \"true\", \"list\": "
-      "[1]}]=" },
+      "\"c\", \"level\": 2, \"level\": \"off\", \"fixed\": false, \"any\": \"\\\"q\\\"\", \"size\": \"1\", \"word\": "
+      "\"true\", \"list\": [1]}]=" },
     /* A string or null, integers, and properties of parts of the schema. */
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=get_weather>\n<parameter=note>\nnull\n</parameter>\n<parameter=memo>\nNone\n</"

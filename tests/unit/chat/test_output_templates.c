@@ -93,16 +93,11 @@ static const struct origin {
 
 static const char tools_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"look_up\", \"description\": \"Looks up.\", \"parameters\": "
-    "{\"type\": "
-    "\"object\", \"properties\": {\"text\": {\"type\": \"string\"}, \"note\": {\"anyOf\": [{\"type\": \"null\"}, "
-    "{\"$ref\": "
-    "\"#/$defs/note\"}]}, \"count\": {\"type\": \"integer\"}, \"ratio\": {\"type\": [\"number\", \"null\"]}, \"flag\": "
-    "{\"type\": "
-    "\"boolean\"}, \"list\": {\"type\": \"array\"}, \"where\": {\"type\": \"object\"}}, \"$defs\": {\"note\": "
-    "{\"type\": "
-    "\"string\"}}}}}, {\"type\": \"function\", \"function\": {\"name\": \"now\", \"parameters\": {\"type\": "
-    "\"object\", "
-    "\"properties\": {}}}}]";
+    "{\"type\": \"object\", \"properties\": {\"text\": {\"type\": \"string\"}, \"note\": {\"anyOf\": [{\"type\": "
+    "\"null\"}, {\"$ref\": \"#/$defs/note\"}]}, \"count\": {\"type\": \"integer\"}, \"ratio\": {\"type\": "
+    "[\"number\", \"null\"]}, \"flag\": {\"type\": \"boolean\"}, \"list\": {\"type\": \"array\"}, \"where\": "
+    "{\"type\": \"object\"}}, \"$defs\": {\"note\": {\"type\": \"string\"}}}}}, {\"type\": \"function\", "
+    "\"function\": {\"name\": \"now\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}}]";
 
 /* ---- Conversations ---- */
 

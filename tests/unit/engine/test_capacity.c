@@ -2,7 +2,7 @@
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -203,9 +203,7 @@ static void test_containers(void **unused)
           { "\"a\"", "[null]" },
           { "1", "[1]" } },
         { "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}}},{\"properties\":{\"k\":{\"const\":\"b\"},\"v\":{"
-          "\"type\":"
-          "\"null\"}}}],"
-          "\"required\":[\"k\"],\"type\":\"object\"}",
+          "\"type\":\"null\"}}}],\"required\":[\"k\"],\"type\":\"object\"}",
           { "{\"k\":\"a\",\"v\":1}", "{\"k\":\"b\",\"v\":null}" },
           { "{\"k\":\"b\",\"v\":1}", "{\"v\":1}", "{\"k\":\"c\"" } },
         { "{\"allOf\":[{\"properties\":{\"a\":{\"minimum\":2}},\"required\":[\"a\"]},{\"properties\":{\"a\":{\"type\":"
@@ -213,9 +211,7 @@ static void test_containers(void **unused)
           { "{\"a\":2}", "{\"a\":4}" },
           { "{\"a\":1}", "{\"a\":5}", "{}" } },
         { "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#/"
-          "$defs/"
-          "a~1b\"}},"
-          "\"additionalProperties\":false}}}",
+          "$defs/a~1b\"}},\"additionalProperties\":false}}}",
           { "{}", "{\"n\":{\"n\":{}}}" },
           { "{\"n\":1}", "{\"n\":{\"x\"" } },
         { "{\"definitions\":{\"t\":{\"anyOf\":[{\"const\":0},{\"type\":\"array\",\"items\":{\"$ref\":\"#/definitions/"

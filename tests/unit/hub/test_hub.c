@@ -307,11 +307,10 @@ static void test_answer(void **state)
     (void)state;
     qn_hub_files files;
     assert_ok(parse(
-        "{" SHA ", \"siblings\": [{\"rfilename\": \"z.gguf\", \"size\": 9, \"blobId\": \"00\","
-        "\"lfs\": {\"size\": 7, \"sha256\": \"ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2\"}},"
-        "{\"rfilename\": \"a.txt\", \"size\": -3, \"blobId\": \"0123456789abcdef0123456789abcdef01234567\", \"lfs\": "
-        "null},"
-        "{\"rfilename\": \"../up.txt\"}, {\"rfilename\": \"huge\", \"size\": 9007199254740993000}]}",
+        "{" SHA ", \"siblings\": [{\"rfilename\": \"z.gguf\", \"size\": 9, \"blobId\": \"00\",\"lfs\": {\"size\": 7, "
+        "\"sha256\": \"ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2\"}},{\"rfilename\": "
+        "\"a.txt\", \"size\": -3, \"blobId\": \"0123456789abcdef0123456789abcdef01234567\", \"lfs\": "
+        "null},{\"rfilename\": \"../up.txt\"}, {\"rfilename\": \"huge\", \"size\": 9007199254740993000}]}",
         &files));
     assert_int_equal(files.count, 3);
     assert_string_equal(files.commit, "0123456789abcdef0123456789abcdef01234567");

@@ -175,18 +175,15 @@ static void test_rare(void **state)
         { "{{ '-7'.zfill(4) }} {{ '7'.zfill(3) }} {{ 'abc'.zfill(2) }} {{ '+'.zfill(3) }}", "-007 007 abc +00" },
         { "{{ 'aB \u00c4\u00df'.swapcase() }}", "Ab \u00e4SS" },
         { "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz "
-          "qux'|truncate(11) }}|"
-          "{{ 'foo bar baz qux'|truncate(11, false, '..', 0) }}|{{ (1, 2)|truncate(7, true) }}",
+          "qux'|truncate(11) }}|{{ 'foo bar baz qux'|truncate(11, false, '..', 0) }}|{{ (1, 2)|truncate(7, true) }}",
           "foo...|foo ba...|foo bar baz qux|foo bar..|(1, 2)" },
         { "{{ 'a b/\u00e4&'|urlencode }} {{ {'a b': '/x', 'c': 1}|urlencode }} {{ 5|urlencode }} {{ "
-          "namespace(a=1)|urlencode "
-          "}}",
+          "namespace(a=1)|urlencode }}",
           "a%20b/%C3%A4%26 a+b=%2Fx&c=1 5 %3CNamespace%20%7B%27a%27%3A%201%7D%3E" },
         { "{{ range(7)|slice(3)|list }} {{ range(7)|slice(3, 'x')|list }}",
           "[[0, 1, 2], [3, 4], [5, 6]] [[0, 1, 2], [3, 4, 'x'], [5, 6, 'x']]" },
         { "{% for g in l|groupby('k') %}{{ g.grouper }}:{{ g.list|map(attribute='v')|join(',') }};{% endfor %}{% for "
-          "k, v in "
-          "l|groupby('k', case_sensitive=true) %}{{ k }}{{ v|length }}{% endfor %}",
+          "k, v in l|groupby('k', case_sensitive=true) %}{{ k }}{{ v|length }}{% endfor %}",
           "A:1,3;b:2;A1a1b1" },
         { "{{ l|groupby('x', default=0)|length }} {{ l[:1]|groupby('k') }}", "1 [('A', [{'k': 'A', 'v': 1}])]" },
         { "{{ 0 }} {{ 00_0 }} {{ 01.5 }} {{ [7].0 }}", "0 0 1.5 7" },

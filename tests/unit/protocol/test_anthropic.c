@@ -474,8 +474,7 @@ static void errors_have_types_and_ids(void **unused)
     refusal.id = "2";
     x->protocol->refuse(&refusal, &out);
     assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'prompt is too long: 28 tokens > "
-                  "7 maximum'},"
-                  "'request_id':'req_2'}");
+                  "7 maximum'},'request_id':'req_2'}");
     qn_refuse(&refusal, 400, "thread_unsupported_request", "thread", "no");
     x->protocol->refuse(&refusal, &out);
     assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'no','details':{'error_code':"

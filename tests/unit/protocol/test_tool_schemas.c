@@ -19,13 +19,9 @@ static const struct {
     { "tools_json", NULL },
     { "llama3",
       "{% if tools %}{% for t in tools %}{{ t|tojson }}\n{% endfor %}{% endif %}{% for m in messages %}<|start|>{{ "
-      "m.role "
-      "}}\n{% if "
-      "m.tool_calls %}{% set c = m.tool_calls[0].function %}{{ '{\"name\": \"' ~ c.name ~ '\", \"parameters\": ' ~ "
-      "(c.arguments if "
-      "c.arguments is string else c.arguments|tojson) ~ '}' }}{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor "
-      "%}{% if "
-      "add_generation_prompt %}<|start|>assistant\n{% endif %}" },
+      "m.role }}\n{% if m.tool_calls %}{% set c = m.tool_calls[0].function %}{{ '{\"name\": \"' ~ c.name ~ '\", "
+      "\"parameters\": ' ~ (c.arguments if c.arguments is string else c.arguments|tojson) ~ '}' }}{% else %}{{ "
+      "m.content }}{% endif %}<|eot|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}" },
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 static qn_served served[N_MODELS];

@@ -3,7 +3,7 @@
  * token. */
 #include "helper_scheduler.h"
 
-#include "engine/step_time.h"
+#include "scheduler/step_time.h"
 
 #include <math.h>
 

@@ -264,8 +264,7 @@ static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols,
     if (block && (block > most || (block & (block - 1)) || n_cols % block || n_cols % 4 || rotation->signs % 16))
         return qn_fail(QN_ERR_INVALID,
                        "activations of %zu columns in Hadamard blocks of %zu: expected a multiple of 4 and of a power "
-                       "of two up to "
-                       "%zu, and signs at a multiple of 16 bytes",
+                       "of two up to %zu, and signs at a multiple of 16 bytes",
                        n_cols, block, most);
     *to = (qn_matmul_hadamard){ .signs = block ? rotation->signs : 0,
                                 .block = (uint32_t)block,

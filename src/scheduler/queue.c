@@ -1,6 +1,6 @@
 /* The end of sequences: requests that are set aside go back to the queue, others end, also those that were cancelled or
  * are late. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include <string.h>
 

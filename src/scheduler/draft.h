@@ -2,10 +2,10 @@
  * the answer, and samples at each of them under the mask that holds there, with the random number that it would have
  * alone. The tokens that are sampled are kept up to the first that differs from the draft: answers are those of one
  * token a step, in fewer steps. */
-#ifndef QN_ENGINE_DRAFT_H
-#define QN_ENGINE_DRAFT_H
+#ifndef QN_SCHEDULER_DRAFT_H
+#define QN_SCHEDULER_DRAFT_H
 
-#include "engine/constraint.h"
+#include "scheduler/constraint.h"
 
 enum { QN_DRAFT_TOKENS = 15 };
 

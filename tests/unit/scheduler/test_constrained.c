@@ -3,7 +3,7 @@
 #include "helper_sanitizers.h"
 #include "helper_small_model.h"
 
-#include "engine/constraint.h"
+#include "scheduler/constraint.h"
 #include "helper_request.h"
 #include "quern/grammar.h"
 

@@ -4,7 +4,7 @@
  *
  * A single step may take far too long (a kernel that is compiled, a busy machine): means follow shorter times quickly
  * and longer ones slowly. */
-#include "engine/step_time.h"
+#include "scheduler/step_time.h"
 
 /* A mean that was not measured for so many steps is not used. A step without prompts is measured after so many with
  * prompts, the first one earlier. */

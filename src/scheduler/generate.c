@@ -1,7 +1,8 @@
 /* qn_generate: a scheduler of one request, which has the session's memory and continues its tokens. */
-#include "engine/calls.h"
+#include "scheduler/scheduler.h"
 
 #include "base/params.h"
+#include "engine/calls.h"
 
 #include <string.h>
 

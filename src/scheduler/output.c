@@ -1,8 +1,9 @@
 /* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called
  * with them by another thread, or after the step. */
-#include "engine/calls.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
+#include "engine/calls.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -258,8 +259,9 @@ static bool deliver_next(qn_scheduler *s)
     if (!event)
         return false;
     pthread_mutex_unlock(&s->events_lock);
-    const qn_scheduler *before = qn_callbacks_begin(s->generation ? qn_callbacks_of() : s); /* a session's callbacks may
-                                                                                               wait */
+    /* Callbacks of a session may wait for schedulers. */
+    const qn_calling before =
+        qn_callbacks_begin(s->generation ? qn_callbacks_of() : (qn_calling){ .scheduler = s, .model = s->model });
     deliver(s, event);
     qn_callbacks_end(before);
     pthread_mutex_lock(&s->events_lock);

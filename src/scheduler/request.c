@@ -1,5 +1,5 @@
 /* Requests: what qn_scheduler_submit checks, what a request shares with the one before it, and what it has alone. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 #include "base/params.h"

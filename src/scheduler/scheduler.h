@@ -1,8 +1,8 @@
-/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_input.c: what
- * requests have in common; scheduler_request.c: what is submitted; scheduler_clients.c: clients, their queues and
- * shares; scheduler_admit.c: who is evaluated next, and who gives up a place; scheduler_queue.c: the end of sequences;
- * scheduler_step.c: the rows of a step; scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c:
- * what tokens are sampled by; scheduler_masks.c: whose mask is made next; scheduler_output.c: text and callbacks;
+/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; input.c: what
+ * requests have in common; request.c: what is submitted; clients.c: clients, their queues and
+ * shares; admit.c: who is evaluated next, and who gives up a place; queue.c: the end of sequences;
+ * step.c: the rows of a step; flight.c: steps on the device, and their tokens; sample.c:
+ * what tokens are sampled by; masks.c: whose mask is made next; output.c: text and callbacks;
  * generate.c: qn_generate, a scheduler of one request that has a session's memory.
  *
  * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A
@@ -10,12 +10,12 @@
  * a sequence that has lost its memory are the same thing: tokens that the sequence does not hold.
  *
  * One thread runs steps: the scheduler's, or the callers of qn_scheduler_step. It alone uses what is marked "step". */
-#ifndef QN_ENGINE_SCHEDULER_H
-#define QN_ENGINE_SCHEDULER_H
+#ifndef QN_SCHEDULER_SCHEDULER_H
+#define QN_SCHEDULER_SCHEDULER_H
 
-#include "engine/draft.h"
+#include "scheduler/draft.h"
 #include "engine/events.h"
-#include "engine/step_time.h"
+#include "scheduler/step_time.h"
 #include "quern/scheduler.h"
 #include "text/stop.h"
 #include "text/utf8_stream.h"
@@ -277,7 +277,7 @@ void qn_scheduler_destroy(qn_scheduler *s);
 void qn_generation_pass(qn_generation *generation, qn_token token);
 void qn_generation_end(qn_generation *generation, const qn_request_result *result);
 
-/* ---- scheduler_request.c ---- */
+/* ---- request.c ---- */
 
 /* qn_request_new - check params and copy what they point to, or share it.
  *
@@ -287,7 +287,7 @@ qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const
                          size_t *n_prompt);
 void qn_request_free(qn_request *request);
 
-/* ---- scheduler_input.c ---- */
+/* ---- input.c ---- */
 
 /* qn_input_prompt_create - tokenise the prompt of params that were checked. *n is set to its tokens, also when they are
  * too many. qn_input_prompt_is_of - whether params that point to the same have the same. */
@@ -305,7 +305,7 @@ qn_input_lists *qn_input_lists_share(qn_input_lists *lists);
 size_t qn_input_lists_bytes(const qn_input_lists *lists);
 void qn_input_lists_free(qn_input_lists *lists); /* NULL is allowed */
 
-/* ---- scheduler_clients.c ---- */
+/* ---- clients.c ---- */
 
 /* qn_clients_enqueue - queue n requests, linked by `next`, of the client of the first one's params; none if there is no
  * room for all of them. They get ids in their order.
@@ -340,7 +340,7 @@ void qn_clients_count_held(const qn_scheduler *s);
  * many for each as far as they need them, in parts of `part`, beginning with the client that has had the fewest. */
 void qn_clients_share_prompts(qn_scheduler *s, size_t rows, size_t part);
 
-/* ---- scheduler_queue.c ---- */
+/* ---- queue.c ---- */
 
 /* qn_scheduler_end_late - end what was cancelled or is late; of those with rows in flight, note that they are over. */
 void qn_scheduler_end_late(qn_scheduler *s);
@@ -360,7 +360,7 @@ void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn
  * is of a prompt, those with generated tokens may not. */
 bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
 
-/* ---- scheduler_admit.c ---- */
+/* ---- admit.c ---- */
 
 /* qn_scheduler_admit - let requests of the queue begin, also while a step of others is computed. Where none is, running
  * requests of clients that have more than their share are set aside for others. */
@@ -369,7 +369,7 @@ void qn_scheduler_admit(qn_scheduler *s);
 /* qn_scheduler_wants_place - whether qn_scheduler_admit would set a request aside if no step were in flight. */
 bool qn_scheduler_wants_place(qn_scheduler *s);
 
-/* ---- scheduler_step.c ---- */
+/* ---- step.c ---- */
 
 /* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at
  * most that at `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece
@@ -402,7 +402,7 @@ void qn_scheduler_unreserve(qn_scheduled *step);
 size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
 void qn_scheduler_fill_rows(qn_scheduled *step);
 
-/* ---- scheduler_flight.c ---- */
+/* ---- flight.c ---- */
 
 /* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what
  * follows from a step and the next does not depend on is left for the next call: it is done while that computes. The
@@ -419,7 +419,7 @@ void qn_request_fail(qn_request *r, qn_status status);
 /* qn_request_emit_last - emit the last token with has_output. */
 void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
-/* ---- scheduler_sample.c ---- */
+/* ---- sample.c ---- */
 
 /* qn_request_next_sample - what the next token is sampled by. qn_request_waits_for_token - whether that depends on the
  * token before, or the host needs that token first: the next step cannot be launched before this one is finished. */
@@ -448,7 +448,7 @@ bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_
  * soon. */
 void qn_scheduler_await_masks(qn_scheduler *s);
 
-/* ---- scheduler_masks.c ---- */
+/* ---- masks.c ---- */
 
 /* qn_scheduler_push_mask - a request waits for its mask. */
 void qn_scheduler_push_mask(qn_scheduler *s, qn_request *request);
@@ -464,7 +464,7 @@ bool qn_scheduler_make_mask(qn_scheduler *s);
 /* qn_scheduler_masks - the thread of masks. */
 void *qn_scheduler_masks(void *scheduler);
 
-/* ---- scheduler_output.c ---- */
+/* ---- output.c ---- */
 
 /* qn_scheduler_push - queue an event. qn_scheduler_push_locked - the same; the caller holds events_lock. */
 void qn_scheduler_push(qn_scheduler *s, qn_event *event);

@@ -1,8 +1,8 @@
 /* Which tokens may follow in an answer. A token is sampled under a mask that is
  * made while the step is computed; or, on devices that compute on the host, and while few tokens are rejected, from the
  * whole vocabulary, and checked. */
-#ifndef QN_ENGINE_CONSTRAINT_H
-#define QN_ENGINE_CONSTRAINT_H
+#ifndef QN_SCHEDULER_CONSTRAINT_H
+#define QN_SCHEDULER_CONSTRAINT_H
 
 #include "engine/internal.h"
 

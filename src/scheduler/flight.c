@@ -3,7 +3,7 @@
  * While a step is in flight the next one is launched behind it, if that needs nothing that the host learns from it: a
  * row whose token the step samples takes it on the device. When the step is finished the tokens are known, and a
  * request may turn out to have ended: its row in the next step is void. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 

@@ -1,6 +1,6 @@
 /* What requests of a submission have in common: the prompt as tokens, with the positions whose states are kept, and
  * lists such as stop strings. Each is checked and made once, and does not change; its users count. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 

@@ -1,5 +1,5 @@
 /* One step: which rows it has, and the memory for them. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 

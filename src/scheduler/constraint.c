@@ -1,5 +1,5 @@
 /* Constraints: where a grammar begins, its match, and the sample under a mask; tokens that are held back. */
-#include "engine/constraint.h"
+#include "scheduler/constraint.h"
 
 #include "base/memory.h"
 #include "base/splitmix.h"

@@ -3,7 +3,7 @@
  * the token is sampled from the whole vocabulary and checked at the end of the step, as are those of a caller's mask.
  * If it is rejected the step leaves its logits, and the request stays out of the following steps: another thread makes
  * the mask and samples from these logits, while other requests continue. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 

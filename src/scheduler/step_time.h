@@ -1,7 +1,7 @@
 /* How long steps take, by their rows, as far as measured; and how many rows of prompts a step may have beside the
  * sequences that are decoded. Independent of requests and devices: it is given rows and seconds. */
-#ifndef QN_ENGINE_STEP_TIME_H
-#define QN_ENGINE_STEP_TIME_H
+#ifndef QN_SCHEDULER_STEP_TIME_H
+#define QN_SCHEDULER_STEP_TIME_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -15,7 +15,7 @@
  * When the pool is full nonetheless, because sequences grow, the youngest of the client that has most of it is set
  * aside, at most QN_MAX_SET_ASIDE times. Of those that were set aside so often only one runs at a time: it can take the
  * memory of all others, so that it ends. Places that are given up do not count as such. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include <string.h>
 

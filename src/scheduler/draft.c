@@ -1,5 +1,5 @@
 /* Drafts of forced text: when there is one, its tokens and their masks. */
-#include "engine/draft.h"
+#include "scheduler/draft.h"
 
 #include <string.h>
 

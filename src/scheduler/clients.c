@@ -1,5 +1,5 @@
 /* Clients: who has requests, how many of them may wait, and what each has had of the steps. */
-#include "engine/scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 #include "base/share.h"

@@ -1,8 +1,9 @@
 /* Schedulers: creation, their threads, and the functions of quern/scheduler.h. */
-#include "engine/calls.h"
+#include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 #include "base/params.h"
+#include "engine/calls.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -367,7 +368,7 @@ qn_status qn_scheduler_step(qn_scheduler *s, bool *idle)
     if (!s->params.no_thread)
         return qn_fail(QN_ERR_INVALID, "scheduler: it has a thread that runs its steps");
     QN_TRY(qn_model_check_process(s->model, __func__));
-    if (qn_callbacks_of() == s)
+    if (qn_callbacks_of().scheduler == s)
         QN_TRY(qn_check_no_callback(__func__));
     *idle = !qn_scheduler_run_step(s);
     qn_scheduler_deliver(s);

@@ -1,7 +1,7 @@
 /* Masks of grammars: a queue of each client, and the thread that makes them. A grammar is a client's, and so is what
  * its masks cost: they are made apart from callbacks, and the client whose masks have taken the least time goes first.
- * A caller's mask is a callback, and an event (scheduler_output.c). */
-#include "engine/scheduler.h"
+ * A caller's mask is a callback, and an event (output.c). */
+#include "scheduler/scheduler.h"
 
 /* The caller of these three holds events_lock. */
 
