@@ -8,7 +8,7 @@ tests='test_device_registry test_plan test_quant test_prefix test_kernels_api'
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cd "$QN_SOURCE_DIR"
-cp -R CMakeLists.txt quern-config.cmake.in quern.pc.in cmake include src tests models "$tree"
+cp -R CMakeLists.txt ./*.in cmake include src tests models "$tree"
 for optional in debian docs README.md LICENSE; do
     [ ! -e "$optional" ] || cp -R "$optional" "$tree"
 done

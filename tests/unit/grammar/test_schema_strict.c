@@ -175,8 +175,8 @@ static void test_one_of(void **unused)
         "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}},{\"type\":\"object\","
         "\"properties\":{"
         "\"b\":{\"type\":\"integer\"}}}]}",
-        "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},{\"properties\":{\"k\":{\"const\":2}},"
-        "\"required\":[\"k\"]}]}", /* any value that is no object fits both */
+        ("{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},{\"properties\":{\"k\":{\"const\":2}},"
+         "\"required\":[\"k\"]}]}"), /* any value that is no object fits both */
         "{\"oneOf\":[{\"enum\":[1,2]},{\"enum\":[2.0,3]}]}",
         "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"type\":\"object\"}",
         "{\"oneOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}",

@@ -183,8 +183,8 @@ static void zeros_are_in_texts_alone(void **unused)
         "{\"prompt\":[\"a\\u0000b\"]}",
         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000\"}]}",
         "{\"messages\":[{\"content\":[{\"type\":\"text\",\"text\":\"\\u0000\"}]}]}",
-        "{\"messages\":[{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\u0000\\\"}\"}}]"
-        "}]}",
+        ("{\"messages\":[{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\u0000\\\"}\"}}]"
+         "}]}"),
         "{\"messages\":[{\"content\":[{\"type\":\"tool_use\",\"input\":{\"a\":{\"id\":\"\\u0000\"}}}]}]}",
         "{\"messages\":[{\"tool_calls\":[{\"function\":{\"arguments\":{\"a\":[\"\\u0000\"]}}}]}]}",
         "{\"system\":[{\"type\":\"text\",\"text\":\"\\u0000\"}],\"instructions\":\"\\u0000\",\"input\":\"\\u0000\"}",

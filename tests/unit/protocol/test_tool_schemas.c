@@ -190,8 +190,8 @@ static void known(void **unused)
     (void)unused;
     static const char *const properties[] = {
         "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300}",
-        "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300,\"maxLength\":1."
-        "2345678912345678e300}",
+        ("{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300,\"maxLength\":1."
+         "2345678912345678e300}"),
         "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"maxLength\":1.2345678912345678e300}",
         "{\"allOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300,\"maxLength\":1e300}",
         "{\"oneOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":-1e300}",
