@@ -301,7 +301,7 @@ static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds
 static void measure(qn_scheduler *s, const qn_scheduled *step)
 {
     const double now = s->now(), begin = step->start > s->last_end ? step->start : s->last_end, seconds = now - begin;
-    const double idle = s->last_end > 0 ? s->model->device->idle_seconds : 0;
+    const double idle = s->last_end > 0 ? step->idle_seconds : 0;
     s->last_end = now;
     qn_step_times_add(&s->times, step->n_decoding, step->step.n_rows - step->n_decoding, seconds);
     count(s, step, seconds, idle);
@@ -446,6 +446,7 @@ static qn_status finish(qn_scheduler *s, qn_scheduled **next)
         *next = launch_ahead(s);
         work_beside(s);
         status = device->vtable->finish(device);
+        s->flight->idle_seconds = device->idle_seconds;
     }
     if (status == QN_OK)
         status = qn_model_check(s->model);

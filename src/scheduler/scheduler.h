@@ -212,9 +212,10 @@ typedef struct qn_scheduled {
     qn_sample_request *requests;
     uint32_t *masks; /* [QN_STEP_DRAFTED, mask words] of drafts; NULL until there is one */
     qn_step step;
-    size_t n_decoding; /* pieces of one row, without those that are drafted */
-    double start;      /* when it was begun to be composed */
-    bool is_ahead;     /* launched while another was in flight */
+    size_t n_decoding;   /* pieces of one row, without those that are drafted */
+    double start;        /* when it was begun to be composed */
+    bool is_ahead;       /* launched while another was in flight */
+    double idle_seconds; /* of the device before it: qn_device.idle_seconds, read while the model is locked */
 } qn_scheduled;
 
 struct qn_scheduler {
