@@ -68,13 +68,13 @@ typedef struct qn_view {
  * QN_ERR_INVALID for an unknown type, a count that is not a multiple of the block size, or a size that overflows. */
 QN_API qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes);
 
-/* qn_decode - convert weights to f32.
+/* qn_decode - Converts weights to f32.
  *
  *   in    [n] any type except u32; n is in.count
  *   out   [n] f32 */
 QN_API qn_status qn_decode(qn_view in, qn_view out);
 
-/* qn_encode - convert f32 to a weight type.
+/* qn_encode - Converts f32 to a weight type.
  *
  *   in    [n] f32, finite, else QN_ERR_INVALID with the index of the element; n is in.count, a multiple of the block
  *         size
@@ -137,7 +137,7 @@ typedef struct qn_kv_cache {
     size_t n_kv_heads, capacity, head_dim;
 } qn_kv_cache;
 
-/* qn_kv_store - store keys and values in the cache, rounded to f16.
+/* qn_kv_store - Stores keys and values in the cache, rounded to f16.
  *
  *   cache       its arrays are written at `positions`
  *   keys        [n_tokens, n_kv_heads, head_dim] f32
@@ -397,7 +397,7 @@ QN_API qn_status qn_conv_step(const qn_conv_shape *shape, qn_view x, qn_view wei
 /* A codec: dim, bits, rotation, boundaries and codebook. Immutable; any number of threads may use it. */
 typedef struct qn_aura_codec qn_aura_codec;
 
-/* qn_aura_codec_create - create a codec with the Lloyd-Max codebook for one coordinate of a uniformly random unit
+/* qn_aura_codec_create - Creates a codec with the Lloyd-Max codebook for one coordinate of a uniformly random unit
  * vector.
  *
  *   codec   the codec, NULL on failure; free it with qn_aura_codec_free
@@ -409,7 +409,7 @@ typedef struct qn_aura_codec qn_aura_codec;
  * Takes some milliseconds. */
 QN_API qn_status qn_aura_codec_create(qn_aura_codec **codec, size_t dim, unsigned bits, uint64_t seed);
 
-/* qn_aura_codec_create_with - create a codec from tables, which are copied.
+/* qn_aura_codec_create_with - Creates a codec from tables, which are copied.
  *
  *   codec        as for qn_aura_codec_create
  *   dim          as for qn_aura_codec_create
@@ -420,13 +420,13 @@ QN_API qn_status qn_aura_codec_create(qn_aura_codec **codec, size_t dim, unsigne
 QN_API qn_status qn_aura_codec_create_with(qn_aura_codec **codec, size_t dim, unsigned bits, qn_view rotation,
                                            qn_view boundaries, qn_view codebook);
 
-/* qn_aura_codec_free - free a codec. NULL is allowed. */
+/* qn_aura_codec_free - Frees a codec. NULL is allowed. */
 QN_API void qn_aura_codec_free(qn_aura_codec *codec);
 
 /* qn_aura_words - u32 words of a row of codes, ceil(dim*bits/32); 0 for NULL. */
 QN_API size_t qn_aura_words(const qn_aura_codec *codec);
 
-/* qn_aura_codec_tables - copy the tables of a codec, for a decoder outside of quern.
+/* qn_aura_codec_tables - Copies the tables of a codec, for a decoder outside of quern.
  *
  *   rotation     [dim, dim] f32, written; an all-zero view: not written
  *   boundaries   [2^bits - 1] f32, written; an all-zero view: not written
@@ -434,7 +434,7 @@ QN_API size_t qn_aura_words(const qn_aura_codec *codec);
 QN_API qn_status qn_aura_codec_tables(const qn_aura_codec *codec, qn_view rotation, qn_view boundaries,
                                       qn_view codebook);
 
-/* qn_aura_encode - encode rows.
+/* qn_aura_encode - Encodes rows.
  *
  *   rows     [n_rows, dim] D
  *   codes    [n_rows, qn_aura_words] u32
@@ -444,7 +444,7 @@ QN_API qn_status qn_aura_codec_tables(const qn_aura_codec *codec, qn_view rotati
  * rows before it are written. */
 QN_API qn_status qn_aura_encode(const qn_aura_codec *codec, qn_view rows, size_t n_rows, qn_view codes, qn_view scales);
 
-/* qn_aura_decode - decode rows: scale * codebook[codes].
+/* qn_aura_decode - Decodes rows: scale * codebook[codes].
  *
  *   codes         [n_rows, qn_aura_words] u32
  *   scales        [n_rows] f32
@@ -471,7 +471,7 @@ typedef struct qn_aura_cache {
     size_t n_kv_heads, capacity, n_keys;
 } qn_aura_cache;
 
-/* qn_aura_store - encode keys and values and store them in the cache.
+/* qn_aura_store - Encodes keys and values and stores them in the cache.
  *
  *   cache       its arrays are written at `positions`; n_keys is not read
  *   keys        [n_tokens, n_kv_heads, dim] f32, f16 or bf16

@@ -14,29 +14,28 @@
  *     qn_session_free(session);
  *     qn_model_free(model);
  *
- * Structs that a caller fills begin with their size, which their initialiser sets (QN_MODEL_PARAMS_INIT of
- * qn_model_params, and so on); all other members have their defaults then. A program that was compiled with an older
- * header passes a smaller struct: the members that it lacks have their defaults. A larger struct may have nothing but
- * zeros beyond the members that the library has. A size of 0, and members that the library does not know, are
- * QN_ERR_INVALID. Structs that the library fills have their size too where the caller provides them, and are filled as
- * far as that goes.
+ * Every struct that a caller fills begins with its size. Its initialiser sets the size and the defaults of all other
+ * members (QN_MODEL_PARAMS_INIT for qn_model_params, and so on). A program compiled with an older header passes a
+ * smaller struct: members missing from it have their defaults. A larger struct may contain only zeros after the members
+ * that the library knows. A size of 0 and non-zero unknown members are QN_ERR_INVALID. A struct that the library fills
+ * also has a size when the caller provides the struct: the library fills members up to that size.
  *
  * Errors: a function that returns qn_status does not write its outputs when it fails, or sets output pointers to NULL;
  * exceptions are stated. qn_error_text() returns the reason.
  *
  * Threads: any number of threads may use one qn_model. Evaluations of its sessions are serialised, batch by batch: each
  * uses the model's whole thread team or its GPU. A qn_session may be used by one thread at a time; qn_session_cancel is
- * the exception. Many sequences that are evaluated together: quern/scheduler.h.
+ * the exception. To evaluate many sequences together, use quern/scheduler.h.
  *
- * Callbacks of a session may call every function but those that change or free the same session, which are
- * qn_session_eval, qn_session_truncate, qn_session_truncate_to, qn_session_checkpoint and qn_generate: these return
- * QN_ERR_INVALID, and qn_session_free does nothing.
+ * A callback of a session must not change or free that session: qn_session_eval, qn_session_truncate,
+ * qn_session_truncate_to, qn_session_checkpoint and qn_generate return QN_ERR_INVALID there, and qn_session_free does
+ * nothing. It may call every other function.
  *
- * Processes: a model, its sessions, schedulers and grammars belong to the process that made them. In a forked child
- * their threads do not exist and their locks may be held for ever. There every function that would need one returns
- * QN_ERR_INVALID, functions that free or cancel do nothing, and only what reads constant data goes on to work: text,
- * tokens, templates and properties of the model. A child may load a model of its own; after the parent has used a GPU,
- * on the CPU only.
+ * Processes: a model, its sessions, schedulers and grammars belong to the process that created them. In a forked child
+ * their threads do not exist and their locks may stay held forever. Functions that need a thread or a lock return
+ * QN_ERR_INVALID in the child, and functions that free or cancel do nothing. Functions that only read constant data
+ * still work: text, tokens, templates and properties of the model. A child may load its own model, but only on the CPU
+ * if the parent has used a GPU.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_QUERN_H
@@ -71,61 +70,64 @@ QN_API const char *qn_version(void);
  * Return true to continue. Return false to stop: the operation then fails with QN_ERR_CANCELLED. */
 typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 
-/* A log message: one line without a newline at its end ("type 42 holds groups of 128"), valid during the call. */
+/* Receives a log message: one line without a trailing newline ("type 42 holds groups of 128"), valid during the
+ * call. */
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
     size_t size;        /* set by QN_MODEL_PARAMS_INIT */
     const char *device; /* "auto" or NULL: the first GPU if it can run the model, else the CPU; "cpu"; "cuda" or
-                           "cuda:N", the GPU with index N, from 0. A GPU whose driver fails is an error with "auto" too
-                         */
+                           "cuda:N", the GPU with index N, from 0. A GPU whose driver fails is an error, also with
+                           "auto" */
     int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
-    /* Bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU half of
-     * what is available besides the weights, on a GPU what is free at the first session, less a tenth. */
+    /* Bytes for the caches and states of all sessions and schedulers together, at least 2 MiB. 0: on the CPU, half of
+     * the memory available besides the weights; on a GPU, nine tenths of the memory free when the first session is
+     * created. */
     uint64_t memory;
     const char *chat_template; /* source of a chat template to use instead of the file's; NULL: the file's */
     bool vocab_only; /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
     bool skip_weight_scan; /* do not scan the weights for infinities and NaN */
-    /* On a GPU, a sequence of a scheduler has the same bits whatever is evaluated beside it, and with prefixes that are
-     * reused: tokens are decoded by kernels for many rows also where one is alone, at most 8 at a time if a matrix has
-     * weights of 4 or more bits, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so. */
+    /* On a GPU, a sequence of a scheduler gets the same bits whatever other sequences are evaluated with it, also when
+     * a cached prefix is reused. Decoding then always uses the multi-row kernels, at most 8 tokens at a time if a
+     * matrix has weights of 4 or more bits, and prompts are evaluated 64 tokens at a time, which is slower. The CPU is
+     * always deterministic. */
     bool deterministic;
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
-    /* Notes while the model is loaded, and on a GPU also later, from any thread that uses the model: of a kernel that
-     * has to be compiled. NULL: none. */
+    /* Receives messages while the model is loaded. On a GPU, also later, on any thread that uses the model, when a
+     * kernel has to be compiled. NULL: none. */
     qn_log_fn on_log;
-    void *user; /* passed to both callbacks; outlives the model where there is on_log */
+    void *user; /* passed to both callbacks; must outlive the model if on_log is set */
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)
 
-/* qn_model_load - map a GGUF file, validate it and prepare the model for inference.
+/* qn_model_load - Maps a GGUF file, validates it and prepares the model for inference.
  *
- *   path     the file; of a split model (PREFIX-00001-of-00003.gguf ..., as written by llama.cpp's gguf-split) any of
+ *   path     the file; for a split model (PREFIX-00001-of-00003.gguf ..., as written by llama.cpp's gguf-split) any of
  *            its files
  *   params   NULL for the defaults
  *   out      the model; free it with qn_model_free
  *
- * All files of a split model must be in one directory. Keys and vocabulary are copied; the weights are packed for the
- * CPU or copied to the GPU before the function returns, and others stay mapped. So the files must not change while the
- * model exists: one that is overwritten changes the results, one that is cut ends the program by SIGBUS. Replacing them
- * by rename is harmless.
+ * All files of a split model must be in one directory. Keys and vocabulary are copied. Before the function returns,
+ * weights are packed for the CPU or copied to the GPU; weights that need neither stay mapped. So the files must not
+ * change while the model exists: overwriting a file changes the results, truncating it ends the program with SIGBUS.
+ * Replacing a file by rename is harmless.
  *
  * A file without a tokeniser ("no_vocab") loads. So does one whose tokeniser is not supported, except with vocab_only.
  * Functions that need text then fail with QN_ERR_UNSUPPORTED and name the tokeniser.
  *
- * QN_ERR_IO            a file cannot be read, or has changed while it was; files of a split model are missing; the text
- *                      names them
+ * QN_ERR_IO            a file cannot be read, or changed while it was read; or files of a split model are missing: the
+ *                      text names them
  * QN_ERR_FORMAT        a file is damaged, or a weight is infinite or NaN
- * QN_ERR_INVALID       chat_template is not a template
  * QN_ERR_UNSUPPORTED   the architecture, a tensor type, the tokeniser (with vocab_only) or the device is not supported
- * QN_ERR_INVALID       params has a value outside its range, or an unknown device name
+ * QN_ERR_INVALID       params has a value outside its range or an unknown device name, or chat_template is not a
+ *                      template
  * QN_ERR_MEMORY        not enough memory on the host or on the GPU
- * QN_ERR_DEVICE        the driver of the GPU reported an error; of every function that uses the GPU
+ * QN_ERR_DEVICE        the driver of the GPU reported an error; every function that uses the GPU may return this
  * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
-/* qn_model_free - free a model. Its sessions and schedulers must have been freed before. NULL is allowed. In a forked
- * child it does nothing: what other threads were changing at the fork is left as it is. */
+/* qn_model_free - Frees a model. Its sessions and schedulers must have been freed before. NULL is allowed. Does nothing
+ * in a forked child, where another thread may have left the model half changed. */
 QN_API void qn_model_free(qn_model *model);
 
 typedef struct qn_model_info {
@@ -137,7 +139,7 @@ typedef struct qn_model_info {
     uint32_t n_embd;          /* width of the hidden state */
     uint32_t n_ctx_train;     /* context length used in training, in tokens */
     uint64_t n_params;        /* weights in all tensors */
-    uint64_t file_bytes;      /* size of the file; of a split model, of all files */
+    uint64_t file_bytes;      /* size of the file, or of all files of a split model */
     uint64_t bytes_per_token; /* bytes of weights read to decode one token; excluding the KV cache and the state */
     uint64_t cache_bytes_per_position; /* bytes of f16 KV cache per token of context, in all layers */
     uint64_t recurrent_bytes; /* bytes of recurrent state, independent of the context length: on the CPU read for
@@ -145,22 +147,22 @@ typedef struct qn_model_info {
     int n_threads;            /* threads of the team; 0 with vocab_only */
     const char *cpu;          /* instruction set used on the CPU: "avx512" */
     const char *device;       /* "cpu", "cuda:0"; "" with vocab_only */
-    const char *tokeniser;    /* "gpt2/qwen2"; "" if the file has none that quern supports */
+    const char *tokeniser;    /* "gpt2/qwen2"; "" if the file has no tokeniser that quern supports */
 } qn_model_info;
 
-/* qn_model_get_info - the properties of a model. Owned by the model: they do not change, and are valid until it is
- * freed. Later versions add members at the end. */
+/* qn_model_get_info - Returns the properties of a model. Owned by the model: they do not change, and stay valid until
+ * it is freed. Later versions add members at the end. */
 QN_API const qn_model_info *qn_model_get_info(const qn_model *model);
 
 /* ---- Text ---- */
 
-/* qn_tokenize - convert text to token ids.
+/* qn_tokenize - Converts text to token ids.
  *
  *   text            [length] bytes, valid UTF-8 or not; no terminator needed
  *   length          in bytes
  *   parse_special   true: special tokens spelled in the text ("<|im_end|>") become their ids; pass false for untrusted
- *                   text. User-defined tokens, which in some vocabularies are "</think>" and "<tool_call>", always do:
- *                   messages are for qn_conversation_tokens
+ *                   text. User-defined tokens ("</think>" and "<tool_call>" in some vocabularies) always become their
+ *                   ids: use qn_conversation_tokens for messages
  *   add_bos         true: put the beginning-of-text token first, if the model uses one
  *   tokens          [*count] the ids; free with qn_free_tokens. Empty text gives a valid pointer and a count of 0
  *   count           number of ids
@@ -170,11 +172,11 @@ QN_API const qn_model_info *qn_model_get_info(const qn_model *model);
 QN_API qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos,
                              qn_token **tokens, size_t *count);
 
-/* qn_free_tokens - free the tokens of qn_tokenize, qn_chat_tokens or qn_dry_breakers. NULL is allowed. */
+/* qn_free_tokens - Frees the tokens of qn_tokenize, qn_chat_tokens or qn_dry_breakers. NULL is allowed. */
 QN_API void qn_free_tokens(qn_token *tokens);
 
-/* qn_token_piece - the bytes of one token. They may be a part of a UTF-8 character. A special token gives its name
- * ("<|im_end|>").
+/* qn_token_piece - Returns the bytes of one token, which may end or begin inside a UTF-8 character. For a special
+ * token, the bytes are its name ("<|im_end|>").
  *
  *   token    an id of the tokeniser's vocabulary, else QN_ERR_INVALID
  *   bytes    [*length] owned by the model, without a terminator
@@ -183,33 +185,35 @@ QN_API void qn_free_tokens(qn_token *tokens);
  * QN_ERR_UNSUPPORTED if the model has no supported tokeniser. */
 QN_API qn_status qn_token_piece(const qn_model *model, qn_token token, const char **bytes, size_t *length);
 
-/* qn_token_is_special - true for a control token, which displayed text does not contain; false for an id outside the
+/* qn_token_is_special - Returns true for a control token, which is not displayed; false for an id outside the
  * vocabulary. */
 QN_API bool qn_token_is_special(const qn_model *model, qn_token token);
 
-/* qn_token_is_end - true if the token ends generation (end of text, end of turn); false for an id outside the
+/* qn_token_is_end - Returns true if the token ends generation (end of text, end of turn); false for an id outside the
  * vocabulary. */
 QN_API bool qn_token_is_end(const qn_model *model, qn_token token);
 
-/* What the model's chat template has, told from its source and from what it prints. Strings are never NULL. */
+/* Properties of the model's chat template, detected from its source and from test renders. Strings are never NULL. */
 typedef struct qn_chat_format {
-    const char *source; /* "file", "given" (qn_model_params.chat_template), "chatml" (the file has none); "" for none to
-                           use */
-    const char *problem; /* why there is none; "" if there is one */
-    /* How it writes tool calls: "json", "xml", "llama3"; "" if it has no tools; "unknown" if it has, but writes calls
-     * in a way that quern does not parse, so that tools are refused (docs/tool-calls.md). */
+    const char *source;  /* where the template comes from: "file", "given" (qn_model_params.chat_template) or "chatml"
+                            (the file has none); "" if no template can be used */
+    const char *problem; /* why no template can be used; "" if one can */
+    /* Format of its tool calls: "json", "xml" or "llama3"; "" if the template does not support tools; "unknown" if it
+     * does but quern cannot parse its calls: requests with tools are then refused (docs/tool-calls.md). */
     const char *tool_calls;
-    const char *think_open, *think_close; /* around reasoning: "<think>" and "</think>"; "" if it has none */
-    bool has_enable_thinking;             /* it reads enable_thinking, by which thinking is switched on and off */
+    const char *think_open, *think_close; /* delimiters of reasoning: "<think>" and "</think>"; "" if it has none */
+    bool has_enable_thinking;             /* it reads enable_thinking, which switches thinking on and off */
     bool has_reasoning_effort;            /* it reads reasoning_effort */
-    const char *const *efforts; /* [n_efforts] the levels of it that it knows, least first; none if it prints any */
+    const char *const *efforts; /* [n_efforts] levels of reasoning_effort that it knows, lowest first; empty if it
+                                   prints any level unchanged */
     size_t n_efforts;
 } qn_chat_format;
 
-/* qn_model_get_chat_format - the properties of the model's chat template. Owned by the model, as qn_model_get_info is.
+/* qn_model_get_chat_format - Returns the properties of the model's chat template. Owned by the model, like the result
+ * of qn_model_get_info.
  *
- * Levels of reasoning_effort are none, minimal, low, medium, high, xhigh and max. A conversation may have any of them:
- * one that the template refuses becomes the nearest one above it, else below it, that it knows. */
+ * Levels of reasoning_effort are none, minimal, low, medium, high, xhigh and max. A conversation may use any of them. A
+ * level that the template does not know is replaced by the next higher level that it knows, else by the next lower. */
 QN_API const qn_chat_format *qn_model_get_chat_format(const qn_model *model);
 
 typedef struct qn_chat_message {
@@ -217,7 +221,7 @@ typedef struct qn_chat_message {
     const char *content; /* UTF-8 */
 } qn_chat_message;
 
-/* qn_chat_tokens - convert a conversation to tokens in the model's chat format.
+/* qn_chat_tokens - Converts a conversation to tokens in the model's chat format.
  *
  *   messages        [n] in order. Special tokens spelled in roles and contents are not parsed
  *   n               number of messages
@@ -225,59 +229,64 @@ typedef struct qn_chat_message {
  *   tokens          as for qn_tokenize
  *   count           as for qn_tokenize
  *
- * The same as qn_conversation_tokens of {"messages": [...], "add_generation_prompt": add_assistant} at the current
+ * Equivalent to qn_conversation_tokens with {"messages": [...], "add_generation_prompt": add_assistant} and the current
  * time.
  *
- * QN_ERR_UNSUPPORTED   there is no chat template that can be used; the text has the reason
- * QN_ERR_INVALID       a role or content is NULL, or the template raises an exception, whose text is the error text */
+ * QN_ERR_UNSUPPORTED   no chat template can be used; the text has the reason
+ * QN_ERR_INVALID       a role or content is NULL, or the template raises an exception; the error text is the
+ *                      exception's */
 QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
                                 qn_token **tokens, size_t *count);
 
-/* qn_conversation_text - print a conversation with the model's chat template.
+/* qn_conversation_text - Renders a conversation with the model's chat template.
  *
- *   conversation   [length] JSON: an object with `messages`, and where wanted `tools`, `add_generation_prompt`,
+ *   conversation   [length] JSON: an object with `messages` and optionally `tools`, `add_generation_prompt`,
  *                  `enable_thinking`, `reasoning_effort` and any other variable of the template. Messages are objects
- *                  as transformers' apply_chat_template takes them: role, content (text or parts), tool_calls
- *                  (arguments as objects), reasoning_content. bos_token and eos_token given here win over the
- *                  vocabulary's; tools and documents are none if they are missing. With `continue_final_message` true
- *                  the text ends with the content of the last message, the assistant's, for an answer that goes on with
- *                  it. Depth at most 256, no key twice in an object
+ *                  as for transformers' apply_chat_template: role, content (text or parts), tool_calls (arguments as
+ *                  objects), reasoning_content. bos_token and eos_token given here replace the vocabulary's; tools and
+ *                  documents are `none` if missing. With `continue_final_message` true the text ends with the content
+ *                  of the last message, which must be the assistant's, so that the answer continues it. The depth is at
+ *                  most 256, and no object may have a key twice
  *   now            seconds since 1970, for templates that print the date; negative: the current time
  *   text           [*text_length] and a terminator; free with qn_free_text
  *
- * Templates are Jinja, run with the limits that docs/chat-templates.md lists. Without a template in the file ChatML is
- * used, where the vocabulary has its tokens.
+ * Templates are Jinja and run under the limits listed in docs/chat-templates.md. If the file has no template, ChatML is
+ * used, provided that the vocabulary has ChatML's tokens.
  *
- * QN_ERR_UNSUPPORTED   there is no chat template that can be used, or no tokeniser; the text has the reason
- * QN_ERR_INVALID       not such JSON; the template raises an exception, whose text is the error text; it fails, or
- *                      exceeds a limit: the text has its line and expression; the last message cannot be continued */
+ * QN_ERR_UNSUPPORTED   no chat template can be used, or there is no tokeniser; the text has the reason
+ * QN_ERR_INVALID       the JSON is not as described; the template raises an exception, whose text is the error text;
+ *                      the template fails or exceeds a limit: the text has the line and expression; or the last message
+ *                      cannot be continued */
 QN_API qn_status qn_conversation_text(const qn_model *model, const char *conversation, size_t length, int64_t now,
                                       char **text, size_t *text_length);
+
+/* qn_free_text - Frees the text of qn_conversation_text. NULL is allowed. */
 QN_API void qn_free_text(char *text);
 
-/* qn_conversation_tokens - the tokens of that text. Special tokens that the template spells become their ids; what the
- * conversation spells does not.
+/* qn_conversation_tokens - Renders a conversation as qn_conversation_text does and returns the tokens of the text.
+ * Special tokens spelled by the template become their ids; special tokens spelled in the conversation do not.
  *
- *   tokens, count   as for qn_tokenize
+ *   conversation, length, now   as for qn_conversation_text
+ *   tokens, count               as for qn_tokenize
  *
- * Fails as qn_conversation_text. */
+ * Errors are those of qn_conversation_text. */
 QN_API qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now,
                                         qn_token **tokens, size_t *count);
 
-/* qn_conversation_count - how many they are, without the memory that they take. */
+/* qn_conversation_count - Returns the number of tokens that qn_conversation_tokens would return, without allocating
+ * them. Errors are the same. */
 QN_API qn_status qn_conversation_count(const qn_model *model, const char *conversation, size_t length, int64_t now,
                                        size_t *count);
 
 /* ---- Session ---- */
 
 typedef struct qn_session_params {
-    size_t size;      /* set by QN_SESSION_PARAMS_INIT */
-    uint32_t n_ctx;   /* most tokens; 0: the context length used in training, or the tokens that the memory of
-                         sessions holds if these are fewer (qn_capacity.tokens_per_sequence). The same rule holds for
-                         schedulers, the program and the server */
+    size_t size;    /* set by QN_SESSION_PARAMS_INIT */
+    uint32_t n_ctx; /* most tokens; 0: the context length used in training or qn_capacity.tokens_per_sequence, whichever
+                       is less. The same rule holds for schedulers, the program and the server */
     uint32_t n_batch; /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 2048 on a GPU. Affects memory and
                          speed; on the CPU it does not affect results */
-    const char *kv;   /* format of the KV cache: NULL or "f16"; or AURA codes with the given number of bits: "aura8",
+    const char *kv;   /* format of the KV cache: NULL or "f16"; or AURA codes of the named number of bits: "aura8",
                          "aura6", "aura4", "aura3", "aura2"; "aura4v3" and "aura4v2" have 4 bits for keys and 3 or 2 for
                          values */
     uint32_t n_checkpoints; /* checkpoints kept, 1 to 64; 0: 4 */
@@ -286,15 +295,15 @@ typedef struct qn_session_params {
 } qn_session_params;
 #define QN_SESSION_PARAMS_INIT QN_INIT(qn_session_params)
 
-/* qn_session_create - create an empty session.
+/* qn_session_create - Creates an empty session.
  *
  *   model    must outlive the session
  *   params   NULL for the defaults
  *   out      the session; free it with qn_session_free
  *
- * The cache takes memory of the model's sessions (qn_model_params.memory) in pages of 64 tokens as it grows, and gives
- * it back. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements, and biases of queries, keys and
- * values that are not much larger than what they are added to (docs/aura.md); else the cache is f16 in all layers, and
+ * The cache takes pages of 64 tokens from the memory of sessions (qn_model_params.memory) as it grows, and returns
+ * them. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements, and biases of queries, keys and values
+ * not much larger than the values that they are added to (docs/aura.md). Otherwise the cache is f16 in all layers, and
  * on_log reports it.
  *
  * QN_ERR_INVALID       params has a value outside its range, or the model was loaded with vocab_only
@@ -302,144 +311,148 @@ typedef struct qn_session_params {
  * QN_ERR_MEMORY        not enough memory on the host or on the GPU */
 QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out);
 
-/* qn_kv_check - whether there is a KV cache format of this name, as in qn_session_params: QN_ERR_UNSUPPORTED, with
- * those that there are, for another one. */
+/* qn_kv_check - Checks the name of a KV cache format (qn_session_params.kv). QN_ERR_UNSUPPORTED for an unknown name;
+ * the text lists the known ones. */
 QN_API qn_status qn_kv_check(const char *kv);
 
-/* What fits in the memory of sessions (qn_model_params.memory). */
+/* How much context fits in the memory of sessions (qn_model_params.memory). */
 typedef struct qn_capacity {
     size_t size;                  /* set by QN_CAPACITY_INIT */
     uint64_t memory_limit;        /* bytes of caches and states of all sessions and schedulers */
-    uint64_t bytes_per_position;  /* of the cache, in all layers; of AURA codes where a page is complete */
-    uint64_t bytes_per_sequence;  /* of recurrent state, with AURA codes of two f16 pages too; independent of the length
-                                   */
-    uint64_t tokens_per_sequence; /* the most tokens that each of the sequences can have at the same time; 0: not all
+    uint64_t bytes_per_position;  /* of the cache, in all layers; with AURA codes, in complete pages */
+    uint64_t bytes_per_sequence;  /* of recurrent state, and with AURA codes also of two f16 pages; independent of the
+                                     length */
+    uint64_t tokens_per_sequence; /* most tokens of each sequence when all have the same length; 0: not all sequences
                                      fit */
 } qn_capacity;
 #define QN_CAPACITY_INIT QN_INIT(qn_capacity)
 
-/* qn_model_get_capacity - how many tokens of context the memory holds.
+/* qn_model_get_capacity - Computes how many tokens of context fit in memory.
  *
  *   kv            format of the KV cache, as in qn_session_params
- *   n_sequences   at least 1: sequences that share nothing, of the same length. Checkpoints and forks take memory too
- *   capacity      its size is set; all else is written
+ *   n_sequences   at least 1: sequences of the same length that share nothing. Checkpoints and forks take additional
+ *                 memory
+ *   capacity      the caller sets its size; all other members are written
  *
- * What sessions and schedulers hold now does not count. On a GPU the first session, scheduler or call of this
- * function fixes the memory's limit.
+ * Memory that sessions and schedulers hold now is not subtracted. On a GPU the first session, scheduler or call of this
+ * function fixes the memory limit.
  *
  * QN_ERR_INVALID       n_sequences is 0, or the model was loaded with vocab_only
  * QN_ERR_UNSUPPORTED   unknown cache format
  * QN_ERR_MEMORY        not enough memory for an empty session */
 QN_API qn_status qn_model_get_capacity(qn_model *model, const char *kv, uint32_t n_sequences, qn_capacity *capacity);
 
-/* qn_session_free - free a session. NULL is allowed. */
+/* qn_session_free - Frees a session. NULL is allowed. */
 QN_API void qn_session_free(qn_session *session);
 
-/* qn_session_length - the number of tokens in the session.
- * qn_session_capacity - its n_ctx. */
+/* qn_session_length - Returns the number of tokens in the session. */
 QN_API uint32_t qn_session_length(const qn_session *session);
+
+/* qn_session_capacity - Returns n_ctx: the most tokens that the session can hold. */
 QN_API uint32_t qn_session_capacity(const qn_session *session);
 
-/* qn_session_tokens - the tokens in the session, [qn_session_length]. Owned by the session, valid until it changes. */
+/* qn_session_tokens - Returns the tokens in the session, [qn_session_length]. Owned by the session, valid until it
+ * changes. */
 QN_API const qn_token *qn_session_tokens(const qn_session *session);
 
-/* qn_session_truncate - drop all tokens after the first `length`.
+/* qn_session_truncate - Drops all tokens after the first `length`.
  *
  *   length   at most qn_session_length, else QN_ERR_INVALID
  *
- * Models without recurrent layers: any length. With a cache of AURA codes up to 63 tokens are evaluated again, because
+ * Models without recurrent layers: any length. With a cache of AURA codes, up to 63 tokens are evaluated again, because
  * the f16 values of their page no longer exist. If that fails, the error is returned and the session holds up to 63
  * tokens fewer.
  *
  * Models with recurrent layers, on the CPU: every 64 tokens are folded into the recurrent state, which cannot be
- * undone. A session of n tokens can be truncated to the lengths above (n-1)/64*64 (those of its open chunk), to the
- * lengths that a checkpoint of n tokens allows by the same rule, and to 0.
+ * undone. A session of n tokens can be truncated to lengths above (n-1)/64*64, which are in its open chunk; to the
+ * lengths that the same rule allows for a checkpoint of n tokens; and to 0.
  *
- * Models with recurrent layers, on a GPU: of these lengths those that drop at most 5 tokens of the session or of a
- * checkpoint, and 0.
+ * Models with recurrent layers, on a GPU: to those of these lengths that drop at most 5 tokens of the session or of a
+ * checkpoint, and to 0.
  *
  * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged.
  * Checkpoints of more than `length` tokens are dropped. QN_ERR_MEMORY if there is no memory to return to a checkpoint:
  * the session is then empty. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
-/* qn_session_truncate_to - truncate to the longest beginning that a prompt shares with the session and that
- * qn_session_truncate can return to. What follows it is left to evaluate, at least the last token of the prompt.
+/* qn_session_truncate_to - Truncates the session to the longest prefix that it shares with a prompt and that
+ * qn_session_truncate accepts as a length. At least the last token of the prompt is left to evaluate.
  *
  *   tokens   [n] the whole prompt, n >= 1
- *   shared   the session's length afterwards: tokens of the prompt that are not to be evaluated
+ *   shared   the session's length afterwards: the number of prompt tokens that need no evaluation
  *
- * A conversation with its next turns continues so:
+ * To continue a conversation with its next turn:
  *
  *     qn_conversation_tokens(model, conversation, length, -1, &tokens, &n);
  *     qn_session_truncate_to(session, tokens, n, &shared);
- *     qn_generate(session, tokens + shared, n - shared, &params, NULL);
+ *     request.tokens = tokens + shared;
+ *     request.n_tokens = n - shared;
+ *     qn_generate(session, &request, NULL);
  *
- * Errors are those of qn_session_truncate but for QN_ERR_UNSUPPORTED. */
+ * Errors are those of qn_session_truncate except QN_ERR_UNSUPPORTED. */
 QN_API qn_status qn_session_truncate_to(qn_session *session, const qn_token *tokens, size_t n, uint32_t *shared);
 
-/* qn_session_checkpoint - save the current length, with the pending token (qn_session_pending), for
- * qn_session_truncate.
+/* qn_session_checkpoint - Saves the current length and the pending token (qn_session_pending), so that
+ * qn_session_truncate can return to them.
  *
  * For models with recurrent layers, complete pages and the state are shared with the session until it changes them; the
- * open chunk and the open page are copied. Other models need no copy. The session keeps the newest n_checkpoints of
- * qn_session_params. qn_session_fork copies checkpoints, qn_session_save does not save them. Without tokens nothing
- * happens. QN_ERR_MEMORY if there is no memory for the copy. */
+ * open chunk and the open page are copied. Other models need no copy. The session keeps the newest checkpoints, up to
+ * qn_session_params.n_checkpoints. qn_session_fork copies checkpoints; qn_session_save does not save them. Does nothing
+ * for an empty session. QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
-/* qn_session_reach - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
+/* qn_session_reach - Returns the greatest length, at most `length`, that qn_session_truncate accepts; 0 if there is no
  * other. */
 QN_API uint32_t qn_session_reach(const qn_session *session, uint32_t length);
 
-/* qn_session_pending - the token that the last qn_generate sampled but did not evaluate. Pass it as the first token of
- * the next call to continue the sequence.
+/* qn_session_pending - Returns the token that the last qn_generate sampled but did not evaluate. Pass it as the first
+ * token of the next call to continue the sequence.
  *
- *   token   written if there is one
+ *   token   written if a token is pending
  *
- * Returns whether there is one. Evaluating tokens discards it, and so does truncating to fewer tokens; truncating to
- * the length of a checkpoint restores the one that was pending there. */
+ * Returns true if a token is pending. Evaluating tokens or truncating to fewer tokens discards it. Truncating to the
+ * length of a checkpoint restores the token that was pending there. */
 QN_API bool qn_session_pending(const qn_session *session, qn_token *token);
 
-/* qn_session_kv - the format of the session's KV cache ("aura4"). A static string. */
+/* qn_session_kv - Returns the format of the session's KV cache ("aura4"). A static string. */
 QN_API const char *qn_session_kv(const qn_session *session);
 
-/* qn_session_cache_bytes - bytes used by `length` tokens: their keys and values, and the state of recurrent layers,
- * which does not depend on the length. In a cache of AURA codes the first 64 tokens and the last length mod 64 tokens
- * are f16. */
+/* qn_session_cache_bytes - Returns the bytes used by `length` tokens: their keys and values, and the state of recurrent
+ * layers, which does not depend on the length. In a cache of AURA codes the first 64 tokens and the last length mod 64
+ * tokens are f16. */
 QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length);
 
-/* qn_session_fork - create an independent session with the same contents: tokens, KV cache, state, pending token,
+/* qn_session_fork - Creates an independent session with the same contents: tokens, KV cache, state, pending token,
  * checkpoints.
  *
  *   out   the new session; free it with qn_session_free
  *
- * Both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. The
- * progress callback and a pending request to cancel are not copied. QN_ERR_MEMORY if there is no memory for the
+ * Both share the complete pages of the cache and the recurrent state; a session copies a shared part before it changes
+ * it. The progress callback and a pending request to cancel are not copied. QN_ERR_MEMORY if there is no memory for the
  * copy. */
 QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 
-/* qn_session_save - write a session to a file: tokens, KV cache, state, pending token. Checkpoints are not saved.
+/* qn_session_save - Writes a session to a file: tokens, KV cache, state, pending token. Checkpoints are not saved.
  *
  * The file is written atomically, under a temporary name that is renamed at the end. Its size is about
- * qn_session_cache_bytes(session, qn_session_length(session)). It contains the conversation: its mode is 0600, whatever
- * the umask and the mode of a file that it replaces.
+ * qn_session_cache_bytes(session, qn_session_length(session)). Because it contains the conversation, its mode is 0600,
+ * whatever the umask and the mode of the file that it replaces.
  *
  * QN_ERR_INVALID   `path` exists, is not empty and is not a session file; it is not changed
  * QN_ERR_IO        the file cannot be written */
 QN_API qn_status qn_session_save(const qn_session *session, const char *path);
 
-/* qn_session_restore - create a session from a file written by qn_session_save. With the same instruction set, its
+/* qn_session_restore - Creates a session from a file written by qn_session_save. With the same instruction set, its
  * logits are bit-identical to those of the session that was saved.
  *
- *   model    the same model, that is one with the same hyperparameters and tensors; a copy of the file is the same
- *            model
+ *   model    a model with the same hyperparameters and tensors as the saved one, for example from a copy of its file
  *   path     the session file
  *   params   as for qn_session_create, NULL for the defaults. n_ctx may differ from the saved one; 0: the saved one. kv
  *            must be NULL or the saved format
  *   out      the session; free it with qn_session_free
  *
- * A session saved on one device can be restored on another. Files of the version before this one can be restored if the
- * CPU wrote them. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can
+ * A session saved on one device can be restored on another. Files of the previous version can be restored if they were
+ * written on the CPU. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can
  * change what the session generates, but cannot corrupt memory.
  *
  * QN_ERR_IO            the file cannot be read
@@ -454,7 +467,7 @@ QN_API qn_status qn_session_restore(qn_model *model, const char *path, const qn_
 /* The tokens whose logits qn_session_eval computes. */
 typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logits;
 
-/* qn_session_eval - append tokens and compute the logits of their next tokens.
+/* qn_session_eval - Appends tokens and computes the logits of the token after each of them.
  *
  *   tokens   [n] ids inside the vocabulary
  *   n        number of tokens; with 0 nothing happens
@@ -467,21 +480,21 @@ typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logi
  * rounding error of int8 activations and fp16.
  *
  * QN_ERR_CONTEXT     the tokens do not fit in the context; the session is unchanged
- * QN_ERR_MEMORY      there is no memory for more of the cache; tokens of finished batches remain in the session
+ * QN_ERR_MEMORY      no memory for the cache to grow; tokens of finished batches remain in the session
  * QN_ERR_INVALID     an id is outside the vocabulary, or logits is NULL; the session is unchanged
  * QN_ERR_CANCELLED   by qn_session_cancel or the progress callback. Tokens of finished batches remain in the session,
  *                    and with QN_LOGITS_ALL their logits have been written */
 QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
 
-/* qn_session_on_progress - set the callback that is called between the batches of a long evaluation, in tokens. NULL
- * removes it. */
+/* qn_session_on_progress - Sets the callback that is called between the batches of a long evaluation. Its counts are
+ * tokens. NULL removes it. */
 QN_API void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user);
 
-/* qn_session_cancel - stop the session's current evaluation or generation after the current batch, with
+/* qn_session_cancel - Stops the session's current evaluation or generation after the current batch, with
  * QN_ERR_CANCELLED or QN_FINISH_CANCELLED; if none is running, the next one.
  *
- * A call that ends before it checks the request completes normally and clears the request. May be called from any
- * thread and from a signal handler. */
+ * A call that ends before it checks for cancellation completes normally and clears the request to cancel. May be called
+ * from any thread and from a signal handler. */
 QN_API void qn_session_cancel(qn_session *session);
 
 /* ---- Sampling ---- */
@@ -495,8 +508,8 @@ typedef struct qn_sampling {
     float repeat_penalty; /* logits of recent tokens are divided by it if positive, multiplied by it if negative; 1: off
                            */
     int repeat_last_n;    /* number of most recent tokens that repeat_penalty applies to */
-    /* As OpenAI defines them; 0: off. Subtracted from the logits of the tokens of the generated text: */
-    float frequency_penalty; /* times the number of occurrences there */
+    /* As OpenAI defines them; 0: off. Subtracted from the logit of each token that occurs in the generated text: */
+    float frequency_penalty; /* for each occurrence */
     float presence_penalty;  /* once */
     uint64_t seed;           /* the same seed and logits give the same tokens on every host and device */
     /* Keep the tokens with logits of at least the largest minus top_n_sigma standard deviations of the logits; 0: all.
@@ -505,30 +518,30 @@ typedef struct qn_sampling {
     /* Locally typical sampling: keep the tokens whose surprisals are closest to the entropy and whose probabilities sum
      * to typical_p; 0 or 1: all. Meister et al., Locally Typical Sampling (2022). */
     float typical_p;
-    /* Exclude top choices: with this probability, of the tokens that are left by all other filters and have at least
-     * xtc_threshold of their probability, all but the least likely one are dropped; 0: never. llama.cpp, from
-     * text-generation-webui. */
+    /* Exclude top choices: with this probability, drop all but the least likely of the tokens whose probability, after
+     * all other filters, is at least xtc_threshold; 0: never. As in llama.cpp, from text-generation-webui. */
     float xtc_probability;
-    float xtc_threshold; /* above 0.5 none can be dropped */
-    /* DRY: a token that would make a repetition longer, whose preceding n tokens occurred before it in the text as they
-     * do now, loses dry_multiplier * dry_base^(n - dry_allowed_length) of its logit, before the other penalties; 0:
-     * off, and the next four are not read. p-e-w, text-generation-webui (2024); as in llama.cpp. */
+    float xtc_threshold; /* above 0.5 no token can be dropped */
+    /* DRY penalises tokens that extend a repetition. If the last n tokens occurred earlier in the text and were
+     * followed by a token, dry_multiplier * dry_base^(n - dry_allowed_length) is subtracted from the logit of that
+     * token, before the other penalties. 0: off, and the next four members are not read. p-e-w, text-generation-webui
+     * (2024); as in llama.cpp. */
     float dry_multiplier;
     float dry_base;         /* at least 1 */
-    int dry_allowed_length; /* shorter repetitions are not penalised; those longer by more than 128 count as by 128 */
+    int dry_allowed_length; /* shorter repetitions are not penalised; n - dry_allowed_length is at most 128 */
     int dry_penalty_last_n; /* number of preceding tokens that are searched, at most 8192; -1: all of these, 0: off */
-    /* [n_dry_breakers] sequences of tokens that no repetition goes across, each followed by -1; those of one token are
-     * not penalised. qn_dry_breakers makes them from texts. */
+    /* [n_dry_breakers] sequences of tokens that no repetition extends across, each followed by -1. The token of a
+     * sequence of length one is not penalised. qn_dry_breakers makes sequences from texts. */
     const qn_token *dry_breakers;
-    size_t n_dry_breakers; /* tokens and -1s of all of them */
-    /* Mirostat, version 2: instead of the filters from top_n_sigma to XTC, tokens with more surprisal than a bound are
-     * dropped, which follows the surprise of the drawn tokens so that their mean is mirostat_tau. Basu et al., Mirostat
-     * (2021). On the CPU. */
+    size_t n_dry_breakers; /* tokens of all sequences, including each -1 */
+    /* Mirostat, version 2, replaces the filters from top_n_sigma to XTC: it drops tokens whose surprisal is above a
+     * bound, and adjusts the bound after each token so that the mean surprisal of drawn tokens is mirostat_tau. Basu et
+     * al., Mirostat (2021). On the CPU. */
     int mirostat;       /* 0: off, 2: on */
-    float mirostat_tau; /* bits; the bound begins at twice as much */
+    float mirostat_tau; /* bits; the initial bound is twice this */
     float mirostat_eta; /* how fast the bound follows */
-    /* Zeros. Later versions have their new members here: the struct is a member of qn_request_params, and keeps its
-     * size. */
+    /* Zeros. Later versions put new members here: the struct is a member of qn_request_params, so its size cannot
+     * change. */
     uint64_t reserved[16];
 } qn_sampling;
 #define QN_SAMPLING_INIT                                                                                               \
@@ -538,24 +551,26 @@ typedef struct qn_sampling {
         .dry_allowed_length = 2, .dry_penalty_last_n = -1, .mirostat_tau = 5, .mirostat_eta = 0.1f                     \
     }
 
-/* qn_sampling_init - QN_SAMPLING_INIT for languages without macros. `size` is that of the caller's struct. */
+/* qn_sampling_init - Does what QN_SAMPLING_INIT does, for languages without macros. `size` is that of the caller's
+ * struct. */
 QN_API void qn_sampling_init(qn_sampling *sampling, size_t size);
 
 enum { QN_MAX_DRY_BREAKERS = 64, QN_MAX_DRY_BREAKER_BYTES = 64 };
 
-/* qn_dry_default_breakers - llama.cpp's, [*n] texts: a newline, a colon, a quotation mark, an asterisk. */
+/* qn_dry_default_breakers - Returns llama.cpp's default breakers, [*n] static texts: a newline, a colon, a quotation
+ * mark, an asterisk. */
 QN_API const char *const *qn_dry_default_breakers(size_t *n);
 
-/* qn_dry_breakers - qn_sampling.dry_breakers of texts, as llama.cpp has them.
+/* qn_dry_breakers - Converts texts to the token sequences of qn_sampling.dry_breakers, as llama.cpp does.
  *
- * A token that contains one of the texts is one. So is a token that ends with a beginning of one, with the tokens of
- * the rest of it behind it: a text that is divided into tokens in another way is not found.
+ * Each token that contains one of the texts is a sequence. Each token that ends with a prefix of a text is a sequence
+ * together with the tokens of the rest of the text. Other tokenisations of a text are not found.
  *
  *   texts      [n] at most QN_MAX_DRY_BREAKERS, each of 1 to QN_MAX_DRY_BREAKER_BYTES bytes
  *   breakers   [*count] free with qn_free_tokens; not NULL on success
  *
- * QN_ERR_INVALID       a text is empty or too long, there are too many, or they are more than four tokens for each one
- *                      of the vocabulary
+ * QN_ERR_INVALID       a text is empty or too long, there are too many texts, or the result would have more than four
+ *                      times as many tokens as the vocabulary
  * QN_ERR_UNSUPPORTED   the model has no supported tokeniser */
 QN_API qn_status qn_dry_breakers(const qn_model *model, const char *const *texts, size_t n, qn_token **breakers,
                                  size_t *count);
@@ -569,19 +584,19 @@ typedef struct qn_logit_bias {
 enum { QN_MAX_LOGPROBS = 20 };
 
 /* Natural logarithms of probabilities: the log softmax of the logits as the model computed them, before mask, bias,
- * penalties, temperature and filters, as vLLM and llama.cpp's server return them by default. If a logit is NaN or the
- * largest infinite, none are listed and `chosen` is NaN. The same logits give the same bits on every device. */
+ * penalties, temperature and filters: the default of vLLM and of llama.cpp's server. If a logit is NaN or the largest
+ * logit is infinite, no tokens are listed and `chosen` is NaN. The same logits give the same bits on every device. */
 typedef struct qn_logprobs {
-    uint32_t n;   /* most likely tokens that are listed, at most QN_MAX_LOGPROBS and the size of the vocabulary */
+    uint32_t n;   /* number of most likely tokens listed, at most QN_MAX_LOGPROBS and the size of the vocabulary */
     float chosen; /* of the sampled token, which need not be listed */
     qn_token tokens[QN_MAX_LOGPROBS];
-    float values[QN_MAX_LOGPROBS]; /* descending; of equal ones the lower id first */
+    float values[QN_MAX_LOGPROBS]; /* descending; of equal values the lower id first */
 } qn_logprobs;
 
 /* A sampler: its parameters and the state of its random number generator. One thread at a time. */
 typedef struct qn_sampler qn_sampler;
 
-/* qn_sampler_create - create a sampler.
+/* qn_sampler_create - Creates a sampler.
  *
  *   params    copied, with the breakers
  *   n_vocab   number of logits, 1 to INT32_MAX
@@ -594,17 +609,17 @@ typedef struct qn_sampler qn_sampler;
  * to QN_MAX_DRY_BREAKER_BYTES tokens, mirostat 0 or 2, mirostat_tau and mirostat_eta in [0, 100]. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 
-/* qn_sampler_free - free a sampler. NULL is allowed. */
+/* qn_sampler_free - Frees a sampler. NULL is allowed. */
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_pick - sample the next token, in this order: DRY, repeat_penalty, frequency_penalty and presence_penalty,
+/* qn_sampler_pick - Samples the next token, in this order: DRY, repeat_penalty, frequency_penalty and presence_penalty,
  * top_n_sigma, top_k, temperature, typical_p, top_p, min_p, XTC, random draw.
  *
  *   logits     [n_vocab] f32, not changed. A logit of -inf excludes its token. QN_ERR_INVALID for a NaN, or if the
  *              largest logit is infinite
  *   recent     [n_recent] the preceding tokens, oldest first. repeat_penalty applies to the last repeat_last_n of them;
- *              frequency_penalty and presence_penalty to those behind the n_recent tokens of the sampler's first call,
- *              which are the generated text if all preceding tokens are passed in every call
+ *              frequency_penalty and presence_penalty apply to the tokens after the first n_recent of the sampler's
+ *              first call: these are the generated text if every call passes all preceding tokens
  *   n_recent   0 is allowed, with recent NULL
  *   token      the sampled id */
 QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
@@ -621,41 +636,42 @@ typedef enum qn_finish {
     QN_FINISH_CANCELLED, /* qn_session_cancel, the session's progress callback, qn_scheduler_cancel or qn_scheduler_free
                           */
     QN_FINISH_DEADLINE,  /* the deadline has passed */
-    QN_FINISH_ERROR,     /* `status` and `error` say what */
-    QN_FINISH_WITHDRAWN  /* it had not begun when the scheduler was closed (qn_scheduler_close) */
+    QN_FINISH_ERROR,     /* an error: see `status` and `error` */
+    QN_FINISH_WITHDRAWN  /* the request had not begun when the scheduler was closed (qn_scheduler_close) */
 } qn_finish;
 
-/* How a request ended. The library allocates the struct that on_end receives; qn_generate fills one of the caller. */
+/* How a request ended. on_end receives a struct of the library; qn_generate fills the caller's. */
 typedef struct qn_request_result {
     size_t size; /* set by QN_REQUEST_RESULT_INIT */
     qn_finish finish;
-    qn_status status;     /* QN_OK unless finish is QN_FINISH_ERROR */
-    const char *error;    /* its text, "" else; valid during on_end, and after qn_generate as qn_error_text is */
-    bool is_stop_string;  /* finish is QN_FINISH_STOP because of a stop string */
-    size_t stop_string;   /* with is_stop_string: its index in `stop` */
-    size_t n_prompt;      /* tokens of the prompt; of qn_generate those that were evaluated: fewer if it was cancelled
-                             meanwhile */
-    size_t n_reused;      /* of these, tokens that were not evaluated, because a prefix was found */
-    size_t n_generated;   /* tokens generated, an end token included */
-    size_t n_jumped;      /* of n_generated, tokens of forced text that took no step of their own */
-    uint32_t n_set_aside; /* how often it gave up its memory for other requests; at most 2 */
-    uint32_t n_yielded;   /* how often it gave up its place for a request of another client */
+    qn_status status;    /* QN_OK unless finish is QN_FINISH_ERROR */
+    const char *error;   /* the error's text, or ""; valid during on_end, and after qn_generate as long as qn_error_text
+                          */
+    bool is_stop_string; /* finish is QN_FINISH_STOP because of a stop string */
+    size_t stop_string;  /* with is_stop_string: its index in `stop` */
+    size_t n_prompt;     /* tokens of the prompt; from qn_generate, those evaluated: fewer if it was cancelled during
+                            prefill */
+    size_t n_reused;     /* of n_prompt, tokens found in a cached prefix and not evaluated */
+    size_t n_generated;  /* tokens generated, an end token included */
+    size_t n_jumped;     /* of n_generated, tokens of forced text that needed no step of their own */
+    uint32_t n_set_aside; /* how often the request gave up its memory for other requests; at most 2 */
+    uint32_t n_yielded;   /* how often the request gave up its place to a request of another client */
     double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token is sampled; the
                                                                 rest */
 } qn_request_result;
 #define QN_REQUEST_RESULT_INIT QN_INIT(qn_request_result)
 
-/* Of quern/grammar.h. */
+/* Declared in quern/grammar.h. */
 typedef struct qn_grammar qn_grammar;
 
-/* Where a grammar begins in an answer. The text before is free. */
+/* Where a grammar begins in an answer. The text before it is unconstrained. */
 typedef enum qn_grammar_when {
     QN_GRAMMAR_AT_ONCE,
-    /* Behind the reasoning of the model's chat template, where the prompt ends inside it (<think>) or the answer begins
-     * with it; at once for prompts in which it has ended, and for templates without reasoning. */
+    /* After the reasoning, if the prompt ends inside reasoning (<think>) or the answer begins with it. At once if the
+     * reasoning ended in the prompt, or if the chat template has no reasoning. */
     QN_GRAMMAR_AFTER_REASONING,
-    QN_GRAMMAR_AFTER_TEXT, /* behind the first `text` */
-    QN_GRAMMAR_AT_CALL     /* behind the delimiter that opens the first tool call outside reasoning: for
+    QN_GRAMMAR_AFTER_TEXT, /* after the first occurrence of `text` */
+    QN_GRAMMAR_AT_CALL     /* after the delimiter that opens the first tool call outside reasoning: for
                               qn_grammar_create_calls */
 } qn_grammar_when;
 
@@ -664,21 +680,21 @@ typedef struct qn_grammar_trigger {
     const char *text; /* zero-terminated UTF-8, 1 to 255 bytes; NULL unless QN_GRAMMAR_AFTER_TEXT */
 } qn_grammar_trigger;
 
-/* Whether text that a grammar forces takes fewer steps: its tokens are evaluated together, and those are kept that
- * would have been sampled one by one. Answers are the same (docs/constrained-output.md). */
+/* Whether text that a grammar forces takes fewer steps: its tokens are evaluated together, and only the tokens that
+ * one-by-one sampling would have given are kept. Answers are the same (docs/constrained-output.md). */
 typedef enum qn_jump_forward {
-    QN_JUMP_FORWARD_AUTO, /* where it was measured to be faster: on the CPU, where nothing else is decoded */
+    QN_JUMP_FORWARD_AUTO, /* where measurements show a gain: on the CPU, when no other request is decoded */
     QN_JUMP_FORWARD_ON,
     QN_JUMP_FORWARD_OFF
 } qn_jump_forward;
 
-/* A prompt and what its answer is to be. qn_generate runs one on a session, a scheduler (quern/scheduler.h) many at
- * once. */
+/* A prompt and the options of its answer. qn_generate runs one request on a session; a scheduler (quern/scheduler.h)
+ * runs many at once. */
 typedef struct qn_request_params {
     size_t size; /* set by QN_REQUEST_PARAMS_INIT */
 
-    /* The prompt: tokens, or text, or messages in the model's chat format with the assistant's header at the end, or a
-     * conversation as qn_conversation_tokens takes it, with tools and reasoning where wanted. */
+    /* The prompt, exactly one of: tokens; text; messages in the model's chat format, with the assistant's header
+     * appended; or a conversation as for qn_conversation_tokens, optionally with tools and reasoning. */
     const qn_token *tokens; /* [n_tokens] */
     size_t n_tokens;
     const char *text;                /* zero-terminated UTF-8; special tokens in it are parsed */
@@ -688,105 +704,105 @@ typedef struct qn_request_params {
     size_t conversation_length;
 
     qn_sampling sampling;
-    const qn_logit_bias *bias; /* [n_bias] added to the logits; values of a token that occurs twice are added */
+    const qn_logit_bias *bias; /* [n_bias] added to the logits; if a token occurs twice, both values are added */
     size_t n_bias;
-    int n_logprobs; /* 0 to QN_MAX_LOGPROBS: on_token gets log probabilities, and this number of the most likely tokens;
-                       -1: none */
-    int64_t max_tokens; /* tokens to generate; < 0: no limit but the context */
-    /* The first tokens, which do not end the answer: end tokens and stop tokens are not sampled, stop strings that are
-     * complete within them are text. At most max_tokens. A grammar goes before it: where only such tokens may follow,
-     * one ends the answer. <= 0: none. */
+    int n_logprobs;     /* 0 to QN_MAX_LOGPROBS: on_token receives the sampled token's log probability and those of this
+                           number of most likely tokens; -1: none */
+    int64_t max_tokens; /* most tokens to generate; < 0: limited by the context only */
+    /* Number of first tokens that cannot end the answer: end tokens and stop tokens are not sampled, and a stop string
+     * completed within them is ordinary text. At most max_tokens. A grammar takes precedence: if it allows only end or
+     * stop tokens, one of them ends the answer. <= 0: none. */
     int64_t min_tokens;
-    bool ignore_end;             /* continue after end tokens, for benchmarks; a grammar begins again after one */
+    bool ignore_end;             /* continue after end tokens, for benchmarks; a grammar restarts after an end token */
     bool show_special;           /* on_text and on_event receive the names of special tokens */
     const char *const *stop;     /* [n_stop] stop strings, UTF-8, not empty */
-    size_t n_stop;               /* with on_event they are found in content, not in reasoning and calls */
-    const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the answer as end tokens do, also with ignore_end */
+    size_t n_stop;               /* with on_event stop strings are matched in content, not in reasoning or calls */
+    const qn_token *stop_tokens; /* [n_stop_tokens] these end the answer like end tokens, also with ignore_end */
     size_t n_stop_tokens;
 
-    qn_grammar *grammar; /* what the generated text is to be; NULL: any text. End tokens follow where it may end.
-                            Referenced */
+    qn_grammar *grammar; /* constrains the generated text; NULL: any text. End tokens are allowed where the text may
+                            end. The request holds a reference */
     qn_grammar_trigger grammar_trigger;
-    /* With a grammar, but not with log probabilities, which need each token's own step, mirostat or a reasoning_budget,
-     * nor on a deterministic GPU. */
+    /* Used with a grammar. Off with log probabilities (which need a step for each token), mirostat or a
+     * reasoning_budget, and on a deterministic GPU. */
     qn_jump_forward jump_forward;
 
-    /* Tokens of reasoning after which it is ended by the chat template's words ("\n</think>\n\n"); < 0: no limit. The
-     * words are not sampled, but count as generated: on_token gets their tokens without log probabilities, mask and
-     * accepts find them in `answer`. They wait for the end of a character. Nothing happens where the template has no
-     * reasoning. */
+    /* Most tokens of reasoning; < 0: no limit. At the limit the library inserts the chat template's end of reasoning
+     * ("\n</think>\n\n"), at a character boundary only. Its tokens are not sampled but count as generated: on_token
+     * receives them without log probabilities, and `answer` of mask and accepts contains them. No effect if the
+     * template has no reasoning. */
     int64_t reasoning_budget;
 
-    /* With on_event: the tools that the prompt has, [tools_length] JSON, an array as in a conversation. Without them a
-     * call is content. A conversation has its own. */
+    /* With on_event: the tools of the prompt, [tools_length] JSON, an array as in a conversation. Without tools, the
+     * text of a call is content. A `conversation` contains its own tools. */
     const char *tools;
     size_t tools_length;
 
-    /* For a scheduler; qn_generate does not read these. */
+    /* For a scheduler; qn_generate does not read marks, scope, client and priority. */
 
-    /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent
-     * layers keep their state at the last multiple of 64 before them. Only with tokens: for messages the library sets
-     * them. */
+    /* Prompt lengths at which another request may continue differently, such as ends of messages. Recurrent layers keep
+     * their state at the last multiple of 64 before each mark. Only with `tokens`: for messages the library sets the
+     * marks. */
     const uint32_t *marks; /* [n_marks], ascending, at most n_tokens */
     size_t n_marks;
     const char *scope; /* prefixes are shared within a scope only; NULL: the scope "" */
 
-    /* Who asks, such as a user or an address; NULL: the client "". Clients share the scheduler evenly: places among the
-     * sequences of a step, rows of prompts, and the queue. The requests of one delay those of another by the end of a
-     * step, however many they are; within a client they are admitted by priority. */
+    /* Name of the client, such as a user or an address; NULL: the client "". Clients share the scheduler evenly: places
+     * among the sequences of a step, rows of prompts, and the queue. However many requests one client has, they delay
+     * those of another client at most until the end of a step. Requests of one client are admitted by priority. */
     const char *client;
     int priority; /* requests of higher priority are admitted first; waiting raises it by one each second */
 
-    double deadline; /* seconds from now after which the request ends; 0: none. Of qn_generate too */
+    double deadline; /* seconds from now after which the request ends; 0: none. Also read by qn_generate */
 
-    /* Which tokens may follow, for answers that a grammar or a schema describes. `answer` is [n] tokens, all that were
-     * generated so far.
-     *   mask      sets the bits of the tokens that may follow: bit t % 32 of allowed[t / 32]. allowed is
-     *             [(n_vocab + 31) / 32] words that are zero. If no token of a finite logit is allowed, the request ends
-     *             with an error. NULL: all tokens are allowed
-     *   accepts   whether `token`, which was sampled from all tokens, may follow. Only if it may not, mask is called,
-     *             and a token is sampled from the same logits under the mask. NULL: mask is called for each token. Not
-     *             without mask
-     * End tokens are asked about like others. Not together with a grammar, which needs neither.
+    /* The caller's own constraint: which tokens may follow. `answer` is [n], all tokens generated so far.
+     *   mask      sets the bits of the tokens that may follow: bit t % 32 of allowed[t / 32]. allowed is [(n_vocab +
+     *             31) / 32] words, all zero before the call. If no token with a finite logit is allowed, the request
+     *             ends with an error. NULL: all tokens are allowed
+     *   accepts   returns true if `token`, sampled from all tokens, may follow. If it returns false, mask is called,
+     *             and a token is sampled from the same logits under the mask. NULL: mask is called for each token.
+     *             Requires mask
+     * Both also decide about end tokens. Not allowed together with a grammar.
      *
-     * With accepts most tokens cost one question and no mask. Greedy answers are the same with it and without. Sampled
-     * ones follow the same distribution if top_k, top_p and min_p are off; else these filters see the whole vocabulary
-     * first, and that of the mask only after a rejection.
+     * With accepts, most tokens cost one call and no mask. Greedy answers are the same with and without it. Sampled
+     * answers follow the same distribution if top_k, top_p and min_p are off; otherwise these filters see the whole
+     * vocabulary first, and only the allowed tokens after a rejection.
      *
      * accepts is called by the thread that runs steps, while all requests and sessions of the model wait: it must
-     * return in microseconds, must not block, and must not call functions of the library. mask is called as the
-     * callbacks below, by the same thread, after all of those of earlier tokens. While it runs the steps of other
-     * requests go on, so it may take longer than a step; but other callbacks wait for it. The two are never called at
-     * the same time for one request; accepts may be while on_token, on_text or on_event is. They may keep a state for
-     * the tokens that they have seen: a token that was accepted follows, as does one of the mask, and n never
-     * decreases. */
+     * return in microseconds, must not block, and must not call functions of the library. mask is called by the same
+     * thread as the callbacks below, after all callbacks of earlier tokens. Steps of other requests continue while mask
+     * runs, so it may take longer than a step, but other callbacks wait for it. The two are never called at the same
+     * time for one request; accepts may run at the same time as on_token, on_text or on_event. They may keep state
+     * about the tokens seen: a token that was accepted, or sampled under the mask, is always the next token of
+     * `answer`, and n never decreases. */
     bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token);
     void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
 
-    /* Callbacks, in order, by one thread at a time; of qn_generate, by its thread. A scheduler never calls them between
-     * the rows of a step: a slow callback delays no request's tokens, but may delay the callbacks of others. Any may be
-     * NULL.
+    /* Callbacks, called in order, by one thread at a time; by the calling thread in qn_generate. A scheduler does not
+     * call them within a step: a slow callback delays no request's tokens, but may delay callbacks of other requests.
+     * Any may be NULL.
      *   on_token   each generated token, end tokens included, before its text. logprobs is NULL with n_logprobs -1,
      *              else valid during the call
      *   on_text    the generated text, [length] bytes without a terminator, in complete UTF-8 characters. Invalid bytes
-     *              are replaced by U+FFFD. Text that may be the beginning of a stop string is held back until that is
-     *              decided
-     *   on_event   in place of on_text: the answer to a prompt of the model's chat format as reasoning, content and
-     *              tool calls (quern/output.h, docs/tool-calls.md). Where the prompt ends inside reasoning, the answer
-     *              begins there. A call that has begun ends before on_end, unless a callback returned false or there
-     *              was an error
-     *   on_end     exactly once, as the last call. Afterwards the library keeps nothing of the request. Not after an
+     *              are replaced by U+FFFD. Text that may be the beginning of a stop string is held back until later
+     *              text decides
+     *   on_event   instead of on_text: the answer to a prompt in the model's chat format, parsed into reasoning,
+     *              content and tool calls (quern/output.h, docs/tool-calls.md). If the prompt ends inside reasoning,
+     *              the answer begins with reasoning. A call that has begun ends before on_end, unless a callback
+     *              returned false or there was an error
+     *   on_end     called exactly once, last. The library keeps nothing of the request afterwards. Not called after an
      *              error of qn_scheduler_submit, or of qn_generate before its first step
-     * on_token, on_text and on_event return false to end the request: only on_end is called after that, with what they
-     * had received. */
+     * on_token, on_text and on_event return false to end the request: only on_end is called after that, with a result
+     * that covers what these callbacks received. */
     bool (*on_token)(void *user, qn_token token, const qn_logprobs *logprobs);
     bool (*on_text)(void *user, const char *text, size_t length);
     bool (*on_event)(void *user, const qn_output_event *event);
     void (*on_end)(void *user, const qn_request_result *result);
 
-    /* Called while the request is submitted, by that thread: the bytes of memory that it keeps until it has ended, for
-     * its prompt, lists, tools and grammar, without what an earlier one of its submission keeps for it, what it
-     * generates, and its pages. False: it may not, and the submission is refused with QN_ERR_BUSY. NULL: not called. */
+    /* Called during submission, by the submitting thread. `bytes` is the memory that the request keeps until it ends,
+     * for its prompt, lists, tools and grammar; it excludes memory shared with an earlier request of the same
+     * submission, generated tokens and pages. Return false to refuse the submission with QN_ERR_BUSY. NULL: not
+     * called. */
     bool (*on_memory)(void *user, size_t bytes);
 
     void *user; /* passed to all callbacks */
@@ -797,36 +813,35 @@ typedef struct qn_request_params {
         .reasoning_budget = -1                                                                                         \
     }
 
-/* qn_request_params_init - QN_REQUEST_PARAMS_INIT for languages without macros. `size` is that of the caller's
- * struct. */
+/* qn_request_params_init - Does what QN_REQUEST_PARAMS_INIT does, for languages without macros. `size` is that of the
+ * caller's struct. */
 QN_API void qn_request_params_init(qn_request_params *params, size_t size);
 
 /* ---- Generation ---- */
 
-/* qn_generate - append a prompt to the session, then generate until the answer ends.
+/* qn_generate - Appends a prompt to the session, then generates until the answer ends.
  *
- *   params   its prompt continues what the session holds: pass the pending token first (qn_session_pending), and then
- *            new tokens
- *   result   its size is set; written on success. NULL is allowed
+ *   params   its prompt continues the session's tokens: pass the pending token first (qn_session_pending), then new
+ *            tokens
+ *   result   the caller sets its size; written on success. NULL is allowed
  *
- * The same as a request of a scheduler that has no other one, with the session's memory. Afterwards the session holds
- * the prompt and the generated tokens except the last, which has been sampled but not evaluated and is now the pending
- * token. Tokens that spell a stop string are in the session. Two cases differ:
+ * Works as a scheduler with only this request, in the session's memory. Afterwards the session holds the prompt and the
+ * generated tokens except the last, which has been sampled but not evaluated and is now the pending token. Tokens that
+ * spell a stop string are in the session. Two cases differ:
  *
  *   cancelled during prefill   the session holds the first n_prompt tokens of the prompt; no token is pending
  *   max_tokens is 0            the session holds the whole prompt; no token is pending
  *
- * With a grammar, tokens have the distribution of the model's among those that may follow, filters applied to these.
- * Greedy text is the same for any number of threads and any split of the prompt, as without.
+ * With a grammar, tokens are sampled from the model's distribution restricted to the allowed tokens, and filters apply
+ * to these only. As without a grammar, greedy text is the same for any number of threads and any split of the prompt.
  *
  * QN_ERR_CONTEXT       the prompt does not fit in the context; the session is unchanged
- * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, a value outside its range; no token may
- *                      follow, as where a grammar is complete and the vocabulary has no end token; on_event with
- *                      on_text, or tools without on_event
- * QN_ERR_UNSUPPORTED   text, events, a budget, stop strings or a grammar are wanted and the model has no supported
- *                      tokeniser; tools that the chat template does not have, or whose calls cannot be parsed back
- * QN_ERR_MEMORY        no memory for more of the cache. Tokens that were evaluated stay in the session, as after any
- *                      error */
+ * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, a value outside its range; no token is
+ *                      allowed, for example when a grammar is complete and the vocabulary has no end token; on_event
+ *                      with on_text, or tools without on_event
+ * QN_ERR_UNSUPPORTED   text, events, a budget, stop strings or a grammar are used and the model has no supported
+ *                      tokeniser; or the chat template does not support tools, or its calls cannot be parsed back
+ * QN_ERR_MEMORY        no memory for the cache to grow. Evaluated tokens stay in the session, as after any error */
 QN_API qn_status qn_generate(qn_session *session, const qn_request_params *params, qn_request_result *result);
 
 /* ---- Files ---- */
@@ -834,8 +849,7 @@ QN_API qn_status qn_generate(qn_session *session, const qn_request_params *param
 typedef struct qn_quantize_params {
     size_t size;   /* set by QN_QUANTIZE_PARAMS_INIT */
     int n_threads; /* at most 1024; 0: one per physical core */
-    bool force;    /* writes weights in a type of 1 or 2 bits that does not hold them, which gives a model that is not
-                      usable */
+    bool force;    /* write weights in a type of 1 or 2 bits that cannot represent them: the model is not usable */
     qn_progress_fn on_progress; /* in bytes of the input's tensors; NULL: none */
     qn_log_fn on_log; /* reports each matrix that keeps a wider type, with the reason, and what force wrote; NULL: none
                        */
@@ -843,7 +857,7 @@ typedef struct qn_quantize_params {
 } qn_quantize_params;
 #define QN_QUANTIZE_PARAMS_INIT QN_INIT(qn_quantize_params)
 
-/* qn_quantize_file - write a copy of a GGUF file with its matrices converted to another type.
+/* qn_quantize_file - Writes a copy of a GGUF file with its matrices converted to another type.
  *
  *   in       the file; of a split model any of its files: all are read, and one file is written
  *   out      the target; may be the same path as `in`, or a file of the split model, which is then replaced by the new
@@ -852,29 +866,30 @@ typedef struct qn_quantize_params {
  *   params   NULL for the defaults
  *
  * Tensors of one dimension are written as f32. A matrix whose row length is not a multiple of the type's block size
- * gets a wider type, and on_log reports it. Types of 1 and 2 bits are for weights that they hold: binary, ternary or
- * four-valued ones in groups; what is written is decoded again and compared. The target is written atomically: after
+ * gets a wider type, and on_log reports it. Types of 1 and 2 bits are for weights that they represent exactly: binary,
+ * ternary or four-valued in groups. Written data is decoded again and compared. The target is written atomically: after
  * any error it is unchanged.
  *
- * QN_ERR_INVALID     unknown type, n_threads outside its range, or without `force` a matrix that the type does not hold
+ * QN_ERR_INVALID     unknown type, n_threads outside its range, or without `force` a matrix that the type cannot
+ *                    represent
  * QN_ERR_IO          `in` cannot be read or `out` cannot be written
  * QN_ERR_FORMAT      `in` is damaged, or a weight is infinite, NaN or too large for the type
  * QN_ERR_CANCELLED   on_progress returned false */
 QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params);
 
 typedef struct qn_convert_params {
-    size_t size;   /* set by QN_CONVERT_PARAMS_INIT */
-    int n_threads; /* at most 1024; 0: one per physical core */
-    bool force;    /* writes ordinary weights in a type of 1 or 2 bits, which gives a model that is not usable */
+    size_t size;                /* set by QN_CONVERT_PARAMS_INIT */
+    int n_threads;              /* at most 1024; 0: one per physical core */
+    bool force;                 /* write ordinary weights in a type of 1 or 2 bits: the model is not usable */
     qn_progress_fn on_progress; /* in bytes of the checkpoint's tensors; NULL: none */
     qn_log_fn on_log;           /* reports what was recognised, left out and written in a wider type; NULL: none */
     void *user;                 /* passed to both callbacks */
 } qn_convert_params;
 #define QN_CONVERT_PARAMS_INIT QN_INIT(qn_convert_params)
 
-/* qn_convert_checkpoint - write a GGUF file from a checkpoint of Hugging Face transformers.
+/* qn_convert_checkpoint - Writes a GGUF file from a checkpoint of Hugging Face transformers.
  *
- *   folder   has config.json, tokenizer.json, model.safetensors or model.safetensors.index.json with the files that it
+ *   folder   has config.json, tokenizer.json, model.safetensors or model.safetensors.index.json with the files it
  *            lists, and optionally tokenizer_config.json, chat_template.jinja, generation_config.json
  *   out      the target
  *   type     of the matrices: "f32" or a type of qn_quantize_file; NULL: the type that each has in the checkpoint
@@ -883,7 +898,7 @@ typedef struct qn_convert_params {
  * Classes: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, and the text model of
  * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d
  * and -d; d, 0 and -d; or 2d, d, 0 and -d are recognised and stored without loss in Q1_0, PTQ1_0 or PQ2_0, or in `type`
- * if it is of 1 or 2 bits and can hold them; a `type` of more bits is written as it is named. The target is written
+ * if that has 1 or 2 bits and can represent them; a `type` of more bits is used as given. The target is written
  * atomically, as by qn_quantize_file.
  *
  * QN_ERR_INVALID       unknown type, n_threads outside its range, or a type of 1 or 2 bits for ordinary weights without
