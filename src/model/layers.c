@@ -128,7 +128,7 @@ qn_status qn_build_begin(qn_build *build, bool gated_attention)
     return add_embedding(build);
 }
 
-/* Sets the plan's kv_bias of a layer. Heads that codes do not exist for need none. */
+/* Sets the plan's kv_bias of a layer. Does nothing for head sizes without AURA codes. */
 static qn_status find_kv_bias(const qn_build *build, uint32_t layer, const qn_weight qkv[3], const float *norm,
                               const float *const biases[3])
 {

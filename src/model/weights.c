@@ -109,7 +109,7 @@ qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, si
     return qn_weights_floats(weights, layer, name, n, 1, out);
 }
 
-/* N of the name "blk.N.suffix", or UINT32_MAX. */
+/* Returns N of the name "blk.N.suffix", or UINT32_MAX. */
 static uint32_t block_index(qn_string name)
 {
     uint64_t block = 0;

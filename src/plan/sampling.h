@@ -34,8 +34,8 @@ typedef struct qn_sample_breakers {
  * vocabulary of 2^18, are never drawn.
  *
  * Every filter keeps a range of the tokens in descending order, by sums of integers or comparisons of f32 and f64
- * values that all devices compute alike. Sums of weights are converted to f64. "Raw weight" is the weight before it is
- * multiplied by the unit and truncated:
+ * values that all devices compute alike. Sums of weights are converted to f64. The raw weight of a token is its weight
+ * before it is multiplied by unit = 2^qn_sample_weight_bits(n) and truncated:
  *
  *   top_n_sigma    keeps a token if d <= top_n_sigma * sqrt(n * sum of d * d - (sum of d)^2) / n, over the n tokens
  *                  with logits above -inf. d is the lesser of largest - logit and FLT_MAX, in units, truncated. The
@@ -43,9 +43,9 @@ typedef struct qn_sample_breakers {
  *                  2^-127
  *   typical_p      keeps the tokens whose qn_sample_surprisal differs from the mean by at most the smallest number for
  *                  which the sum of their weights is at least typical_p times the sum of all weights that top_k keeps.
- *                  The mean is the sum of surprisals times weights over the sum of the weights, with weights truncated
- *                  to units of 2^min(31, bits - 17). The weights of later filters are relative to the largest remaining
- *                  logit
+ *                  The mean is the sum of surprisals times weights over the sum of the weights; these weights are
+ *                  multiplied by 2^min(31, bits - 17) and truncated. The weights of later filters are relative to the
+ *                  largest remaining logit
  *   top_p          ends before a token if the sum of the weights before it is at least top_p times the sum of all
  *                  weights that top_k keeps
  *   min_p          ends before a token if its raw weight is less than min_p
@@ -56,9 +56,8 @@ typedef struct qn_sample_breakers {
  *   mirostat       replaces all other filters: ends before a token, but not before the first, if its raw weight is less
  *                  than qn_exp(-mirostat_mu ln 2) * (sum of all weights) / unit. On the CPU only */
 typedef struct qn_sample_request {
-    qn_sampling sampling;   /* checked by qn_sampler_create; a device does not read repeat_last_n, seed and dry_breakers
-                             */
-    const qn_token *recent; /* [n_recent] tokens that repeat_penalty applies to */
+    qn_sampling sampling;      /* checked by qn_sampler_create; repeat_last_n, seed and dry_breakers are not read */
+    const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */
     const qn_token *generated; /* [n_generated] generated text, for frequency_penalty and presence_penalty */
     size_t n_recent, n_generated;
     const qn_token *text; /* [n_text] tokens that DRY searches for repetitions: the last dry_penalty_last_n */
@@ -130,8 +129,8 @@ static inline bool qn_sample_is_on_host(const qn_sampling *sampling)
     return !qn_sample_is_greedy(sampling) && sampling->mirostat;
 }
 
-/* qn_sample_key - a key whose order is that of the tokens: larger for a larger logit, and for the lower index of equal
- * logits. NaN is larger than every number. */
+/* qn_sample_key - returns a key that orders tokens: larger for a larger logit, and for the lower index if logits are
+ * equal. NaN is larger than every number. */
 static inline uint64_t qn_sample_key(float logit, uint32_t index)
 {
     const uint32_t bits = qn_f32_bits(logit + 0.0f); /* -0 is 0 */
