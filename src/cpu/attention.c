@@ -259,7 +259,7 @@ static uint16_t count_before(size_t first, size_t n, size_t end)
     return (uint16_t)(end <= first ? 0 : end - first < n ? end - first : n);
 }
 
-/* Returns the number of a block's positions that a row attends to. Counts positions of codes from page 1. */
+/* Returns the number of a block's positions that a row attends to. Blocks of codes begin at page 1. */
 static uint16_t visible_in_block(const qn_row *row, size_t block)
 {
     const size_t page = row->position / QN_PAGE, codes = page ? (page - 1) * QN_PAGE : 0;
@@ -267,6 +267,7 @@ static uint16_t visible_in_block(const qn_row *row, size_t block)
                         cache_of(row)->key_codec ? codes : (size_t)row->position + 1);
 }
 
+/* Returns the number of positions of an fp16 page of an AURA cache that a row attends to. */
 static uint16_t visible_in_page(const qn_row *row, size_t page)
 {
     return page == 0 || row->position / QN_PAGE == page

@@ -14,8 +14,8 @@
 /* clang-format off: short definitions, laid out as a table. */
 #define QN_INLINE static inline __attribute__((always_inline, unused))
 
-/* For loops with constant bounds over an array of vectors: they must be fully unrolled, or the compiler keeps the array
- * in memory. Not in sanitizer builds, whose compilation of the unrolled code takes minutes. */
+/* Unrolls loops with constant bounds over an array of vectors. Without it the compiler may keep the array in memory.
+ * Not in sanitizer builds, which take minutes to compile the unrolled code. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define QN_UNROLLED

@@ -64,7 +64,8 @@ static prefetch_stream prefetch_stream_of(const uint8_t *const *pages, size_t pa
                               .step = n_units ? (page_bytes + n_units - 1) / n_units : 0 };
 }
 
-/* Called when the units of a page begin. When they end, the stream is at the end of a page, or has ended. */
+/* Called when the units of a page begin: moves to the stream's next page if the present one is prefetched. A page of
+ * the stream ends only where the units of a page end. */
 QN_INLINE void prefetch_page(prefetch_stream *a)
 {
     if (a->at == a->end && a->page < a->last) {
@@ -100,7 +101,8 @@ QN_INLINE void unit_dots(const int16_t *queries, size_t n, const uint8_t *keys, 
     }
 }
 
-/* The n * tiles accumulators stay in registers; independent multiply-adds hide each other's latency. */
+/* Computes `tiles` tiles of keys. The n * tiles accumulators stay in registers; independent multiply-adds hide each
+ * other's latency. */
 QN_INLINE void tile_dots(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
                          tables t, prefetch_stream *next, v16i *sum)
 {

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A line of quant/layout.h. The fields are constants where the type is one. */
+/* A line of quant/layout.h. The fields are constants if the type is one. */
 struct block_layout {
     size_t weights, bytes, scale, min, codes;
     int zero, max_code;
@@ -44,8 +44,8 @@ QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
             memcpy(out + quad * 64 + lane * 4, groups + lane * QN_QUANT_GROUP + quad * 4, 4);
 }
 
-/* Reorders a super-block of codes from ascending order to a layout. A file with a faster way defines OWN_REORDER_CODES
- * and this function. */
+/* Reorders a super-block of codes from ascending order to a layout. A file with a faster version defines
+ * OWN_REORDER_CODES and this function. */
 static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out);
 
 #ifndef OWN_REORDER_CODES
@@ -81,8 +81,8 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
 #endif
 
 #ifdef HAS_LUT
-/* The look-up tables of the sixteen groups of a super-block (packed.h), in the order that the file's packed kernels
- * read. The file that defines HAS_LUT defines this function. */
+/* Fills the look-up tables of the sixteen groups of a super-block (packed.h), in the order that the file's packed
+ * kernels read. A file that defines HAS_LUT defines this function. */
 static void fill_lut(const int8_t *codes, uint8_t *lut);
 #endif
 
@@ -247,8 +247,8 @@ QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_r
     }
 }
 
-/* One tile. All arguments but the pointers are constants at the calls, so that every loop over rows and tokens unrolls
- * and the accumulators stay in registers. */
+/* Computes one tile. All arguments except the pointers are constants at the calls, so every loop over rows and tokens
+ * unrolls and the accumulators stay in registers. */
 QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
                          size_t first, size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {

@@ -243,7 +243,7 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-/* One panel by n_tokens tokens. n_tokens, n_vectors and block_groups are constants at the calls. */
+/* Multiplies one panel by n_tokens tokens. n_tokens, n_vectors and block_groups are constants at the calls. */
 QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
                                size_t first, size_t n_tokens, size_t n_vectors, bool prefetch, bool accumulate,
                                float *out, size_t out_stride)
@@ -266,7 +266,8 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
         panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* All panels, four tokens or one at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
+/* Multiplies all panels, four tokens or one at a time. Only the first tokens of a panel prefetch: for later tokens it
+ * is cached. */
 QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
                                size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
                                float *out, size_t out_stride)

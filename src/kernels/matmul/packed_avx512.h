@@ -192,7 +192,8 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-/* One panel by up to QN_PANEL_TOKENS tokens. bits, hilo, block_groups and n_tokens are constants at the calls. */
+/* Multiplies one panel by up to QN_PANEL_TOKENS tokens. bits, hilo, block_groups and n_tokens are constants at the
+ * calls. */
 QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks,
                           const qn_acts *acts, size_t first, size_t n_tokens, bool prefetch, bool accumulate,
                           float *out, size_t out_stride)
@@ -220,8 +221,8 @@ QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8
         panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* All panels, four, two or one token at a time. Only the first tokens of a panel prefetch: for the others it is
- * cached. */
+/* Multiplies all panels, by four, two or one token at a time. Only the first tokens of a panel prefetch: for later
+ * tokens it is cached. */
 QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
                           size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
                           float *out, size_t out_stride)
@@ -273,7 +274,7 @@ QN_INLINE __m512i ternary_digit(__m512i x, __m512i codes, __m512i *sum, __m512i 
     return next;
 }
 
-/* Vectors of sixteen rows whose accumulators fit the registers. */
+/* Number of vectors of sixteen rows whose accumulators fit in the registers. */
 enum { TERNARY_VECTORS = 2 };
 
 /* A block of ternary weights and one token. codes: the block's 128 activations in ascending order; act_scale and
