@@ -155,7 +155,7 @@ static bool is_beyond_committed(const qn_pool_class *class, size_t item)
     return granules_of(class, item).first >= class->committed_end;
 }
 
-/* The lowest free item that fits in the budget. */
+/* Finds the lowest free item that fits in the budget. */
 static qn_status find_item(const qn_pool_class *class, size_t *out)
 {
     const qn_pool *pool = class->pool;

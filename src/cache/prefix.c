@@ -13,14 +13,14 @@ enum { DENSE_STATES = 2, PERIODIC_AGE = 4, ONCE_AGE = 4 };
 
 /* ---- Thinning ---- */
 
-/* The exponent of two in a node's depth. */
+/* Returns the exponent of two in a node's depth. */
 static unsigned level_of(const qn_prefix_node *node)
 {
     return (unsigned)__builtin_ctz(node->depth);
 }
 
-/* Whether a periodic state is thinned when `newer` periodic states are newer: after the first DENSE_STATES, only
- * multiples of two periods remain, after twice as many only multiples of four, and so on. So a budget of n states
+/* Returns whether a periodic state is thinned when `newer` periodic states are newer. After the first DENSE_STATES only
+ * multiples of two periods remain, after twice that number only multiples of four, and so on. So a budget of n states
  * covers about n * n / 3 periods. */
 static bool is_thinned(const qn_prefix_node *node, size_t newer)
 {
@@ -237,7 +237,7 @@ static void free_empty(qn_prefix *p, uint32_t at)
     }
 }
 
-/* Which of two nodes is evicted first: the oldest used by one request only, or the oldest continued one. */
+/* Returns which of two nodes is evicted first: the oldest one used by one request only, or the oldest continued one. */
 static uint32_t older_of(const qn_prefix *p, uint32_t once, uint32_t continued)
 {
     if (once == QN_NODE_ANCHOR || continued == QN_NODE_ANCHOR)
@@ -317,8 +317,8 @@ bool qn_prefix_evict(qn_prefix *p)
 
 /* ---- Adopting ---- */
 
-/* Whether a sequence of n_pages continues an earlier one, if the cache has its path up to this node: it has all pages
- * of the earlier one, or half of its own. A common system prompt alone is neither. */
+/* Returns whether a sequence of n_pages continues an earlier one, if the cache has its path up to this node: it has all
+ * pages of the earlier sequence, or half of its own. A common system prompt alone is neither. */
 static bool is_continuation(const qn_prefix *p, uint32_t at, size_t n_pages)
 {
     const qn_prefix_node *node = &p->nodes[at];

@@ -144,7 +144,7 @@ bool qn_node_is_page_in(const qn_prefix_node *node, int place)
     return qn_node_has_item(node, QN_ITEM_PAGE, place) || qn_node_has_item(node, QN_ITEM_F16_PAGE, place);
 }
 
-/* The list that holds a node while its page is in the pool. */
+/* Returns the list that holds a node while its page is in the pool. */
 static int pooled_list(const qn_prefix_node *node)
 {
     return node->is_continued ? QN_NODES_CONTINUED : QN_NODES_ONCE;

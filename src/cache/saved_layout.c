@@ -22,7 +22,7 @@ qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *form
 
 /* ---- KV cache ---- */
 
-/* The layer of the model that is attention layer `index`. */
+/* Returns the layer of the model that is attention layer `index`. */
 static size_t attention_layer(const qn_saved_layout *l, size_t index)
 {
     size_t layer = 0;
@@ -32,7 +32,7 @@ static size_t attention_layer(const qn_saved_layout *l, size_t index)
     return layer;
 }
 
-/* The number of positions of `page` that a cache of `length` positions holds. */
+/* Returns the number of positions of `page` that a cache of `length` positions holds. */
 static size_t held_in(size_t page, size_t length)
 {
     const size_t first = page * QN_PAGE;
@@ -74,7 +74,7 @@ static bool find_f16(const qn_saved_layout *l, size_t index, const qn_extent *ex
     return true;
 }
 
-/* For each head in a block: the codes of its pages, then their scales. */
+/* Finds region `index` of the blocks of codes: for each head, the codes of its pages, then their scales. */
 static bool find_codes(const qn_saved_layout *l, size_t index, size_t length, qn_saved_region *r)
 {
     const size_t head = index / (2 * QN_SAVED_BLOCK_PAGES), page = index % QN_SAVED_BLOCK_PAGES;

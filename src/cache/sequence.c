@@ -1,4 +1,4 @@
-/* The items that a sequence takes and drops as it grows, is truncated and is forked. */
+/* Items that a sequence takes and drops as it grows, is truncated and is forked. */
 #include "cache/sequence.h"
 
 #include "base/memory.h"
@@ -76,12 +76,13 @@ static qn_status grow_tables(qn_sequence *s, size_t n_pages)
     return QN_OK;
 }
 
-/* Rows are written to fp16 pages: their table. */
+/* The table of the pages that rows are written to: fp16 pages. */
 static uint32_t *written_pages(const qn_sequence *s)
 {
     return has_codes(s) ? s->f16_pages : s->pages;
 }
 
+/* The class of the pages that rows are written to. */
 static qn_pool_class *written_class(const qn_sequence *s)
 {
     return has_codes(s) ? s->cache->f16_pages : s->cache->pages;
@@ -133,7 +134,7 @@ static void drop_unneeded_pages(qn_sequence *s, size_t end)
 
 /* ---- Recurrent layers ---- */
 
-/* state_position after n more rows. */
+/* Returns state_position after n more rows. */
 static size_t state_position_after(const qn_sequence *s, size_t n)
 {
     const size_t end = s->length + n, first_chunk = pages_of(s->length) * QN_PAGE;

@@ -82,7 +82,7 @@ static qn_status make_copy(qn_spill *s, qn_item_kind kind, uint32_t item, uint32
     return QN_OK;
 }
 
-/* Called with the lock held. */
+/* Drops the items of a copy, which becomes UNUSED. Called with the lock held. */
 static void free_copy(qn_spill *s, struct copy *c)
 {
     if (c->phase == QUEUED)
@@ -92,6 +92,7 @@ static void free_copy(qn_spill *s, struct copy *c)
     c->phase = UNUSED;
 }
 
+/* Counts an ended copy and wakes waiting threads. Called with the lock held. */
 static void count_end(qn_spill *s)
 {
     s->n_ended++;

@@ -318,7 +318,7 @@ static void load_query(struct attention_scratch *s, const qn_kv_view *cache, siz
         s->queries[i * dim + d] = (float)s->queries_i16[i * dim + d] * unit;
 }
 
-/* Attention of the scratch's n queries to one split. `next`: the split whose keys to prefetch, or NULL. */
+/* Computes the attention of the scratch's n queries to one split. `next`: the split whose keys to prefetch, or NULL. */
 static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p,
                              const kv_split *next, size_t n, size_t dim, float *out, float *m, float *l)
 {
@@ -347,7 +347,7 @@ static void attend_one_split(const qn_executor *ex, struct attention_scratch *s,
             m[i] += ex->kernels->aura.dot(s->queries + i * dim, mean, dim);
 }
 
-/* y = x / l, rotated back into the model's basis; x is overwritten. */
+/* Computes y = x / l, rotated back into the model's basis. Overwrites x. */
 static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, float *y, float *x, float l, size_t dim)
 {
     if (!cache->value_codec) {
@@ -418,7 +418,7 @@ static void accumulate_split(const qn_executor *ex, struct tile *t, struct atten
     t->has_result = true;
 }
 
-/* Attention of a tile to all splits. Every row attends to at least one position of the first split. */
+/* Computes the attention of a tile to all splits. Every row attends to at least one position of the first split. */
 static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, struct attention_scratch *s)
 {
     const qn_row *rows = &ex->step->rows[t->row], *last = &rows[t->n - 1];

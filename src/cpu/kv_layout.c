@@ -15,6 +15,7 @@ static size_t key_page_bytes(size_t head_dim, const qn_aura_codec *codec)
     return codec ? qn_aura_key_page_bytes(head_dim, codec->bits) : QN_PAGE * head_dim * sizeof(uint16_t);
 }
 
+/* Returns the bytes of one head's values in a page. */
 static size_t value_page_bytes(size_t head_dim, const qn_aura_codec *codec)
 {
     return codec ? qn_aura_value_page_bytes(head_dim, codec->bits) : QN_PAGE * head_dim * sizeof(uint16_t);

@@ -176,8 +176,8 @@ static const uint64_t DEFAULT_BUDGET = (uint64_t)4 << 30;
 
 enum { IDLE_SHARE = 16, MAX_CLASSES = 4 };
 
-/* Half of the memory that remains once the weights are in memory. If addresses are limited, all classes must fit in
- * half of the addresses. */
+/* Returns half of the memory that remains once the weights are in memory. If addresses are limited, all classes must
+ * fit in half of the addresses. */
 static uint64_t default_budget(const qn_plan *plan)
 {
     const uint64_t available = qn_available_memory(), weights = qn_plan_weight_bytes(plan),

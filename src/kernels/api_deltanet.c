@@ -212,7 +212,7 @@ static void load_gc(call *c, const head_ref *p, size_t row, size_t n)
     }
 }
 
-/* e^-1000 is 0 in every dtype; and with terms this small the double sums still resolve small differences. */
+/* e^-1000 is 0 in every dtype, and with terms no smaller than this the double sums still resolve small differences. */
 #define MIN_LOG_DECAY -1000.0
 
 static double decay_at(const call *c, const head_ref *p, size_t row)

@@ -919,7 +919,7 @@ QN_INLINE v16 v16_load_bf16_n(const uint16_t *p, size_t n)
     return v16_load_bf16(buffer);
 }
 
-/* Vector form of qn_exp, the same bits. */
+/* The vector form of qn_exp, with the same bits. */
 QN_INLINE v16 v16_exp(v16 x)
 {
     /* x is the second operand: x86 min and max return the second one if either is NaN. */

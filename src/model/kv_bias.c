@@ -48,7 +48,7 @@ static double expected_square(const qn_matrix *weights, const double *squares, s
     return sum / n * (double)n_rows;
 }
 
-/* sin(n a) / (n sin a): the mean of e^(2 i a t) over n adjacent t, relative to that of the middle. */
+/* Returns sin(n a) / (n sin a): the mean of e^(2 i a t) over n adjacent t, relative to the value in the middle. */
 static double mean_of_turns(double a, double n)
 {
     return fabs(sin(a)) > 1e-9 ? sin(n * a) / (n * sin(a)) : 1;

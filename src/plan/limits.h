@@ -1,5 +1,5 @@
 /* Limits of a plan's operations. model/ builds no plan beyond them. Each device supports all plans within them, or
- * reports when it is created what it does not support. */
+ * opening it for an unsupported plan fails and names the reason. */
 #ifndef QN_PLAN_LIMITS_H
 #define QN_PLAN_LIMITS_H
 

@@ -1,4 +1,4 @@
-/* The plan: a model as a flat array of fused operations over buffers with fixed indices.
+/* The plan: a model as a flat array of fused operations over buffers that are allocated in advance.
  *
  * model/ builds a plan once after loading; a device (device/device.h) executes it over a batch of rows. A row is one
  * token of one session at one position; the rows of a session are contiguous, with ascending positions.

@@ -99,7 +99,8 @@ static qn_status check_counts(const qn_plan *plan, const qn_op *op)
     return QN_OK;
 }
 
-/* written: for each of the plan's buffers, then for its activations, whether an earlier operation has written them. */
+/* Checks an operation. written: for each of the plan's buffers, then for its activations, whether an earlier operation
+ * has written them. */
 static qn_status check_op(const qn_plan *plan, const qn_op *op, bool *written)
 {
     qn_op_operand operands[QN_OP_OPERANDS];
@@ -125,8 +126,8 @@ static qn_status check_op(const qn_plan *plan, const qn_op *op, bool *written)
     return QN_OK;
 }
 
-/* A device computes the step's inputs with the embeddings, and quantises activations in the layout that the next
- * operation reads. */
+/* Checks the order of operations. A device computes the step's inputs with the embeddings, and quantises activations in
+ * the layout that the next operation reads. */
 static qn_status check_sequence(const qn_plan *plan)
 {
     if (!plan->n_ops || plan->ops[0].kind != QN_OP_EMBED)

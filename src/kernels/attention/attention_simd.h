@@ -41,7 +41,7 @@ static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const 
             values[position * head_dim + d] = 0;
 }
 
-/* Prefetch into L2, which has more outstanding misses than L1. */
+/* Prefetches into L2, which has more outstanding misses than L1. */
 QN_INLINE void prefetch_f16(const uint16_t *f16, size_t n)
 {
     for (size_t i = 0; i < n; i += 32)

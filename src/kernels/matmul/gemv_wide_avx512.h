@@ -54,8 +54,8 @@ QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
     return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
 }
 
-/* The same quarter of four rows. Types with blocks of 32: consecutive blocks from `row`, of which only n_groups exist
- * at the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half `half` of the
+/* The same quarter of four rows. Types with blocks of 32: consecutive blocks from `row`; only n_groups of them exist at
+ * the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half `half` of the
  * block. */
 struct quarter {
     const uint8_t *row[4];

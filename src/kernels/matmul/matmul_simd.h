@@ -36,7 +36,7 @@ QN_INLINE bool has_offset(qn_type type)
     return block_of(type).min != block_of(type).scale;
 }
 
-/* [16 groups][8 quads of codes] to [8 quads][16 groups]. */
+/* Interleaves [16 groups][8 quads of codes] to [8 quads][16 groups]. */
 QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
 {
     for (size_t quad = 0; quad < QN_QUANT_GROUP / 4; quad++)
@@ -141,7 +141,7 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
     }
 }
 
-/* The scale of each block, repeated for its groups; zero for missing blocks. */
+/* Repeats the scale of each block for its groups; zero for missing blocks. */
 QN_INLINE void broadcast_scales(const uint8_t *scale, size_t block_bytes, size_t groups, size_t n_blocks, float *out)
 {
     for (size_t block = 0; block < QN_SUPER_GROUPS / groups; block++) {
@@ -154,7 +154,8 @@ QN_INLINE void broadcast_scales(const uint8_t *scale, size_t block_bytes, size_t
     }
 }
 
-/* Bit v of the 64 code bytes of a super-block is vector v: the stored bytes are only gathered and masked. */
+/* Unpacks 1-bit codes. Bit v of the 64 code bytes of a super-block is vector v: the stored bytes are only gathered and
+ * masked. */
 QN_INLINE void unpack_1bit(const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     enum { CODE_BYTES = QN_Q1_0_WEIGHTS / 8 };
@@ -167,7 +168,7 @@ QN_INLINE void unpack_1bit(const uint8_t *blocks, size_t n_blocks, qn_super_bloc
     broadcast_scales(blocks + QN_Q1_0_SCALE, QN_Q1_0_BYTES, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP, n_blocks, out->scale);
 }
 
-/* 2-bit fields: a group is eight bytes, of which the first four hold its first 16 values. */
+/* Unpacks 2-bit codes. A group is eight bytes; the first four hold its first 16 values. */
 QN_INLINE void unpack_2bit(qn_type type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     const struct block_layout b = block_of(type);
