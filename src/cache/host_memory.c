@@ -1,4 +1,4 @@
-/* Reserved address space, to which pages are committed. */
+/* Pool memory as reserved address space, committed granule by granule. */
 #include "cache/host_memory.h"
 
 #include "base/address_space.h"

@@ -1,4 +1,4 @@
-/* The memory of a pool (cache/pool.h) in host memory: items at addresses that the CPU reads. */
+/* Host memory for a pool (cache/pool.h): item addresses are pointers that the CPU can read. */
 #ifndef QN_CACHE_HOST_MEMORY_H
 #define QN_CACHE_HOST_MEMORY_H
 

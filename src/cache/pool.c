@@ -1,4 +1,4 @@
-/* Items, granules and the budget of a pool. */
+/* Items, granules and budget of a pool. */
 #include "cache/pool.h"
 
 #include "base/memory.h"
@@ -12,14 +12,14 @@ struct qn_pool_class {
     const char *name;
     size_t stride;
     uint64_t base;
-    size_t max_items, n_granules; /* of the reserved addresses */
-    size_t first_free;            /* no item below has no references */
+    size_t max_items, n_granules; /* limits of the reserved addresses */
+    size_t first_free;            /* all items below have references */
     size_t n_held;
-    uint32_t *references; /* [cap_references] of items; those beyond have none */
+    uint32_t *references; /* [cap_references] reference counts of items; items beyond have none */
     size_t cap_references;
-    uint32_t *items_in;   /* [n_granules] held items that touch a granule */
+    uint32_t *items_in;   /* [n_granules] items with references that touch a granule */
     uint8_t *committed;   /* [n_granules] */
-    size_t committed_end; /* no granule from here on is committed */
+    size_t committed_end; /* end of the last committed granule */
 };
 
 struct qn_pool {
@@ -60,8 +60,8 @@ static void release_granule(qn_pool_class *class, size_t granule)
     pool->idle -= pool->memory.granule;
 }
 
-/* Releases committed granules without items, those at the end of each class first, until at most `idle` bytes of them
- * are left. Granules [keep.first, keep.end) of class `of` are kept. */
+/* Releases committed granules without items, from the end of each class, until at most `idle` bytes of them remain.
+ * Keeps granules [keep.first, keep.end) of class `of`. */
 static void release_idle(qn_pool *pool, uint64_t idle, const qn_pool_class *of, struct granules keep)
 {
     for (size_t i = 0; i < pool->n_classes && pool->idle > idle; i++) {
@@ -134,8 +134,7 @@ static size_t next_free(const qn_pool_class *class, size_t item)
     return item;
 }
 
-/* Bytes of the granules of [from, ...) of a free item that no other item holds: committed and idle, or to be
- * committed. */
+/* Bytes that taking a free item would use: its granules from `from` on that no other item touches, committed or not. */
 static uint64_t cost_of(const qn_pool_class *class, size_t item, size_t from)
 {
     const struct granules g = granules_of(class, item);
@@ -156,7 +155,7 @@ static bool is_beyond_committed(const qn_pool_class *class, size_t item)
     return granules_of(class, item).first >= class->committed_end;
 }
 
-/* The lowest free item that fits in the budget. */
+/* Finds the lowest free item that fits in the budget. */
 static qn_status find_item(const qn_pool_class *class, size_t *out)
 {
     const qn_pool *pool = class->pool;
@@ -205,7 +204,7 @@ qn_status qn_pool_try_take(qn_pool_class *class, uint32_t *item)
     return status;
 }
 
-/* Returns whether anything was dropped; the error text stays. */
+/* Returns whether the reclaim function dropped anything. Preserves the error text. */
 static bool reclaim(qn_pool *pool)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -302,7 +301,7 @@ size_t qn_pool_count(qn_pool_class *class)
 static size_t count_available(const qn_pool_class *class)
 {
     uint64_t left = bytes_left(class->pool);
-    size_t n = 0, paid_end = 0; /* granules below paid_end are held, or paid for by an item before */
+    size_t n = 0, paid_end = 0; /* granules below paid_end are held, or counted for an earlier item */
     for (size_t item = next_free(class, class->first_free); item < class->max_items;
          item = next_free(class, item + 1)) {
         const uint64_t cost = cost_of(class, item, paid_end);

@@ -1,10 +1,10 @@
-/* The pool: the memory of a device for what sequences keep. It consists of classes of items of one size each (a page of
- * keys and values, a recurrent state), and all classes share one budget.
+/* The pool: the device memory of sequences. It has classes of items, each with one item size (a page of keys and
+ * values, a recurrent state). All classes share one budget.
  *
- * A class reserves addresses for as many items as the budget could hold, so that an item's address is its class's base
- * plus index times stride and never changes. Memory is committed in granules when an item needs it, lowest indices
- * first, and released when a granule has no items. Items are reference-counted. All functions may be called from any
- * thread. */
+ * A class reserves addresses for the largest number of items that the budget could hold, so an item's address is its
+ * class's base plus index times stride and never changes. The pool commits memory in granules when an item needs it,
+ * lowest indices first, and releases a granule when no item is left in it. Items are reference-counted. All functions
+ * may be called from any thread. */
 #ifndef QN_CACHE_POOL_H
 #define QN_CACHE_POOL_H
 
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a device provides memory. Addresses are of the device. */
+/* How a device provides memory. Addresses are device addresses. */
 typedef struct qn_pool_memory {
     void *context;
     size_t granule; /* unit of commit and release, in bytes; a power of two */
@@ -23,66 +23,74 @@ typedef struct qn_pool_memory {
     qn_status (*reserve)(void *context, size_t bytes, uint64_t *address);
     void (*unreserve)(void *context, uint64_t address, size_t bytes);
 
-    /* Commits one granule, zeroed; releases it. A granule is released only when no item in it has a reference. */
+    /* commit: commits one granule, zeroed. release: releases a granule in which no item has a reference. */
     qn_status (*commit)(void *context, uint64_t address);
     void (*release)(void *context, uint64_t address);
 
-    /* Gets an item that is free, before it can be taken again; NULL: not needed. */
+    /* Called with an item that has become free, before qn_pool_take can return it again. NULL: not needed. */
     void (*on_free)(void *context, uint64_t address, size_t bytes);
 } qn_pool_memory;
 
 typedef struct qn_pool qn_pool;
 typedef struct qn_pool_class qn_pool_class;
 
-enum { QN_POOL_ALIGN = 256 }; /* of items, in bytes */
+enum { QN_POOL_ALIGN = 256 }; /* alignment of items, in bytes */
 
-/* qn_pool_create - a pool without classes.
+/* qn_pool_create - creates a pool without classes.
  *
- *   memory   copied; its context outlives the pool
- *   budget   bytes that may be committed
- *   idle     bytes of granules without items that stay committed for reuse
+ *   memory   copied; its context must outlive the pool
+ *   budget   limit of committed bytes, rounded down to granules
+ *   idle     limit of the bytes of granules without items that stay committed for reuse
  *
- * Free with qn_pool_free, which accepts NULL, after all items have been dropped. */
+ * QN_ERR_INVALID if the budget is less than one granule. Free with qn_pool_free, which accepts NULL, after all items
+ * have been dropped. */
 qn_status qn_pool_create(const qn_pool_memory *memory, uint64_t budget, uint64_t idle, qn_pool **out);
 void qn_pool_free(qn_pool *pool);
 
-/* qn_pool_add_class - a class of items of `bytes` > 0 bytes, rounded up to QN_POOL_ALIGN; owned by the pool.
+/* qn_pool_add_class - adds a class of items. The pool owns it.
  *
- *   name   of the items, for error texts ("page of keys and values"); a static string
+ *   name    name of the items, for error texts ("page of keys and values"); a static string
+ *   bytes   bytes of an item, > 0; rounded up to QN_POOL_ALIGN
  *
- * QN_ERR_MEMORY if its addresses cannot be reserved. */
+ * QN_ERR_MEMORY if the addresses of the items cannot be reserved. */
 qn_status qn_pool_add_class(qn_pool *pool, const char *name, size_t bytes, qn_pool_class **out);
 
-/* qn_pool_remove_class - remove a class that has no items, and its addresses. */
+/* qn_pool_remove_class - removes a class that has no items, and releases its addresses. */
 void qn_pool_remove_class(qn_pool *pool, qn_pool_class *class);
 
-/* qn_pool_of - the pool of a class. */
+/* qn_pool_of - returns the pool of a class. */
 qn_pool *qn_pool_of(const qn_pool_class *class);
 
-/* Drops items that nobody needs at once, such as those of kept prefixes. False if there are none. */
+/* Drops items that no one needs at the moment, such as those of cached prefixes. Returns false if there are none. */
 typedef bool (*qn_pool_reclaim_fn)(void *context);
 
-/* qn_pool_set_reclaim - qn_pool_take calls `reclaim`, without the pool's lock, until there is memory or it returns
- * false. It may call all functions of the pool but qn_pool_take. */
+/* qn_pool_set_reclaim - sets the function that qn_pool_take calls, without the pool's lock, until there is memory or it
+ * returns false. It may call all functions of the pool except qn_pool_take. */
 void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *context);
 
-/* qn_pool_take - an item with one reference. Its contents are arbitrary, but memory that no item has used since it was
- * committed is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted.
- *
- * qn_pool_try_take - the same without reclaiming: for callers that hold locks which the reclaim function acquires. */
+/* qn_pool_take - takes an item with one reference, reclaiming items of others if necessary. The item's contents are
+ * arbitrary, but memory that no item has used since it was committed is zero. QN_ERR_MEMORY, with nothing taken, if the
+ * budget or the device's memory is exhausted. */
 qn_status qn_pool_take(qn_pool_class *class, uint32_t *item);
+
+/* qn_pool_try_take - qn_pool_take without reclaiming, for callers that hold locks which the reclaim function
+ * acquires. */
 qn_status qn_pool_try_take(qn_pool_class *class, uint32_t *item);
 
-/* qn_pool_share, qn_pool_drop - add a reference; remove one. An item without references is free. The device has
- * completed all work on an item that is dropped. */
+/* qn_pool_share - adds a reference to an item. */
 void qn_pool_share(qn_pool_class *class, uint32_t item);
+
+/* qn_pool_drop - removes a reference from an item; without references the item is free. The device must have completed
+ * all work on the item. */
 void qn_pool_drop(qn_pool_class *class, uint32_t item);
 
-/* qn_pool_is_shared - whether an item has more than one reference. */
+/* qn_pool_is_shared - returns whether an item has more than one reference. */
 bool qn_pool_is_shared(qn_pool_class *class, uint32_t item);
 
-/* qn_pool_base, qn_pool_stride - the address of item 0, and the bytes from one item to the next. Constant. */
+/* qn_pool_base - returns the address of item 0. It never changes. */
 uint64_t qn_pool_base(const qn_pool_class *class);
+
+/* qn_pool_stride - returns the number of bytes from one item to the next. It never changes. */
 size_t qn_pool_stride(const qn_pool_class *class);
 
 static inline uint64_t qn_pool_address(const qn_pool_class *class, uint32_t item)
@@ -90,23 +98,24 @@ static inline uint64_t qn_pool_address(const qn_pool_class *class, uint32_t item
     return qn_pool_base(class) + (uint64_t)item * qn_pool_stride(class);
 }
 
-/* qn_pool_granules - granules that n items of a class take when no others are held. */
+/* qn_pool_granules - returns the number of granules that n items of a class need when the class has no other items. */
 uint64_t qn_pool_granules(const qn_pool_class *class, uint64_t n);
 
-/* What a pool holds, in bytes. */
+/* Memory of a pool, in bytes. */
 typedef struct qn_pool_usage {
     uint64_t budget, committed;
     size_t granule;
-    uint64_t held; /* by items */
-    uint64_t left; /* of granules without items, committed or not */
+    uint64_t held; /* bytes of items with references */
+    uint64_t left; /* bytes of the budget that no item uses, committed or not */
 } qn_pool_usage;
 
 qn_pool_usage qn_pool_get_usage(qn_pool *pool);
 
-/* qn_pool_count - items of a class with references. */
+/* qn_pool_count - returns the number of items of a class that have references. */
 size_t qn_pool_count(qn_pool_class *class);
 
-/* qn_pool_available - the number of items of a class that qn_pool_take could still give if nothing else changes. */
+/* qn_pool_available - returns the number of items of a class that qn_pool_take could still return without reclaiming,
+ * if nothing else is taken or dropped. */
 size_t qn_pool_available(qn_pool_class *class);
 
 #endif

@@ -1,4 +1,5 @@
-/* Which nodes a sequence takes over, which are added, spilled and evicted. prefix_nodes.c has the nodes. */
+/* Decides which nodes a sequence takes over, and which are added, spilled and evicted. prefix_nodes.c stores the
+ * nodes. */
 #include "cache/prefix_nodes.h"
 
 #include "base/memory.h"
@@ -6,21 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many of the newest periodic states are not thinned; a periodic state counts as so many times as old as a mark.
- * What one request used counts as so many times as old as what was continued. */
+/* The DENSE_STATES newest periodic states are not thinned. A periodic state counts as PERIODIC_AGE times as old as a
+ * mark. Items that only one request used count as ONCE_AGE times as old as continued ones. */
 enum { DENSE_STATES = 2, PERIODIC_AGE = 4, ONCE_AGE = 4 };
 
 /* ---- Thinning ---- */
 
-/* The powers of two in a node's position. */
+/* Returns the exponent of two in a node's depth. */
 static unsigned level_of(const qn_prefix_node *node)
 {
     return (unsigned)__builtin_ctz(node->depth);
 }
 
-/* Whether a periodic state is thinned when `newer` periodic states are newer: beyond DENSE_STATES of them multiples of
- * two periods remain, beyond twice as many multiples of four, and so on. So a budget of n states reaches over about n *
- * n / 3 periods. */
+/* Returns whether a periodic state is thinned when `newer` periodic states are newer. After the first DENSE_STATES only
+ * multiples of two periods remain, after twice that number only multiples of four, and so on. So a budget of n states
+ * covers about n * n / 3 periods. */
 static bool is_thinned(const qn_prefix_node *node, size_t newer)
 {
     const unsigned first = (unsigned)__builtin_ctz(QN_STATE_PERIOD / QN_PAGE);
@@ -33,8 +34,9 @@ static bool is_state_held(const qn_prefix *p, const qn_prefix_node *node)
            qn_pool_is_shared(p->cache->states, node->items[QN_ITEM_STATE]);
 }
 
-/* The state that goes first, of those in the pool or in host memory; QN_NO_NODE if there is none. with_held: also one
- * that a sequence holds. *thinned: it is a periodic one that is thinned. The newest goes only if there is no other. */
+/* Returns the node whose state is to be evicted first, of those in `place`; QN_NO_NODE if there is none. with_held:
+ * includes states that a sequence holds. *thinned: whether it is a thinned periodic state. The newest state is found
+ * only if there is no other. */
 static uint32_t find_state(const qn_prefix *p, int place, bool with_held, bool *thinned)
 {
     uint32_t found = QN_NO_NODE;
@@ -60,8 +62,8 @@ static uint32_t find_state(const qn_prefix *p, int place, bool with_held, bool *
 
 /* ---- Spilling ---- */
 
-/* The nearest node above, less than QN_SPILL_TOKENS before, that has a state in the pool; QN_NO_NODE if there is
- * none. */
+/* Returns the nearest ancestor, less than QN_SPILL_TOKENS before the node, that has a state in the pool; QN_NO_NODE if
+ * there is none. */
 static uint32_t near_state(const qn_prefix *p, uint32_t at)
 {
     for (size_t n = QN_PAGE; n < QN_SPILL_TOKENS; n += QN_PAGE) {
@@ -74,7 +76,8 @@ static uint32_t near_state(const qn_prefix *p, uint32_t at)
     return QN_NO_NODE;
 }
 
-/* Drops what is used least of host memory. */
+/* Drops a thinned state in host memory, else the least recently used page without children, else a state. Returns false
+ * if there is nothing to drop. */
 static bool free_host(qn_prefix *p)
 {
     bool thinned;
@@ -96,7 +99,7 @@ static bool free_host(qn_prefix *p)
     return at != QN_NO_NODE;
 }
 
-/* The same for an item of a node, which stays. */
+/* Frees host memory for an item of a node, without dropping that node's own items. */
 static bool free_host_for(qn_prefix *p, uint32_t at)
 {
     const bool was_pinned = p->nodes[at].is_pinned;
@@ -106,7 +109,8 @@ static bool free_host_for(qn_prefix *p, uint32_t at)
     return freed;
 }
 
-/* Begins to copy an item to host memory, which evicts the least used copies. False: no copy is made. */
+/* Begins to copy an item to host memory, dropping the least used copies there if space is needed. Returns false if no
+ * copy was begun. */
 static bool spill_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
 {
     if (!p->spill || !qn_spill_fits(p->spill, kind))
@@ -121,7 +125,7 @@ static bool spill_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
     return true;
 }
 
-/* Returns whether a copy is made; the state is dropped otherwise. */
+/* Begins to copy a state to host memory, or drops it. Returns whether a copy was begun. */
 static bool spill_state(qn_prefix *p, uint32_t at)
 {
     if (near_state(p, at) == QN_NO_NODE && spill_item(p, at, QN_ITEM_STATE))
@@ -137,7 +141,7 @@ static bool is_below(const qn_prefix *p, uint32_t at, uint32_t above)
     return at == above;
 }
 
-/* Frees a node and those below it, which are listed as older. */
+/* Frees a node and its descendants, which are listed as older. */
 static void free_branch(qn_prefix *p, uint32_t at)
 {
     for (uint32_t below = qn_nodes_oldest(p, QN_NODES_ALL), newer; below != at; below = newer) {
@@ -148,8 +152,8 @@ static void free_branch(qn_prefix *p, uint32_t at)
     qn_nodes_free(p, at);
 }
 
-/* What could not be copied is dropped, and what is below it. Where host memory was exhausted, something of it is, and
- * the item stays in the pool until the next try. */
+/* Drops an item that could not be copied, a page with its descendants. But if host memory was exhausted and something
+ * there could be freed, the item stays in the pool until the next attempt. */
 static void end_failed_copy(qn_prefix *p, const qn_spilled *c)
 {
     if (c->status == QN_ERR_MEMORY && free_host_for(p, c->owner))
@@ -182,7 +186,7 @@ void qn_prefix_wait(qn_prefix *p)
         qn_spill_wait(p->spill);
 }
 
-/* Moves an item back. Pinned nodes stay where they are; others are evicted for it. */
+/* Moves an item from host memory back to the pool, evicting nodes that are not pinned if necessary. */
 static qn_status fetch_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
 {
     uint32_t item;
@@ -208,7 +212,7 @@ static bool is_page_shared(const qn_prefix *p, const qn_prefix_node *node)
     return false;
 }
 
-/* Begins to copy a node's page to host memory, and its state with it. False: no copy is made of the page. */
+/* Begins to copy a node's page to host memory, and its state too. Returns false if the page is not copied. */
 static bool spill_node(qn_prefix *p, uint32_t at)
 {
     const qn_prefix_node *node = &p->nodes[at];
@@ -219,7 +223,8 @@ static bool spill_node(qn_prefix *p, uint32_t at)
     return true;
 }
 
-/* Without attention layers a node has nothing but its state. */
+/* Frees a node without a state and ancestors that become empty. Only without attention layers: their nodes hold nothing
+ * but states. */
 static void free_empty(qn_prefix *p, uint32_t at)
 {
     while (!p->cache->pages && !p->nodes[at].n_children && p->nodes[at].items[QN_ITEM_STATE] == QN_NO_ITEM) {
@@ -232,7 +237,7 @@ static void free_empty(qn_prefix *p, uint32_t at)
     }
 }
 
-/* Which of two nodes goes first: of the oldest that are listed as used by one request, and as continued. */
+/* Returns which of two nodes is evicted first: the oldest one used by one request only, or the oldest continued one. */
 static uint32_t older_of(const qn_prefix *p, uint32_t once, uint32_t continued)
 {
     if (once == QN_NODE_ANCHOR || continued == QN_NODE_ANCHOR)
@@ -290,7 +295,7 @@ static bool has_free_share(const qn_prefix *p)
     return usage.left >= usage.budget / QN_FREE_SHARE;
 }
 
-/* Each eviction takes up to two copies, of a page and its state. */
+/* Each eviction begins up to two copies: a page and its state. */
 void qn_prefix_evict_ahead(qn_prefix *p)
 {
     (void)qn_prefix_end_copies(p);
@@ -312,15 +317,15 @@ bool qn_prefix_evict(qn_prefix *p)
 
 /* ---- Adopting ---- */
 
-/* Whether a sequence of n_pages whose path the cache has up to a node continues an earlier one: it has all pages of it,
- * or half of its own. A common system prompt alone is neither. */
+/* Returns whether a sequence of n_pages continues an earlier one, if the cache has its path up to this node: it has all
+ * pages of the earlier sequence, or half of its own. A common system prompt alone is neither. */
 static bool is_continuation(const qn_prefix *p, uint32_t at, size_t n_pages)
 {
     const qn_prefix_node *node = &p->nodes[at];
     return node->depth && (!node->n_children || 2 * (size_t)node->depth >= n_pages);
 }
 
-/* The node of a path where a sequence begins; a root if there is none. */
+/* Returns the node of a path where a sequence begins; the root if it begins empty. */
 static uint32_t find_beginning(const qn_prefix *p, uint32_t at)
 {
     if (!p->cache->states)
@@ -350,7 +355,7 @@ static qn_status fetch_path(qn_prefix *p, uint32_t at)
     return QN_OK;
 }
 
-/* Items that are being copied to host memory are wanted in the pool. */
+/* Abandons copies to host memory of the path's items: they stay in the pool. */
 static void keep_path_in_pool(qn_prefix *p, uint32_t at)
 {
     for (; p->nodes[at].depth; at = p->nodes[at].parent)
@@ -406,7 +411,7 @@ bool qn_prefix_is_spilled(const qn_prefix *p, const char *scope, const int32_t *
 
 /* ---- Adding ---- */
 
-/* Lets a node have the sequence's page in place of what it has. */
+/* Replaces a node's page by the sequence's. */
 static void share_page(qn_prefix *p, uint32_t at, const qn_sequence *s)
 {
     uint32_t page, f16_page;
@@ -425,7 +430,7 @@ static qn_status add_page(qn_prefix *p, uint32_t parent, const int32_t *tokens, 
     return QN_OK;
 }
 
-/* In place of copies in host memory. */
+/* Replaces a path's pages that are in host memory by the sequence's. */
 static void share_pages(qn_prefix *p, uint32_t at, const qn_sequence *s)
 {
     for (; p->nodes[at].depth; at = p->nodes[at].parent)

@@ -1,4 +1,4 @@
-/* Nodes in a hash table by parent and tokens, their lists, and their items. */
+/* The hash table of nodes by parent and tokens, their lists, and their items. */
 #include "cache/prefix_nodes.h"
 
 #include "base/keyed_hash.h"
@@ -73,7 +73,7 @@ static uint32_t find_root(const qn_prefix *p, const char *scope)
     return QN_NO_NODE;
 }
 
-/* More buckets for more nodes. Without memory the table stays as it is. */
+/* Doubles the buckets when there is a node for each. Without memory the table stays as it is. */
 static void grow_buckets(qn_prefix *p)
 {
     uint32_t *buckets;
@@ -144,7 +144,7 @@ bool qn_node_is_page_in(const qn_prefix_node *node, int place)
     return qn_node_has_item(node, QN_ITEM_PAGE, place) || qn_node_has_item(node, QN_ITEM_F16_PAGE, place);
 }
 
-/* The list of a node whose page is in the pool. */
+/* Returns the list that holds a node while its page is in the pool. */
 static int pooled_list(const qn_prefix_node *node)
 {
     return node->is_continued ? QN_NODES_CONTINUED : QN_NODES_ONCE;

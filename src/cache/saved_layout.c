@@ -1,4 +1,4 @@
-/* The order and the sizes of what session files have of a sequence. */
+/* Order and sizes of a sequence's regions and arrays in session files. */
 #include "cache/saved_layout.h"
 
 #include "base/memory.h"
@@ -22,7 +22,7 @@ qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *form
 
 /* ---- KV cache ---- */
 
-/* The layer of the model that is attention layer `index`. */
+/* Returns the layer of the model that is attention layer `index`. */
 static size_t attention_layer(const qn_saved_layout *l, size_t index)
 {
     size_t layer = 0;
@@ -32,15 +32,15 @@ static size_t attention_layer(const qn_saved_layout *l, size_t index)
     return layer;
 }
 
-/* The number of positions of `page` that a cache of `length` positions holds. */
+/* Returns the number of positions of `page` that a cache of `length` positions holds. */
 static size_t held_in(size_t page, size_t length)
 {
     const size_t first = page * QN_PAGE;
     return length <= first ? 0 : length - first < QN_PAGE ? length - first : QN_PAGE;
 }
 
-/* Finds rows number `index` of blocks of `length` positions that begin at `first_page`. False when the block begins at
- * `length` or later. */
+/* Finds region `index` in blocks of the pages from first_page on, which hold `length` positions. Returns false if the
+ * block begins at `length` or later. */
 static bool find_in_block(const qn_saved_layout *l, size_t index, size_t first_page, size_t length, qn_saved_region *r)
 {
     const size_t per_layer = 2 * l->n_heads * QN_SAVED_BLOCK_PAGES, per_block = l->n_attention * per_layer;
@@ -57,7 +57,7 @@ static bool find_in_block(const qn_saved_layout *l, size_t index, size_t first_p
     return true;
 }
 
-/* Finds rows number `index` of fp16 page 0, then of the open page. */
+/* Finds region `index` of the fp16 rows: first page 0, then the open page. */
 static bool find_f16(const qn_saved_layout *l, size_t index, const qn_extent *extent, qn_saved_region *r)
 {
     const size_t per_page = 2 * l->n_attention * l->n_heads, length = extent->length,
@@ -74,7 +74,7 @@ static bool find_f16(const qn_saved_layout *l, size_t index, const qn_extent *ex
     return true;
 }
 
-/* For each head in a block: the codes of its pages, then their scales. */
+/* Finds region `index` of the blocks of codes: for each head, the codes of its pages, then their scales. */
 static bool find_codes(const qn_saved_layout *l, size_t index, size_t length, qn_saved_region *r)
 {
     const size_t head = index / (2 * QN_SAVED_BLOCK_PAGES), page = index % QN_SAVED_BLOCK_PAGES;
@@ -158,7 +158,7 @@ uint64_t qn_saved_layer_bytes(const qn_recurrent_shape *shape)
     return count * sizeof(float);
 }
 
-/* From an upper bound of a layer's arrays, each with a cache line of padding. */
+/* Uses an upper bound: all arrays of a layer, each with a cache line of padding. */
 qn_status qn_saved_check_recurrent(const qn_recurrent_shape *s, size_t n_layers)
 {
     size_t keys, values, width, state, bytes;

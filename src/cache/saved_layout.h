@@ -1,17 +1,16 @@
-/* The contents of a sequence as session files have them: the same on all devices, whatever their layout in memory and
- * the memory's capacity. A device converts the regions of the KV cache, then the arrays of the recurrent layers, layer
- * by layer.
+/* The contents of a sequence in session files: the same on all devices, whatever their memory layout and capacity. A
+ * device converts first the regions of the KV cache, then the arrays of the recurrent layers, layer by layer.
  *
  *   fp16 keys     [tiles of QN_SAVED_KEY_TILE positions][head_dim][QN_SAVED_KEY_TILE] f16: qn_saved_key_at
  *   fp16 values   [positions][head_dim] f16
- *   codes         of the keys or values of one page, as qn_aura_store_key and qn_aura_store_value place them
- *                 (kernels/aura/aura.h); then scales [positions] f32 in a region of their own
- *   means         [attention layers][heads][head_dim] f32 of page 0's keys
+ *   codes         keys or values of one page, as qn_aura_store_key and qn_aura_store_value place them
+ *                 (kernels/aura/aura.h); their scales [positions] f32 are a separate region
+ *   means         [attention layers][heads][head_dim] f32, the means of page 0's keys
  *
- * Regions are in blocks of QN_SAVED_BLOCK_PAGES pages: for each attention layer and head, keys before values, the rows
- * of the block's pages; of codes first the codes of all these pages, then their scales. Before the blocks, a cache of
- * codes has the means, and the fp16 rows of page 0 and of the open page: of each layer and head the keys, then the
- * values. */
+ * Regions are in blocks of QN_SAVED_BLOCK_PAGES pages. A block has, for each attention layer and head, the keys of its
+ * pages, then the values; with codes, the codes of all its pages come before their scales. In a cache of codes, the
+ * means come before the blocks, then the fp16 rows of page 0 and of the open page: for each layer and head the keys,
+ * then the values. */
 #ifndef QN_CACHE_SAVED_LAYOUT_H
 #define QN_CACHE_SAVED_LAYOUT_H
 
@@ -28,10 +27,11 @@ typedef struct qn_saved_layout {
     qn_recurrent_shape recurrent;
 } qn_saved_layout;
 
-/* qn_saved_layout_of - the layout for a plan, which outlives it, and a cache format. */
+/* qn_saved_layout_of - returns the layout for a plan and a cache format. The plan must outlive the layout. */
 qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *format);
 
-/* qn_saved_check_recurrent - QN_ERR_MEMORY unless the bytes of n_layers recurrent layers fit in a size_t. */
+/* qn_saved_check_recurrent - checks that the bytes of n_layers recurrent layers fit in a size_t; QN_ERR_MEMORY if
+ * not. */
 qn_status qn_saved_check_recurrent(const qn_recurrent_shape *shape, size_t n_layers);
 
 /* ---- KV cache ---- */
@@ -46,51 +46,54 @@ typedef enum qn_saved_part {
     QN_SAVED_VALUE_SCALES
 } qn_saved_part;
 
-/* Keys or values of one head in a page; or the means. */
+/* Keys, values, codes or scales of one head in a page; or the means. */
 typedef struct qn_saved_region {
     qn_saved_part part;
-    size_t layer, head, page; /* layer of the model, page of the sequence */
-    size_t held;              /* positions in use */
-    size_t bytes; /* 0: the file has none of it. Of keys in full tiles, with zeros for the positions after `held` */
+    size_t layer, head, page; /* layer of the model; page of the sequence */
+    size_t held;              /* positions of the page that the sequence has */
+    size_t bytes;             /* 0: not in the file. Keys fill whole tiles, with zeros for the positions after `held` */
 } qn_saved_region;
 
-/* qn_saved_find_region - region 0, 1, ... of a sequence of this extent. False after the last. */
+/* qn_saved_find_region - finds the region with this index, from 0, in the file of a sequence of this extent. Returns
+ * false after the last region. */
 bool qn_saved_find_region(const qn_saved_layout *layout, const qn_extent *extent, size_t index,
                           qn_saved_region *region);
 
-/* qn_saved_key_at - the index of a key's value d in the keys of a page. */
+/* qn_saved_key_at - returns the index of dimension d of the key at `position`, in the fp16 keys of a page. */
 static inline size_t qn_saved_key_at(size_t head_dim, size_t position, size_t d)
 {
     return (position / QN_SAVED_KEY_TILE * head_dim + d) * QN_SAVED_KEY_TILE + position % QN_SAVED_KEY_TILE;
 }
 
-/* qn_saved_zero_tail - zero the positions after `held` in a region of keys; does nothing to others. */
+/* qn_saved_zero_tail - zeroes the positions after `held` in a region of fp16 keys; does nothing to other regions. */
 void qn_saved_zero_tail(const qn_saved_layout *layout, const qn_saved_region *region, void *data);
 
 /* ---- Recurrent layers ---- */
 
-/* Arrays of a layer, f32, in the order of the file. Zeros stand for the state and the history at position 0, and for
- * rows of the open chunk that are not there. */
+/* Arrays of a recurrent layer, f32, in the order of the file. The state and the history at position 0, and missing rows
+ * of the open chunk, are zeros. */
 typedef enum qn_saved_array {
     QN_SAVED_STATE,       /* [n_v_heads][head_k][head_v] at state_position */
     QN_SAVED_V_NEW,       /* [n_v_heads][QN_PAGE][head_v] corrected values v' of the open chunk */
     QN_SAVED_OPEN_KEYS,   /* [n_k_heads][head_k][QN_PAGE] keys of the open chunk, one token a column */
     QN_SAVED_LOG_DECAY,   /* [n_v_heads][QN_PAGE] g of the open chunk */
-    QN_SAVED_HISTORY,     /* [taps-1][qn_recurrent_width] inputs q, k, v of the convolution before state_position */
-    QN_SAVED_CONV_INPUTS, /* [QN_PAGE][qn_recurrent_width] the same of the open chunk */
+    QN_SAVED_HISTORY,     /* [taps-1][qn_recurrent_width] convolution inputs q, k, v before state_position */
+    QN_SAVED_CONV_INPUTS, /* [QN_PAGE][qn_recurrent_width] convolution inputs of the open chunk */
     QN_SAVED_ARRAYS
 } qn_saved_array;
 
-/* qn_saved_counts - floats of each array. */
+/* qn_saved_counts - returns the number of floats of each array in `counts`. */
 void qn_saved_counts(const qn_recurrent_shape *shape, size_t counts[QN_SAVED_ARRAYS]);
 
-/* qn_saved_layer_bytes - bytes of all arrays of a recurrent layer. */
+/* qn_saved_layer_bytes - returns the number of bytes of all arrays of a recurrent layer. */
 uint64_t qn_saved_layer_bytes(const qn_recurrent_shape *shape);
 
 /* ---- Both ---- */
 
-/* qn_saved_kv_bytes - bytes of the regions. qn_saved_bytes - of regions and arrays. */
+/* qn_saved_kv_bytes - returns the number of bytes of all KV cache regions. */
 uint64_t qn_saved_kv_bytes(const qn_saved_layout *layout, const qn_extent *extent);
+
+/* qn_saved_bytes - returns the number of bytes of all regions and all recurrent layers' arrays. */
 uint64_t qn_saved_bytes(const qn_saved_layout *layout, const qn_extent *extent);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which items a sequence holds as it grows, is truncated and forked. */
+/* Items that a sequence takes and drops as it grows, is truncated and is forked. */
 #include "cache/sequence.h"
 
 #include "base/memory.h"
@@ -32,7 +32,7 @@ static uint32_t share(qn_pool_class *class, uint32_t item)
     return item;
 }
 
-/* A new item with the contents of another. */
+/* Takes a new item and copies the contents of `from` into it. */
 static qn_status copy_item(const qn_cache *cache, qn_pool_class *class, uint32_t from, uint32_t *to)
 {
     uint32_t item;
@@ -47,7 +47,7 @@ static qn_status copy_item(const qn_cache *cache, qn_pool_class *class, uint32_t
     return QN_OK;
 }
 
-/* Replaces an item that is shared by a copy. */
+/* Replaces an item by a copy if it is shared. */
 static qn_status make_exclusive(const qn_cache *cache, qn_pool_class *class, uint32_t *item)
 {
     uint32_t copy;
@@ -76,12 +76,13 @@ static qn_status grow_tables(qn_sequence *s, size_t n_pages)
     return QN_OK;
 }
 
-/* The table and the class of the pages that rows are written to: fp16 pages. */
+/* The table of the pages that rows are written to: fp16 pages. */
 static uint32_t *written_pages(const qn_sequence *s)
 {
     return has_codes(s) ? s->f16_pages : s->pages;
 }
 
+/* The class of the pages that rows are written to. */
 static qn_pool_class *written_class(const qn_sequence *s)
 {
     return has_codes(s) ? s->cache->f16_pages : s->cache->pages;
@@ -108,7 +109,7 @@ static qn_status reserve_pages(qn_sequence *s, size_t n)
     return QN_OK;
 }
 
-/* Drops fp16 pages between page 0 and the last page: they are codes as well. */
+/* Drops fp16 pages between page 0 and the last page: these are stored as codes too. */
 static void drop_quantized_pages(qn_sequence *s)
 {
     for (size_t r = pages_of(s->length); has_codes(s) && r-- > 1;)
@@ -122,7 +123,7 @@ static void drop_unneeded_pages(qn_sequence *s, size_t end)
     const size_t complete = s->length / QN_PAGE, needed = pages_of(s->length);
     if (!s->cache->pages)
         return;
-    /* The last first: the pool releases memory from the end. */
+    /* From the last page down: the pool releases memory from the end. */
     for (size_t r = end; r-- > (has_codes(s) ? complete : needed);)
         drop(s->cache->pages, &s->pages[r]);
     for (size_t r = end; has_codes(s) && r-- > needed;)
@@ -133,7 +134,7 @@ static void drop_unneeded_pages(qn_sequence *s, size_t end)
 
 /* ---- Recurrent layers ---- */
 
-/* state_position after n more rows. */
+/* Returns state_position after n more rows. */
 static size_t state_position_after(const qn_sequence *s, size_t n)
 {
     const size_t end = s->length + n, first_chunk = pages_of(s->length) * QN_PAGE;
@@ -180,7 +181,7 @@ qn_status qn_sequence_reserve(qn_sequence *s, size_t n)
     return QN_OK;
 }
 
-/* The state after a fold. The one before it is dropped later if a step in flight reads it. */
+/* Makes the folded state current. The old state is dropped later, because a step in flight may read it. */
 static void take_folded_state(qn_sequence *s, size_t state_position)
 {
     if (s->state_to != s->state)
@@ -265,7 +266,7 @@ size_t qn_sequence_max_drafted(const qn_sequence *s, size_t n)
     size_t most = end - kept;
     if (!s->cache->states)
         return has_codes(s) ? most : SIZE_MAX;
-    /* A row that completes a chunk folds it if the step contains a whole one. */
+    /* A row that completes a chunk folds it at once if the step contains all of the chunk. */
     if (most && s->cache->folds_whole_chunks && first_chunk + QN_PAGE <= end)
         most--;
     return most < s->cache->max_dropped ? most : s->cache->max_dropped;
@@ -443,8 +444,8 @@ uint64_t qn_sequence_bytes(const qn_sequence *s)
 
 /* ---- Capacity ---- */
 
-/* Granules of n sequences of `length` tokens. With codes a sequence has page 0 and the open page in fp16; the one that
- * grows has the page before too. */
+/* Returns the granules of n sequences of `length` tokens. In a cache of codes each sequence has page 0 and the open
+ * page in fp16; the sequence that grows also has the page before the open one. */
 static uint64_t granules_of(const qn_cache *cache, uint64_t n, uint64_t length)
 {
     const uint64_t pages = (length + QN_PAGE - 1) / QN_PAGE, f16_pages = pages < 2 ? pages : 2;

@@ -1,4 +1,4 @@
-/* A pool in host memory beside the device's, and copies between both. */
+/* A pool in host memory next to the device's, and copies between the two. */
 #include "cache/spill.h"
 
 #include "base/memory.h"
@@ -9,16 +9,16 @@
 
 enum { IDLE_SHARE = 16 };
 
-/* UNUSED, QUEUED, COPYING, ENDED, and UNUSED again; an abandoned copy skips what is left, but not the end of
- * COPYING. */
+/* A copy goes from UNUSED to QUEUED, COPYING, ENDED and back to UNUSED. An abandoned copy becomes UNUSED at once, but
+ * only after COPYING has ended if it is being made. */
 enum phase { UNUSED, QUEUED, COPYING, ENDED };
 
 struct copy {
     enum phase phase;
-    uint64_t number; /* in the order in which they were queued */
-    uint32_t item;   /* with a reference while QUEUED or COPYING */
+    uint64_t number; /* order of queueing */
+    uint32_t item;   /* holds a reference while QUEUED or COPYING */
     bool is_abandoned;
-    qn_spilled result; /* of ENDED */
+    qn_spilled result; /* valid once ENDED; kind and owner always */
 };
 
 struct qn_spill {
@@ -27,10 +27,10 @@ struct qn_spill {
     qn_pool_class *classes[QN_ITEM_KINDS]; /* NULL where the cache has none */
     pthread_t thread;
     bool has_thread;
-    pthread_mutex_t lock; /* protects what follows */
+    pthread_mutex_t lock; /* protects the members below */
     pthread_cond_t queued, ended;
     bool has_lock, is_stopping;
-    uint64_t n_queued, n_ended; /* since the creation */
+    uint64_t n_queued, n_ended; /* since creation */
     struct copy copies[QN_SPILL_COPIES];
 };
 
@@ -66,7 +66,7 @@ static struct copy *next_queued(qn_spill *s)
     return next;
 }
 
-/* Without the lock: host memory is committed, and touched for the first time. */
+/* Called without the lock, because committing and first touching host memory takes long. */
 static qn_status make_copy(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t *copy)
 {
     const qn_pool_class *class = qn_item_class(s->cache, kind);
@@ -82,7 +82,7 @@ static qn_status make_copy(qn_spill *s, qn_item_kind kind, uint32_t item, uint32
     return QN_OK;
 }
 
-/* The callers of the next two hold the lock. */
+/* Drops the items of a copy, which becomes UNUSED. Called with the lock held. */
 static void free_copy(qn_spill *s, struct copy *c)
 {
     if (c->phase == QUEUED)
@@ -92,6 +92,7 @@ static void free_copy(qn_spill *s, struct copy *c)
     c->phase = UNUSED;
 }
 
+/* Counts an ended copy and wakes waiting threads. Called with the lock held. */
 static void count_end(qn_spill *s)
 {
     s->n_ended++;
@@ -237,7 +238,7 @@ bool qn_spill_end(qn_spill *s, qn_spilled *out)
     return found;
 }
 
-/* Copies in one of the phases; the caller holds the lock. */
+/* Returns the number of copies in phases first to last. The caller holds the lock. */
 static size_t count(const qn_spill *s, enum phase first, enum phase last)
 {
     size_t n = 0;
@@ -293,7 +294,7 @@ bool qn_spill_fits(const qn_spill *s, qn_item_kind kind)
     return qn_pool_stride(s->classes[kind]) <= qn_pool_get_usage(s->pool).budget;
 }
 
-/* Bytes for which host memory has not been taken yet, or just now. */
+/* Bytes of queued and running copies: their host memory is not taken yet, or just now. */
 static uint64_t pending_bytes(qn_spill *s)
 {
     uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-/* Slices of activations. */
+/* Computes the slices of activations, and rotates and quantises them. */
 #include "cpu/acts.h"
 
 void qn_hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values,

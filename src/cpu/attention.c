@@ -1,7 +1,7 @@
 /* Attention on the CPU: biases, qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends
- * to its visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The
- * splits' results are combined in the same order either way, so results do not depend on the number of threads.
- * qn_kv_view in view.h describes pages, and which of an AURA cache are fp16. */
+ * to its visible positions split by split: all splits in one thread, or distributed over threads (split-KV). Either way
+ * the splits' results are combined in the same order, so results do not depend on the number of threads. qn_kv_view in
+ * view.h describes pages, and which pages of an AURA cache are fp16. */
 #include "cpu/acts.h"
 #include "cpu/memory.h"
 
@@ -91,7 +91,7 @@ static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, 
         quantize_query(ex, cache->key_codec, q);
 }
 
-/* The mean of page 0's keys. */
+/* Computes the mean of page 0's keys. */
 static void compute_key_mean(const qn_kv_view *cache, size_t layer, size_t kv)
 {
     const size_t dim = cache->key_codec->dim;
@@ -163,8 +163,8 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
                                      r->position % QN_PAGE, key, value, dim);
 }
 
-/* The number of rows, from `row`, that one thread must store in order: rows of one session in one page; all rows of the
- * session if the first is in page 0, because quantising later pages needs the mean of page 0. */
+/* Returns the number of rows, from `row`, that one thread must store in order: the rows of one session in one page; but
+ * all rows of the session if the first is in page 0, because quantising later pages needs the mean of page 0. */
 static size_t rows_of_page(const qn_step *step, size_t row)
 {
     const qn_row *first = &step->rows[row];
@@ -176,7 +176,7 @@ static size_t rows_of_page(const qn_step *step, size_t row)
     return n;
 }
 
-/* Queries of all rows are distributed over the threads in ranges, and pairs of (rows of a page, KV head) round-robin
+/* Distributes the queries of all rows over the threads in ranges, and pairs of (rows of a page, KV head) round-robin
  * from the last thread downwards, because the first threads have the remainder of the queries. */
 void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int thread)
 {
@@ -196,8 +196,9 @@ void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int 
 
 /* ---- Splits ---- */
 
-/* The visible positions of a row are divided into splits, in this order. fp16 cache: its blocks. AURA cache: page 0,
- * the blocks of codes, and the row's own page if that is not page 0. Pages without a visible position are NULL. */
+/* A split of a row's visible positions. They are divided in this order: of an fp16 cache, its blocks; of an AURA cache,
+ * page 0, the blocks of codes, and the row's own page if that is not page 0. Pages without a visible position are
+ * NULL. */
 typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;
@@ -218,7 +219,7 @@ static size_t visible_splits(const qn_row *row)
     return row->position < QN_PAGE ? 1 : code_blocks(row->position) + 2;
 }
 
-/* A block, as far as `row` sees it. */
+/* Returns a block, as far as `row` sees it. */
 static kv_split block_split(const qn_row *row, size_t layer, size_t kv, size_t block)
 {
     const qn_kv_view *cache = cache_of(row);
@@ -252,13 +253,13 @@ static kv_split split_at(const qn_row *row, size_t layer, size_t kv, size_t inde
     return page_split(cache_of(row), layer, kv, row->position / QN_PAGE);
 }
 
-/* The number of elements of [first, first + n) that are below `end`. */
+/* Returns the number of elements of [first, first + n) that are below `end`. */
 static uint16_t count_before(size_t first, size_t n, size_t end)
 {
     return (uint16_t)(end <= first ? 0 : end - first < n ? end - first : n);
 }
 
-/* visible_in_block, visible_in_page - the number of a block's or page's positions that a row attends to. */
+/* Returns the number of a block's positions that a row attends to. Blocks of codes begin at page 1. */
 static uint16_t visible_in_block(const qn_row *row, size_t block)
 {
     const size_t page = row->position / QN_PAGE, codes = page ? (page - 1) * QN_PAGE : 0;
@@ -266,6 +267,7 @@ static uint16_t visible_in_block(const qn_row *row, size_t block)
                         cache_of(row)->key_codec ? codes : (size_t)row->position + 1);
 }
 
+/* Returns the number of positions of an fp16 page of an AURA cache that a row attends to. */
 static uint16_t visible_in_page(const qn_row *row, size_t page)
 {
     return page == 0 || row->position / QN_PAGE == page
@@ -282,7 +284,7 @@ static uint16_t visible_at(const qn_row *row, size_t index)
     return visible_in_page(row, index ? row->position / QN_PAGE : 0);
 }
 
-/* The index of a row's first split in the partial buffers, in units of n_heads entries. */
+/* Returns the index of a row's first split in the partial buffers, in units of n_heads entries. */
 static size_t partial_base(const qn_executor *ex, size_t row)
 {
     size_t base = 0;
@@ -293,8 +295,8 @@ static size_t partial_base(const qn_executor *ex, size_t row)
 
 bool qn_executor_split_kv(const qn_executor *ex)
 {
-    /* With several rows per thread, tiles of rows occupy all threads; with fewer, splits are distributed, as far as the
-     * partial buffers have capacity. */
+    /* With several rows per thread, tiles of rows occupy all threads. With fewer, splits are distributed if the partial
+     * buffers have the capacity. */
     const size_t min_units = 4 * (size_t)qn_team_size(ex->team);
     return ex->step->n_rows * ex->plan->heads.n_kv_heads < min_units &&
            partial_base(ex, ex->step->n_rows) <= ex->workspace.max_splits;
@@ -316,7 +318,7 @@ static void load_query(struct attention_scratch *s, const qn_kv_view *cache, siz
         s->queries[i * dim + d] = (float)s->queries_i16[i * dim + d] * unit;
 }
 
-/* Attention of the scratch's n queries to one split. `next`: the split whose keys to prefetch, or NULL. */
+/* Computes the attention of the scratch's n queries to one split. `next`: the split whose keys to prefetch, or NULL. */
 static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p,
                              const kv_split *next, size_t n, size_t dim, float *out, float *m, float *l)
 {
@@ -345,7 +347,7 @@ static void attend_one_split(const qn_executor *ex, struct attention_scratch *s,
             m[i] += ex->kernels->aura.dot(s->queries + i * dim, mean, dim);
 }
 
-/* y = x / l, rotated back into the model's basis; x is overwritten. */
+/* Computes y = x / l, rotated back into the model's basis. Overwrites x. */
 static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, float *y, float *x, float l, size_t dim)
 {
     if (!cache->value_codec) {
@@ -356,7 +358,7 @@ static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, floa
     qn_aura_rotate_back(&ex->kernels->aura, cache->value_codec, y, x);
 }
 
-/* Few rows, split-KV: units of (row, split, KV head) are distributed over the threads and write to the partial
+/* Few rows, split-KV: distributes units of (row, split, KV head) over the threads. They write to the partial
  * buffers. */
 static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
 {
@@ -374,7 +376,7 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
             const size_t entry = (first_unit / h->n_kv_heads + index) * h->n_heads + kv * group;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_index = next_kv ? index : index + 1;
             const kv_split p = split_at(r, layer, kv, index);
-            /* Only from block to block is the next split prefetched: pages are too short. */
+            /* Prefetch the next split only from block to block: pages are too short. */
             const bool more = unit + 1 < first_unit + n_units;
             const kv_split next = more ? split_at(r, layer, next_kv, next_index) : p;
             const kv_split *prefetched = next.is_codes == p.is_codes ? &next : &p;
@@ -399,8 +401,8 @@ struct tile {
     bool has_result; /* the running results hold at least one split */
 };
 
-/* Adds one split to the running results; visible(row, index) gives the number of its positions that a row attends
- * to. */
+/* Adds one split to the running results. visible(row, index) returns the number of the split's positions that a row
+ * attends to. */
 static void accumulate_split(const qn_executor *ex, struct tile *t, struct attention_scratch *s, const kv_split *p,
                              const kv_split *next, uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
 {
@@ -416,7 +418,7 @@ static void accumulate_split(const qn_executor *ex, struct tile *t, struct atten
     t->has_result = true;
 }
 
-/* Attention of a tile to all splits. Every row attends to at least one position of the first split. */
+/* Computes the attention of a tile to all splits. Every row attends to at least one position of the first split. */
 static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, struct attention_scratch *s)
 {
     const qn_row *rows = &ex->step->rows[t->row], *last = &rows[t->n - 1];
@@ -450,7 +452,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
                         s->acc + q * t->dim, s->l[q], t->dim);
 }
 
-/* Many rows: pairs of (tile of rows, KV head) are distributed round-robin, because later tiles attend to more keys. */
+/* Many rows: distributes pairs of (tile of rows, KV head) round-robin, because later tiles attend to more keys. */
 static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->attention.shape;
@@ -498,7 +500,7 @@ static void combine_head(const qn_executor *ex, const qn_attention_shape *h, siz
     normalize_query(ex, cache_of(&ex->step->rows[row]), out, sum, l, h->head_dim);
 }
 
-/* Values [from, from + n) of a head's output, with its gate. */
+/* Computes values [from, from + n) of a head's output, with its gate. */
 static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n,
                         float *values, float *combined)
 {

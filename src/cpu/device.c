@@ -1,4 +1,4 @@
-/* The CPU's implementation of the device interface: the executor's steps, and sampling from their logits. */
+/* The CPU's implementation of the device interface: runs the executor's steps and samples from their logits. */
 #include "cpu/device.h"
 
 #include "base/memory.h"
@@ -17,8 +17,8 @@ static void device_free(qn_device *device)
     qn_free(cpu);
 }
 
-/* The host memory of packed rows may be released: tables and rows beyond the last full panel are read from the file
- * again. */
+/* Packs the matrices. The file's pages of packed rows may then be released; tables, and rows after the last full panel,
+ * are read from the file again. */
 static qn_status device_upload(qn_device *device, const uint8_t *data, bool *uploaded)
 {
     return qn_executor_pack(((qn_cpu_device *)device)->executor, data, uploaded);
@@ -70,7 +70,8 @@ static void sample_rows(void *context, int thread)
     }
 }
 
-/* A row whose token was rejected is sampled again from its logits, by the caller. */
+/* Calls `check` for each sampled token. If it rejects the token, it returns a buffer for the row's logits, from which
+ * the caller then samples again. */
 static void check_rows(const qn_cpu_device *cpu, const qn_step *step)
 {
     const size_t n = cpu->plan->n_vocab;

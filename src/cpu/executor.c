@@ -15,7 +15,7 @@ _Static_assert((int)QN_PLAN_HEAD_UNIT == (int)QN_HEAD_UNIT && (int)QN_PLAN_DELTA
                    (int)QN_PLAN_ROTATION_BLOCK == (int)QN_HADAMARD_MAX_BLOCK,
                "the kernels support all plans");
 
-/* The most scratch that any operation of the plan needs per thread. */
+/* Returns the largest scratch size that any operation of the plan needs per thread. */
 static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
 {
     size_t bytes = 0;
@@ -109,8 +109,8 @@ void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* Slices of all rows are distributed over the threads. Every thread computes the scale of its rows itself: cheaper than
- * a barrier after one thread has computed it. */
+/* Distributes the slices of all rows over the threads. Every thread computes the scale of its rows itself: this is
+ * cheaper than a barrier after one thread has computed it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
 {
     const qn_op_acts *acts = &op->norm.acts;

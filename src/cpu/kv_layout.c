@@ -1,5 +1,5 @@
-/* Sizes and offsets of pages. The layout of a head's rows in a page is defined in kernels/attention/attention.h and
- * kernels/aura/aura.h. */
+/* Sizes and offsets of pages. kernels/attention/attention.h and kernels/aura/aura.h define the layout of a head's rows
+ * in a page. */
 #include "cpu/kv_layout.h"
 
 #include "base/memory.h"
@@ -9,12 +9,13 @@
 _Static_assert((int)QN_SAVED_KEY_TILE == (int)QN_KEY_TILE && (int)QN_SAVED_BLOCK_PAGES == (int)QN_BLOCK_PAGES,
                "session files have the layout of the CPU's pages");
 
-/* Bytes of one head's keys or values in a page. */
+/* Returns the bytes of one head's keys in a page. */
 static size_t key_page_bytes(size_t head_dim, const qn_aura_codec *codec)
 {
     return codec ? qn_aura_key_page_bytes(head_dim, codec->bits) : QN_PAGE * head_dim * sizeof(uint16_t);
 }
 
+/* Returns the bytes of one head's values in a page. */
 static size_t value_page_bytes(size_t head_dim, const qn_aura_codec *codec)
 {
     return codec ? qn_aura_value_page_bytes(head_dim, codec->bits) : QN_PAGE * head_dim * sizeof(uint16_t);

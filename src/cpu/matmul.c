@@ -6,7 +6,7 @@
 
 /* Seven eighths of each matrix's rows are distributed statically, in long contiguous ranges that suit the hardware
  * prefetcher. Threads that are done claim the remaining rows of all matrices in chunks, so that a slower or interrupted
- * core delays the others little. The thread that computes a row does not affect its result. */
+ * core delays the others only a little. A row's result does not depend on the thread that computes it. */
 enum { CHUNK_ROWS = QN_PANEL_ROWS };
 
 /* Bytes prefetched from the start of a range while the previous range, or the previous operation, is computed: the
@@ -22,7 +22,7 @@ struct work_iter {
     const qn_executor *ex;
     const qn_op *op;
     int thread;
-    size_t matrix; /* of the next static range; n_matrices: only dynamic chunks are left */
+    size_t matrix; /* matrix of the next static range; n_matrices: only dynamic chunks remain */
 };
 
 static size_t static_rows(const qn_executor *ex, const qn_op *op, size_t matrix)
@@ -110,7 +110,7 @@ void qn_executor_matmul(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* Rows and results are the step's logits': run_range. */
+/* In this operation rows and results are the step's logits: see run_range. */
 void qn_executor_logits(const qn_executor *ex, const qn_op *op, int thread)
 {
     qn_executor_matmul(ex, op, thread);

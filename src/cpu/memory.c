@@ -1,4 +1,5 @@
-/* The CPU's qn_memory_vtable, on top of sequences: pages in reserved address space, views for the operations, files. */
+/* The CPU's qn_memory_vtable, implemented with sequences: pages in reserved address space, views for the operations,
+ * files. */
 #include "cpu/memory.h"
 
 #include "base/address_space.h"
@@ -85,7 +86,8 @@ static qn_status memory_prepare(qn_memory *memory, size_t n)
 
 /* ---- Serialisation ---- */
 
-/* An array of a layer that has no state is zeros: read from and written to `zeros` of as many floats. */
+/* Calls on_region for each array of each recurrent layer. If the sequence has no state, `zeros` stands for the arrays
+ * of state and history. */
 static qn_status for_each_array(const qn_cpu_memory *m, qn_memory_region_fn on_region, void *context)
 {
     const qn_recurrent_view view = recurrent_view_of(m, 0);
@@ -108,7 +110,7 @@ static qn_status for_each_array(const qn_cpu_memory *m, qn_memory_region_fn on_r
     return status;
 }
 
-/* Writes a region, from a copy if positions that are not in use must be zeros: its page may be shared. */
+/* Passes a region to on_region; passes a copy if unused positions must become zeros, because the page may be shared. */
 static qn_status serialize_region(const qn_saved_layout *saved, const qn_saved_region *region, void *data,
                                   qn_memory_region_fn on_region, void *context)
 {
@@ -169,13 +171,13 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
     return QN_OK;
 }
 
-/* Where nothing is known of the system. */
+/* Budget if the system's available memory is unknown. */
 static const uint64_t DEFAULT_BUDGET = (uint64_t)4 << 30;
 
 enum { IDLE_SHARE = 16, MAX_CLASSES = 4 };
 
-/* Half of what is left once the weights are in memory. If addresses are limited, all classes must fit in half of
- * them. */
+/* Returns half of the memory that remains once the weights are in memory. If addresses are limited, all classes must
+ * fit in half of the addresses. */
 static uint64_t default_budget(const qn_plan *plan)
 {
     const uint64_t available = qn_available_memory(), weights = qn_plan_weight_bytes(plan),

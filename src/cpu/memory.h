@@ -1,5 +1,5 @@
-/* What sessions keep on the CPU: sequences of a pool that all sessions of a device share, and the CPU's views of
- * them. */
+/* The sessions' memory on the CPU: sequences of a pool that all sessions of a device share, and views of them for the
+ * operations. */
 #ifndef QN_CPU_MEMORY_H
 #define QN_CPU_MEMORY_H
 
@@ -9,7 +9,7 @@
 
 typedef struct qn_cpu_caches qn_cpu_caches;
 
-/* A cache format: what is the same for all memories of it. */
+/* A cache format, with everything that all its memories share. */
 typedef struct qn_cpu_format {
     qn_cache cache;
     const qn_kv_format *format;
@@ -20,30 +20,34 @@ typedef struct qn_cpu_format {
     struct qn_cpu_format *next;
 } qn_cpu_format;
 
-/* A session's memory. The views are those of the rows of its next step, after qn_memory_vtable.prepare. */
+/* A session's memory. After qn_memory_vtable.prepare the views are those for the rows of its next step. */
 typedef struct qn_cpu_memory {
     qn_memory base;
     const qn_cpu_format *format;
     qn_sequence sequence;
     qn_kv_view kv;
-    qn_recurrent_view recurrent; /* without a layout where no layer is recurrent */
+    qn_recurrent_view recurrent; /* without a layout if no layer is recurrent */
 } qn_cpu_memory;
 
-/* qn_cpu_memory_of - the memory of a row's session. */
+/* qn_cpu_memory_of - returns the memory of a row's session. */
 static inline const qn_cpu_memory *qn_cpu_memory_of(const qn_row *row)
 {
     return (const qn_cpu_memory *)row->memory;
 }
 
-/* qn_cpu_view - set the views for appending n rows, which are reserved; n = 0: of the present contents. */
+/* qn_cpu_view - sets the views for appending n reserved rows; n = 0: for the present contents. */
 void qn_cpu_view(qn_cpu_memory *memory, size_t n);
 
-/* qn_cpu_caches_create - the pool for a plan, which outlives it. budget: bytes, 0: half of what is available besides
- * weights. Free with qn_cpu_caches_free, which accepts NULL, after all memories. */
+/* qn_cpu_caches_create - creates the pool for a plan.
+ *
+ *   plan     must outlive the pool
+ *   budget   bytes; 0: half of the memory that is available besides the weights
+ *
+ * Free with qn_cpu_caches_free, which accepts NULL, after all memories. */
 qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_caches **out);
 void qn_cpu_caches_free(qn_cpu_caches *caches);
 
-/* qn_cpu_memory_new - qn_device_vtable.memory_new. From any thread. */
+/* qn_cpu_memory_new - implements qn_device_vtable.memory_new. Any thread may call it. */
 qn_status qn_cpu_memory_new(qn_cpu_caches *caches, const qn_memory_params *params, qn_memory **out);
 
 #endif

@@ -1,4 +1,5 @@
-/* The operations of a plan on the CPU: what they share of the executor, and one thread's part of each. */
+/* The operations of a plan on the CPU: the executor's data that they share, and the function for one thread's part of
+ * each. */
 #ifndef QN_CPU_OPERATIONS_H
 #define QN_CPU_OPERATIONS_H
 
@@ -17,9 +18,10 @@ typedef struct qn_executor {
     const qn_step *step;
     bool split_kv; /* this step's attention is split-KV: distributed over blocks of keys too */
     size_t scratch_bytes;
-    unsigned char *scratch;      /* [n_threads, scratch_bytes] */
-    float *zeros;                /* convolution inputs of a position before 0; NULL without recurrent layers */
-    bool *barriers;              /* [n_ops] of the plan: whether a barrier follows the operation */
+    unsigned char *scratch; /* [n_threads, scratch_bytes] */
+    float *zeros;   /* convolution inputs at positions before 0, and rows of a missing state; NULL without recurrent
+                       layers */
+    bool *barriers; /* [n_ops] of the plan: whether a barrier follows the operation */
     atomic_uint *chunk_counters; /* [n_ops] chunks of matrix rows claimed by threads in this step */
 } qn_executor;
 
@@ -33,16 +35,18 @@ static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread
     return ex->scratch + (size_t)thread * ex->scratch_bytes;
 }
 
-/* qn_executor_NAME - one thread's part of an operation. */
+/* qn_executor_NAME - computes one thread's part of an operation. */
 #define OP(KIND, name, rows, order, reads, writes, phase, fields)                                                      \
     void qn_executor_##name(const qn_executor *ex, const qn_op *op, int thread);
 #include "plan/operations.def"
 
-/* matmul.c: prefetch of the weights of an operation that the thread reads first. */
+/* qn_executor_prefetch_weights - prefetches the weights that the thread reads first in an operation (matmul.c). */
 void qn_executor_prefetch_weights(const qn_executor *ex, const qn_op *op, int thread);
 
-/* attention.c: whether this step's attention is split-KV; scratch bytes of a thread. */
+/* qn_executor_split_kv - returns whether this step's attention is split-KV (attention.c). */
 bool qn_executor_split_kv(const qn_executor *ex);
+
+/* qn_attention_scratch - returns the scratch bytes that a thread needs for attention (attention.c). */
 size_t qn_attention_scratch(size_t head_dim);
 
 #endif

@@ -14,7 +14,7 @@ static const qn_recurrent_view *view_of(const qn_row *row)
 /* The rows of one session in a step: contiguous, at consecutive positions. */
 typedef struct seq_rows {
     size_t row, n;
-    uint32_t position; /* of the first */
+    uint32_t position; /* position of the first row */
     uint32_t state_position;
     qn_recurrent_layer memory;
 } seq_rows;
@@ -40,7 +40,7 @@ static size_t count_sequences(const qn_executor *ex)
     return n;
 }
 
-/* The position at which the open chunk begins after the step. */
+/* Returns the position at which the open chunk begins after the step. */
 static size_t next_state_position(const seq_rows *seq)
 {
     const size_t end = seq->position + seq->n;
@@ -55,7 +55,7 @@ static size_t q_width(const qn_recurrent_shape *shape)
 
 /* ---- Convolution, norms and gates ---- */
 
-/* The stored input at a position before the step. */
+/* Returns the stored convolution input at a position before the step. */
 static const float *stored_conv_input(const qn_recurrent_shape *shape, const qn_recurrent_view *view,
                                       const qn_recurrent_layer *layer, size_t position)
 {
@@ -64,7 +64,7 @@ static const float *stored_conv_input(const qn_recurrent_shape *shape, const qn_
                              : layer->history + (position + shape->taps - 1 - start) * width;
 }
 
-/* The input rows of a row's taps: rows of this step, stored rows, or zeros before position 0. */
+/* Finds the input rows of a row's taps: rows of this step, stored rows, or zeros before position 0. */
 static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row,
                              const float *conv_inputs[QN_CONV_MAX_TAPS])
 {
@@ -100,7 +100,7 @@ static void compute_gates(const qn_executor *ex, const qn_op *op, size_t row, si
     *beta = qn_gdn_beta(*beta);
 }
 
-/* The heads of all rows are distributed over the threads: q heads, k heads, then v heads with their gates. */
+/* Distributes the heads of all rows over the threads: q heads, k heads, then v heads with their gates. */
 void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -130,7 +130,7 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 
 /* ---- Delta rule ---- */
 
-/* The most heads in one call of qn_gdn_advance. */
+/* Limit of heads in one call of qn_gdn_advance. */
 enum { MAX_GROUP = 8 };
 
 /* A unit of work: values [first, last) of a value head. Units with the same key head and the same values are
@@ -153,8 +153,8 @@ static const float *open_keys_of(const qn_recurrent_shape *shape, const seq_rows
     return seq->memory.keys + k_head * shape->head_k * QN_GDN_CHUNK;
 }
 
-/* The state of a head's values, [head_k][*row]: where the step stores it, with the present state copied there, or the
- * present state, which is then only read. */
+/* Returns the state of a head's values, [head_k][*row]. If the step folds, this is the place where it stores the new
+ * state, with the present state copied there; else the present state, which is then only read. */
 static float *state_of(const qn_executor *ex, const seq_rows *seq, const head_slice *u, size_t *row)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -185,7 +185,7 @@ static qn_gdn_head gdn_head_of(const qn_executor *ex, const qn_op *op, const seq
     return head;
 }
 
-/* Units [begin, end) of a sequence; units that share a key head and a slice go into one call. */
+/* Computes units [begin, end) of a sequence. Units that share a key head and a slice go into one call. */
 static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t slices, size_t begin,
                           size_t end, int thread)
 {
@@ -224,7 +224,7 @@ static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows
     }
 }
 
-/* The value heads of all sequences are distributed over the threads; with more threads than heads, slices of their
+/* Distributes the value heads of all sequences over the threads; with more threads than heads, slices of the heads'
  * values. */
 void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
 {
@@ -245,8 +245,8 @@ void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
 
 /* ---- Gated norm, and the open chunk ---- */
 
-/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the last rows before it become
- * the history of its state; then the new rows are appended. */
+/* Updates channels [first, first + n) of the stored convolution inputs. If a new chunk begins, the last rows before it
+ * become the history of its state; then the new rows are appended. */
 static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t first, size_t n)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -284,7 +284,7 @@ static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_
     append_conv_inputs(ex, op, seq, begin, end - begin);
 }
 
-/* Values [from, from + n) of head `head` of the activations. */
+/* Computes values [from, from + n) of head `head` of the activations. */
 static void gated_norm_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n,
                             float *values)
 {

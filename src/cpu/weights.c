@@ -1,4 +1,4 @@
-/* Packing of weights, a matrix at a time on all threads. */
+/* Packs weights, one matrix at a time on all threads. */
 #include "cpu/weights.h"
 
 #include "base/memory.h"
@@ -42,7 +42,7 @@ static void pack_worker(void *context, int thread)
     qn_matmul_pack(pack->stored, pack->packing, begin, end, pack->packed);
 }
 
-/* The kernel that reads the matrix packed, or NULL. */
+/* Returns the kernel that reads the matrix packed, or NULL. */
 static const qn_packed_kernel *find_kernel(const qn_matmul_kernels *kernels, const qn_matrix *stored, bool hilo)
 {
     const qn_packed_kernel *kernel = qn_matmul_packed(kernels, stored->type);

@@ -20,7 +20,7 @@ static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
     ws->max_rows = ws->max_positions = ws->max_splits = 0;
 }
 
-/* The layouts in which the matmuls read activations `id`, as bits 1 << layout. */
+/* Returns the layouts in which the matmuls read activations `id`, as bits 1 << layout. */
 static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
                                size_t id)
 {
@@ -34,7 +34,8 @@ static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *ker
     return layouts;
 }
 
-/* The largest of all attention layers. The plan's own covers models without any. */
+/* Returns a shape with the largest sizes of all attention layers. It starts from the plan's own, for models without
+ * attention layers. */
 static qn_attention_shape largest_shape(const qn_plan *plan)
 {
     qn_attention_shape largest = plan->heads;

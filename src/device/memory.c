@@ -4,7 +4,7 @@
 #include "base/memory.h"
 
 struct qn_memory_checkpoint {
-    qn_sequence sequence; /* zeros: none */
+    qn_sequence sequence; /* zeros: an empty checkpoint */
 };
 
 static size_t open_tokens(const qn_sequence *s)

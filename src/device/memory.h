@@ -1,42 +1,50 @@
-/* What memories do on every device alike, because a memory is a sequence of a pool (qn_memory.sequence), and a
+/* Functions of memories that are the same on all devices: a memory is a sequence of a pool (qn_memory.sequence), and a
  * checkpoint is a fork of it. */
 #ifndef QN_DEVICE_MEMORY_H
 #define QN_DEVICE_MEMORY_H
 
 #include "device/device.h"
 
-/* qn_memory_on_append - the memory now holds `length` positions: those before the step, or more. */
+/* qn_memory_on_append - ends a step: the memory now has `length` positions, at least the number before the step. */
 void qn_memory_on_append(qn_memory *memory, size_t length);
 
-/* qn_memory_rewind_length - the greatest length, at most `length`, to which the KV cache can be truncated without
- * computing anything again. qn_memory_truncate - set the length to a result of it, or to 0: recurrent layers then have
- * their state before the first token. */
+/* qn_memory_rewind_length - returns the greatest length, at most `length`, to which the KV cache can be truncated
+ * without computing rows again. */
 size_t qn_memory_rewind_length(const qn_memory *memory, size_t length);
+
+/* qn_memory_truncate - drops all positions from `length` on. `length` is a result of qn_memory_rewind_length, or 0:
+ * recurrent layers then have their state before the first token. */
 void qn_memory_truncate(qn_memory *memory, size_t length);
 
-/* qn_memory_open_tokens - with recurrent layers, the number of lengths that the memory can be truncated to by dropping
- * rows of the open chunk, its length included; 0 for an empty one. */
+/* qn_memory_open_tokens - returns the number of lengths to which the recurrent layers can be truncated by dropping rows
+ * of the open chunk, including the present length; 0 for an empty memory. */
 size_t qn_memory_open_tokens(const qn_memory *memory);
 
-/* qn_memory_copy - copy the contents to another memory with the same parameters. After an error `to` is empty. */
+/* qn_memory_copy - copies the contents to another memory with the same parameters. After an error `to` is empty. */
 qn_status qn_memory_copy(qn_memory *to, const qn_memory *from);
 
 /* ---- Checkpoints: what a memory with recurrent layers needs to return to a length ---- */
 
 typedef struct qn_memory_checkpoint qn_memory_checkpoint;
 
-/* qn_checkpoint_new - without contents. Free with qn_checkpoint_free, which accepts NULL.
- *
- *   save         of a memory that is not empty
- *   restore      the memory has these tokens again. After an error it is empty
- *   open_tokens  qn_memory_open_tokens of the memory that `restore` leaves
- *   clear        gives back what is not kept for reuse, until the next `save` */
+/* qn_checkpoint_new - creates an empty checkpoint. QN_ERR_MEMORY. Free with qn_checkpoint_free, which accepts NULL. */
 qn_status qn_checkpoint_new(qn_memory_checkpoint **out);
 void qn_checkpoint_free(qn_memory_checkpoint *checkpoint);
+
+/* qn_checkpoint_clear - drops the checkpoint's contents, until the next qn_checkpoint_save. */
 void qn_checkpoint_clear(qn_memory_checkpoint *checkpoint);
+
+/* qn_checkpoint_open_tokens - returns qn_memory_open_tokens of the memory that qn_checkpoint_restore will leave. */
 size_t qn_checkpoint_open_tokens(const qn_memory_checkpoint *checkpoint);
+
+/* qn_checkpoint_save - replaces the checkpoint by the contents of a memory that is not empty. After an error the
+ * checkpoint is empty. */
 qn_status qn_checkpoint_save(qn_memory_checkpoint *checkpoint, const qn_memory *memory);
+
+/* qn_checkpoint_restore - replaces the memory's contents by the checkpoint's. After an error the memory is empty. */
 qn_status qn_checkpoint_restore(const qn_memory_checkpoint *checkpoint, qn_memory *memory);
+
+/* qn_checkpoint_copy - replaces a checkpoint by a copy of another. After an error `to` is empty. */
 qn_status qn_checkpoint_copy(qn_memory_checkpoint *to, const qn_memory_checkpoint *from);
 
 #endif

@@ -1,4 +1,4 @@
-/* The list of backends, and the functions over it. Only this file includes them. */
+/* The list of backends, and the functions over it. Only this file includes the backends' headers. */
 #include "device/registry.h"
 
 #include "base/append.h"
@@ -41,12 +41,12 @@ static const qn_backend cpu_backend = { .name = "cpu", .count = count_cpu, .desc
 
 /* ---- The list ---- */
 
-/* A backend that a build may lack has a name there, and no functions. */
+/* A backend that a build may lack still has a name, but no functions. */
 #ifndef QN_HAVE_CUDA
 static const qn_backend qn_cuda_backend = { .name = "cuda", .is_numbered = true };
 #endif
 
-/* The CPU first; "auto" tries the others in this order. */
+/* The CPU comes first; "auto" tries the others in this order. */
 static const qn_backend *const backends[] = { &cpu_backend, &qn_cuda_backend };
 
 enum { N_BACKENDS = sizeof backends / sizeof *backends };
@@ -115,7 +115,7 @@ qn_status qn_device_name_select(const char *option, qn_device_name *name)
     return qn_device_name_parse("the environment variable QN_DEVICE", variable, name);
 }
 
-/* Whether there is a device of another backend than the CPU's. */
+/* Returns whether there is a device other than the CPU. */
 static bool has_other_device(void)
 {
     int count;
@@ -148,7 +148,8 @@ qn_status qn_device_describe(const qn_device_name *name, char text[QN_DEVICE_TEX
     return name->backend->describe(name->ordinal, text);
 }
 
-/* QN_ERR_UNSUPPORTED: there is no device, or its kernels do not support the plan. */
+/* Tries the next backend after QN_ERR_UNSUPPORTED: the device does not exist, or its kernels do not support the
+ * plan. */
 static qn_status open_auto(const qn_device_params *params, qn_device **device)
 {
     for (size_t b = 1; b < N_BACKENDS; b++) {

@@ -1,4 +1,4 @@
-/* The buckets: powers of two, and one number between those from 16 on. */
+/* The buckets: powers of two, and from 16 on also one number between each two of them. */
 #include "gpu/buckets.h"
 
 static const size_t buckets[] = { 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, QN_GPU_MAX_SEQUENCES };

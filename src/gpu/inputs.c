@@ -1,4 +1,4 @@
-/* The arrays of a step's inputs, one after the other. */
+/* Places the arrays of a step's inputs one after the other. */
 #include "gpu/inputs.h"
 
 #include "base/memory.h"

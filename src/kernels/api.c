@@ -1,4 +1,4 @@
-/* The public kernels of quern/kernels.h but for the convolution, the delta rule and the Hadamard transform: each
+/* The public kernels of quern/kernels.h, except the convolution, the delta rule and the Hadamard transform. Each
  * function checks its arguments and calls the kernels of the modules in kernels/. */
 #include "quern/kernels.h"
 
@@ -215,7 +215,7 @@ struct query_scratch {
     float query[1024], block[1024], scores[QN_KEY_BLOCK];
 };
 
-/* The block of a head's cache that begins at position `first`: pages are adjacent, and full tiles. */
+/* Returns the block of a head's cache that begins at position `first`. Pages are adjacent, and full tiles. */
 static qn_attention_block block_at(const qn_kv_cache *cache, size_t kv_head, size_t first)
 {
     qn_attention_block block = { 0 };

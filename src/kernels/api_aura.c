@@ -294,10 +294,10 @@ typedef struct tile {
     float query[ROWS][QN_AURA_MAX_DIM]; /* scaled and rotated */
     float scores[ROWS][KEY_BLOCK];
     float o[ROWS][QN_AURA_MAX_DIM], m[ROWS], l[ROWS];
-    float partial[ROWS][QN_AURA_MAX_DIM]; /* of the current block */
+    float partial[ROWS][QN_AURA_MAX_DIM]; /* results of the current block */
 } tile;
 
-/* Selects the tile's rows: `first` and following ones of those that belong to kv_head. */
+/* Selects the tile's rows: those of kv_head, from `first` on. */
 static void tile_rows(tile *t, const qn_aura_cache *cache, size_t n_tokens, size_t n_heads, size_t kv_head,
                       size_t first)
 {
@@ -332,12 +332,13 @@ static void tile_mask(tile *t, const qn_aura_queries *queries)
     }
 }
 
-/* The visible keys of query i among [begin, end): visible_from to visible_to. */
+/* Returns the first key that query i sees in a block that begins at `begin`. */
 static size_t visible_from(const tile *t, size_t i, size_t begin)
 {
     return t->from[i] > begin ? t->from[i] : begin;
 }
 
+/* Returns the end of the keys that query i sees in a block that ends at `end`. */
 static size_t visible_to(const tile *t, size_t i, size_t end)
 {
     return t->to[i] < end ? t->to[i] : end;
@@ -404,7 +405,7 @@ static void combine(float *o, float *m, float *l, const float *partial, float pa
     *l = partial_l;
 }
 
-/* Attends to keys [begin, end) and combines the result with o, m and l; l = 0 means that these are still unset. */
+/* Attends to keys [begin, end) and combines the result with o, m and l; l = 0 means that these are not set yet. */
 static void tile_attend(tile *t, size_t begin, size_t end)
 {
     const size_t dim = t->cache->key_codec->dim;

@@ -50,7 +50,7 @@ static qn_status check_state(const convolution *c, const char *name, qn_view sta
     return qn_check_view(name, state, c->dtype, c->sequences.n, c->shape->taps - 1, c->shape->channels);
 }
 
-/* The kernel has no bias: it is passed as one more tap, whose input is always 1. */
+/* Transposes the filters. The kernel has no bias, so it is passed as one more tap, whose input is always 1. */
 static qn_status transpose_filters(convolution *c)
 {
     const size_t channels = c->shape->channels, taps = c->shape->taps, n_bias = c->n_rows - taps;
@@ -73,7 +73,7 @@ static char *row_at(const convolution *c, qn_view view, size_t row)
     return (char *)view.data + row * c->row_bytes;
 }
 
-/* Ring slot of an input row; row 0 is taps-1 tokens before the sequence's first. */
+/* Returns the ring slot of an input row; row 0 is taps-1 tokens before the sequence's first. */
 static float *ring_row(const convolution *c, size_t at)
 {
     return c->ring + at % c->shape->taps * c->shape->channels;

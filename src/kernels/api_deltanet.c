@@ -97,7 +97,7 @@ static qn_status check_scale(const call *c)
     return qn_fail(QN_ERR_INVALID, "scale: %g, expected a finite value", (double)c->shape->scale);
 }
 
-/* The dtype of this argument is D. */
+/* Sets D to the dtype of this argument. */
 static qn_status set_dtype(call *c, const char *name, qn_view view)
 {
     c->dtype = view.dtype;
@@ -139,7 +139,7 @@ static qn_status check_chunk_states(const call *c, const char *name, qn_view vie
     return qn_check_view(name, view, c->dtype, c->chunk_heads, c->shape->head_v, c->shape->head_k);
 }
 
-/* Log decays, or their cumulative sums: with a positive one the state would grow without bound. */
+/* Checks log decays, or their cumulative sums: with a positive one the state would grow without bound. */
 static qn_status check_decays(const call *c, const char *name, qn_view view)
 {
     QN_TRY(check_gates(c, name, view));
@@ -169,7 +169,7 @@ static void *element(const call *c, qn_view view, size_t i)
     return (char *)view.data + i * type_size(c->dtype);
 }
 
-/* Convert n rows of one head of an array [T, heads, width] of D to f32. */
+/* Converts n rows of one head of an array [T, heads, width] of D to f32. */
 static void load_rows(const call *c, float *tile, qn_view view, size_t row, size_t n, size_t heads, size_t head,
                       size_t width)
 {
@@ -201,7 +201,8 @@ static void load_beta(call *c, const head_ref *p, size_t row, size_t n)
         c->tiles.beta[i] = ((const float *)c->beta.data)[(row + i) * c->shape->v_heads + p->head];
 }
 
-/* The given cumulative sums, made non-increasing: an increase can only be a rounding error of the caller's sum. */
+/* Loads the caller's cumulative sums and makes them non-increasing: an increase can only be a rounding error of the
+ * caller's sum. */
 static void load_gc(call *c, const head_ref *p, size_t row, size_t n)
 {
     double running_min = 0;
@@ -211,7 +212,7 @@ static void load_gc(call *c, const head_ref *p, size_t row, size_t n)
     }
 }
 
-/* e^-1000 is 0 in every dtype; and with terms this small the double sums still resolve small differences. */
+/* e^-1000 is 0 in every dtype, and with terms no smaller than this the double sums still resolve small differences. */
 #define MIN_LOG_DECAY -1000.0
 
 static double decay_at(const call *c, const head_ref *p, size_t row)
@@ -260,7 +261,7 @@ static void store_state(const call *c, const head_ref *p)
                          c->tiles.state, c->shape->head_v, c->shape->head_k, c->shape->head_v);
 }
 
-/* l2 norm of a row in place, rounded to dtype: the same result as qn_l2_norm's. */
+/* Applies the l2 norm to a row in place, rounded to dtype: the same result as qn_l2_norm's. */
 static void normalize_row(float *x, size_t n, float eps, qn_dtype dtype)
 {
     const float factor = 1.0f / sqrtf(qn_api_kernels.norm.sum_squares(x, n) + eps);
@@ -276,13 +277,13 @@ static void normalize_tile(const call *c, float *tile, size_t n)
 
 /* ---- Iteration over heads ---- */
 
-/* Value heads per key head. */
+/* Returns the number of value heads per key head. */
 static size_t group_size(const qn_gdn_shape *shape)
 {
     return shape->v_heads / shape->k_heads;
 }
 
-/* Set p to the i-th value head of its key head. */
+/* Sets p to the i-th value head of its key head. */
 static void select_head(const call *c, head_ref *p, size_t i)
 {
     const qn_gdn_shape *shape = c->shape;
@@ -290,7 +291,7 @@ static void select_head(const call *c, head_ref *p, size_t i)
     p->state = p->sequence * shape->v_heads + p->head;
 }
 
-/* Call work for every key head of every sequence; work iterates over the value heads itself. */
+/* Calls `work` for every key head of every sequence; `work` iterates over the value heads itself. */
 static void for_each_key_head(call *c, void (*work)(call *c, head_ref *p))
 {
     head_ref p = { 0 };
@@ -436,7 +437,7 @@ static void w_u_head(call *c, const head_ref *p)
     }
 }
 
-/* w has a row of head_k elements for each value head. */
+/* Checks w, which has a row of head_k elements for each value head. */
 static qn_status check_w(const call *c, qn_view w)
 {
     return qn_check_view("w", w, c->dtype, c->sequences.rows, c->shape->v_heads, c->shape->head_k);
@@ -584,8 +585,8 @@ static void load_queries_and_keys(call *c, const head_ref *p, size_t row, size_t
     }
 }
 
-/* One chunk of a value head through all stages, with results rounded to D between stages. Expects q, k, kk and qk in
- * the tiles. */
+/* Computes one chunk of a value head through all stages, with results rounded to D between stages. q, k, kk and qk must
+ * be in the tiles. */
 static void staged_chunk(call *c, const head_ref *p, size_t row, size_t n)
 {
     load_values(c, c->tiles.v, c->v, p, row, n);
@@ -600,7 +601,7 @@ static void staged_chunk(call *c, const head_ref *p, size_t row, size_t n)
     store_rows(c, c->o, c->tiles.o, p, row, n, c->shape->head_v);
 }
 
-/* All value heads of a key head, chunk by chunk: they share the normalised q and k, kk and qk of a chunk. */
+/* Computes all value heads of a key head, chunk by chunk: they share a chunk's normalised q and k, kk and qk. */
 static void staged_group(call *c, head_ref *p)
 {
     const size_t size = c->shape->head_k * c->shape->head_v, n_heads = group_size(c->shape);

@@ -1,10 +1,10 @@
 /* The canonical order of float arithmetic, in scalar form.
  *
- * Every sum over a row has sixteen partial sums: term i is added to partial sum i mod 16, in ascending order, by one
+ * Every sum over a row has sixteen partial sums. Term i is added to partial sum i mod 16, in ascending order, by one
  * fused multiply-add each; then partial sums 8 apart are added, then 4, 2 and 1 apart. Sixteen is the width of the
  * widest register in use; narrower instruction sets use two or four registers. The order does not depend on thread
- * count, batch size, position or instruction set, so results do not either. kernels/vec16.h is the same in vector
- * registers. */
+ * count, batch size, position or instruction set, so neither do results. kernels/vec16.h implements the same order in
+ * vector registers. */
 #ifndef QN_KERNELS_CANON_H
 #define QN_KERNELS_CANON_H
 
@@ -27,8 +27,9 @@ static inline float qn_sum16(const float partial[QN_LANES])
     return p[0];
 }
 
-/* qn_exp - e^x with a relative error below 2e-7, the same bits as v16_exp. Arguments are clamped to [QN_EXP_MIN,
- * QN_EXP_MAX]: below QN_EXP_MIN the result is 4.5e-38, which does not change a sum with a term of 1. NaN stays NaN. */
+/* qn_exp - returns e^x with a relative error below 2e-7; v16_exp gives the same bits. Arguments are clamped to
+ * [QN_EXP_MIN, QN_EXP_MAX]: below QN_EXP_MIN the result is 4.5e-38, which does not change a sum with a term of 1. NaN
+ * stays NaN. */
 static inline float qn_exp(float x)
 {
     if (isnan(x))
@@ -39,7 +40,7 @@ static inline float qn_exp(float x)
     return qn_bits_f32(qn_f32_bits(y) + ((uint32_t)(int32_t)n << 23));
 }
 
-/* qn_silu - x / (1 + e^-x), the same bits as v16_silu. */
+/* qn_silu - returns x / (1 + e^-x); v16_silu gives the same bits. */
 static inline float qn_silu(float x)
 {
     return x / (1.0f + qn_exp(-x));

@@ -1,5 +1,5 @@
-/* The part of the exponential that every device computes with the same bits, in C and in CUDA: qn_exp of canon.h and
- * the samplers on the GPU use it. It includes nothing in CUDA. */
+/* The part of the exponential that every device computes with the same bits, in C and in CUDA. qn_exp of canon.h and
+ * the GPU samplers use it. In CUDA it includes no other header. */
 #ifndef QN_KERNELS_EXP_H
 #define QN_KERNELS_EXP_H
 

@@ -14,8 +14,8 @@
 /* clang-format off: short definitions, laid out as a table. */
 #define QN_INLINE static inline __attribute__((always_inline, unused))
 
-/* For loops with constant bounds over an array of vectors: they must be fully unrolled, or the compiler keeps the array
- * in memory. Not in sanitizer builds, whose compilation of the unrolled code takes minutes. */
+/* Unrolls loops with constant bounds over an array of vectors. Without it the compiler may keep the array in memory.
+ * Not in sanitizer builds, which take minutes to compile the unrolled code. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define QN_UNROLLED
@@ -919,7 +919,7 @@ QN_INLINE v16 v16_load_bf16_n(const uint16_t *p, size_t n)
     return v16_load_bf16(buffer);
 }
 
-/* Vector form of qn_exp, the same bits. */
+/* The vector form of qn_exp, with the same bits. */
 QN_INLINE v16 v16_exp(v16 x)
 {
     /* x is the second operand: x86 min and max return the second one if either is NaN. */

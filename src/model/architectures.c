@@ -1,4 +1,4 @@
-/* The table of architectures, and the hyperparameters that they have in common. */
+/* The table of architectures, and reading of the hyperparameters that all of them have. */
 #include "model/architectures.h"
 
 #include "base/append.h"

@@ -1,4 +1,4 @@
-/* Reading and checking the keys of rotated weights. */
+/* Reads and checks the keys of rotated weights. */
 #include "model/hadamard.h"
 
 #include "base/append.h"
@@ -53,7 +53,7 @@ static qn_status reject_unknown_keys(const qn_gguf *file)
     return QN_OK;
 }
 
-/* Reads a required string key that must be `value` or `other`. *second: it is `other`. */
+/* Reads a required string key, which must be `value` or `other`. *second: whether it is `other`. */
 static qn_status read_enum_key(const qn_gguf *file, const char *key, const char *value, const char *other, bool *second)
 {
     qn_string found;
@@ -67,7 +67,8 @@ static qn_status read_enum_key(const qn_gguf *file, const char *key, const char 
 
 /* ---- Signs ---- */
 
-/* An array element as double, not rounded: an element close to a sign or width must be rejected. */
+/* Reads an array element as double, without rounding: an element that is only close to a sign or width must be
+ * rejected. */
 static qn_status read_number(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, double *out)
 {
     if (kv->element_type == QN_GGUF_F64 && i < kv->count) {
@@ -96,7 +97,7 @@ static qn_status find_array(const qn_gguf *file, const char *key, const char *ex
     return QN_OK;
 }
 
-/* Inserts a width in ascending order, with its signs NULL. */
+/* Inserts a width in ascending order, with NULL for its signs. */
 static qn_status insert_sorted_width(qn_rotation *r, size_t width, size_t *index)
 {
     size_t at = r->n_widths;
@@ -218,7 +219,7 @@ static qn_status check_matrix(const qn_rotation *r, const char *key, qn_string n
     return QN_OK;
 }
 
-/* Of matrices with the same input, all or none must be listed. */
+/* Checks that of the matrices with the same input all or none are listed. */
 static qn_status check_siblings(const qn_rotation *r, qn_string name)
 {
     static const char *const sets[][3] = { { "attn_q.weight", "attn_k.weight", "attn_v.weight" },
@@ -314,7 +315,7 @@ static qn_status read_grouping(qn_rotation *r)
     return QN_OK;
 }
 
-/* In version 2, and only there, the output matrix is the rotated embedding table. */
+/* Checks that the output matrix is the rotated embedding table in version 2, and only there. */
 static qn_status check_output(const qn_rotation *r, uint32_t version)
 {
     const char *path = qn_gguf_path(r->file);

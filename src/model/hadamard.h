@@ -1,7 +1,8 @@
-/* The keys prism.hadamard.*: which weights of a file are stored in a rotated basis (Hadamard transform of their input).
+/* The keys prism.hadamard.*: they say which weights of a file are stored in a rotated basis (Hadamard transform of
+ * their input).
  *
- * A model whose rotation is applied only in part generates fluent but wrong text. So all keys must be known, complete
- * and consistent with the tensors; else the file is rejected. */
+ * A model whose rotation is applied only partly generates fluent but wrong text. So all keys must be known, complete
+ * and consistent with the tensors; otherwise the file is rejected. */
 #ifndef QN_MODEL_HADAMARD_H
 #define QN_MODEL_HADAMARD_H
 
@@ -10,7 +11,7 @@
 #include <stdbool.h>
 
 typedef struct qn_rotation {
-    size_t block;           /* block size of the transform; 0: no rotated weights, and the other members are not set */
+    size_t block;           /* block size of the transform; 0: no rotated weights, and no other member is set */
     bool tied_output;       /* version 2: logits = z . H(S x), with z the stored rows of token_embd */
     bool gdn_v_grouped;     /* the columns of ssm_out have the value heads in grouped order */
     bool inverse_embedding; /* token_embd is stored rotated: the embedding of a stored row z is S (H z) */
@@ -22,25 +23,23 @@ typedef struct qn_rotation {
     size_t n_names;
 } qn_rotation;
 
-/* qn_rotation_read - read and check all keys: the version and what it requires, transform, axis, sign_mode, the block
+/* qn_rotation_read - reads and checks all keys: the version and its requirements, transform, axis, sign_mode, the block
  * size against the width of every listed matrix, signs for every width, names against the file's tensors.
  *
  *   file       must outlive the rotation
- *   rotation   free it with qn_rotation_free, which accepts a zeroed struct too; on failure there is nothing to free.
- *              Without such keys in the file, block is 0
+ *   rotation   free it with qn_rotation_free, which also accepts a zeroed struct; on failure there is nothing to free.
+ *              If the file has no such keys, block is 0
  *
- * QN_ERR_UNSUPPORTED   a key or value that is not known
- * QN_ERR_FORMAT        missing or inconsistent values
- *
- * The texts have the key, the value found and the value expected. */
+ * QN_ERR_UNSUPPORTED: a key or value is not known. QN_ERR_FORMAT: a value is missing or inconsistent. The texts have
+ * the key, the value found and the value expected. */
 qn_status qn_rotation_read(const qn_gguf *file, qn_rotation *rotation);
 void qn_rotation_free(qn_rotation *rotation);
 
-/* qn_rotation_applies - whether the matrix with this full tensor name ("blk.3.ssm_out.weight") requires a rotated
- * input. */
+/* qn_rotation_applies - returns whether the matrix with this full tensor name ("blk.3.ssm_out.weight") requires a
+ * rotated input. */
 bool qn_rotation_applies(const qn_rotation *rotation, const char *name);
 
-/* qn_rotation_signs - the signs [width] for this input width, or NULL if all are +1. */
+/* qn_rotation_signs - returns the signs [width] for this input width, or NULL if all are +1. */
 const float *qn_rotation_signs(const qn_rotation *rotation, size_t width);
 
 #endif

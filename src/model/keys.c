@@ -1,4 +1,4 @@
-/* Keys of an architecture. */
+/* Reads keys that begin with the architecture's name. */
 #include "model/keys.h"
 
 #include "base/status.h"

@@ -1,4 +1,4 @@
-/* Keys of an architecture in a file. */
+/* Reads keys that begin with the architecture's name. */
 #ifndef QN_MODEL_KEYS_H
 #define QN_MODEL_KEYS_H
 

@@ -1,4 +1,4 @@
-/* The norms of biases and of what they are added to, and the text about them. */
+/* Computes the norms of biases and of the rows that they are added to, and describes them. */
 #include "model/kv_bias.h"
 
 #include "base/append.h"
@@ -7,20 +7,21 @@
 
 #include <math.h>
 
-/* Rows of a head whose weights are read. They are spread evenly: over slow and fast pairs, in both layouts of pairs. */
+/* Number of rows of a head whose weights are read. The rows are spread evenly over slow and fast pairs, in both layouts
+ * of pairs. */
 enum { SAMPLED_ROWS = 16 };
 
 enum { QUERIES, KEYS, VALUES };
 
-/* Ratios that are too large alone. */
+/* Ratios above these are too large, even if no other bias is. */
 static const double query_most = 1.2, key_most = 1, value_most = 1.5;
 
-/* What a query bias costs next to that of keys. */
+/* Divisor of a query bias's ratio that makes its effect comparable to a key bias's. */
 static const double query_unit = 1.7;
 
 /* ---- Norms ---- */
 
-/* The squares [n_cols] of the norm's weights. */
+/* Computes the squares [n_cols] of the norm's weights. */
 static void find_squares(const qn_biased_projection *p, double *squares)
 {
     const size_t n = p->weights->n_cols;
@@ -33,7 +34,7 @@ static void find_squares(const qn_biased_projection *p, double *squares)
         squares[i] = sum / (double)n;
 }
 
-/* The square that a product with n_rows rows, from `first`, is expected to have; row [n_cols] is scratch. */
+/* Returns the expected square of the norm of n_rows outputs, those of rows from `first` on. row [n_cols] is scratch. */
 static double expected_square(const qn_matrix *weights, const double *squares, size_t first, size_t n_rows, float *row)
 {
     const qn_type_info *type = weights->type;
@@ -47,13 +48,13 @@ static double expected_square(const qn_matrix *weights, const double *squares, s
     return sum / n * (double)n_rows;
 }
 
-/* sin(n a) / (n sin a): the mean of e^(2 i a t) over n adjacent t, relative to that of the middle. */
+/* Returns sin(n a) / (n sin a): the mean of e^(2 i a t) over n adjacent t, relative to the value in the middle. */
 static double mean_of_turns(double a, double n)
 {
     return fabs(sin(a)) > 1e-9 ? sin(n * a) / (n * sin(a)) : 1;
 }
 
-/* The mean square, over n_ctx positions, of a pair of norm 1 less its mean over page 0. */
+/* Returns the mean square, over n_ctx positions, of a pair of norm 1 after subtraction of its mean over page 0. */
 static double left_of_pair(double frequency, uint32_t n_ctx)
 {
     const double n = n_ctx, half = frequency / 2, first = mean_of_turns(half, QN_PAGE), all = mean_of_turns(half, n);
@@ -69,7 +70,8 @@ static double square_of_pair(const qn_attention_shape *h, const float *bias, siz
     return x * x + y * y;
 }
 
-/* What the mean of page 0's keys leaves of a head's bias. Values beyond n_rot are the same at all positions. */
+/* Returns the square of the part of a head's bias that remains after subtraction of page 0's mean key. Dimensions from
+ * n_rot on are the same at all positions, so nothing of them remains. */
 static double key_bias_square(const qn_plan *plan, const float *bias, uint32_t n_ctx)
 {
     double sum = 0;
@@ -86,7 +88,7 @@ static double bias_square(const float *bias, size_t n)
     return sum;
 }
 
-/* NaN if either is. */
+/* Returns the larger number; NaN if either is NaN. */
 static double larger(double a, double b)
 {
     return isnan(a) || a > b ? a : b;
@@ -124,7 +126,7 @@ qn_status qn_kv_bias_find(const qn_plan *plan, const qn_biased_projection qkv[3]
 
 /* ---- What is too large ---- */
 
-/* The errors of queries and keys multiply. NaN is too large. */
+/* The error factors of queries and keys multiply. NaN is too large. */
 bool qn_kv_bias_is_large(const qn_kv_bias *bias)
 {
     const double q = (double)bias->ratios[QUERIES] / query_unit, k = (double)bias->ratios[KEYS] / key_most;
@@ -145,7 +147,7 @@ bool qn_plan_has_large_kv_bias(const qn_plan *plan)
     return count_large(plan) > 0;
 }
 
-/* The largest ratio of the layers with large biases. */
+/* Returns the largest ratio in the layers with large biases. */
 static double largest_of(const qn_plan *plan, size_t i)
 {
     double largest = 0;
@@ -155,7 +157,7 @@ static double largest_of(const qn_plan *plan, size_t i)
     return largest;
 }
 
-/* "0, 2-5": adjacent ones are joined. */
+/* Appends the layers as "0, 2-5": adjacent ones are joined. */
 static void append_layers(const qn_plan *plan, qn_text_buffer *to)
 {
     const char *separator = "";

@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Whether activations are quantised with the hi/lo int8 split (docs/accuracy.md).
+/* Returns whether activations are quantised with the hi/lo int8 split (docs/accuracy.md).
  *
- * In the first block: it causes about half of the error of int8 activations, because its output is large compared with
- * the embedding and is read by all later blocks; the cost is that of one block of many. And for weights of more than
- * two bits: their decode is memory-bound, and such weights are selected for accuracy. Float weights read f32
- * activations and do not count. */
+ * It is used in the first block: the output of this block is large compared with the embedding and all later blocks
+ * read it, so the block causes about half of the error of int8 activations, at the cost of one block of many. It is
+ * also used for weights of more than two bits: their decode is memory-bound, and such weights are selected for
+ * accuracy. Float weights read f32 activations and do not count. */
 static bool needs_hilo(bool first_block, const qn_weight *weights, size_t n, bool rotated)
 {
     bool accurate = true;
@@ -128,7 +128,7 @@ qn_status qn_build_begin(qn_build *build, bool gated_attention)
     return add_embedding(build);
 }
 
-/* Sets the plan's kv_bias of a layer. Heads that codes do not exist for need none. */
+/* Sets the plan's kv_bias of a layer. Does nothing for head sizes without AURA codes. */
 static qn_status find_kv_bias(const qn_build *build, uint32_t layer, const qn_weight qkv[3], const float *norm,
                               const float *const biases[3])
 {

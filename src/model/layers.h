@@ -12,31 +12,31 @@ typedef struct qn_build {
     const qn_hparams *hparams;
     qn_plan *plan;
     int x;                           /* the residual stream */
-    int queries, q, k, v, attention; /* queries: with gated attention, queries and gates; else q */
+    int queries, q, k, v, attention; /* queries: queries and gates if the attention is gated, else the same as q */
     int gate, up;
 } qn_build;
 
-/* qn_build_begin - set rope, allocate the shared buffers and add the embedding.
+/* qn_build_begin - sets rope, allocates the shared buffers and adds the embedding.
  *
  *   gated_attention   qn_attention_shape.gated */
 qn_status qn_build_begin(qn_build *build, bool gated_attention);
 
-/* qn_build_attention - add the attention of a layer: norm, attention, output projection, residual. */
+/* qn_build_attention - adds the attention of a layer: norm, attention, output projection, residual. */
 qn_status qn_build_attention(qn_build *build, uint32_t layer);
 
-/* qn_build_feed_forward - add the feed-forward network of a layer: norm, SwiGLU, down projection, residual.
+/* qn_build_feed_forward - adds the feed-forward network of a layer: norm, SwiGLU, down projection, residual.
  *
- *   norm_name   the tensor of the norm */
+ *   norm_name   name of the norm's tensor */
 qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *norm_name);
 
-/* qn_build_head - add the output norm and the logits. */
+/* qn_build_head - adds the output norm and the logits. */
 qn_status qn_build_head(qn_build *build);
 
-/* qn_build_matmuls - add an operation that writes activations, and the matmul of these with n matrices of the same
+/* qn_build_matmuls - adds an operation that writes activations, and the matmul of these with n matrices of the same
  * width.
  *
- *   writer       the operation; its activations are filled in: plain and rotated activations, as the matrices require
- *   layer        the layer, -1 for none
+ *   writer       the operation; the function sets its activations, plain or rotated or both, as the matrices require
+ *   layer        index of the layer, -1 for none
  *   weights      [n] the matrices
  *   out          [n] the output buffers; NULL for logits
  *   accumulate   add to the output buffers (residual) */

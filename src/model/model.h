@@ -1,7 +1,7 @@
-/* Architectures: builds a plan from the hyperparameters and weights of a file.
+/* Builds a plan from the hyperparameters and weights of a file.
  *
- * There is one source file per architecture family; architectures.c has the table. Building checks the shape of every
- * tensor against the hyperparameters, so that devices need no checks. */
+ * Each architecture family has a source file; architectures.c has the table. Building checks the shape of every tensor
+ * against the hyperparameters, so devices need no checks. */
 #ifndef QN_MODEL_MODEL_H
 #define QN_MODEL_MODEL_H
 
@@ -10,8 +10,8 @@
 
 /* The hyperparameters of a model. */
 typedef struct qn_hparams {
-    const char *architecture; /* static: the name of a table entry */
-    uint32_t n_blocks;        /* blocks in the file: n_layers that are evaluated, then ignored ones */
+    const char *architecture; /* name of a table entry; static */
+    uint32_t n_blocks;        /* blocks in the file: n_layers evaluated blocks, then ignored ones */
     uint32_t n_vocab, n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_rot, n_ctx_train;
     float eps, rope_base;
     qn_rope_type rope;
@@ -20,14 +20,14 @@ typedef struct qn_hparams {
     bool qkv_bias; /* the q, k and v projections have biases */
 } qn_hparams;
 
-/* qn_model_build - read the hyperparameters of a file and build its plan. No workspace is reserved yet.
+/* qn_model_build - reads the hyperparameters of a file and builds its plan. It reserves no workspace.
  *
  *   file      must outlive the plan, which references weights in its map
- *   hparams   the hyperparameters
- *   plan      the plan; after QN_OK free it with qn_plan_free
+ *   hparams   output: the hyperparameters
+ *   plan      output: the plan; after QN_OK free it with qn_plan_free
  *
- * QN_ERR_UNSUPPORTED   an architecture or a feature that is not supported; the text names it
- * QN_ERR_FORMAT        a key or tensor is missing, out of range or has the wrong shape; the text names it */
+ * QN_ERR_UNSUPPORTED: an architecture or a feature is not supported. QN_ERR_FORMAT: a key or tensor is missing, out of
+ * range or has the wrong shape. The text names it. */
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan);
 
 #endif

@@ -1,5 +1,5 @@
-/* Qwen3.5: layers of Gated DeltaNet, every fourth by default of gated attention, all with SwiGLU.
- * Yang et al., Gated Delta Networks (2024). */
+/* Qwen3.5: layers of Gated DeltaNet, by default every fourth of gated attention, all with SwiGLU. Yang et al., Gated
+ * Delta Networks (2024). */
 #include "model/architectures.h"
 
 #include "base/memory.h"
@@ -87,7 +87,7 @@ static qn_status add_buffers(qn_plan *plan, struct delta *d)
     return qn_plan_buffer_new(plan, inner, &d->o);
 }
 
-/* Transposes the weights from [channels][taps] in the file to [taps][channels] of the kernel. */
+/* Transposes the convolution weights from the file's [channels][taps] to the kernel's [taps][channels]. */
 static qn_status read_conv(qn_build *build, int layer, const float **out)
 {
     const qn_recurrent_shape *shape = &build->plan->recurrent;
@@ -103,7 +103,7 @@ static qn_status read_conv(qn_build *build, int layer, const float **out)
     return QN_OK;
 }
 
-/* The factors of the log decay, -e^A. A positive factor would let the state grow without bound. */
+/* Reads the factors of the log decay, -e^A. A positive factor would let the state grow without bound. */
 static qn_status read_decay_factors(qn_build *build, int layer, const float **out)
 {
     const size_t n = build->plan->recurrent.n_v_heads;

@@ -1,4 +1,4 @@
-/* Reading the keys of rotary position embedding. kernels/rope/rope.h computes the angles. */
+/* Reads the keys of rotary position embedding. plan/rope.h computes the frequencies, kernels/rope/rope.h the angles. */
 #include "model/rope.h"
 
 #include "model/keys.h"
@@ -24,8 +24,8 @@ static bool has_key(const qn_gguf *file, const char *architecture, const char *n
     return qn_gguf_find(file, key) != NULL;
 }
 
-/* The scaling factor; 1 if the file has none. The older key is read if the newer is missing. Some converters write a
- * factor of 0 without a type for no scaling. */
+/* Reads the scaling factor; 1 if the file has none. The older key is read if the newer one is missing. Some converters
+ * write a factor of 0 without a type for no scaling. */
 static qn_status read_factor(const qn_gguf *file, const char *a, bool has_type, double *out)
 {
     static const char newer[] = "rope.scaling.factor", older[] = "rope.scale_linear";
@@ -40,9 +40,9 @@ static qn_status read_factor(const qn_gguf *file, const char *a, bool has_type, 
     return QN_OK;
 }
 
-/* YaRN's factor of cosines and sines: (1 + 0.1 ln(factor)) / (1 + multiplier * 0.1 ln(factor)), with
- * yarn_log_multiplier, default 0. yarn_attn_factor replaces the whole expression, as attention_factor in Hugging Face's
- * configuration, from which converters copy it. */
+/* Reads YaRN's factor of cosines and sines: (1 + 0.1 ln(factor)) / (1 + multiplier * 0.1 ln(factor)), with
+ * yarn_log_multiplier, default 0. yarn_attn_factor replaces the whole expression, like attention_factor in Hugging
+ * Face's configuration, from which converters copy it. */
 static qn_status read_yarn_attn_factor(const qn_gguf *file, const char *a, qn_rope_scaling *scaling)
 {
     const double step = scaling->factor > 1 ? 0.1 * log(scaling->factor) : 0;

@@ -1,13 +1,13 @@
-/* The keys of rotary position embedding: rotated dimensions, base and scaling. */
+/* Reads the keys of rotary position embedding: rotated dimensions, base and scaling. */
 #ifndef QN_MODEL_ROPE_H
 #define QN_MODEL_ROPE_H
 
 #include "model/model.h"
 
-/* qn_rope_read - set n_rot, rope_base and rope_scaling. architecture, head_dim and n_ctx_train must be set.
+/* qn_rope_read - sets n_rot, rope_base and rope_scaling. architecture, head_dim and n_ctx_train must be set.
  *
- * QN_ERR_UNSUPPORTED   a scaling type other than none, linear and yarn
- * QN_ERR_FORMAT        a value out of range; the text names the key */
+ * QN_ERR_UNSUPPORTED: a scaling type other than none, linear and yarn. QN_ERR_FORMAT: a value is out of range; the text
+ * names the key. */
 qn_status qn_rope_read(const qn_gguf *file, qn_hparams *h);
 
 #endif

@@ -6,7 +6,7 @@
 #include "model/hadamard.h"
 #include "quant/matrix.h"
 
-/* A file, its rotation, and which of its tensors have been used. */
+/* A file, its rotation, and marks for the tensors that have been used. */
 typedef struct qn_weights {
     const qn_gguf *file;
     qn_rotation rotation;
@@ -18,40 +18,41 @@ typedef struct qn_weight {
     bool rotated; /* requires a rotated input */
 } qn_weight;
 
-/* qn_weights_open - read the rotation of the file's weights; no tensor is used yet. Free with qn_weights_close, which
- * accepts a zeroed struct too. */
+/* qn_weights_open - reads the rotation of the file's weights; marks no tensor as used. Free with qn_weights_close,
+ * which also accepts a zeroed struct. */
 qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file);
 void qn_weights_close(qn_weights *weights);
 
-/* qn_weights_matrix - a matrix that is used in a matmul.
+/* qn_weights_matrix - finds a matrix that is used in a matmul.
  *
  *   layer    >= 0: the tensor is "blk.LAYER.NAME"; -1: it is "NAME"
- *   name     of the tensor
+ *   name     name of the tensor
  *   n_cols   expected row length
  *   n_rows   expected number of rows
- *   out      the matrix, in the file's mapping
+ *   out      output: the matrix, in the file's map
  *
  * QN_ERR_FORMAT if the tensor is missing or has another shape, QN_ERR_UNSUPPORTED for a type without matmul kernels.
- * The same holds for the following functions. */
+ * The next three functions return the same errors. */
 qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,
                             qn_weight *out);
 
-/* qn_weights_table - a matrix whose rows are looked up (embedding table). */
+/* qn_weights_table - finds a matrix whose rows are looked up (embedding table). */
 qn_status qn_weights_table(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, qn_matrix *out);
 
-/* qn_weights_floats - an f32 tensor [n_rows, n_cols]; *out points into the map. */
+/* qn_weights_floats - finds an f32 tensor [n_rows, n_cols]; *out points into the map. */
 qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,
                             const float **out);
 
-/* qn_weights_vector - an f32 tensor [n]; *out points into the map. If it is missing and `optional`, *out is NULL. */
+/* qn_weights_vector - finds an f32 tensor [n]; *out points into the map. If it is missing and `optional`, *out is
+ * NULL. */
 qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, size_t n, bool optional,
                             const float **out);
 
-/* qn_weights_has - whether the tensor exists. */
+/* qn_weights_has - returns whether the tensor exists. */
 bool qn_weights_has(const qn_weights *weights, int layer, const char *name);
 
-/* qn_weights_check_all_used - QN_ERR_UNSUPPORTED, with its name, for a tensor that was not looked up, or a rotated one
- * that is not used in a matmul. Tensors of blocks first_ignored to end_ignored - 1 are not checked. */
+/* qn_weights_check_all_used - returns QN_ERR_UNSUPPORTED, naming the tensor, if a tensor was not looked up, or a
+ * rotated one is not used in a matmul. Ignores tensors of blocks first_ignored to end_ignored - 1. */
 qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
                                     uint32_t end_ignored);
 

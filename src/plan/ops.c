@@ -1,4 +1,4 @@
-/* The table of operations, and the walks over the fields of an operation. */
+/* The table of operations, and functions over the fields of an operation. */
 #include "plan/ops.h"
 
 /* clang-format off */
@@ -31,7 +31,8 @@ const qn_op_desc *qn_op_desc_of(qn_op_kind kind)
     return &descs[kind];
 }
 
-/* The operation's field of this kind; every kind of field that is looked up so appears at most once in a row. */
+/* Returns the operation's field of this kind, NULL if it has none. A row has at most one field of each kind looked up
+ * here. */
 static void *field_of(const qn_op *op, qn_op_field_kind kind)
 {
     const qn_op_desc *desc = qn_op_desc_of(op->kind);

@@ -1,4 +1,4 @@
-/* Building a plan, and what its operations read. */
+/* Builds plans, and counts the bytes that their operations read. */
 #include "plan/plan.h"
 
 #include "base/memory.h"

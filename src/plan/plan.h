@@ -1,39 +1,39 @@
-/* The plan: a model as a flat array of fused operations over buffers that are placed in advance.
+/* The plan: a model as a flat array of fused operations over buffers that are allocated in advance.
  *
  * model/ builds a plan once after loading; a device (device/device.h) executes it over a batch of rows. A row is one
  * token of one session at one position; the rows of a session are contiguous, with ascending positions.
  *
  * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
- * Operations (plan/ops.h) refer to both by index. Their memory belongs to the device. */
+ * Operations (plan/ops.h) refer to both by index. The device owns their memory. */
 #ifndef QN_PLAN_PLAN_H
 #define QN_PLAN_PLAN_H
 
 #include "base/status.h"
 #include "plan/ops.h"
 
-/* The sizes of the Gated DeltaNet layers, which are the same in all of them. */
+/* The sizes of the Gated DeltaNet layers, the same in all of them. */
 typedef struct qn_recurrent_shape {
     size_t n_k_heads, n_v_heads; /* value head h uses key head h mod n_k_heads */
     size_t head_k, head_v;       /* key and value dimension of a head */
-    size_t taps;                 /* of the causal convolution */
+    size_t taps;                 /* taps of the causal convolution */
 } qn_recurrent_shape;
 
-/* qn_recurrent_width - the channels of the convolution: q, k and v of all heads. */
+/* qn_recurrent_width - returns the number of channels of the convolution: q, k and v of all heads. */
 static inline size_t qn_recurrent_width(const qn_recurrent_shape *shape)
 {
     return 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v;
 }
 
-/* Activations of one width, in the layouts that the matmuls read them in; rotated before quantisation if rotation.block
- * is set. */
+/* Activations of one width, in the layouts that the matmuls read. They are rotated before quantisation if
+ * rotation.block is not 0. */
 typedef struct qn_plan_acts {
     size_t width;
     bool hilo;
     qn_plan_rotation rotation;
 } qn_plan_acts;
 
-/* How large the biases of a layer's queries, keys and values are: norms of heads, relative to those expected without a
- * bias (model/kv_bias.h). */
+/* The size of the biases of a layer's queries, keys and values: norms of heads, relative to the norms expected without
+ * a bias (model/kv_bias.h). */
 typedef struct qn_kv_bias {
     float ratios[3];
 } qn_kv_bias;
@@ -51,54 +51,54 @@ typedef struct qn_plan {
     size_t n_acts, cap_acts;
     size_t n_vocab, n_layers;
     qn_attention_shape heads;     /* n_kv_heads, head_dim and n_rot are the same in all layers */
-    qn_recurrent_shape recurrent; /* n_v_heads 0: no layer is recurrent */
+    qn_recurrent_shape recurrent; /* n_v_heads is 0 if no layer is recurrent */
     bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
-    qn_kv_bias *kv_bias;  /* [n_layers], or NULL where no layer has biases that a cache of AURA codes would contain */
-    float **owned_floats; /* [n_owned_floats] arrays that operations point to and that the model file does not hold */
+    qn_kv_bias *kv_bias;          /* [n_layers], or NULL if no layer has biases that an AURA cache would contain */
+    float **owned_floats; /* [n_owned_floats] arrays that operations point to and that are not in the model file */
     size_t n_owned_floats, cap_owned_floats;
-    double *frequencies; /* [n_rot/2] of rope */
-    double attn_factor;  /* of rope: cosines and sines are multiplied by it */
+    double *frequencies; /* [n_rot/2] frequencies of rope */
+    double attn_factor;  /* factor of rope's cosines and sines */
 } qn_plan;
 
-/* qn_plan_buffer_new - add a buffer of this width; *id is its index. */
+/* qn_plan_buffer_new - adds a buffer of this width and returns its index in *id. */
 qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
 
-/* qn_plan_acts_for - the index of activations with this width, hi/lo split and rotation block; created on the first
- * call and shared by all operations that pass the same. Rotated activations of one width all have the same signs; the
- * plan copies them. */
+/* qn_plan_acts_for - returns in *id the index of activations with this width, hi/lo split and rotation block. The first
+ * call creates them; later calls with the same values return the same index. All rotated activations of one width have
+ * the same signs; the plan copies the signs. */
 qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotation rotation, int *id);
 
-/* qn_plan_alloc_floats - a zeroed array that the plan owns and frees. */
+/* qn_plan_alloc_floats - allocates a zeroed array that the plan owns and frees. */
 qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out);
 
-/* qn_plan_add - append a copy of an operation. */
+/* qn_plan_add - appends a copy of an operation. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
 
-/* qn_plan_free - free everything that the plan owns, which excludes the weights. Accepts a zeroed plan. */
+/* qn_plan_free - frees everything that the plan owns; it does not own the weights. Accepts a zeroed plan. */
 void qn_plan_free(qn_plan *plan);
 
-/* qn_plan_width - the width of a field of an operation with such a field. */
+/* qn_plan_width - returns a width of an operation. The operation must have a field of this width. */
 size_t qn_plan_width(const qn_plan *plan, const qn_op *op, qn_op_width width);
 
-/* qn_plan_validate - check a finished plan against its table: indices in range, widths, layers, no buffer or
- * activations read before they are written. QN_ERR_INVALID, naming operation and operand. */
+/* qn_plan_validate - checks a finished plan against the table of operations: indices in range, widths, layers, and that
+ * no buffer or activations are read before they are written. QN_ERR_INVALID, naming operation and operand. */
 qn_status qn_plan_validate(const qn_plan *plan);
 
-/* qn_plan_find_barriers - sets barriers[i], for each operation, to whether its threads must wait for each other before
- * operation i+1: whether that uses something that operation i, or one before it since the last barrier, has written, or
- * writes something that one has used. */
+/* qn_plan_find_barriers - sets barriers[i], for each operation i, to whether its threads need a barrier before
+ * operation i+1. They do if operation i+1 uses something that operation i, or an earlier one since the last barrier,
+ * has written, or writes something that one of these has used. */
 void qn_plan_find_barriers(const qn_plan *plan, bool *barriers);
 
-/* qn_plan_op_bytes - bytes of weights that an operation reads in a step of one row. */
+/* qn_plan_op_bytes - returns the bytes of weights that an operation reads in a step of one row. */
 uint64_t qn_plan_op_bytes(const qn_plan *plan, const qn_op *op);
 
-/* qn_plan_weight_bytes - the sum over all operations. */
+/* qn_plan_weight_bytes - returns the sum of qn_plan_op_bytes over all operations. */
 uint64_t qn_plan_weight_bytes(const qn_plan *plan);
 
-/* qn_plan_position_bytes - bytes of the fp16 keys and values of one position, in all attention layers. */
+/* qn_plan_position_bytes - returns the bytes of the fp16 keys and values of one position in all attention layers. */
 uint64_t qn_plan_position_bytes(const qn_plan *plan);
 
-/* qn_plan_state_bytes - bytes of the f32 states of all recurrent layers. Every token reads them. */
+/* qn_plan_state_bytes - returns the bytes of the f32 states of all recurrent layers. Every token reads them. */
 uint64_t qn_plan_state_bytes(const qn_plan *plan);
 
 #endif

@@ -1,10 +1,10 @@
 /* Rotary position embedding: which values of a head are rotated, and by which angles.
  *
- *   QN_ROPE_TYPE_NORM   values 2i and 2i+1 form pair i        (interleaved; llama, as GGUF stores its rows)
- *   QN_ROPE_TYPE_NEOX   values i and i + n_rot/2 form pair i  (NEOX; qwen2, qwen3)
+ *   QN_ROPE_TYPE_NORM   values 2i and 2i+1 form pair i (interleaved; llama, as GGUF stores its rows)
+ *   QN_ROPE_TYPE_NEOX   values i and i + n_rot/2 form pair i (NEOX; qwen2, qwen3)
  *
  * Pair i at position p is rotated by p * base^(-2i/n_rot) / freq_factors[i], reduced by position scaling if there is
- * any. Values with index >= n_rot are not changed. Su et al., RoFormer (2021). */
+ * any. Values with index >= n_rot do not change. Su et al., RoFormer (2021). */
 #ifndef QN_PLAN_ROPE_H
 #define QN_PLAN_ROPE_H
 
@@ -12,26 +12,29 @@
 
 typedef enum qn_rope_type { QN_ROPE_TYPE_NORM, QN_ROPE_TYPE_NEOX } qn_rope_type;
 
-/* Position scaling, for context lengths beyond that of the training. Linear scaling divides all frequencies by the
- * factor. YaRN divides those of low-frequency pairs only, with a linear ramp in between. Peng et al., YaRN (2023). */
+/* Position scaling, for context lengths beyond the training's. Linear scaling divides all frequencies by the factor.
+ * YaRN divides only the frequencies of low-frequency pairs, with a linear ramp in between. Peng et al., YaRN (2023). */
 typedef struct qn_rope_scaling {
     double factor;      /* 1: none */
-    double attn_factor; /* cosines and sines are multiplied by it; 1: none */
+    double attn_factor; /* factor of cosines and sines; 1: none */
     double ext_factor;  /* 0: linear; 1: YaRN, high-frequency pairs are not scaled; between: a mix of the two */
-    double ramp_begin, ramp_length; /* in pairs: pairs before the ramp are not scaled, pairs after it are divided by
-                                       factor */
+    double ramp_begin, ramp_length; /* in pairs: pairs before the ramp are not scaled, frequencies of pairs after it are
+                                       divided by factor */
 } qn_rope_scaling;
 
 #define QN_ROPE_UNSCALED ((qn_rope_scaling){ .factor = 1, .attn_factor = 1 })
 
-/* qn_rope_yarn_ramp - set the ramp of a scaling: from the pair with beta_fast rotations over original_ctx positions,
- * rounded down, to the pair with beta_slow rotations, rounded up. original_ctx: context length of the training. base >
- * 1, original_ctx > 0, beta_fast >= beta_slow > 0. */
+/* qn_rope_yarn_ramp - sets the ramp of a scaling: from the pair with beta_fast rotations over original_ctx positions,
+ * rounded down, to the pair with beta_slow rotations, rounded up.
+ *
+ *   base                   > 1
+ *   original_ctx           context length of the training, > 0
+ *   beta_fast, beta_slow   beta_fast >= beta_slow > 0 */
 void qn_rope_yarn_ramp(qn_rope_scaling *scaling, double base, size_t n_rot, double original_ctx, double beta_fast,
                        double beta_slow);
 
-/* qn_rope_frequencies - frequencies [n_rot/2]: the angle of pair i between adjacent positions, in radians. scaling and
- * freq_factors [n_rot/2] may be NULL for none. */
+/* qn_rope_frequencies - computes frequencies [n_rot/2]: the angle of pair i between adjacent positions, in radians.
+ * scaling and freq_factors [n_rot/2] may each be NULL for none. */
 void qn_rope_frequencies(double base, const qn_rope_scaling *scaling, const float *freq_factors, size_t n_rot,
                          double *frequencies);
 

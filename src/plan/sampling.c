@@ -1,4 +1,4 @@
-/* The status of a sampled token, and the order of breakers. */
+/* The status of a sampled token, and the order of DRY's breakers. */
 #include "plan/sampling.h"
 
 #include <stdlib.h>

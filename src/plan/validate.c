@@ -1,4 +1,4 @@
-/* Checks of a finished plan, and the barriers between its operations. */
+/* Checks a finished plan, and finds the barriers between its operations. */
 #include "plan/plan.h"
 
 #include "base/memory.h"
@@ -22,7 +22,7 @@ static qn_status check_index(const qn_plan *plan, const qn_op *op, const qn_op_o
     return QN_OK;
 }
 
-/* Attention of all layers uses one layout of the KV cache, and the angles of one n_rot. */
+/* All attention layers use the same KV cache layout, and angles of the same n_rot. */
 static qn_status check_layer(const qn_plan *plan, const qn_op *op)
 {
     const qn_op_desc *desc = qn_op_desc_of(op->kind);
@@ -87,7 +87,7 @@ static qn_status check_field(const qn_plan *plan, const qn_op *op, const qn_op_f
     return QN_OK;
 }
 
-/* The number of activations and matrices is checked before anything else refers to them. */
+/* Checks the numbers of activations and matrices first, before other checks index them. */
 static qn_status check_counts(const qn_plan *plan, const qn_op *op)
 {
     const qn_op_acts *acts = qn_op_acts_of(op);
@@ -99,7 +99,8 @@ static qn_status check_counts(const qn_plan *plan, const qn_op *op)
     return QN_OK;
 }
 
-/* written: buffers, then activations, that operations before this one have written. */
+/* Checks an operation. written: for each of the plan's buffers, then for its activations, whether an earlier operation
+ * has written them. */
 static qn_status check_op(const qn_plan *plan, const qn_op *op, bool *written)
 {
     qn_op_operand operands[QN_OP_OPERANDS];
@@ -125,8 +126,8 @@ static qn_status check_op(const qn_plan *plan, const qn_op *op, bool *written)
     return QN_OK;
 }
 
-/* Devices place the step's inputs with the embeddings, and quantise activations in the layouts that the next operation
- * reads. */
+/* Checks the order of operations. A device computes the step's inputs with the embeddings, and quantises activations in
+ * the layout that the next operation reads. */
 static qn_status check_sequence(const qn_plan *plan)
 {
     if (!plan->n_ops || plan->ops[0].kind != QN_OP_EMBED)
@@ -155,7 +156,7 @@ qn_status qn_plan_validate(const qn_plan *plan)
 
 /* ---- Barriers ---- */
 
-/* Whether two operations cannot run at the same time: one writes what the other uses. */
+/* Returns whether two operations cannot run at the same time: one writes something that the other uses. */
 static bool conflict(const qn_op *a, const qn_op *b)
 {
     const qn_op_desc *x = qn_op_desc_of(a->kind), *y = qn_op_desc_of(b->kind);

@@ -1,13 +1,13 @@
 /* Attention over an fp16 KV cache.
  *
- * A cache is stored in pages of QN_KEY_PAGE positions, each at an address of its own. A page holds, for each layer and
+ * A cache is stored in pages of QN_KEY_PAGE positions, each at its own address. A page holds, for each layer and
  * key-value head,
  *
  *   keys     [QN_KEY_PAGE/16][head_dim][16] f16   sixteen positions interleaved: one vector load serves sixteen scores
  *   values   [QN_KEY_PAGE][head_dim] f16
  *
- * Keys are processed in blocks of QN_KEY_BLOCK, QN_BLOCK_PAGES pages, that begin at absolute positions. Within a block
- * and for one query:
+ * Keys are processed in blocks of QN_KEY_BLOCK positions (QN_BLOCK_PAGES pages), which begin at absolute positions.
+ * Within a block and for one query:
  *
  *   score   sum over dimensions in ascending order, one fused multiply-add each
  *   m       the largest visible score
@@ -15,8 +15,8 @@
  *   l       the canonical sum of p (kernels/canon.h)
  *   o       sum of p * value over positions in ascending order
  *
- * Blocks are combined in ascending order (qn_attention_kernels.combine). A query's result therefore depends on its
- * position alone, not on the thread that processes a block or on the other queries of a tile.
+ * Blocks are combined in ascending order (qn_attention_kernels.combine). A query's result therefore depends only on its
+ * position, not on the thread that processes a block or on the other queries of a tile.
  *
  * Method: Milakov and Gimelshein, Online normalizer calculation for softmax (2018); Dao et al., FlashAttention
  * (2022). */
@@ -38,16 +38,15 @@ enum {
 /* The pages of a block of one head. Pages without a position that a query sees are not read, and may be NULL. */
 typedef struct qn_attention_block {
     const uint16_t *keys[QN_BLOCK_PAGES], *values[QN_BLOCK_PAGES];
-    const uint16_t *next_keys[QN_BLOCK_PAGES]; /* keys of the block that the caller processes next; they and this
-                                                * block's data are prefetched into L2. The first is NULL: no prefetching
-                                                */
+    const uint16_t *next_keys[QN_BLOCK_PAGES]; /* keys of the block that the caller processes next, prefetched into L2
+                                                  with this block's data. The first is NULL: no prefetch */
 } qn_attention_block;
 
 typedef struct qn_attention_kernels {
-    /* Store one position's key and value [head_dim] in a head's part of a page, or of adjacent pages, rounded to the
-     * nearest fp16 and clamped to +-65504. A NaN value is stored as 0 and its key as NaN: queries that attend to the
-     * position get NaN, and a masked position, whose value is multiplied by a weight of 0, adds 0. head_dim is a
-     * multiple of QN_HEAD_UNIT. */
+    /* Stores one position's key and value [head_dim] in a head's part of a page, or of adjacent pages, rounded to the
+     * nearest fp16 and clamped to +-65504. If the value has a NaN, 0 is stored in its place and NaN in the key: queries
+     * that attend to the position get NaN, but a masked position, whose value is multiplied by a weight of 0, adds 0.
+     * head_dim is a multiple of QN_HEAD_UNIT. */
     void (*store)(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value,
                   size_t head_dim);
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
@@ -58,7 +57,7 @@ typedef struct qn_attention_kernels {
      *   scores        scratch, [n_queries, QN_KEY_BLOCK] */
     void (*block)(const float *queries, size_t n_queries, const qn_attention_block *block, const uint16_t *visible,
                   size_t head_dim, float *out, float *m, float *l, float *scores);
-    /* Combine a block's (block_out [head_dim], block_m, block_l) with the running (out, m, l). */
+    /* Combines a block's (block_out [head_dim], block_m, block_l) with the running (out, m, l). */
     void (*combine)(float *out, float *m, float *l, const float *block_out, float block_m, float block_l,
                     size_t head_dim);
     /* y = x / l for [head_dim]. */

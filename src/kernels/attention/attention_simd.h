@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-/* NaN passes through: it is the second operand of each min and max. */
+/* Clamps x to the range of fp16. NaN passes through: it is the second operand of each min and max. */
 QN_INLINE v16 clamp_f16_range(v16 x)
 {
     return v16_min(v16_set1(QN_F16_MAX), v16_max(v16_set1(-QN_F16_MAX), x));
@@ -41,15 +41,15 @@ static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const 
             values[position * head_dim + d] = 0;
 }
 
-/* Prefetch into L2, which has more outstanding misses than L1. */
+/* Prefetches into L2, which has more outstanding misses than L1. */
 QN_INLINE void prefetch_f16(const uint16_t *f16, size_t n)
 {
     for (size_t i = 0; i < n; i += 32)
         __builtin_prefetch(f16 + i, 0, 2);
 }
 
-/* Scores of `tiles` tiles of keys. n and tiles are constants at each call, so the n * tiles accumulators stay in
- * registers and independent multiply-adds hide each other's latency. For each line of keys read, one line of
+/* Computes the scores of `tiles` tiles of keys. n and tiles are constants at each call, so the n * tiles accumulators
+ * stay in registers and independent multiply-adds hide each other's latency. For each line of keys read, one line of
  * to_prefetch[0] and one of to_prefetch[1] are prefetched: spread evenly, prefetches do not delay the demand loads, as
  * bursts would. NULL: no prefetch. */
 QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys, size_t tiles, size_t head_dim,
@@ -83,15 +83,15 @@ QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys,
             v16_store(scores + q * QN_KEY_BLOCK + t * QN_KEY_TILE, sum[t * n + q]);
 }
 
-/* Tile t of the keys of a block. The values of the same positions take as many elements. */
+/* Returns tile t of a block's keys. The values of the same positions have the same number of elements. */
 QN_INLINE const uint16_t *tile_of(const uint16_t *const *pages, size_t t, size_t head_dim)
 {
     const size_t page_tiles = QN_KEY_PAGE / QN_KEY_TILE;
     return pages[t / page_tiles] + t % page_tiles * QN_KEY_TILE * head_dim;
 }
 
-/* If there is a next block, prefetches the keys of the next step and the values of this one. A page is a multiple of a
- * step. */
+/* Computes the scores of a group. If there is a next block, prefetches the keys of the next step and the values of this
+ * one. A page is a multiple of a step. */
 QN_INLINE void group_scores(const float *queries, size_t n, const qn_attention_block *block, size_t n_keys,
                             size_t head_dim, float *scores)
 {
@@ -161,8 +161,8 @@ QN_INLINE void page_values(const float *p, size_t n, const uint16_t *values, siz
     }
 }
 
-/* `width` vectors of the output, from dimension d on. n and width are constants at each call: the accumulators stay in
- * registers, as in tile_scores. */
+/* Computes `width` vectors of the output, from dimension d on. n and width are constants at each call, so the
+ * accumulators stay in registers, as in tile_scores. */
 QN_INLINE void vector_values(const float *p, size_t n, const qn_attention_block *block, size_t n_keys, size_t width,
                              size_t d, size_t head_dim, float *out)
 {
@@ -194,8 +194,8 @@ QN_INLINE void group_values(const float *p, size_t n, const qn_attention_block *
         vector_values(p, n, block, n_keys, 1, d, head_dim, out);
 }
 
-/* The two passes over a block for each size of a group: functions of their own, in whose loops all pointers stay in
- * registers. */
+/* The two passes over a block, for each group size: separate functions, so that all pointers stay in registers in their
+ * loops. */
 #define DEFINE_SCORES_AND_VALUES(n)                                                                                    \
     static void scores_##n(const float *queries, const qn_attention_block *block, size_t n_keys, size_t head_dim,      \
                            float *scores)                                                                              \

@@ -53,11 +53,11 @@ enum {
     QN_AURA_MAX_LEVELS = 256,
     QN_AURA_CENTROID_MAX = 8191,
     QN_AURA_MAX_ABS_SUM = 261900 /* bound on the sum of magnitudes of int16 factors. With a rounding of 1/2 for each of
-                                  * up to 512 factors and an error of 2^-17 in the sum, the bound times
-                                  * QN_AURA_CENTROID_MAX is below 2^31 */
+                                    up to 512 factors and an error of 2^-17 in the sum, the bound times
+                                    QN_AURA_CENTROID_MAX is below 2^31 */
 };
 
-/* A scale of int16 weights of at most this counts as 0: float32 does not hold its inverse. */
+/* A scale of int16 weights of at most this counts as 0: float32 cannot represent its inverse. */
 #define QN_AURA_TINY 1e-30f
 
 struct qn_aura_codec {
@@ -73,15 +73,15 @@ struct qn_aura_codec {
     uint8_t low[QN_AURA_MAX_LEVELS], high[QN_AURA_MAX_LEVELS];
 };
 
-/* The pages of a block of one head, the keys and values that queries attend to. Pages without a position that a query
- * sees are not read, and may be NULL; so may all pages after a page that is NULL. Codecs have the standard codebook,
- * which is antisymmetric: some kernels look up magnitudes. */
+/* The pages of a block of one head: the keys and values that queries attend to. A page without a position that a query
+ * attends to is not read, and may be NULL; all pages after a NULL page may be NULL too. Codecs have the standard
+ * codebook, which is antisymmetric: some kernels look up magnitudes. */
 typedef struct qn_aura_block {
     const qn_aura_codec *key_codec, *value_codec; /* both of the same dim */
     const uint8_t *keys[QN_AURA_BLOCK_PAGES], *values[QN_AURA_BLOCK_PAGES];
-    const uint8_t *next_keys[QN_AURA_BLOCK_PAGES]; /* keys of the block that the caller processes next; they and this
-                                                    * block's values are prefetched into L2, up to the first page that
-                                                    * is NULL. The first of next_keys is NULL: no prefetching */
+    const uint8_t *next_keys[QN_AURA_BLOCK_PAGES]; /* keys of the block that the caller processes next, prefetched into
+                                                      L2 with this block's values, up to the first NULL page. The first
+                                                      is NULL: no prefetch */
 } qn_aura_block;
 
 typedef struct qn_aura_kernels {
@@ -91,7 +91,7 @@ typedef struct qn_aura_kernels {
     void (*gemv)(float *y, const float *matrix, const float *x, size_t n);
     /* codes[d] = number of the codec's boundaries below y[d], for [dim]. */
     void (*quantize)(uint8_t *codes, const float *y, const qn_aura_codec *codec);
-    /* The centroids of a row of the packed stream, [dim], not multiplied by its scale. */
+    /* Decodes a row of the packed stream to its centroids [dim], not multiplied by the row's scale. */
     void (*decode)(float *y, const uint32_t *words, const qn_aura_codec *codec);
     float (*dot)(const float *a, const float *b, size_t n);         /* canonical sum; n a multiple of 16 */
     void (*axpy)(float *y, float weight, const float *x, size_t n); /* y = fma(weight, x, y) */
@@ -121,73 +121,87 @@ void qn_aura_init_neon(qn_aura_kernels *kernels);
  * iteration does not converge. */
 qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float *codebook);
 
-/* qn_aura_check_shape - QN_ERR_INVALID, naming the value, unless codecs of this dim and these bits exist. */
+/* qn_aura_check_shape - returns QN_ERR_INVALID, naming the value, unless codecs of this dim and these bits exist. */
 qn_status qn_aura_check_shape(size_t dim, unsigned bits);
 
-/* qn_aura_codec_new - a codec with the standard codebook and the rotation of `seed`; free with qn_aura_codec_delete.
- * *out is NULL on failure. */
+/* qn_aura_codec_new - creates a codec with the standard codebook and the rotation of `seed`. *out is NULL on failure.
+ * Free with qn_aura_codec_delete. */
 qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint64_t seed);
-/* qn_aura_codec_from_tables - a codec with the given codebook, boundaries and dense rotation [dim][dim], which are
- * copied. */
+/* qn_aura_codec_from_tables - creates a codec with the given codebook, boundaries and dense rotation [dim][dim], which
+ * are copied. Free with qn_aura_codec_delete. */
 qn_status qn_aura_codec_from_tables(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation,
                                     const float *boundaries, const float *codebook);
 void qn_aura_codec_delete(qn_aura_codec *codec);
 
-/* The codecs of keys and values, which may be the same one; both NULL: none. */
+/* The codecs of keys and values; may be the same codec. Both NULL: none. */
 typedef struct qn_aura_codecs {
     qn_aura_codec *keys, *values;
 } qn_aura_codecs;
 
-/* qn_aura_codecs_new - codecs of one dim; bits of 0: none. On failure there is nothing to free. Free with
+/* qn_aura_codecs_new - creates codecs of one dim; with bits of 0, none. On failure there is nothing to free. Free with
  * qn_aura_codecs_delete, which accepts a zeroed struct. */
 qn_status qn_aura_codecs_new(qn_aura_codecs *out, size_t dim, unsigned key_bits, unsigned value_bits, uint64_t seed);
 void qn_aura_codecs_delete(qn_aura_codecs *codecs);
 
-/* qn_aura_row_words - u32 words of a row of the packed stream. */
+/* qn_aura_row_words - returns the number of u32 words of a row of the packed stream. */
 size_t qn_aura_row_words(size_t dim, unsigned bits);
 
-/* qn_aura_rotate - y = P x; qn_aura_rotate_back - y = P^T x. [dim], y is not x. */
+/* qn_aura_rotate - computes y = P x, both [dim]. y must not be x. */
 void qn_aura_rotate(const qn_aura_kernels *kernels, const qn_aura_codec *codec, float *y, const float *x);
+
+/* qn_aura_rotate_back - computes y = P^T x, both [dim]. y must not be x. */
 void qn_aura_rotate_back(const qn_aura_kernels *kernels, const qn_aura_codec *codec, float *y, const float *x);
 
 /* qn_aura_encode_row - encodes x [dim] as codes [dim] and a scale. Returns false if x, its norm in float32 or the scale
  * is not finite; codes and scale are then those of a row of zeros. */
 bool qn_aura_encode_row(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, uint8_t *codes,
                         float *scale);
-/* qn_aura_encode_rotated - the same for a rotated row y = P x. */
+/* qn_aura_encode_rotated - like qn_aura_encode_row, for a row that is already rotated, y = P x. */
 bool qn_aura_encode_rotated(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, uint8_t *codes,
                             float *scale);
 
-/* qn_aura_pack, qn_aura_unpack - codes [dim] to a row of the packed stream, and back. */
+/* qn_aura_pack - packs codes [dim] to a row of the packed stream. */
 void qn_aura_pack(uint32_t *words, const uint8_t *codes, size_t dim, unsigned bits);
+
+/* qn_aura_unpack - unpacks a row of the packed stream to codes [dim]. */
 void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned bits);
 
 /* qn_aura_quantize_query - quantises a rotated and scaled query [dim] to int16. *scale is the unit times the codec's
- * step: the factor of integer sums. A query that is not finite gets a scale of NaN, and therefore scores of NaN. */
+ * step: integer sums are multiplied by it. A query that is not finite gets a scale of NaN, and therefore scores of
+ * NaN. */
 void qn_aura_quantize_query(int16_t *quantized, float *scale, const float *x, const qn_aura_codec *key_codec);
 
 /* ---- Pages ---- */
 
-/* qn_aura_key_page_bytes, qn_aura_value_page_bytes - bytes of the keys, or values, of one page: codes, then scales.
- * Multiples of 64. */
+/* qn_aura_key_page_bytes - returns the bytes of a page's keys: codes, then scales. A multiple of 64. */
 size_t qn_aura_key_page_bytes(size_t dim, unsigned bits);
+
+/* qn_aura_value_page_bytes - returns the bytes of a page's values: codes, then scales. A multiple of 64. */
 size_t qn_aura_value_page_bytes(size_t dim, unsigned bits);
 
-/* qn_aura_key_code_bytes, qn_aura_value_code_bytes - bytes of a page's codes alone: the offset of the scales. */
+/* qn_aura_key_code_bytes - returns the bytes of the codes of a page's keys, which is the offset of their scales. */
 size_t qn_aura_key_code_bytes(size_t dim, unsigned bits);
+
+/* qn_aura_value_code_bytes - returns the bytes of the codes of a page's values, which is the offset of their scales. */
 size_t qn_aura_value_code_bytes(size_t dim, unsigned bits);
 
-/* qn_aura_store_key, qn_aura_store_value - store codes [dim] and scale of one position, 0 to QN_AURA_PAGE - 1, in a
- * page's keys or values; bits of other positions do not change. Two threads must not write to the same aligned group
- * of 32 positions at the same time: they may share a unit. */
+/* qn_aura_store_key - stores codes [dim] and scale of one position, 0 to QN_AURA_PAGE - 1, in a page's keys; bits of
+ * other positions do not change. Two threads must not write to the same aligned group of 32 positions at the same
+ * time. */
 void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,
                        unsigned bits);
+
+/* qn_aura_store_value - stores codes [dim] and scale of one position, 0 to QN_AURA_PAGE - 1, in a page's values; bits
+ * of other positions do not change. Two threads must not write to the same aligned group of 32 positions at the same
+ * time: these may share a unit. */
 void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,
                          unsigned bits);
 
-/* qn_aura_load_key, qn_aura_load_value - load codes and scale of one position. */
+/* qn_aura_load_key - loads codes [dim] and scale of one position from a page's keys. */
 void qn_aura_load_key(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim,
                       unsigned bits);
+
+/* qn_aura_load_value - loads codes [dim] and scale of one position from a page's values. */
 void qn_aura_load_value(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim,
                         unsigned bits);
 

@@ -25,7 +25,7 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
     return (tables){ codec->low, codec->high, broadcast_16(codec->low), broadcast_16(codec->high) };
 }
 
-/* Bytes shifted right by `by` bits, or left if it is negative, and masked. */
+/* Shifts bytes right by `by` bits, or left if it is negative, and masks them. */
 QN_INLINE __m256i shift_and_mask(const uint8_t *vector, int by, int mask)
 {
     const __m256i v = _mm256_loadu_si256((const __m256i *)vector);
@@ -65,8 +65,8 @@ QN_INLINE void interleave_bytes(__m256i low, __m256i high, __m256i out[2])
     out[1] = _mm256_or_si256(_mm256_srli_epi16(low, 8), _mm256_andnot_si256(low_byte, high));
 }
 
-/* 256 levels: the codebook is antisymmetric, so the upper half's tables are looked up with a mirrored index, and the
- * sign is applied afterwards. That needs half as many tables. */
+/* For 256 levels. The codebook is antisymmetric, so the upper half's tables are looked up with a mirrored index, and
+ * the sign is applied afterwards. That needs half the number of tables. */
 QN_INLINE void look_up_mirrored(__m256i code, tables t, __m256i out[2])
 {
     const __m256i negative = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(-1)); /* its top bit is not set */

@@ -24,14 +24,14 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
     return t;
 }
 
-/* 16-bit words of a vector shifted right by `by` bits, or left if it is negative. */
+/* Shifts the 16-bit words of a vector right by `by` bits, or left if it is negative. */
 QN_INLINE __m512i shift_and_mask(const uint8_t *vector, int by)
 {
     const __m512i v = _mm512_loadu_si512(vector);
     return by < 0 ? _mm512_slli_epi16(v, (unsigned)-by) : _mm512_srli_epi16(v, (unsigned)by);
 }
 
-/* Bits of `low` where the mask is set, else of `high`. */
+/* Returns the bits of `low` where the mask is set, else of `high`. */
 QN_INLINE __m512i blend_bits(int mask, __m512i low, __m512i high)
 {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi16((short)mask), low, high, 0xca);

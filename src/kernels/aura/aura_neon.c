@@ -20,7 +20,7 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
     return (tables){ codec->low, codec->high };
 }
 
-/* Bytes shifted right by `by` bits, or left if it is negative, and masked. */
+/* Shifts bytes right by `by` bits, or left if it is negative, and masks them. */
 QN_INLINE uint8x16_t shift_and_mask(const uint8_t *vector, int by, unsigned mask)
 {
     return vandq_u8(vshlq_u8(vld1q_u8(vector), vdupq_n_s8((int8_t)-by)), vdupq_n_u8((uint8_t)mask));

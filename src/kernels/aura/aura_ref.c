@@ -45,7 +45,8 @@ static void axpy_ref(float *y, float weight, const float *x, size_t n)
         y[i] = fmaf(weight, x[i], y[i]);
 }
 
-/* Weights p * scale as int16 multiples of *weight_scale, which is large enough that sums over centroids fit 32 bits. */
+/* Converts weights p * scale to int16 multiples of *weight_scale, which is large enough that sums over centroids fit in
+ * 32 bits. */
 static void quantize_weights(int16_t *weights_i16, float *weight_scale, const float *p, const float *scales, size_t n)
 {
     float partial[QN_LANES] = { 0 }, largest = 0;

@@ -46,16 +46,16 @@ static void axpy_simd(float *y, float weight, const float *x, size_t n)
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
-/* Prefetches into L2, which has more outstanding misses than L1, of a block's pages while another block, or the other
- * half of the same one, is read. Issued in steps: spread evenly, prefetches do not delay the demand loads, as bursts
- * would. */
+/* Prefetches a block's pages into L2, which has more outstanding misses than L1, while another block, or the other half
+ * of the same block, is read. Prefetches are issued in steps: spread evenly, they do not delay the demand loads, as
+ * bursts would. */
 typedef struct prefetch_stream {
     const uint8_t *at, *end;                  /* of the current page */
     const uint8_t *const *page, *const *last; /* pages after it: [page, last) */
     size_t page_bytes, step;                  /* step: bytes to prefetch per unit read */
 } prefetch_stream;
 
-/* A page of page_bytes for n_units units read. pages: NULL for nothing. */
+/* Returns a stream that prefetches a page of page_bytes per n_units units read. pages: NULL for nothing. */
 static prefetch_stream prefetch_stream_of(const uint8_t *const *pages, size_t page_bytes, size_t n_units)
 {
     return (prefetch_stream){ .page = pages,
@@ -64,7 +64,8 @@ static prefetch_stream prefetch_stream_of(const uint8_t *const *pages, size_t pa
                               .step = n_units ? (page_bytes + n_units - 1) / n_units : 0 };
 }
 
-/* Called when the units of a page begin: where they end, a page of the stream ends, or none. */
+/* Called when the units of a page begin: moves to the stream's next page if the present one is prefetched. A page of
+ * the stream ends only where the units of a page end. */
 QN_INLINE void prefetch_page(prefetch_stream *a)
 {
     if (a->at == a->end && a->page < a->last) {
@@ -80,7 +81,7 @@ QN_INLINE void prefetch(prefetch_stream *a)
         __builtin_prefetch(a->at, 0, 2);
 }
 
-/* Some steps of a unit, for `tiles` tiles of keys. n, tiles, bits and steps are constants at each call. */
+/* Computes some steps of a unit, for `tiles` tiles of keys. n, tiles, bits and steps are constants at each call. */
 QN_INLINE void unit_dots(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
                          unsigned steps, tables t, v16i *sum)
 {
@@ -100,7 +101,8 @@ QN_INLINE void unit_dots(const int16_t *queries, size_t n, const uint8_t *keys, 
     }
 }
 
-/* The n * tiles accumulators stay in registers; independent multiply-adds hide each other's latency. */
+/* Computes `tiles` tiles of keys. The n * tiles accumulators stay in registers; independent multiply-adds hide each
+ * other's latency. */
 QN_INLINE void tile_dots(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
                          tables t, prefetch_stream *next, v16i *sum)
 {
@@ -167,7 +169,7 @@ static float largest_of(const float *p, size_t n)
     return largest;
 }
 
-/* The scales of the values of sixteen positions from j on. */
+/* Loads the scales of the values of sixteen positions from j on. */
 QN_INLINE v16 value_scales(const qn_aura_block *block, size_t code_bytes, size_t j)
 {
     const uint8_t *scales = block->values[j / QN_AURA_PAGE] + code_bytes;
@@ -234,7 +236,8 @@ QN_INLINE void page_values(const int16_t *weights_i16, size_t n, const uint8_t *
     }
 }
 
-/* `width` columns of sixteen dimensions, from column `column` on. n, width and bits are constants at each call. */
+/* Computes `width` columns of sixteen dimensions, from column `column` on. n, width and bits are constants at each
+ * call. */
 QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_scales, size_t n,
                              const qn_aura_block *block, size_t n_keys, size_t column, size_t width, unsigned bits,
                              tables t, prefetch_stream *next, float *out)

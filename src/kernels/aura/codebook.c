@@ -23,7 +23,7 @@ static const double gauss_w[NODES] = { 0.1894506104550684963, 0.1826034150449235
                                        0.1495959888165767321, 0.1246289712555338720, 0.0951585116824927848,
                                        0.0622535239386478929, 0.0271524594117540949 };
 
-/* (1 - x^2)^((dim-3)/2), dim even: an integer power times a square root. */
+/* Returns (1 - x^2)^((dim-3)/2), dim even: an integer power times a square root. */
 static double density(double x, size_t dim)
 {
     const double t = 1 - x * x;
@@ -38,8 +38,8 @@ static double density(double x, size_t dim)
     return power * sqrt(t);
 }
 
-/* Mass and mean of the density in [from, to]. Panels are half a standard deviation wide; integration stops 14 standard
- * deviations after `from`, where the density is below 1e-42 of its peak. */
+/* Returns the mass of the density in [from, to], and its mean in *mean. Panels are half a standard deviation wide.
+ * Integration stops 14 standard deviations after `from`, where the density is below 1e-42 of its peak. */
 static double cell(double from, double to, size_t dim, double *mean)
 {
     const double sigma = 1 / sqrt((double)dim), end = to < from + 14 * sigma ? to : from + 14 * sigma;
@@ -59,7 +59,7 @@ static double cell(double from, double to, size_t dim, double *mean)
     return mass * half;
 }
 
-/* Edges of the cells: 0, midpoints between centroids, 1. */
+/* Returns edge i of the cells: 0, the midpoints between centroids, 1. */
 static double cell_edge(const double *c, size_t n, size_t i)
 {
     return i == 0 ? 0 : i == n ? 1 : (c[i - 1] + c[i]) / 2;
@@ -76,7 +76,7 @@ static double largest_residual(const double *c, size_t n, size_t dim, double *ma
     return largest;
 }
 
-/* The Newton step: solves J step = mean - c, J tridiagonal, by elimination from the first row down. */
+/* Computes the Newton step: solves J step = mean - c, J tridiagonal, by elimination from the first row down. */
 static void newton_step(const double *c, size_t n, size_t dim, const double *mass, const double *mean, double *step)
 {
     double above[MAX_POSITIVE_LEVELS];
@@ -104,7 +104,8 @@ static bool is_increasing(const double *c, size_t n)
     return true;
 }
 
-/* c + factor * step. The factor is halved until centroids are ascending and the residual does not grow. */
+/* Sets c to c + factor * step. The factor is halved until the centroids are ascending and the residual does not
+ * grow. */
 static double damped_newton_step(double *c, size_t n, size_t dim, const double *step, double residual, double *mass,
                                  double *mean)
 {
@@ -141,7 +142,7 @@ qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float 
         newton_step(c, n, dim, mass, mean, step);
         const double before = residual;
         residual = damped_newton_step(c, n, dim, step, residual, mass, mean);
-        if (!(residual < before)) { /* at double precision, or stuck: the check below distinguishes them */
+        if (!(residual < before)) { /* at double precision, or stuck: the check below tells which */
             (void)largest_residual(c, n, dim, mass, mean);
             break;
         }

@@ -26,7 +26,7 @@ size_t qn_aura_row_words(size_t dim, unsigned bits)
 
 /* ---- Random numbers: integers and double sums only, for the same rotation on all machines ---- */
 
-/* Nearly normal: the sum of twelve uniform numbers less its mean. */
+/* Returns a nearly normal number: the sum of twelve uniform numbers minus its mean. */
 static double random_normal(uint64_t *state)
 {
     double sum = -6;
@@ -47,7 +47,8 @@ static void orthogonalize(double *x, const double *rows, size_t n, size_t dim)
     }
 }
 
-/* Gram-Schmidt on random rows, each step twice: orthogonal to double precision. */
+/* Computes a random orthogonal matrix by Gram-Schmidt on random rows, each step twice: orthogonal to double
+ * precision. */
 static void random_rotation(double *rows, size_t dim, uint64_t seed)
 {
     for (size_t r = 0; r < dim; r++) {
@@ -212,7 +213,7 @@ static double reduce_sums(const double sums[PARTIAL_SUMS])
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-/* In double, whose range holds the square of every finite float. */
+/* Computed in double, whose range holds the square of every finite float. */
 static double norm(const float *x, size_t dim)
 {
     double sums[PARTIAL_SUMS] = { 0 };
@@ -303,7 +304,7 @@ void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned 
     }
 }
 
-/* Adding and subtracting it rounds a float of magnitude below 2^22 to an integer, ties to even. */
+/* Adding and subtracting this number rounds a float of magnitude below 2^22 to an integer, ties to even. */
 #define ROUND_TO_INT 12582912.0f
 
 void qn_aura_quantize_query(int16_t *quantized, float *scale, const float *x, const qn_aura_codec *key_codec)

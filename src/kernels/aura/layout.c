@@ -1,4 +1,4 @@
-/* Layout of codes in a page (described in aura.h): stores and loads of one position. */
+/* Stores and loads codes of one position in a page, in the layout described in aura.h. */
 #include "kernels/aura/aura.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ static const struct plane low_planes[9] = {
 };
 static const struct plane high_planes[9] = { [3] = { 1, 2 }, [6] = { 2, 4 } };
 
-/* Codes of a unit: as many as the vector of the narrowest plane holds. */
+/* Returns the number of codes of a unit: the number that the vector of the narrowest plane holds. */
 static size_t unit_codes(unsigned bits)
 {
     return 32 / (high_planes[bits].width ? high_planes[bits].width : low_planes[bits].width);
@@ -27,7 +27,8 @@ static size_t unit_bytes(unsigned bits)
     return 2 * unit_codes(bits) * bits;
 }
 
-/* Byte offset and lowest bit of code i of a unit's lane, relative to the lane of its first vector. */
+/* Returns the byte offset of code i of a unit's lane, relative to the lane of its first vector, and its lowest bit in
+ * *shift. */
 static size_t byte_in_unit(size_t i, struct plane plane, bool high, unsigned *shift)
 {
     static const size_t bytes[4] = { 0, 2, 1, 3 };
@@ -70,7 +71,7 @@ size_t qn_aura_value_page_bytes(size_t dim, unsigned bits)
     return qn_aura_value_code_bytes(dim, bits) + QN_AURA_PAGE * sizeof(float);
 }
 
-/* Offset of a position's lane in the first vector of dimension d's unit. */
+/* Returns the offset of a position's lane in the first vector of dimension d's unit. */
 static size_t key_lane(size_t position, size_t d, size_t dim, unsigned bits)
 {
     const size_t tile_bytes = QN_AURA_TILE * LANE * qn_aura_row_words(dim, bits);
@@ -84,13 +85,13 @@ static size_t value_lane(size_t position, size_t d, size_t dim, unsigned bits)
     return (position / unit_codes(bits) * columns + d / QN_AURA_TILE) * unit_bytes(bits) + d % QN_AURA_TILE * LANE;
 }
 
-/* Four codes in the byte order of a lane: 0, 2, 1, 3. */
+/* Returns four codes in the byte order of a lane: 0, 2, 1, 3. */
 static uint32_t pack_quad(const uint8_t *codes)
 {
     return codes[0] | (uint32_t)codes[2] << 8 | (uint32_t)codes[1] << 16 | (uint32_t)codes[3] << 24;
 }
 
-/* One plane's bits of the codes of a lane: at most 8 / width groups of four. */
+/* Returns one plane's bits of the codes of a lane: at most 8 / width groups of four. */
 static uint32_t pack_lane(const uint8_t *codes, size_t n_runs, struct plane plane)
 {
     const uint32_t mask = ((1u << plane.width) - 1) * 0x01010101u;

@@ -3,17 +3,17 @@
  * Every sum is a sequence of fused multiply-adds over ascending tokens or ascending key dimensions, so it can be split
  * anywhere with the same result. The contributions of the state, of the open chunk's tokens of earlier calls, and of
  * earlier blocks of this call's tokens are one GEMM each; tokens within a block are processed one by one. The caller
- * owns keys and decays of the open chunk (qn_gdn_append_*) and the layout of heads and slices. */
+ * owns the open chunk's keys and decays (qn_gdn_append_*) and the layout of heads and slices. */
 #include "kernels/deltanet/deltanet.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* Tokens within a block are corrected one by one, blocks by a GEMM with the blocks before them. */
+/* Tokens within a block are corrected one by one; a GEMM adds the contributions of earlier blocks. */
 enum { BLOCK = 16, SCORE_ROW = QN_GDN_CHUNK + QN_GDN_UNIT };
 
-/* The current chunk, in the caller's scratch. Arrays of 2*rows rows hold all rows of k, then all of q, so that one GEMM
- * processes both. */
+/* The current chunk, in the caller's scratch. Arrays of 2*rows rows hold all rows of k, then all rows of q, so that one
+ * GEMM processes both. */
 typedef struct chunk {
     size_t stored;  /* tokens of the open chunk from earlier calls */
     size_t first;   /* index of this chunk's first new token among the call's tokens */
@@ -62,7 +62,7 @@ static void cumsum_decays(chunk *c, const qn_gdn_group *group, const qn_gdn_head
         c->gc[c->stored + i] = sum += (double)head->g[(c->first + i) * group->gate_stride];
 }
 
-/* factors[j] = e^(at - gc[j]). */
+/* Sets factors[j] = e^(at - gc[j]). */
 static void factors_from(const qn_deltanet_kernels *kernels, chunk *c, double at, const double *gc, size_t n)
 {
     for (size_t j = 0; j < n; j++)
@@ -70,7 +70,7 @@ static void factors_from(const qn_deltanet_kernels *kernels, chunk *c, double at
     kernels->gate(c->factors, 0, 1, at, gc, n);
 }
 
-/* Copy the chunk's new keys and queries to kq, and the keys transposed to keys. */
+/* Copies the chunk's new keys and queries to kq, and the keys, transposed, to keys. */
 static void gather_kq(chunk *c, const qn_gdn_group *group)
 {
     const size_t head_k = group->head_k;
@@ -87,8 +87,8 @@ static void gather_kq(chunk *c, const qn_gdn_group *group)
             c->keys[d * c->key_row + i] = c->kq[i * head_k + d];
 }
 
-/* Dot products of new keys and queries with the chunk's keys. The number of columns is rounded up to QN_GDN_UNIT;
- * columns past a token's own are never read. */
+/* Computes the dot products of new keys and queries with the chunk's keys. The number of columns is rounded up to
+ * QN_GDN_UNIT; columns after a token's own are never read. */
 static void compute_dots(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, chunk *c)
 {
     const size_t head_k = group->head_k, stored = c->stored, rows = c->rows;
@@ -115,7 +115,7 @@ static void gate_scores(const qn_deltanet_kernels *kernels, chunk *c)
     }
 }
 
-/* a and b of all rows: the contributions of the state at the chunk's start and of the stored tokens. */
+/* Sets a and b of all rows to the contributions of the state at the chunk's start and of the stored tokens. */
 static void add_history(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head,
                         chunk *c, const float *next)
 {
@@ -131,7 +131,8 @@ static void add_history(const qn_deltanet_kernels *kernels, const qn_gdn_group *
                   c->stored, true, next);
 }
 
-/* Corrected values and outputs of a block. values already holds the contributions of all tokens before the block. */
+/* Computes the corrected values and outputs of a block. values already holds the contributions of all tokens before the
+ * block. */
 static void solve_block(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head,
                         chunk *c, size_t from, size_t n)
 {
@@ -149,7 +150,7 @@ static void solve_block(const qn_deltanet_kernels *kernels, const qn_gdn_group *
     }
 }
 
-/* Process the chunk's new tokens in one head. next: the next operand to prefetch, or NULL. */
+/* Processes the chunk's new tokens in one head. next: the next operand to prefetch, or NULL. */
 static void advance_head(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head,
                          chunk *c, const float *next)
 {
@@ -166,7 +167,7 @@ static void advance_head(const qn_deltanet_kernels *kernels, const qn_gdn_group 
     }
 }
 
-/* Fold all tokens of the chunk, stored and new, into the head's state. */
+/* Folds all tokens of the chunk, stored and new, into the head's state. */
 static void flush_head(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c)
 {
     const size_t n = c->stored + c->rows, n_values = group->n_values;
@@ -218,7 +219,8 @@ size_t qn_gdn_open_tokens_after(size_t open_tokens, size_t n)
     return n ? (open_tokens + n - 1) % QN_GDN_CHUNK + 1 : open_tokens;
 }
 
-/* Of n new tokens, *token is the first that is in the open chunk afterwards; returns its index in the chunk. */
+/* Finds the first of n new tokens that is in the open chunk afterwards: its index among the new tokens in *token.
+ * Returns its index in the chunk. */
 static size_t first_appended(size_t open_tokens, size_t n, size_t *token)
 {
     const size_t after = qn_gdn_open_tokens_after(open_tokens, n);

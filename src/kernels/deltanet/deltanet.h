@@ -1,27 +1,25 @@
 /* Gated delta rule on the CPU: the recurrence of Gated DeltaNet layers with an open chunk, in f32 and in one canonical
  * order.
  *
- * A value head stores its state S as of the last commit, and of every token j since then the key k_j, the corrected
- * value v'_j and the log decay g_j: "the open chunk", of up to QN_GDN_CHUNK tokens. gc_i is the sum of g over the open
- * chunk's tokens up to and including i; sums and differences of gc are double, and only the difference is rounded to
- * f32. For token i:
+ * A value head stores its state S as of the last commit and, for every token j since then, the key k_j, the corrected
+ * value v'_j and the log decay g_j. These tokens, up to QN_GDN_CHUNK of them, are the open chunk. gc_i is the sum of g
+ * over the open chunk's tokens up to and including i; sums and differences of gc are double, and only the difference is
+ * rounded to f32. For token i:
  *
- *     a    = e^gc_i * (S k_i), then a += (e^(gc_i-gc_j) * (k_i.k_j)) * v'_j     j < i ascending, one fused multiply-add
- *          each
+ *     a    = e^gc_i * (S k_i), then a += (e^(gc_i-gc_j) * (k_i.k_j)) * v'_j    for j < i
  *     v'_i = beta_i * (v_i - a)
- *     b    = e^gc_i * (S q_i), then b += (e^(gc_i-gc_j) * (q_i.k_j)) * v'_j     j <= i ascending, one fused
- *          multiply-add each
+ *     b    = e^gc_i * (S q_i), then b += (e^(gc_i-gc_j) * (q_i.k_j)) * v'_j    for j <= i
  *     o_i  = scale * b
  *
  * A full chunk is committed to the state when the next token arrives, not before, so every QN_GDN_CHUNK tokens:
  *
- *     S = e^gc_last * S, then S += k_j (e^(gc_last-gc_j) * v'_j)^T               j ascending, one fused multiply-add
- *     each
+ *     S = e^gc_last * S, then S += k_j (e^(gc_last-gc_j) * v'_j)^T             for all j
  *
- * S k, S q and the dot products k.k and q.k are sums over the key dimension in ascending order, one fused multiply-add
- * each, from zero. All exponents are <= 0, by subtraction before exp. A token's result therefore depends on its
- * position alone and not on how the tokens were split over calls. The values of a head are independent of each other,
- * so a head can be split into slices of values for several threads.
+ * All sums over j are in ascending order of j, with one fused multiply-add each. S k, S q and the dot products k.k and
+ * q.k are sums over the key dimension in ascending order, one fused multiply-add each, from zero. All exponents are <=
+ * 0, by subtraction before exp. A token's result therefore depends only on its position, not on how the tokens were
+ * split over calls. The values of a head are independent of each other, so a head can be split into slices of values
+ * for several threads.
  *
  * Method: Yang et al., Gated Delta Networks (2024); chunked form: Parallelizing Linear Transformers with the Delta Rule
  * (2024). */
@@ -55,9 +53,9 @@ typedef struct qn_deltanet_kernels {
 void qn_deltanet_kernels_init(qn_deltanet_kernels *kernels, unsigned cpu);
 
 /* A value head, or a slice of its values: its state and open chunk, and its rows of the new tokens. Pointers to values
- * point to the slice's first. */
+ * point to the slice's first value. */
 typedef struct qn_gdn_head {
-    float *state; /* [head_k][state_row]: S transposed, the values of a key dimension contiguous */
+    float *state; /* [head_k][state_row]: S transposed, the values of a key dimension are contiguous */
     size_t state_row;
     float *v_new; /* [QN_GDN_CHUNK][v_new_row]: v' of the open chunk's tokens */
     size_t v_new_row;
@@ -67,7 +65,7 @@ typedef struct qn_gdn_head {
 } qn_gdn_head;
 
 /* Value heads that share a key head, or the same slice of each of them, and the new tokens. Row i of a token array
- * begins i*stride elements after its first. */
+ * begins i*stride elements after the array's first. */
 typedef struct qn_gdn_group {
     size_t head_k, n_values; /* key dimension; values of each head; multiples of QN_GDN_UNIT, at most QN_GDN_MAX_DIM */
     const qn_gdn_head *heads;
@@ -81,29 +79,41 @@ typedef struct qn_gdn_group {
     const float *next; /* the next group's keys or state, to prefetch, or NULL; only a hint */
 } qn_gdn_group;
 
-/* qn_gdn_advance - process n new tokens in the heads of a group: writes outputs, updates states and corrected values.
+/* qn_gdn_advance - processes n new tokens in the heads of a group: writes outputs, updates states and corrected values.
  *
  * Keys and decays are shared with other groups and slices: when all of these have advanced, the caller updates them
  * with qn_gdn_append_keys and qn_gdn_append_decay. scratch: qn_gdn_scratch(head_k) bytes, aligned to 64 bytes. Threads:
  * safe on distinct groups and slices, each with its own scratch. */
 void qn_gdn_advance(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
+
+/* qn_gdn_scratch - returns the scratch bytes of qn_gdn_advance and qn_gdn_flush. */
 size_t qn_gdn_scratch(size_t head_k);
 
-/* qn_gdn_open_tokens_after - tokens in the open chunk after n more. */
+/* qn_gdn_open_tokens_after - returns the number of tokens in the open chunk after n more. */
 size_t qn_gdn_open_tokens_after(size_t open_tokens, size_t n);
 
-/* qn_gdn_append_keys, qn_gdn_append_decay - store k and g of the new tokens that are in the open chunk afterwards, in
- * keys [head_k][QN_GDN_CHUNK] and log_decay [QN_GDN_CHUNK]. open_tokens: tokens in the open chunk before the n new
- * ones. */
+/* qn_gdn_append_keys - stores the keys of those new tokens that are in the open chunk after a call.
+ *
+ *   keys          [head_k][QN_GDN_CHUNK]
+ *   open_tokens   tokens in the open chunk before the n new ones
+ *   k             [n][head_k], rows k_stride apart */
 void qn_gdn_append_keys(float *keys, size_t head_k, size_t open_tokens, const float *k, size_t k_stride, size_t n);
+
+/* qn_gdn_append_decay - stores g of those new tokens that are in the open chunk after a call.
+ *
+ *   log_decay     [QN_GDN_CHUNK]
+ *   open_tokens   tokens in the open chunk before the n new ones
+ *   g             [n], g_stride apart */
 void qn_gdn_append_decay(float *log_decay, size_t open_tokens, const float *g, size_t g_stride, size_t n);
 
-/* qn_gdn_flush - commit the open chunk's open_tokens tokens to the states. The chunk is empty afterwards: the caller
+/* qn_gdn_flush - commits the open chunk's open_tokens tokens to the states. The chunk is empty afterwards: the caller
  * sets open_tokens to 0. */
 void qn_gdn_flush(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
 
-/* qn_gdn_log_decay, qn_gdn_beta - the gates: g = softplus(alpha + bias) * a, with a < 0; beta = sigmoid(x). */
+/* qn_gdn_log_decay - returns a token's g = softplus(alpha + bias) * a, with a < 0. */
 float qn_gdn_log_decay(float alpha, float bias, float a);
+
+/* qn_gdn_beta - returns a token's beta = sigmoid(x). */
 float qn_gdn_beta(float x);
 
 void qn_deltanet_init_ref(qn_deltanet_kernels *kernels);

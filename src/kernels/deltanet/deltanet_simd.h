@@ -19,13 +19,12 @@ typedef struct gemm_operands {
     float *c;
     const float *a, *b;
     size_t c_row, a_row, a_col, b_row, k;
-    uintptr_t prefetch; /* address prefetched meanwhile: line by line if sequential, else in lines b_row elements apart
-                         */
+    uintptr_t prefetch; /* address prefetched meanwhile: line by line if sequential, else lines b_row elements apart */
     bool accumulate, sequential;
 } gemm_operands;
 
-/* rows x vectors accumulators, the last vector of `tail` floats. rows, vectors and prefetch are compile-time constants
- * at every call, tail too but for the last panel. */
+/* Computes a tile of rows x vectors accumulators, the last vector of `tail` floats. rows, vectors and prefetch are
+ * compile-time constants at every call, and so is tail, except in the last panel. */
 QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail,
                     bool prefetch)
 {
@@ -77,7 +76,7 @@ QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t ro
     }
 }
 
-/* All rows of a panel of columns. */
+/* Computes all rows of a panel of columns. */
 QN_INLINE void panel(const gemm_operands *t, size_t m, size_t column, size_t vectors, size_t tail)
 {
     size_t row = 0;

@@ -16,7 +16,8 @@ typedef struct qn_gdn_token {
 } qn_gdn_token;
 
 typedef struct qn_gdn_row_kernels {
-    /* Convert n elements of F32, F16 or BF16 to f32, and back, rounded to nearest even. x and y do not overlap. */
+    /* Convert n elements of F32, F16 or BF16 to f32, and f32 back, rounded to nearest even. x and y must not
+     * overlap. */
     void (*to_f32)(float *y, const void *x, qn_dtype dtype, size_t n);
     void (*from_f32)(void *y, const float *x, qn_dtype dtype, size_t n);
     /* y[i] = x[i] rounded to dtype, to nearest even, i < n; y may be x. */

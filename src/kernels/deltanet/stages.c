@@ -53,7 +53,7 @@ void qn_gdn_tiles_free(qn_gdn_tiles *tiles)
 
 void qn_gdn_transpose(float *to, size_t to_row, const float *from, size_t from_row, size_t rows, size_t columns)
 {
-    /* In blocks, whose cache lines stay in L1 for both matrices. */
+    /* In blocks, so that the cache lines of both matrices stay in L1. */
     for (size_t r0 = 0; r0 < rows; r0 += BLOCK)
         for (size_t c0 = 0; c0 < columns; c0 += BLOCK)
             for (size_t c = c0; c < min_size(c0 + BLOCK, columns); c++)
@@ -71,7 +71,7 @@ void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, fl
     }
 }
 
-/* a[i][j] = e^(gc_i - gc_j) dots[i][j] for j <= i; 0 for j > i. */
+/* Computes a[i][j] = e^(gc_i - gc_j) dots[i][j] for j <= i; 0 for j > i. */
 static void gated_dots(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, const float *dots, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -88,7 +88,8 @@ static void round_tile(const qn_gdn_stages *stages, float *tile, size_t n)
         stages->rows->round(tile, tile, stages->dtype, n);
 }
 
-/* y = l x, or y += l x; l is lower triangular, with zeros from the diagonal to the end of the diagonal blocks. */
+/* Computes y = l x, or y += l x. l is lower triangular, with zeros from the diagonal to the end of the diagonal
+ * blocks. */
 static void trmm(const qn_gdn_stages *stages, float *y, const float *l, const float *x, size_t width, size_t n,
                  bool accumulate)
 {
@@ -99,7 +100,7 @@ static void trmm(const qn_gdn_stages *stages, float *y, const float *l, const fl
     }
 }
 
-/* y_i = e^(at - from_i) x_i for rows of `width` elements. */
+/* Computes y_i = e^(at - from_i) x_i for rows of `width` elements. */
 static void gated_rows(const qn_gdn_stages *stages, float *y, const float *x, size_t width, double at,
                        const double *from, size_t n)
 {
@@ -111,7 +112,7 @@ static void gated_rows(const qn_gdn_stages *stages, float *y, const float *x, si
         stages->kernels->scale(y + i * width, x + i * width, factors[i], width);
 }
 
-/* y_i = e^gc_i x_i. */
+/* Computes y_i = e^gc_i x_i. */
 static void scale_rows_exp_gc(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, float *y, const float *x,
                               size_t width, size_t n)
 {

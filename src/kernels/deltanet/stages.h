@@ -1,7 +1,7 @@
 /* The stages of the chunked delta rule for one chunk of one value head. The public kernels (api_deltanet.c) apply them
  * to whole tensors.
  *
- * Tiles are f32, row-major and contiguous, with n <= QN_GDN_CHUNK rows; only n rows are computed, a short chunk is not
+ * Tiles are f32, row-major and contiguous, with n <= QN_GDN_CHUNK rows. Only n rows are computed; a short chunk is not
  * padded. Values that an fp16 or bf16 kernel would store in its type are rounded to `dtype` when they are computed (no
  * rounding for F32). gc [n] must be non-increasing, so that every exponent is <= 0 before exp. GEMMs with triangular
  * matrices skip the zeros in blocks of QN_GDN_UNIT rows. */
@@ -33,19 +33,19 @@ typedef struct qn_gdn_tiles {
     float *memory; /* the allocation that all pointers point into */
 } qn_gdn_tiles;
 
-/* qn_gdn_tiles_create - allocate a zeroed workspace. Free with qn_gdn_tiles_free. */
+/* qn_gdn_tiles_create - allocates a zeroed workspace. QN_ERR_MEMORY. Free with qn_gdn_tiles_free. */
 qn_status qn_gdn_tiles_create(qn_gdn_tiles *tiles, size_t head_k, size_t head_v);
 void qn_gdn_tiles_free(qn_gdn_tiles *tiles);
 
-/* qn_gdn_transpose - to[c][r] = from[r][c]. */
+/* qn_gdn_transpose - sets to[c][r] = from[r][c]. */
 void qn_gdn_transpose(float *to, size_t to_row, const float *from, size_t from_row, size_t rows, size_t columns);
 
-/* qn_gdn_tile_dots - kk (x = k) or qk (x = q): dots[i][j] = x_i . k_j, for j up to the end of i's block of QN_GDN_UNIT
- * rows. Reads k_transposed. All value heads of a key head share kk and qk. */
+/* qn_gdn_tile_dots - computes kk (x = k) or qk (x = q): dots[i][j] = x_i . k_j, for j up to the end of i's block of
+ * QN_GDN_UNIT rows. Reads k_transposed. All value heads of a key head share kk and qk. */
 void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, float *dots, const float *x, size_t n);
 
-/* The stages. Each comment lists the tiles read -> written; gc is read by all but qn_gdn_tile_inverse. "Overwritten"
- * tiles serve as scratch. */
+/* The stages. Each comment lists the tiles: read -> written. All stages except qn_gdn_tile_inverse also read gc.
+ * "Overwritten" tiles serve as scratch. */
 
 /* kk, beta -> a, all columns */
 void qn_gdn_tile_kkt(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);

@@ -11,14 +11,14 @@
 enum { QN_HADAMARD_MAX_BLOCK = 1 << 16 };
 
 typedef struct qn_hadamard_kernels {
-    /* Transform one block in place: x [n], n a power of two, 1 to QN_HADAMARD_MAX_BLOCK. signs_before and signs_after:
-     * [n] floats of +-1, multiplied before and after the butterflies, or NULL. */
+    /* Transforms one block in place: x [n], n a power of two, 1 to QN_HADAMARD_MAX_BLOCK. signs_before and signs_after:
+     * [n] floats of +-1 that multiply x before and after the butterflies, or NULL. */
     void (*block)(float *x, size_t n, const float *signs_before, const float *signs_after);
 } qn_hadamard_kernels;
 
 void qn_hadamard_kernels_init(qn_hadamard_kernels *kernels, unsigned cpu);
 
-/* qn_hadamard_scale - 1/sqrt(n), rounded to f32. */
+/* qn_hadamard_scale - returns 1/sqrt(n), rounded to f32. */
 float qn_hadamard_scale(size_t n);
 
 void qn_hadamard_init_ref(qn_hadamard_kernels *kernels);

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-/* Factors of the first and the last pass. */
+/* Factors applied by the first and the last pass. */
 struct scaling {
     const float *before, *after; /* [block] signs, or NULL */
     float scale;

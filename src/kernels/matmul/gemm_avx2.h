@@ -1,6 +1,6 @@
-/* GEMM tiles for AVX2 and AVX-VNNI. Stored blocks are unpacked by the readers of gemv_avx2.h. Integer dot products are
- * widened as rarely as the codes allow: without dpbusd, pairs of products are accumulated in 16 bits over as many
- * vectors as fit, which costs two instructions a vector; widening each vector costs four. Float weights use
+/* GEMM tiles for AVX2 and AVX-VNNI. The readers of gemv_avx2.h unpack stored blocks. Integer dot products are widened
+ * as rarely as the codes allow: without dpbusd, pairs of products are accumulated in 16 bits over the largest number of
+ * vectors that fits, which costs two instructions a vector; widening each vector costs four. Float weights use
  * matmul_simd.h. */
 #ifndef QN_KERNELS_MATMUL_GEMM_AVX2_H
 #define QN_KERNELS_MATMUL_GEMM_AVX2_H
@@ -35,7 +35,7 @@ QN_INLINE void store_quads(const __m256i group[8], uint8_t *out)
     }
 }
 
-/* Half of a super-block's codes in the layout of the GEMM. */
+/* Unpacks half of a super-block's codes to the layout of the GEMM. */
 QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t *out)
 {
     __m256i code[8], group[8];
@@ -103,7 +103,7 @@ enum { NO_WIDE_ZERO_POINT = 1 };
 
 /* Compile-time parameters of a tile's arithmetic: constant wherever gemm_block is called. */
 struct gemm_block_traits {
-    int n_i16_adds;              /* vectors whose products fit a 16-bit sum */
+    int n_i16_adds;              /* number of vectors whose products fit in a 16-bit sum */
     bool wide;                   /* codes up to 255 */
     bool no_zero_point;          /* the zero point is 0 or already subtracted */
     bool has_offset, has_factor; /* as in qn_type_info */
@@ -162,9 +162,9 @@ QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_row
 #endif
 }
 
-/* Integer dot products of one half of a super-block, minus zero point times the sums of activations. `sum`: full
- * groups, or for types with factors the first 16 values of each; `last`: the last 16 values of each, for types with
- * factors. */
+/* Computes the integer dot products of one half of a super-block, minus zero point times the sums of activations.
+ * `sum`: full groups, or for types with factors the first 16 values of each; `last`: the last 16 values of each, for
+ * types with factors. */
 QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size_t n_rows, const qn_acts *acts,
                                 qn_act_layout layout, size_t super0, size_t half, size_t n_tokens, int zero_bits,
                                 struct gemm_block_traits traits, __m256i sum[GEMM_TOKENS][GEMM_ROWS],
@@ -203,8 +203,8 @@ QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size
     }
 }
 
-/* One tile. All arguments but the pointers are constants at the calls, so that every loop over rows and tokens unrolls.
- * The float accumulators are in memory: the registers hold the integer ones. */
+/* Computes one tile. All arguments except the pointers are constants at the calls, so every loop over rows and tokens
+ * unrolls. The float accumulators are in memory: the registers hold the integer ones. */
 QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
                           size_t first, size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
 {

@@ -6,8 +6,8 @@
 
 #include "kernels/matmul/matmul_simd.h"
 
-/* Full unrolling of a loop over registers. Only clang needs it: it would unroll some loops only after their arrays went
- * to memory. */
+/* Full unrolling of a loop over registers. Only clang needs it: without it, clang unrolls some loops only after it has
+ * put their arrays into memory. */
 #ifdef __clang__
 #define UNROLL_FULL _Pragma("clang loop unroll(full)")
 #else
@@ -18,7 +18,7 @@
 #define COMPILER_BARRIER() __asm__ volatile("" ::: "memory")
 
 /* Accumulators of byte products, before they are added to the lanes of groups. Without dot product instructions they
- * are 16 bits wide, for as many products as fit. */
+ * are 16 bits wide, and widened when the next products might overflow. */
 #ifdef QN_V16_DOTPROD
 typedef int32x4_t mac_acc;
 QN_INLINE mac_acc mac_begin(int32x4_t sum)
@@ -93,7 +93,7 @@ QN_INLINE void tile_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, con
     }
 }
 
-/* Quarter q of all super-blocks: the float partials of its four groups. */
+/* Computes quarter q of all super-blocks: the float partials of its four groups. */
 QN_INLINE void tile_quarter(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                             size_t first, size_t n_tokens, struct tile_traits traits, size_t q,
                             v16 out[TILE_TOKENS][TILE_ROWS])

@@ -11,7 +11,7 @@
 
 #include "kernels/matmul/matmul_simd.h"
 
-/* Prefetch distance of the GEMV in bytes: some thousand cycles of work, and more than the hardware prefetches. */
+/* Prefetch distance of the GEMV in bytes: about a thousand cycles of work, and farther than the hardware prefetches. */
 enum { GEMV_PREFETCH_BYTES = 8192 };
 
 /* Rows computed together: the end of one row overlaps with work on others. */
@@ -58,8 +58,8 @@ QN_INLINE __m256i reduce_acc(__m256i sum, int factor)
 }
 #endif
 
-/* Eight groups from two vectors: each 128-bit half holds partial sums of four groups, and the halves of a vector are
- * added. */
+/* Joins two vectors into eight groups: each 128-bit half holds partial sums of four groups, and the halves of a vector
+ * are added. */
 QN_INLINE __m256i join_halves(__m256i first, __m256i second)
 {
     return _mm256_add_epi32(_mm256_permute2x128_si256(first, second, 0x20),
@@ -146,7 +146,7 @@ QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset
     *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + QN_Q4_K_MIN), m), _mm256_set1_ps(-0.0f));
 }
 
-/* The scale of each group of a super-block, and the offset for types that have one. type is a constant at the calls,
+/* Reads the scale of each group of a super-block, and the offset for types with one. type is a constant at the calls,
  * here and below. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m256 offset[2])
 {
@@ -177,14 +177,14 @@ QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m2
     }
 }
 
-/* The bytes of two blocks of Q1_0: four for each group. */
+/* Reads the bytes of two blocks of Q1_0: four for each group. */
 QN_INLINE __m256i read_1bit(const uint8_t *p, size_t half)
 {
     p += 2 * QN_Q1_0_BYTES * half + QN_Q1_0_CODES;
     return load_2x16(p, p + QN_Q1_0_BYTES);
 }
 
-/* The bytes of eight groups of 2-bit codes: first and last four bytes of each group. */
+/* Reads the bytes of eight groups of 2-bit codes: first and last four bytes of each group. */
 QN_INLINE void read_2bit(qn_type type, const uint8_t *p, size_t half, __m256i *first, __m256i *last)
 {
     /* Sixteen bytes are two groups; they are loaded so that shuffles within 128 bits order them. */
@@ -212,7 +212,7 @@ QN_INLINE __m256i digit(__m256i x)
     return _mm256_abs_epi8(_mm256_add_epi8(above_0, above_1));
 }
 
-/* Two blocks of PTQ1_0, one per 128-bit half: vector e / 16 has code e of each. */
+/* Reads two blocks of PTQ1_0, one per 128-bit half: vector e / 16 has code e of each. */
 QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
 {
     const __m256i bias = _mm256_set1_epi8(-128);
@@ -240,7 +240,7 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
     code[7] = digit(_mm256_unpackhi_epi64(triple(mid), two));
 }
 
-/* The 32 nibbles of a group of Q4_0, Q4_1, Q5_0, Q5_1: low nibbles of 16 bytes, then high nibbles. */
+/* Reads the 32 nibbles of a group of Q4_0, Q4_1, Q5_0, Q5_1: low nibbles of 16 bytes, then high nibbles. */
 QN_INLINE __m256i read_nibbles(const uint8_t *p)
 {
     const __m256i twice = _mm256_broadcastsi128_si256(load16(p));
@@ -259,7 +259,7 @@ QN_INLINE __m256i read_fifth_bits(const uint8_t *p)
     return _mm256_and_si256(_mm256_cmpeq_epi8(spread, masks), _mm256_set1_epi8(16));
 }
 
-/* Eight groups of TQ1_0: one block. */
+/* Reads eight groups of TQ1_0: one block. */
 QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
 {
     const __m256i bias = _mm256_set1_epi8(-128);
@@ -281,7 +281,7 @@ QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
     group[7] = digit(_mm256_blend_epi32(triple(triple(mid)), last_all, 0xf0));
 }
 
-/* Codes of eight groups in ascending order, one group per vector. Q8_0's are signed, as stored. */
+/* Reads the codes of eight groups in ascending order, one group per vector. Q8_0's are signed, as stored. */
 QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i group[8])
 {
     const struct block_layout b = block_of(type);
@@ -331,8 +331,8 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
 
 /* ---- Dot products ---- */
 
-/* Bit planes are masked in place, after at most one shift by four, and the sums are shifted instead: those of bit k are
- * multiples of 2^k. Codes are 0 and 2: hence the doubled factor. The sums are added as a tree: serially dependent
+/* Bit planes are masked in place, after at most one shift by four, and the sums are shifted instead: the sum of bit k
+ * is a multiple of 2^k. Codes are 0 and 2, hence the doubled factor. The sums are added as a tree: serially dependent
  * additions would fill the scheduler. */
 QN_INLINE __m256i dot_1bit(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
@@ -378,8 +378,8 @@ QN_INLINE __m256i dot_ptq1_0(const uint8_t *p, size_t half, const int8_t *acts, 
 #endif
 }
 
-/* Signed bytes by signed bytes: the magnitude of the weight by the activation with the weight's sign. A weight's
- * magnitude may be 128. */
+/* Multiplies signed bytes by signed bytes: the magnitude of the weight by the activation with the weight's sign. A
+ * weight's magnitude may be 128. */
 QN_INLINE __m256i multiply_signed(__m256i weights, __m256i acts)
 {
     const __m256i magnitude = _mm256_abs_epi8(weights), moved = _mm256_sign_epi8(acts, weights);

@@ -112,14 +112,14 @@ QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
     *high = signed_bytes(vshrq_n_u8(x, 4));
 }
 
-/* The block with quarter q of the super-block at p, or the first of its blocks. */
+/* Returns the block with quarter q of the super-block at p, or the first of its blocks. */
 QN_INLINE const uint8_t *quarter_block(qn_type type, const uint8_t *p, size_t q)
 {
     const struct block_layout block = block_of(type);
     return p + (block.weights == 256 ? q / 2 : q * (128 / block.weights)) * block.bytes;
 }
 
-/* Codes of quarter q of the super-block at p. type is a constant at the calls, here and below. */
+/* Reads the codes of quarter q of the super-block at p. type is a constant at the calls, here and below. */
 QN_INLINE void read_codes(qn_type type, const uint8_t *p, size_t q, int8x16_t codes[8])
 {
     const size_t bytes = block_of(type).bytes;
@@ -214,7 +214,7 @@ QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *sca
     *offset = vnegq_f32(vmulq_f32(f16_to_f32(load_f16(block + QN_Q4_K_MIN)), u8_to_f32(mins)));
 }
 
-/* Scales of the groups of quarter q, and offsets if the type has them. */
+/* Reads the scales of the groups of quarter q, and offsets if the type has them. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, size_t q, float32x4_t *scale, float32x4_t *offset)
 {
     const struct block_layout block = block_of(type);
@@ -301,7 +301,7 @@ QN_INLINE dot_acc group_dot(const int8x16_t codes[2], const int8x16_t acts[2])
     return multiply_add(multiply(codes[0], acts[0]), codes[1], acts[1]);
 }
 
-/* The sum of codes times activations for each group of a quarter. Codes of TQ2_0's groups 1 and 2 are still
+/* Returns the sum of codes times activations for each group of a quarter. Codes of TQ2_0's groups 1 and 2 are still
  * shifted in their bytes. */
 QN_INLINE int32x4_t quarter_dot(qn_act_layout layout, const int8x16_t codes[8], const int8x16_t acts[8])
 {
@@ -344,7 +344,7 @@ struct act_super {
     const int32_t *sum;
 };
 
-/* The eight vectors of activations of quarter q. */
+/* Reads the eight vectors of activations of quarter q. */
 QN_INLINE void read_acts(qn_act_layout layout, const int8_t *codes, size_t q, int8x16_t acts[8])
 {
     const bool plain = layout == QN_ACT_PLAIN;
@@ -356,7 +356,7 @@ QN_INLINE void read_acts(qn_act_layout layout, const int8_t *codes, size_t q, in
 /* Rows computed together; with more, the accumulators do not fit the registers. */
 enum { GEMV_ROWS = 2 };
 
-/* Quarter q of the activations by that of each row. */
+/* Multiplies quarter q of the activations by quarter q of each row. */
 QN_INLINE void gemv_quarter(qn_type type, qn_act_layout layout, bool hilo, const uint8_t *const rows[GEMV_ROWS],
                             struct act_super token, size_t q, v16 partial[GEMV_ROWS])
 {

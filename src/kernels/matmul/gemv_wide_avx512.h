@@ -1,6 +1,6 @@
 /* Part of matmul_avx512.c: GEMV on stored codes, and unpacking for GEMM tiles, for the types that are read in pieces of
- * sixteen bytes: all but Q1_0, Q2_0, PQ2_0 and PTQ1_0, whose readers are in matmul_avx512.c. Also the helpers that both
- * share.
+ * sixteen bytes: all types except Q1_0, Q2_0, PQ2_0 and PTQ1_0, whose readers are in matmul_avx512.c. Also helpers that
+ * both files use.
  *
  * Everything is processed by quarters of a super-block (128 values, four groups) of four rows at a time. In a vector of
  * codes, 128-bit lane k belongs to row k; in a vector of sums or scales, 32-bit lane 4k + q belongs to group q of row
@@ -54,22 +54,22 @@ QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
     return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
 }
 
-/* The same quarter of four rows. Types with blocks of 32: consecutive blocks from `row`, of which only n_groups exist
- * at the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half `half` of the
+/* The same quarter of four rows. Types with blocks of 32: consecutive blocks from `row`; only n_groups of them exist at
+ * the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half `half` of the
  * block. */
 struct quarter {
     const uint8_t *row[4];
     size_t n_groups, half;
 };
 
-/* Byte offset of group q's block; that of group 0 for groups beyond n_groups, so that nothing beyond the row is
- * read. */
+/* Returns the byte offset of group q's block; for groups beyond n_groups that of group 0, so that nothing beyond the
+ * row is read. */
 QN_INLINE size_t wide_group_offset(qn_type type, const struct quarter *at, size_t q)
 {
     return (q < at->n_groups ? q : 0) * block_of(type).bytes;
 }
 
-/* Sixteen bytes of each row, one row per 128-bit lane. */
+/* Loads sixteen bytes of each row, one row per 128-bit lane. */
 QN_INLINE __m512i load_4_rows(const struct quarter *at, size_t offset)
 {
     __m128i row128[4];
@@ -80,7 +80,7 @@ QN_INLINE __m512i load_4_rows(const struct quarter *at, size_t offset)
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* The same sixteen bytes for every row. */
+/* Loads the same sixteen bytes for every row. */
 QN_INLINE __m512i broadcast_128(const void *p)
 {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));
@@ -253,13 +253,13 @@ QN_INLINE __m512 high_f16_to_f32(__m512i x)
     return low_f16_to_f32(_mm512_srli_epi32(x, 16));
 }
 
-/* The fp16 value at an offset in every row, broadcast to its groups. The 16 bytes that it ends are read. */
+/* Loads the fp16 value at an offset in every row, broadcast to its groups. Reads the 16 bytes that end with it. */
 QN_INLINE __m512 broadcast_f16_ending_16(const struct quarter *at, size_t offset)
 {
     return high_f16_to_f32(_mm512_shuffle_epi32(load_4_rows(at, offset - 14), _MM_PERM_DDDD));
 }
 
-/* The first four bytes of every block of 32: the scale, and the minimum if the type has one. */
+/* Loads the first four bytes of every block of 32: the scale, and the minimum if the type has one. */
 QN_INLINE __m512i load_block_heads(qn_type type, const struct quarter *at)
 {
     __m512i row[4];
@@ -299,7 +299,7 @@ QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *of
     *offset = _mm512_mul_ps(_mm512_xor_ps(high_f16_to_f32(d_dmin), _mm512_set1_ps(-0.0f)), _mm512_cvtepi32_ps(mins));
 }
 
-/* The scale of every group, and the offset if the type has one; zeros for groups beyond n_groups. */
+/* Reads the scale of every group, and the offset if the type has one; zeros for groups beyond n_groups. */
 QN_INLINE void read_scales(qn_type type, const struct quarter *at, __m512 *scale, __m512 *offset)
 {
     const struct block_layout block = block_of(type);
@@ -327,8 +327,8 @@ QN_INLINE void read_factors(const struct quarter *at, __m512i *lo, __m512i *hi)
     *hi = _mm512_srai_epi32(both, 24);
 }
 
-/* One quarter of four rows: the canonical steps of its four groups. type, hilo and at->half are constants at the calls,
- * and at->n_groups is constant except for the last quarter of a row. */
+/* Computes one quarter of four rows: the canonical steps of its four groups. type, hilo and at->half are constants at
+ * the calls, and so is at->n_groups, except for the last quarter of a row. */
 QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarter *at, const qn_acts *acts,
                                     size_t group0, __m512i zero, __m512 partial)
 {
@@ -403,7 +403,7 @@ QN_INLINE const uint8_t *prefetch_lines(const uint8_t *p, size_t bytes, bool to_
     return p + bytes;
 }
 
-/* Up to four rows. With fewer, the last row fills the other lanes, which are not stored. */
+/* Computes up to four rows. With fewer, the last row fills the other lanes, which are not stored. */
 QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
                               const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
@@ -469,8 +469,8 @@ QN_INLINE void interleave_pieces(const __m512i piece[PIECES], __m512i code[PIECE
     }
 }
 
-/* A full super-block. Types with blocks of 256: both halves are read for all lanes (128-bit lanes 0, 1 are the first
- * block, 2, 3 the second), and each lane keeps its own. */
+/* Unpacks a full super-block. Types with blocks of 256: both halves are read for all lanes (128-bit lanes 0, 1 are the
+ * first block, 2, 3 the second), and each lane keeps its own. */
 QN_INLINE void unpack_wide_super(qn_type type, const uint8_t *blocks, qn_super_block *out)
 {
     const size_t block_bytes = block_of(type).bytes, weights = block_of(type).weights;

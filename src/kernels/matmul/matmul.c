@@ -121,7 +121,8 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
     _Static_assert(QN_SUPER / (weights) * (bytes) <= QN_MAX_SUPER_BYTES, #ID ": more bytes than QN_MAX_SUPER_BYTES");
 QN_BLOCK_LAYOUTS(SUPER_FITS)
 
-/* A super-block that the row does not fill is padded with blocks of zero bytes for a reader of full super-blocks. */
+/* Unpacks a super-block. One that the row does not fill is padded with blocks of zero bytes, for readers of full
+ * super-blocks. */
 static void unpack_super(const qn_matmul_kernels *kernels, const qn_matmul_format *format, const qn_type_info *type,
                          const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
@@ -168,8 +169,9 @@ static void gemv_by_token(qn_gemv_fn gemv, const qn_matrix *weights, const qn_ac
     }
 }
 
-/* Tokens whose activations fit L2 (512 KiB assumed) during the loop over rows. Unpacking the rows again for the next
- * block of tokens costs less than reading activations from beyond L2. A multiple of every tile_tokens. */
+/* Returns the number of tokens whose activations fit L2 (512 KiB assumed) during the loop over rows; a multiple of
+ * every tile_tokens. Unpacking the rows again for the next block of tokens costs less than reading activations from
+ * beyond L2. */
 static size_t tokens_per_l2(const qn_acts *acts)
 {
     const size_t token_bytes = acts->n_super * (QN_SUPER * (acts->hilo ? 2 : 1) + 3 * sizeof(float) * QN_SUPER_GROUPS);

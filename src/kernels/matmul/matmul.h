@@ -7,8 +7,8 @@
  *     partial[r mod 16] += isum_r * (weight_scale_r * act_scale_r)        one fused multiply-add, r ascending
  *     partial[r mod 16] += act_sum_r * (weight_offset_r * act_scale_r)    types with an offset, directly after
  *
- * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Float weights: term k is one fused
- * multiply-add into partial k mod 16. No kernel uses another order, so that the bits of an element depend only on its
+ * and the element is the canonical sum of the sixteen partials (kernels/canon.h). For float weights, term k is one
+ * fused multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its
  * row and its token.
  *
  * Integer sums are exact in any order. Each type therefore has its own layout of activation codes (qn_act_layout):
@@ -19,7 +19,7 @@
  *   tokens    rows as stored                                  packed rows (packed.h)
  *   1 to 4    gemv, one token at a time, reads stored codes;  gemm_packed, up to its max_tokens;
  *             gemm if the type has no gemv                    above, rows are unpacked to the stored layout
- *   above     unpack, then gemm on tiles                      and multiplied as those
+ *   above     unpack, then gemm on tiles                      and multiplied like rows as stored
  *   any       F32 F16 BF16: gemm_float
  *
  * and by instruction set (the reference has gemm and gemm_float only):
@@ -31,15 +31,17 @@
  *   NEON, dot product Q1_0 Q2_0 PQ2_0 OX2_0 TQ1_0 TQ2_0 PTQ1_0 Q4_0  Q1_0, no hi/lo (packed_neon.h)
  *                     Q4_1 Q8_0 Q4_K (gemv_neon.h)
  *
- * A new format (quant/quant.h) works at once: unpack and gemm read QN_ACT_INTERLEAVED through qn_type_info.unpack. They
- * require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or up to
- * 63 with factors, or up to 255 with zero point 128; the zero point is a power of two, or 0 for types with an offset.
+ * A new format (quant/quant.h) needs no kernels: unpack and gemm read QN_ACT_INTERLEAVED through qn_type_info.unpack.
+ * They require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or
+ * up to 63 with factors, or up to 255 with zero point 128; the zero point is a power of two, or 0 for types with an
+ * offset.
  *
- * Kernels of its own are a line in FORMATS of an instruction set (matmul_simd.h; the lists are in gemm_avx2.h,
- * matmul_avx512.c and gemv_neon.h), from which its GEMVs, its unpacking and its row in qn_matmul_kernels come. The line
- * needs readers of its codes and scales in gemv_*.h or matmul_avx512.c; sizes and offsets come from quant/layout.h. A
- * packed kernel is a function of packed_*.h, named in the line; its blocks are whole words of codes, before which or in
- * the last of which the scale is (packed.h). qn_act_layout_of selects the layout of activations of unpack and gemm. */
+ * A format's own kernels are a line in FORMATS of an instruction set (matmul_simd.h; the lists are in gemm_avx2.h,
+ * matmul_avx512.c and gemv_neon.h). The line generates its GEMVs, its unpacking and its row in qn_matmul_kernels. It
+ * needs readers of the format's codes and scales in gemv_*.h or matmul_avx512.c; sizes and offsets come from
+ * quant/layout.h. A packed kernel is a function of packed_*.h, named in the line. Its blocks are whole words of codes,
+ * with the scale before them or in the last word (packed.h). qn_act_layout_of selects the layout of activations for
+ * unpack and gemm. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_H
 #define QN_KERNELS_MATMUL_MATMUL_H
 
@@ -53,7 +55,8 @@
 enum {
     QN_SUPER = 512,
     QN_SUPER_GROUPS = QN_SUPER / QN_QUANT_GROUP,
-    QN_MAX_SUPER_BYTES = QN_SUPER / QN_Q8_0_WEIGHTS * QN_Q8_0_BYTES /* as stored: Q8_0 has most */
+    QN_MAX_SUPER_BYTES = QN_SUPER / QN_Q8_0_WEIGHTS * QN_Q8_0_BYTES /* bytes of a stored super-block; Q8_0's is the
+                                                                       largest */
 };
 
 /* Layouts of a super-block's activation codes. Byte offset of value i (0 to 31) of group `lane` (0 to 15), with the
@@ -78,26 +81,26 @@ typedef enum qn_act_layout {
 } qn_act_layout;
 enum { QN_ACT_INT8_LAYOUTS = 5 };
 
-/* qn_act_index - byte offset of value i (0..511) of a super-block in an int8 layout. */
+/* qn_act_index - returns the byte offset of value i (0..511) of a super-block in an int8 layout. */
 size_t qn_act_index(qn_act_layout layout, size_t i);
 
-/* qn_act_layout_of - the layout that unpack and gemm use for this type. */
+/* qn_act_layout_of - returns the layout that unpack and gemm use for this type. */
 qn_act_layout qn_act_layout_of(const qn_type_info *type);
 
 /* A batch of activation rows, in every layout that its matmuls read. Rows of codes are n_super*512 bytes, rows of
  * scale, sum and sum_upper are n_super*16 elements, all padded with zeros. A group of 32 values: code = rint(x * (127 /
- * amax)), scale = amax / 127. sum is the sum of a group's codes, sum_upper that of its last 16.
+ * amax)), scale = amax / 127. sum is the sum of a group's codes, sum_upper the sum of its last 16.
  *
  * Hi/lo int8 split (hilo): activations as the sum of two int8 rows at one scale, value = scale * (QN_HILO_BASE * codes
- * + codes_lo). That is nearly 16 bits, for twice the integer work. sum and sum_upper are those of the combined codes.
+ * + codes_lo). That is nearly 16 bits, for twice the integer work. sum and sum_upper are sums of the combined codes.
  * 254 is twice 127: codes_lo holds the rounding error of codes, at most half a step, in steps of 1/254. Types with
- * factors do not support it: 32-bit sums would overflow. */
+ * factors do not support the split: 32-bit sums would overflow. */
 enum { QN_HILO_BASE = 254 };
 
 typedef struct qn_acts {
     size_t n_cols, n_super, max_rows;
     int8_t *codes[QN_ACT_INT8_LAYOUTS];    /* NULL for layouts that are not read */
-    int8_t *codes_lo[QN_ACT_INT8_LAYOUTS]; /* NULL also without the hi/lo split */
+    int8_t *codes_lo[QN_ACT_INT8_LAYOUTS]; /* NULL also without hi/lo split */
     bool hilo;
     float *scale;
     int32_t *sum, *sum_upper;
@@ -105,12 +108,12 @@ typedef struct qn_acts {
     uint8_t *lut, *lut_lo; /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
 } qn_acts;
 
-/* A group with a smaller amax is quantised as zeros: 127 / amax would overflow. A group with an infinity or NaN gets
- * codes and sums of zero and a scale of NaN, so that every dot product with it is NaN. */
+/* A group with a smaller amax is quantised as zeros, because 127 / amax would overflow. A group with an infinity or NaN
+ * gets codes and sums of zero and a scale of NaN, so that every dot product with it is NaN. */
 #define QN_MIN_GROUP_ABSMAX 1e-30f
 
-/* qn_acts_create - allocates max_rows rows of n_cols in the layouts whose bits (1 << layout) are set. QN_ERR_MEMORY:
- * nothing stays allocated. Free with qn_acts_free, which accepts a zeroed struct too. */
+/* qn_acts_create - allocates max_rows rows of n_cols in the layouts whose bits (1 << layout) are set. After
+ * QN_ERR_MEMORY nothing is allocated. Free with qn_acts_free, which also accepts a zeroed struct. */
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned layouts, bool hilo);
 void qn_acts_free(qn_acts *acts);
 
@@ -125,7 +128,7 @@ typedef struct qn_super_block {
 /* A matrix as the matmuls read it. */
 typedef struct qn_packed_matrix {
     qn_matrix stored;
-    const uint8_t *packed; /* the same rows, packed by qn_matmul_pack for these kernels; NULL: they are not */
+    const uint8_t *packed; /* the same rows, packed by qn_matmul_pack for these kernels; NULL: not packed */
 } qn_packed_matrix;
 
 /* GEMV: one token by rows [row_begin, row_end), from codes as stored. out[row] is overwritten, or added to with
@@ -144,56 +147,60 @@ typedef struct qn_packed_kernel {
     qn_packing packing;
     qn_act_layout layout;
     qn_packed_gemm_fn gemm_packed;
-    size_t max_tokens; /* with more, rows are unpacked to the stored layout for gemm */
+    size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm */
     bool hilo;         /* whether gemm_packed supports the hi/lo split */
 } qn_packed_kernel;
 
-/* What an instruction set has for one type. */
+/* The kernels of an instruction set for one type. */
 typedef struct qn_matmul_format {
     qn_type type;
-    qn_act_layout layout;       /* of the activations that both GEMVs read */
+    qn_act_layout layout;       /* layout of activations that both GEMVs read */
     qn_gemv_fn gemv, gemv_hilo; /* without and with the hi/lo split; NULL for none */
-    /* One super-block of stored blocks; scale and offset of blocks of zero bytes are 0. */
+    /* Unpacks one super-block of stored blocks. Scale and offset of blocks of zero bytes are 0. */
     void (*unpack)(const uint8_t *blocks, qn_super_block *out);
     qn_packed_kernel packed; /* gemm_packed is NULL for types that are faster as stored */
 } qn_matmul_format;
 
-/* Table of kernels, one per instruction set. Each writes only the outputs named. */
+/* Table of kernels, one per instruction set. A kernel writes only the outputs named. */
 typedef struct qn_matmul_kernels {
     size_t tile_rows, tile_tokens; /* the largest tile that gemm and gemm_float accept */
     /* Quantises values [n], n <= 512, of super-block `super` of row `row` into every layout that acts holds. */
     void (*quantize)(qn_acts *acts, size_t row, size_t super, const float *values, size_t n);
-    /* Unpacks n_blocks blocks of any quantised type, at most a super-block; scale and offset of missing blocks are
+    /* Unpacks n_blocks blocks of any quantised type, at most a super-block. Scale and offset of missing blocks are
      * 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out);
-    /* One tile: out[t*tile_rows + r] for n_rows unpacked rows of acts->n_super super-blocks each, by tokens [first,
-     * first + n_tokens). */
+    /* Computes one tile: out[t*tile_rows + r] for n_rows unpacked rows of acts->n_super super-blocks each, by tokens
+     * [first, first + n_tokens). */
     void (*gemm)(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
                  size_t n_tokens, float *out);
-    /* One tile of float weights as stored, from row `row` on. */
+    /* Computes one tile of float weights as stored, from row `row` on. */
     void (*gemm_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                        size_t n_tokens, float *out);
-    /* The types that have kernels of their own; others use unpack and gemm. */
+    /* The types with their own kernels; other types use unpack and gemm. */
     const qn_matmul_format *formats;
     size_t n_formats;
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
 
-/* qn_matmul_packed - how matrices of this type are packed; NULL for types that are faster as stored. */
+/* qn_matmul_packed - returns how matrices of this type are packed; NULL for types that are faster as stored. */
 const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const qn_type_info *type);
 
-/* qn_matmul_act_layouts - all layouts that matmuls with this matrix read, as bits 1 << layout: the argument of
+/* qn_matmul_act_layouts - returns all layouts that matmuls with this matrix read, as bits 1 << layout: the argument of
  * qn_acts_create. */
 unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights);
 
-/* qn_matmul_scratch - bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
+/* qn_matmul_scratch - returns the bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
 
-/* qn_matmul_rows - rows [row_begin, row_end) of the matmul for tokens [0, n_tokens) of acts: out[token*out_stride +
- * row] is overwritten, or added to with `accumulate`. acts hold the layouts of qn_matmul_act_layouts. For a packed
- * matrix row_begin is a multiple of QN_PANEL_ROWS, and so is row_end unless it is n_rows. scratch: qn_matmul_scratch
- * bytes, one per thread. Threads: safe on distinct rows with distinct scratch. */
+/* qn_matmul_rows - computes rows [row_begin, row_end) of the matmul for tokens [0, n_tokens) of acts.
+ *
+ *   row_begin, row_end   for a packed matrix multiples of QN_PANEL_ROWS; row_end may also be n_rows
+ *   acts                 hold the layouts of qn_matmul_act_layouts
+ *   out                  out[token*out_stride + row] is overwritten, or added to with `accumulate`
+ *   scratch              qn_matmul_scratch bytes, one per thread
+ *
+ * Threads: safe on distinct rows with distinct scratch. */
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                     size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride,
                     void *scratch);

@@ -167,8 +167,8 @@ QN_INLINE __m512i super_dot(qn_type type, const uint8_t *p, const __m512i act[8]
     return _mm512_add_epi32(low, high);
 }
 
-/* The last super-block of a row, if the row does not fill it, for one row and one token: the GEMVs that read stored
- * codes process full super-blocks only. The zero point is 1 for all their types. */
+/* Adds the last super-block of a row, if the row does not fill it, for one row and one token: the GEMVs that read
+ * stored codes process full super-blocks only. The zero point is 1 for all their types. */
 static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *acts, size_t token, v16 *partial)
 {
     const qn_type_info *type = weights->type;

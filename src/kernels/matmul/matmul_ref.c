@@ -19,7 +19,7 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
         float group[QN_QUANT_GROUP] = { 0 };
         for (size_t i = 0; i < QN_QUANT_GROUP && lane * QN_QUANT_GROUP + i < n; i++)
             group[i] = values[lane * QN_QUANT_GROUP + i];
-        float amax = 0; /* is quantised to code 127 */
+        float amax = 0; /* largest magnitude, quantised to code 127 */
         bool finite = true;
         for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
             amax = fabsf(group[i]) > amax ? fabsf(group[i]) : amax;

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A line of quant/layout.h. The fields are constants where the type is one. */
+/* A line of quant/layout.h. The fields are constants if the type is one. */
 struct block_layout {
     size_t weights, bytes, scale, min, codes;
     int zero, max_code;
@@ -36,7 +36,7 @@ QN_INLINE bool has_offset(qn_type type)
     return block_of(type).min != block_of(type).scale;
 }
 
-/* [16 groups][8 quads of codes] to [8 quads][16 groups]. */
+/* Interleaves [16 groups][8 quads of codes] to [8 quads][16 groups]. */
 QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
 {
     for (size_t quad = 0; quad < QN_QUANT_GROUP / 4; quad++)
@@ -44,8 +44,8 @@ QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
             memcpy(out + quad * 64 + lane * 4, groups + lane * QN_QUANT_GROUP + quad * 4, 4);
 }
 
-/* Reorders a super-block of codes from ascending order to a layout. A file with a faster way defines OWN_REORDER_CODES
- * and this function. */
+/* Reorders a super-block of codes from ascending order to a layout. A file with a faster version defines
+ * OWN_REORDER_CODES and this function. */
 static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out);
 
 #ifndef OWN_REORDER_CODES
@@ -81,8 +81,8 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
 #endif
 
 #ifdef HAS_LUT
-/* The look-up tables of the sixteen groups of a super-block (packed.h), in the order that the file's packed kernels
- * read. The file that defines HAS_LUT defines this function. */
+/* Fills the look-up tables of the sixteen groups of a super-block (packed.h), in the order that the file's packed
+ * kernels read. A file that defines HAS_LUT defines this function. */
 static void fill_lut(const int8_t *codes, uint8_t *lut);
 #endif
 
@@ -141,7 +141,7 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
     }
 }
 
-/* The scale of each block, repeated for its groups; zero for missing blocks. */
+/* Repeats the scale of each block for its groups; zero for missing blocks. */
 QN_INLINE void broadcast_scales(const uint8_t *scale, size_t block_bytes, size_t groups, size_t n_blocks, float *out)
 {
     for (size_t block = 0; block < QN_SUPER_GROUPS / groups; block++) {
@@ -154,7 +154,8 @@ QN_INLINE void broadcast_scales(const uint8_t *scale, size_t block_bytes, size_t
     }
 }
 
-/* Bit v of the 64 code bytes of a super-block is vector v: the stored bytes are only gathered and masked. */
+/* Unpacks 1-bit codes. Bit v of the 64 code bytes of a super-block is vector v: the stored bytes are only gathered and
+ * masked. */
 QN_INLINE void unpack_1bit(const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     enum { CODE_BYTES = QN_Q1_0_WEIGHTS / 8 };
@@ -167,7 +168,7 @@ QN_INLINE void unpack_1bit(const uint8_t *blocks, size_t n_blocks, qn_super_bloc
     broadcast_scales(blocks + QN_Q1_0_SCALE, QN_Q1_0_BYTES, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP, n_blocks, out->scale);
 }
 
-/* 2-bit fields: a group is eight bytes, of which the first four hold its first 16 values. */
+/* Unpacks 2-bit codes. A group is eight bytes; the first four hold its first 16 values. */
 QN_INLINE void unpack_2bit(qn_type type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     const struct block_layout b = block_of(type);
@@ -247,8 +248,8 @@ QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_r
     }
 }
 
-/* One tile. All arguments but the pointers are constants at the calls, so that every loop over rows and tokens unrolls
- * and the accumulators stay in registers. */
+/* Computes one tile. All arguments except the pointers are constants at the calls, so every loop over rows and tokens
+ * unrolls and the accumulators stay in registers. */
 QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
                          size_t first, size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {

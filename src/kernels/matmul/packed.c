@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Position of the code words in a block. has_scale: the scale is the first two bytes; else it is the last two, in a
- * word. */
+/* Position of the code words in a block. has_scale: the scale is the first two bytes; otherwise it is the last two, in
+ * a word. */
 struct word_layout {
     size_t bytes, n_words, words_offset;
     bool has_scale;
@@ -18,15 +18,15 @@ static struct word_layout layout_of(const qn_type_info *type)
                                  .has_scale = type->codes_at != 0 };
 }
 
-/* Byte offset, among the stored rows of a panel, of the row that belongs in each slot. */
+/* Computes the byte offset, among the stored rows of a panel, of the row in each slot. */
 static void slot_offsets(qn_packing packing, size_t row_bytes, size_t row_offset[QN_PANEL_ROWS])
 {
     for (size_t row = 0; row < QN_PANEL_ROWS; row++)
         row_offset[packing == QN_PACKING_WORDS ? row : qn_panel_slot(row)] = row * row_bytes;
 }
 
-/* One word of every row, in slot order. The loop over slots writes full lines one after the other, while the 64 lines
- * that are read stay in L1. */
+/* Gathers one word of every row, in slot order. The loop over slots writes full lines one after the other, while the 64
+ * lines that are read stay in L1. */
 static void gather_words(const uint8_t *stored, const size_t row_offset[QN_PANEL_ROWS], uint8_t *words)
 {
     for (size_t slot = 0; slot < QN_PANEL_ROWS; slot++)

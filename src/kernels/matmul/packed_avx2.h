@@ -83,7 +83,7 @@ QN_INLINE __m256i load_lut(const uint8_t *table)
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
 }
 
-/* 2S - minus for 64 rows, with S the sum of those activation codes whose weight bit is set; p is a group's words.
+/* Computes 2S - minus for 64 rows; S is the sum of the activation codes whose weight bit is set. p is a group's words.
  * sum[half][0] has rows 0 to 7, [1] rows 16 to 23, [2] rows 32 to 39, [3] rows 48 to 55, each + 8 for half 1. The
  * biases of the high bytes sum to 8 * 16 * 32. */
 QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m256i sum[2][4])
@@ -120,7 +120,8 @@ QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m
     }
 }
 
-/* A group of 1-bit weights and one token; p points to its word's bytes of 64 rows. The dot product is 2S - act_sum. */
+/* Multiplies a group of 1-bit weights by one token; p points to its word's bytes of 64 rows. The dot product is 2S -
+ * act_sum. */
 QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t at,
                                 __m256i started, float *partial)
 {
@@ -197,8 +198,8 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
         sums[t][v] = dot_2bit_end(sums[t][v]);
 }
 
-/* A group of 2-bit weights; p points to its two words of 64 rows. Computes n_vectors of eight rows at a time, as many
- * as the registers hold. */
+/* Multiplies a group of 2-bit weights; p points to its two words of 64 rows. Computes n_vectors of eight rows at a
+ * time, the number that the registers hold. */
 QN_INLINE void panel_group_2bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t first,
                                 size_t n_tokens, size_t n_vectors, size_t group, panel_partial *partial)
 {
@@ -243,7 +244,7 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-/* One panel by n_tokens tokens. n_tokens, n_vectors and block_groups are constants at the calls. */
+/* Multiplies one panel by n_tokens tokens. n_tokens, n_vectors and block_groups are constants at the calls. */
 QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
                                size_t first, size_t n_tokens, size_t n_vectors, bool prefetch, bool accumulate,
                                float *out, size_t out_stride)
@@ -266,7 +267,8 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
         panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* All panels, four tokens or one at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
+/* Multiplies all panels, four tokens or one at a time. Only the first tokens of a panel prefetch: for later tokens it
+ * is cached. */
 QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
                                size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
                                float *out, size_t out_stride)

@@ -63,8 +63,8 @@ QN_INLINE void load_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
         scale[g] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * g)));
 }
 
-/* from + 2S, with S the sum of those activation codes whose weight bit is set. low and high are table indices made of
- * the nibbles of a group's words. */
+/* Computes from + 2S; S is the sum of the activation codes whose weight bit is set. low and high are table indices made
+ * of the nibbles of a group's words. */
 QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS],
                         __m512i from, __m512i sum[PACK_VECTORS])
 {
@@ -81,7 +81,7 @@ QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], con
     }
 }
 
-/* A group of 1-bit weights; p points to its words of 64 rows. The dot product is 2S - act_sum. */
+/* Multiplies a group of 1-bit weights; p points to its words of 64 rows. The dot product is 2S - act_sum. */
 QN_INLINE void panel_group_1bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
                                 size_t first, size_t n_tokens, size_t group, panel_partial *partial)
 {
@@ -142,7 +142,7 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
     }
 }
 
-/* A group of 2-bit weights; p points to its two words of 64 rows. */
+/* Multiplies a group of 2-bit weights; p points to its two words of 64 rows. */
 QN_INLINE void panel_group_2bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
                                 size_t first, size_t n_tokens, size_t group, panel_partial *partial)
 {
@@ -192,7 +192,8 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-/* One panel by up to QN_PANEL_TOKENS tokens. bits, hilo, block_groups and n_tokens are constants at the calls. */
+/* Multiplies one panel by up to QN_PANEL_TOKENS tokens. bits, hilo, block_groups and n_tokens are constants at the
+ * calls. */
 QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks,
                           const qn_acts *acts, size_t first, size_t n_tokens, bool prefetch, bool accumulate,
                           float *out, size_t out_stride)
@@ -220,8 +221,8 @@ QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8
         panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* All panels, four, two or one token at a time. Only the first tokens of a panel prefetch: for the others it is
- * cached. */
+/* Multiplies all panels, by four, two or one token at a time. Only the first tokens of a panel prefetch: for later
+ * tokens it is cached. */
 QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
                           size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
                           float *out, size_t out_stride)
@@ -273,11 +274,11 @@ QN_INLINE __m512i ternary_digit(__m512i x, __m512i codes, __m512i *sum, __m512i 
     return next;
 }
 
-/* Vectors of sixteen rows whose accumulators fit the registers. */
+/* Number of vectors of sixteen rows whose accumulators fit in the registers. */
 enum { TERNARY_VECTORS = 2 };
 
-/* A block of ternary weights and one token. codes: the block's 128 activations in ascending order; act_scale and
- * act_sum: of its four groups. */
+/* Multiplies a block of ternary weights by one token. codes: the block's 128 activations in ascending order. act_scale
+ * and act_sum belong to its four groups. */
 QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const float *act_scale,
                                    const int32_t *act_sum, float (*partial)[QN_PANEL_ROWS], __mmask16 started)
 {

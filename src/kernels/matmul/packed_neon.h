@@ -43,8 +43,8 @@ QN_INLINE uint8x16_t add_pinned(uint8x16_t a, uint8x16_t b)
     return sum;
 }
 
-/* A group of eight rows of one vector, even and odd slots. Integers below 2^15 in the upper half of a lane are
- * converted to float as fixed-point numbers with 16 fractional bits. */
+/* Adds a group's sums of eight rows of one vector, even and odd slots. Integers below 2^15 in the upper half of a lane
+ * are converted to float as fixed-point numbers with 16 fractional bits. */
 QN_INLINE void panel_accumulate_8(float *partial, int16x8_t isum, const float *scale, float act_scale)
 {
     const int32x4_t both = vreinterpretq_s32_s16(isum);
@@ -53,8 +53,8 @@ QN_INLINE void panel_accumulate_8(float *partial, int16x8_t isum, const float *s
     panel_accumulate(partial + 16, odd, vmulq_n_f32(vld1q_f32(scale + 16), act_scale));
 }
 
-/* A group and one token; p points to its word's bytes of 64 rows. With S the sum of those activation codes whose weight
- * bit is set, the dot product is 2S - act_sum. */
+/* Multiplies a group by one token; p points to its word's bytes of 64 rows. The dot product is 2S - act_sum; S is the
+ * sum of the activation codes whose weight bit is set. */
 QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const uint8_t *lut, float act_scale,
                                 int32_t act_sum, float *partial)
 {

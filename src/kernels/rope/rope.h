@@ -9,13 +9,13 @@
 #include <stdint.h>
 
 typedef struct qn_rope_kernels {
-    /* Rotate x [n_rot] in place by angles given as cosines and sines [n_rot/2]. n_rot is even. */
+    /* Rotates x [n_rot] in place by angles given as cosines and sines [n_rot/2]. n_rot is even. */
     void (*apply)(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_type mode);
 } qn_rope_kernels;
 
 void qn_rope_kernels_init(qn_rope_kernels *kernels, unsigned cpu);
 
-/* qn_rope_angles - cosines and sines [n_rot/2] of a position's angles, times attn_factor, computed in double. */
+/* qn_rope_angles - computes cosines and sines [n_rot/2] of a position's angles, times attn_factor, in double. */
 void qn_rope_angles(uint32_t position, const double *frequencies, double attn_factor, size_t n_rot, float *cosines,
                     float *sines);
 

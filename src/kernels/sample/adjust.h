@@ -1,5 +1,5 @@
-/* Bias and penalties of one token, which every device computes with the same bits, in C and in CUDA; and the length of
- * lists of log probabilities. A CUDA source has included the types of <stdint.h> (cuda.cuh) before. */
+/* Bias and penalties of one token, which every device computes with the same bits, in C and in CUDA; and the length
+ * limit of lists of log probabilities. A CUDA source must include the types of <stdint.h> (cuda.cuh) before. */
 #ifndef QN_KERNELS_SAMPLE_ADJUST_H
 #define QN_KERNELS_SAMPLE_ADJUST_H
 
@@ -11,7 +11,7 @@
 
 enum { QN_SAMPLE_TOP_LOGPROBS = 20 };
 
-/* What changes the logit of a token. */
+/* Changes to the logit of a token. */
 typedef struct qn_sample_entry {
     int32_t token;
     uint32_t is_recent;   /* repeat_penalty applies */
@@ -23,7 +23,8 @@ typedef struct qn_sample_penalties {
     float repeat, frequency, presence;
 } qn_sample_penalties;
 
-/* Each operation is rounded: a compiler for CUDA would fuse a multiplication with the addition after it. */
+/* Each operation is rounded: without the intrinsics, a CUDA compiler would fuse a multiplication with the addition
+ * after it. */
 #ifdef __CUDACC__
 #define QN_ADD(a, b) __fadd_rn(a, b)
 #define QN_MULTIPLY(a, b) __fmul_rn(a, b)

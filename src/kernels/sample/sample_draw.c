@@ -1,5 +1,5 @@
-/* Filters and the draw: each filter is a range of the tokens in descending order, found by sums of integer weights, so
- * the tokens do not depend on the order of the sums. */
+/* Filters and the draw. Each filter keeps a range of the tokens in descending order, found by sums of integer weights,
+ * so the result does not depend on the order of summation. */
 #include "kernels/sample/sample_draw.h"
 
 #include "base/splitmix.h"
@@ -10,13 +10,14 @@
 
 /* ---- The k most likely tokens, for few ---- */
 
-/* Order of tokens: the more likely first, of equal logits the lower id, whose position is lower. */
+/* Returns whether a comes before b: the more likely token first; if logits are equal, the lower id, whose position is
+ * lower. */
 static bool likelier(qn_sample_candidate a, qn_sample_candidate b)
 {
     return a.logit > b.logit || (a.logit == b.logit && a.position < b.position);
 }
 
-/* Restore the heap property of [n] entries after a change of entry `at`. The least likely token is at the root. */
+/* Restores the heap property of [n] entries after entry `at` changed. The least likely token is at the root. */
 static void sift_down(qn_sample_candidate *heap, size_t n, size_t at)
 {
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
@@ -33,8 +34,7 @@ static void sift_down(qn_sample_candidate *heap, size_t n, size_t at)
 /* Logits scanned per maximum: few enough that a single large logit causes few scalar comparisons. */
 enum { SCAN_BLOCK = 64 };
 
-/* They form a heap with the least likely at the root, so most tokens need one comparison.
- */
+/* The k tokens form a heap with the least likely at the root, so most tokens need one comparison. */
 void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top,
                           size_t k)
 {
@@ -64,7 +64,7 @@ static qn_sample_row row_of(const qn_sample_draw *d, const qn_sample_scale *scal
     return (qn_sample_row){ d->kernels, scale, d->left.logits, d->left.n, d->list, d->positions };
 }
 
-/* Keep the tokens with logits above a bound, and up to another. */
+/* Keeps the tokens with above < logit <= up_to. */
 static void keep_between(qn_sample_draw *d, float above, float up_to)
 {
     const size_t n = d->kernels->select(d->left.logits, d->left.ids, d->left.n, above, up_to, d->logits, d->ids);
@@ -76,7 +76,7 @@ static void keep_above(qn_sample_draw *d, float bound)
     keep_between(d, bound, INFINITY);
 }
 
-/* The heap is put in the order of the positions. */
+/* Keeps the k most likely tokens. Sorts the heap by positions. */
 static void keep_few(qn_sample_draw *d, size_t k)
 {
     qn_sample_select_few(d->kernels, d->left.logits, d->left.n, d->heap, k);
@@ -87,14 +87,14 @@ static void keep_few(qn_sample_draw *d, size_t k)
             d->heap[at] = d->heap[at - 1];
         d->heap[at] = moved;
     }
-    for (size_t i = 0; i < k; i++) { /* in ascending order: an id is read before another takes its place */
+    for (size_t i = 0; i < k; i++) { /* in ascending order, so an id is read before its place is overwritten */
         d->ids[i] = qn_sample_id(&d->left, (size_t)d->heap[i].position);
         d->logits[i] = d->heap[i].logit;
     }
     d->left = (qn_sample_tokens){ d->logits, d->ids, k };
 }
 
-/* Of tokens that equal the k-th, those up to its position are kept. */
+/* Keeps the k most likely tokens. Of tokens equal to the k-th, keeps those up to its position. */
 static void keep_many(qn_sample_draw *d, size_t k)
 {
     const qn_sample_tokens *t = &d->left;
@@ -118,7 +118,7 @@ static void keep_many(qn_sample_draw *d, size_t k)
 /* Deviations from the largest logit, in units. */
 struct deviations {
     float largest, inverse; /* 1 / unit */
-    double most;            /* of the tokens that are kept */
+    double most;            /* limit for tokens that are kept */
 };
 
 static bool is_kept(const struct deviations *s, float logit)
@@ -126,7 +126,8 @@ static bool is_kept(const struct deviations *s, float logit)
     return (double)(uint64_t)(fminf(s->largest - logit, FLT_MAX) * s->inverse) <= s->most;
 }
 
-/* The largest logit that is not kept, between one that is not and one that is, by their order as integers. */
+/* Returns the largest logit that is not kept, by bisection between a dropped and a kept logit, in the order of their
+ * keys. */
 static float largest_dropped(const struct deviations *s, float dropped, float kept)
 {
     uint64_t first = qn_sample_key(dropped, 0) >> 32, end = qn_sample_key(kept, 0) >> 32;
@@ -140,7 +141,7 @@ static float largest_dropped(const struct deviations *s, float dropped, float ke
     return qn_sample_key_logit(first << 32);
 }
 
-/* The unit is a power of two: the largest deviation has half of the bits of a weight, so that sums of squares fit in 62
+/* The unit is a power of two. The largest deviation has half of the bits of a weight, so that sums of squares fit in 62
  * bits. */
 static void apply_top_n_sigma(qn_sample_draw *d, size_t n_vocab)
 {
@@ -171,26 +172,26 @@ static void apply_top_k(qn_sample_draw *d, size_t n_vocab)
         keep_many(d, k);
 }
 
-/* A bound in (logit - largest) / temperature that is farther from the exact place of a weight than rounding moves it:
- * less than 2e-5 by two operations and the exponential, for arguments down to QN_EXP_MIN. */
+/* Margin in (logit - largest) / temperature that exceeds the shift of a weight by rounding: less than 2e-5 from two
+ * operations and the exponential, for arguments down to QN_EXP_MIN. */
 #define MARGIN 1e-4
 
-/* A logit whose weight, and those of all lower ones, are below `weight`. */
+/* Returns a logit such that its weight and those of all lower logits are below `weight`. */
 static float logit_below_weight(const qn_sample_draw *d, double weight)
 {
     const double bound = (double)d->scale.largest + (double)d->request->sampling.temperature * (log(weight) - MARGIN);
     return bound <= -(double)FLT_MAX ? -INFINITY : nextafterf((float)bound, -INFINITY);
 }
 
-/* A logit above which all have at least `weight`. */
+/* Returns a logit above which all weights are at least `weight`. */
 static float logit_above_weight(const qn_sample_draw *d, double weight)
 {
     const double bound = (double)d->scale.largest + (double)d->request->sampling.temperature * (log(weight) + MARGIN);
     return bound <= -(double)FLT_MAX ? -FLT_MAX : nextafterf((float)bound, INFINITY);
 }
 
-/* The first token, in descending order, with a weight below min_p ends the row. The exponential is not strictly
- * monotone: the end is searched among the tokens near it. */
+/* Ends the row before the first token, in descending order, with a weight below min_p. The exponential is not strictly
+ * monotone, so the end is searched among the tokens near it. */
 static void apply_min_p(qn_sample_draw *d)
 {
     const float min_p = d->request->sampling.min_p;
@@ -200,7 +201,7 @@ static void apply_min_p(qn_sample_draw *d)
         keep_above(d, end);
 }
 
-/* The least sum of weights with which a fraction of a total is reached, at least 1, in the arithmetic of the
+/* Returns the least sum of weights, at least 1, that reaches a fraction of a total, in the arithmetic of the
  * definition: (double)sum >= (double)fraction * (double)total. */
 static uint64_t sum_of_fraction(float fraction, uint64_t total)
 {
@@ -217,7 +218,7 @@ static uint64_t sum_of_fraction(float fraction, uint64_t total)
 
 /* ---- Typical sampling ---- */
 
-/* The largest logit with a surprisal of `least` or more: inf if all have, -inf if none has. */
+/* Returns the largest logit with a surprisal of `least` or more; inf if all have, -inf if none has. */
 static float logit_of_surprisal(const qn_sample_scale *scale, int64_t least)
 {
     uint64_t first = qn_sample_key(-INFINITY, 0) >> 32, end = qn_sample_key(scale->largest, 0) >> 32;
@@ -246,7 +247,7 @@ static struct around logits_around(const qn_sample_scale *scale, int64_t mean, i
                             logit_of_surprisal(scale, mean - distance) };
 }
 
-/* Copy the tokens with distances from first to last to the list. */
+/* Copies the tokens with distances from first to last to the list. */
 static qn_sample_tokens list_distances(const qn_sample_draw *d, int64_t mean, int64_t first, int64_t last)
 {
     const qn_sample_tokens *t = &d->left;
@@ -258,16 +259,16 @@ static qn_sample_tokens list_distances(const qn_sample_draw *d, int64_t mean, in
     return (qn_sample_tokens){ d->list, NULL, n };
 }
 
-/* The least distance from the mean within which the weights sum up to `target`. The first pass asks for
- * 0, where all are equal, and for a likely bound; each other leaves a third of the distances. Every few passes the
- * tokens at those are copied, and only they are read. */
+/* Returns the least distance from the mean within which the weights sum up to `target`. The first pass tries 0, the
+ * result if all logits are equal, and a likely bound; each later pass keeps a third of the distances. Every few passes
+ * the tokens at the remaining distances are copied, and later passes read only these. */
 static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t target)
 {
     enum { PASSES_PER_LIST = 3, LIKELY = 4 * 1024 };
     const qn_sample_scale *scale = &d->scale;
     qn_sample_tokens t = d->left;
     int64_t first = 0, last = QN_SAMPLE_SURPRISALS;
-    uint64_t within = 0, inside = 0; /* the sum of the distances below first; of it, those of tokens that t has not */
+    uint64_t within = 0, inside = 0; /* sums at distances below first: of all tokens, and of tokens not in t */
     for (int pass = 0; first < last; pass++) {
         uint64_t sums[QN_SAMPLE_THRESHOLDS];
         if (pass % PASSES_PER_LIST == 1) {
@@ -312,10 +313,10 @@ static void apply_typical_p(qn_sample_draw *d, size_t n_vocab)
 
 /* ---- top_p ---- */
 
-/* More than the rounding of a sum of 2^62 to a double. */
+/* Exceeds the rounding error of converting a sum of 2^62 to double. */
 enum { ROUNDING = 1024 };
 
-/* The sum of the tokens that top_p keeps: of the first ones that reach `target`. */
+/* Returns the sum of the weights that top_p keeps: of the first tokens whose sum reaches `target`. */
 static uint64_t kept_sum(const qn_sample_draw *d, const qn_sample_row *row, const qn_sample_bins *bins, uint64_t target)
 {
     if (target >= bins->total)
@@ -333,7 +334,8 @@ static uint64_t kept_sum(const qn_sample_draw *d, const qn_sample_row *row, cons
     return last.before + last.weight;
 }
 
-/* The largest logit with a weight, before it is multiplied and truncated, below a bound; -inf: there is none. */
+/* Returns the largest logit with a raw weight (before it is multiplied and truncated) below a bound; -inf if there is
+ * none. */
 static float first_below(const qn_sample_draw *d, const float *logits, size_t n, double bound)
 {
     const float weight = (double)(float)bound < bound ? nextafterf((float)bound, INFINITY) : (float)bound;
@@ -346,8 +348,8 @@ bool qn_sample_xtc_applies(const qn_sample_request *request)
     return (double)(qn_splitmix(&state) >> 11) * 0x1p-53 < (double)request->sampling.xtc_probability;
 }
 
-/* The sum of the tokens that XTC drops: of those with at least xtc_threshold of the probability of all that are kept,
- * all but the last in descending order. */
+/* Returns the sum of the weights that XTC drops: of the tokens with at least xtc_threshold of the probability of all
+ * kept tokens, all but the last in descending order. */
 static uint64_t xtc_sum(const qn_sample_draw *d, const qn_sample_row *row, const qn_sample_bins *bins, uint64_t kept)
 {
     const float end = first_below(d, row->logits, row->n,
@@ -385,7 +387,7 @@ int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
 
 /* ---- Mirostat ---- */
 
-/* log2 of x > 0, by squarings, which give the same bits on every system. */
+/* Returns log2 of x > 0, computed by squarings, which give the same bits on every system. */
 static double log2_of(double x)
 {
     int exponent;
@@ -400,12 +402,12 @@ static double log2_of(double x)
     return result;
 }
 
-/* Basu et al., Mirostat (2021), as llama.cpp's second version of it. */
+/* Basu et al., Mirostat (2021), in llama.cpp's second version. */
 int32_t qn_sample_draw_mirostat(qn_sample_draw *d, float *surprise)
 {
     const double all = (double)d->kernels->sum(&d->scale, d->left.logits, d->left.n);
     const double least = (double)qn_exp(d->request->mirostat_mu * -0.693147181f) * all / (double)d->scale.unit;
-    if (least > 1) /* than the weight of the most likely token, which stays */
+    if (least > 1) /* more than the weight of the most likely token: only that token stays */
         return (int32_t)qn_sample_key_index(d->request->best);
     keep_above(d, first_below(d, d->left.logits, d->left.n, least));
     const qn_sample_row row = row_of(d, &d->scale);

@@ -1,13 +1,13 @@
-/* Filters and the draw of a token, on the tokens that mask, bias and penalties have left. */
+/* Filters and the draw of a token, applied to the tokens that remain after mask, bias and penalties. */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_DRAW_H
 #define QN_KERNELS_SAMPLE_SAMPLE_DRAW_H
 
 #include "kernels/sample/sample_search.h"
 
-/* The tokens that are left, in ascending order of their ids. */
+/* The remaining tokens, in ascending order of their ids. */
 typedef struct qn_sample_tokens {
     const float *logits;
-    const uint32_t *ids; /* NULL: the positions */
+    const uint32_t *ids; /* NULL: a token's id is its position */
     size_t n;
 } qn_sample_tokens;
 
@@ -16,13 +16,14 @@ static inline uint32_t qn_sample_id(const qn_sample_tokens *t, size_t position)
     return t->ids ? t->ids[position] : (uint32_t)position;
 }
 
-/* A token of a list: its position there, its logit. */
+/* A token of a list. */
 typedef struct qn_sample_candidate {
     float logit;
     int32_t position;
 } qn_sample_candidate;
 
-/* qn_sample_select_few - the k most likely of n logits, 1 <= k <= n, unordered, for small k: the time grows with k. */
+/* qn_sample_select_few - finds the k most likely of n logits, 1 <= k <= n, in any order. For small k: the time grows
+ * with k. */
 void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top,
                           size_t k);
 
@@ -31,8 +32,8 @@ typedef struct qn_sample_draw {
     const qn_sample_request *request;
     qn_sample_scale scale;
     qn_sample_tokens left;
-    /* Scratch, each of as many elements as tokens were left: those that are left after a filter, where `left` may be
-     * already; of searches; of a small top_k. */
+    /* Scratch. Each array has an element for each token that remained at first: logits and ids for the tokens that
+     * remain after a filter (`left` may already be there), list and positions for searches, heap for a small top_k. */
     float *logits;
     uint32_t *ids;
     float *list;
@@ -40,11 +41,11 @@ typedef struct qn_sample_draw {
     qn_sample_candidate *heap;
 } qn_sample_draw;
 
-/* qn_sample_draw_token - apply the filters and draw by request->random: the id of the token. n_vocab: the vocabulary's
- * size. */
+/* qn_sample_draw_token - applies the filters, draws a token with request->random and returns its id. n_vocab: size of
+ * the vocabulary. */
 int32_t qn_sample_draw_token(qn_sample_draw *draw, size_t n_vocab);
 
-/* qn_sample_draw_mirostat - the same for mirostat 2, with the token's surprise. */
+/* qn_sample_draw_mirostat - draws a token with mirostat 2 and returns its id, and its surprise in *surprise. */
 int32_t qn_sample_draw_mirostat(qn_sample_draw *draw, float *surprise);
 
 #endif

@@ -1,8 +1,8 @@
 /* DRY, after p-e-w's description (text-generation-webui, 2024) and llama.cpp's options. */
 #include "kernels/sample/sample_dry.h"
 
-/* The first sequence of a range, whose tokens before `place` are the same, that has a token of at least `least`
- * there. */
+/* Returns the first sequence in [begin, end), whose sequences agree before `place`, that has a token of at least
+ * `least` at `place`. */
 static size_t find_from(const qn_sample_breakers *breakers, size_t begin, size_t end, size_t place, int64_t least)
 {
     while (begin < end) {
@@ -39,7 +39,7 @@ size_t qn_sample_dry_longest(const qn_sample_request *request)
     return n;
 }
 
-/* By multiplications, which give the same bits on every system. */
+/* Computes the power by multiplications, which give the same bits on every system. */
 static float penalty_of(const qn_sampling *sampling, size_t length)
 {
     double penalty = (double)sampling->dry_multiplier;

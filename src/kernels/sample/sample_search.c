@@ -1,6 +1,6 @@
-/* Weighted selection. A range of logits that holds the wanted token is narrowed by the sums above thresholds around it,
- * which are estimated from a sample of the range. Each step copies the range's tokens, so that the next one reads
- * fewer. Of equal logits, all have the same weight: the wanted one is found by counting. */
+/* Weighted selection. A range of logits that holds the wanted token is narrowed by sums above thresholds around that
+ * token, which are estimated from a sample of the range. Each step copies the range's tokens, so the next one reads
+ * fewer. Equal logits have equal weights, so among them the wanted token is found by counting. */
 #include "kernels/sample/sample_search.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@ enum { THRESHOLDS = QN_SAMPLE_THRESHOLDS, SORTED = QN_SAMPLE_SORTED, MAX_SAMPLE 
 struct sample {
     size_t n;
     float logits[MAX_SAMPLE]; /* descending */
-    double until[MAX_SAMPLE]; /* estimated sums of the row's weights up to and including each */
-    double largest;           /* weight of the row's largest token, which is counted before all; 0: it is not known */
+    double until[MAX_SAMPLE]; /* estimated sum of the row's weights up to and including each sampled token */
+    double largest;           /* weight of the row's largest token, counted before all others; 0: unknown */
 };
 
 static void sort_descending(float *x, size_t n)
@@ -38,7 +38,7 @@ static void weigh(const qn_sample_row *row, const float *logits, size_t n, uint6
         weights[i] = 1;
 }
 
-/* One token of each stride, at a place that varies, so that a period in the row does no harm. */
+/* Takes one token of each stride, at a varying place, so that a period in the row does no harm. */
 static void take_sample(const qn_sample_row *row, const float *logits, size_t n, bool with_largest, struct sample *s)
 {
     uint64_t weights[MAX_SAMPLE];
@@ -63,8 +63,8 @@ static float below(float logit)
     return nextafterf(logit, -INFINITY);
 }
 
-/* The sample's token at which the sum reaches a fraction of the total, and those that are likely before and after the
- * row's. */
+/* at: the sampled token at which the sum reaches a fraction of the total. before, after: tokens that probably come
+ * before and after the row's token at that fraction. */
 struct guess {
     float before, at, after;
 };
@@ -94,8 +94,8 @@ static qn_sample_bins sum_bins(const qn_sample_row *row, const float *logits, si
     return bins;
 }
 
-/* Thresholds around one token: the bin of those equal to the guess has no others, so that each other bin has fewer
- * tokens than all together. */
+/* Sets thresholds around one token. The bin of tokens equal to the guess holds no others, so each of the other bins has
+ * fewer tokens than the range. */
 static void thresholds_around(const struct guess *guess, float thresholds[THRESHOLDS])
 {
     thresholds[0] = guess->before;
@@ -104,7 +104,7 @@ static void thresholds_around(const struct guess *guess, float thresholds[THRESH
     thresholds[3] = guess->after;
 }
 
-/* Thresholds that divide the range of the keys, whatever the tokens are. */
+/* Sets thresholds that divide the range of the keys evenly, whatever the tokens are. */
 static void thresholds_between(const qn_sample_range *range, float thresholds[THRESHOLDS])
 {
     const uint64_t first = qn_sample_key(range->above, 0) >> 32, last = qn_sample_key(range->up_to, 0) >> 32;
@@ -130,7 +130,7 @@ qn_sample_bins qn_sample_bins_around(const qn_sample_row *row, const double *fra
     return sum_bins(row, row->logits, row->n, thresholds);
 }
 
-/* The bin of a range whose tokens the bins' sums are of, in which the sum reaches `target`. */
+/* Returns the bin in which the sum reaches `target`. The bins' sums are those of the range's tokens. */
 static qn_sample_range bin_of(const qn_sample_bins *bins, const qn_sample_range *range, uint64_t target)
 {
     float up_to = range->up_to;
@@ -152,7 +152,8 @@ qn_sample_range qn_sample_bin(const qn_sample_bins *bins, uint64_t target)
 
 /* ---- The last steps ---- */
 
-/* Among the equal tokens of a range, in ascending order of the positions. positions NULL: logits is the row. */
+/* Finds the token among equal tokens of a range, in ascending order of their positions. positions NULL: logits is the
+ * row. */
 static qn_sample_found find_equal(const qn_sample_row *row, const float *logits, const uint32_t *positions, size_t n,
                                   const qn_sample_range *range, uint64_t target)
 {
@@ -176,7 +177,7 @@ static qn_sample_found find_equal(const qn_sample_row *row, const float *logits,
     return found;
 }
 
-/* Of the n tokens of the list. */
+/* Finds the token among the n tokens of the list, by sorting. */
 static qn_sample_found find_sorted(const qn_sample_row *row, size_t n, const qn_sample_range *range, uint64_t target)
 {
     uint64_t keys[SORTED], weights[SORTED], before = range->before;
@@ -199,8 +200,8 @@ static qn_sample_found find_sorted(const qn_sample_row *row, size_t n, const qn_
 
 /* ---- The search ---- */
 
-/* Thresholds from a sample halve the number of tokens, or more. Where they do not, the range of the keys is divided:
- * the number of steps is bounded, whatever the logits are. */
+/* Thresholds from a sample usually at least halve the number of tokens. If they do not, the range of the keys is
+ * divided, so the number of steps is bounded, whatever the logits are. */
 qn_sample_found qn_sample_find(const qn_sample_row *row, qn_sample_range range, uint64_t target)
 {
     const float *logits = row->logits;

@@ -5,16 +5,16 @@
 
 #include "kernels/sample/sample.h"
 
-/* Up to so many tokens are sorted. */
+/* Limit of tokens that are sorted. */
 enum { QN_SAMPLE_SORTED = 128 };
 
 /* A row of tokens: no logit is NaN, and the largest is finite. */
 typedef struct qn_sample_row {
     const qn_sample_kernels *kernels;
-    const qn_sample_scale *scale; /* of the weights; NULL: every token has the weight 1 */
+    const qn_sample_scale *scale; /* scale of the weights; NULL: every token has the weight 1 */
     const float *logits;          /* [n] */
     size_t n;
-    float *list; /* [n] and positions [n]: scratch of the search; not the memory of logits */
+    float *list; /* [n], with positions [n]: scratch of the search; must not be the memory of logits */
     uint32_t *positions;
 } qn_sample_row;
 
@@ -22,7 +22,7 @@ typedef struct qn_sample_row {
 typedef struct qn_sample_range {
     float above, up_to;
     uint64_t before; /* sum of the weights of all tokens with larger logits */
-    uint64_t sum;    /* of those of the range */
+    uint64_t sum;    /* sum of the weights of the range's tokens */
 } qn_sample_range;
 
 /* The sums of the row's weights above descending thresholds. */
@@ -35,18 +35,18 @@ typedef struct qn_sample_bins {
 typedef struct qn_sample_found {
     size_t position;
     float logit;
-    uint64_t before, weight; /* sum of the weights of the tokens before it, and its own */
+    uint64_t before, weight; /* sum of the weights of the tokens before this one, and its own weight */
 } qn_sample_found;
 
-/* qn_sample_bins_around - the sums above thresholds that lie around the tokens at which the sum in descending order
- * reaches the fractions [n_fractions] of the total. They are estimated from some of the row's tokens: one may be wrong,
- * which costs time. */
+/* qn_sample_bins_around - returns the sums above thresholds chosen around the tokens at which the sum, in descending
+ * order, reaches the fractions [n_fractions] of the total. The thresholds are estimated from a sample of the row's
+ * tokens; a bad estimate only costs time. */
 qn_sample_bins qn_sample_bins_around(const qn_sample_row *row, const double *fractions, size_t n_fractions);
 
-/* qn_sample_bin - the range between two thresholds in which the sum reaches `target`, 1 to the total. */
+/* qn_sample_bin - returns the range between two thresholds in which the sum reaches `target`, 1 to the total. */
 qn_sample_range qn_sample_bin(const qn_sample_bins *bins, uint64_t target);
 
-/* qn_sample_find - the first token, in descending order, with which the sum of the weights reaches `target`.
+/* qn_sample_find - returns the first token, in descending order, at which the sum of the weights reaches `target`.
  * range.before < target <= range.before + range.sum. */
 qn_sample_found qn_sample_find(const qn_sample_row *row, qn_sample_range range, uint64_t target);
 

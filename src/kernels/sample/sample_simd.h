@@ -7,7 +7,7 @@
 
 #include <float.h>
 
-/* The last n < 16 logits; the lanes after them are -inf, whose weight is 0. */
+/* Loads the last n < 16 logits; the lanes after them are -inf, whose weight is 0. */
 QN_INLINE v16 load_last(const float *logits, size_t n)
 {
     float lanes[QN_LANES];
@@ -210,8 +210,8 @@ static uint64_t sum_surprisals_simd(const qn_sample_scale *scale, const float *l
 
 static const int32_t first_indices[QN_LANES] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
 
-/* A vector is loaded before those at its place are stored, and no more are stored than have been loaded: the result may
- * take the place of the logits. */
+/* Selects in order. Each vector is loaded before a result is stored at its place, and the number stored never exceeds
+ * the number loaded, so the result may overwrite the logits. */
 static size_t select_simd(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
                           uint32_t *out_ids)
 {

@@ -1,5 +1,5 @@
 /* Sampling a token from a row of logits on the CPU: the reference of the GPU kernels. Every step is a pass over the
- * row, or over the tokens that are left of it; none sorts more than QN_SAMPLE_SORTED tokens. */
+ * row, or over its remaining tokens; none sorts more than QN_SAMPLE_SORTED tokens. */
 #include "kernels/sample/sample.h"
 
 #include "kernels/sample/sample_draw.h"
@@ -10,13 +10,13 @@
 
 /* ---- Scratch ---- */
 
-/* Entries and slots are used before, and in the same memory as, the other arrays. Each has n elements. */
+/* Entries and slots are used before the other arrays, and share memory with them. Each array has n elements. */
 struct scratch {
     qn_sample_entry *entries;
     uint32_t *slots;
-    float *left; /* the logits of the tokens that are left after mask, bias, penalties and filters */
+    float *left; /* logits of the tokens that remain after mask, bias, penalties and filters */
     uint32_t *left_ids;
-    float *list; /* of a search */
+    float *list; /* scratch of a search */
     uint32_t *list_positions;
     qn_sample_candidate *heap;
 };
@@ -48,11 +48,11 @@ size_t qn_sample_max_entries(const qn_sample_request *request, size_t n)
 
 struct entry_list {
     qn_sample_entry *entries;
-    uint32_t *slots; /* of each token: 1 + the index of its entry; 0: none */
+    uint32_t *slots; /* per token: 1 + the index of its entry; 0: none */
     size_t n, n_vocab;
 };
 
-/* The entry of a token, added if there is none; NULL outside the vocabulary. */
+/* Returns the entry of a token, adding it if there is none; NULL outside the vocabulary. */
 static qn_sample_entry *entry_of(struct entry_list *list, qn_token token)
 {
     if (token < 0 || (size_t)token >= list->n_vocab)
@@ -64,7 +64,7 @@ static qn_sample_entry *entry_of(struct entry_list *list, qn_token token)
     return &list->entries[list->slots[token] - 1];
 }
 
-/* A token that continues several repetitions has the penalty of the longest. */
+/* Adds DRY's penalties. A token that continues several repetitions gets the penalty of the longest. */
 static void add_dry_penalties(const qn_sample_request *request, struct entry_list *list)
 {
     const size_t longest = qn_sample_dry_longest(request);
@@ -96,7 +96,7 @@ size_t qn_sample_list_entries(const qn_sample_request *request, size_t n, uint32
     return list.n;
 }
 
-/* The position of an id of a list in ascending order that has it. */
+/* Returns the position of an id in an ascending list that contains it. */
 static size_t position_of(const uint32_t *ids, size_t n, uint32_t id)
 {
     size_t first = 0;
@@ -114,7 +114,8 @@ static bool is_allowed(const uint32_t *allowed, uint32_t token)
     return !allowed || allowed[token / 32] >> token % 32 & 1;
 }
 
-/* The tokens that the mask allows, after bias and penalties: the caller's array if there are none of the three. */
+/* Returns the tokens that the mask allows, after bias and penalties: in the caller's array if there is no mask, bias or
+ * penalty. */
 static qn_sample_tokens adjust(const qn_sample_kernels *kernels, const qn_sample_request *request, const float *logits,
                                size_t n, const struct scratch *s)
 {
@@ -144,7 +145,8 @@ static qn_sample_tokens adjust(const qn_sample_kernels *kernels, const qn_sample
 
 /* ---- Argmax ---- */
 
-/* The key of the largest logit, of the first NaN, or of -inf for token 0 where nothing else is left. */
+/* Returns the key of the largest logit, of the first NaN, or, if all remaining logits are -inf or none remains, of -inf
+ * for token 0. */
 static uint64_t best_key(const qn_sample_kernels *kernels, const qn_sample_tokens *t)
 {
     const float largest = t->n ? kernels->maximum(t->logits, t->n) : -INFINITY;
