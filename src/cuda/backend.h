@@ -1,4 +1,4 @@
-/* The CUDA backend, for the registry of devices. */
+/* The CUDA backend, for the device registry. */
 #ifndef QN_CUDA_BACKEND_H
 #define QN_CUDA_BACKEND_H
 

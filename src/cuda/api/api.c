@@ -1,5 +1,5 @@
-/* The handle of quern/cuda.h: for each context in which its functions were called, the code that is loaded there; and
- * the checks that the functions share. */
+/* The handle of quern/cuda.h: the code loaded in each context in which its functions were called; and the checks shared
+ * by these functions. */
 #include "cuda/api/api.h"
 
 #include "base/memory.h"
@@ -22,7 +22,7 @@ typedef struct context_kernels {
 } context_kernels;
 
 struct qn_cuda_kernels {
-    pid_t process; /* that opened them (base/process.h) */
+    pid_t process; /* the process that opened them (base/process.h) */
     const qn_cuda_driver *driver;
     const qn_cuda_tools *tools;
     qn_cuda_info info;
@@ -62,7 +62,7 @@ qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal)
     return qn_cuda_kernels_open_with(kernels, ordinal, NULL, NULL);
 }
 
-/* Modules went with their context; another may have its address since. */
+/* The modules were freed with their context; a new context may have the same address. */
 static void close_context(const qn_cuda_kernels *k, const context_kernels *c)
 {
     unsigned long long id = 0;
@@ -108,7 +108,7 @@ static qn_status find_context(qn_cuda_kernels *k, qn_cu_context context, unsigne
     return QN_OK;
 }
 
-/* What is loaded in the current context. */
+/* The code loaded in the current context. */
 static qn_status in_current_context(qn_cuda_kernels *k, qn_cuda **cuda)
 {
     qn_cu_context context = NULL;

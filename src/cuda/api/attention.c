@@ -1,5 +1,5 @@
 /* Attention over an fp16 KV cache and rope of quern/cuda.h: checks of the arguments, then the launches of
- * kernels/attention/ and kernels/rope/. */
+ * cuda/kernels/attention/ and cuda/kernels/rope/. */
 #include "cuda/api/api.h"
 
 #include "cuda/kernels/attention/attention.h"
@@ -23,7 +23,7 @@ static qn_attention_gpu gpu_of(const qn_cuda_kernels *kernels, size_t head_dim, 
                                .max_shared_bytes = info->max_shared_bytes };
 }
 
-/* The sizes that rope has are those of attention, which for the largest needs more shared memory than some devices
+/* rope supports the head sizes of attention. For the largest, attention needs more shared memory than some devices
  * have. */
 static qn_status check_head_dim(size_t head_dim)
 {
@@ -49,7 +49,7 @@ static qn_status check_sizes(const qn_cuda_kernels *kernels, const qn_cuda_kv_ca
     return check_head_dim(cache->head_dim);
 }
 
-/* A cache in pages, as the kernels read it. */
+/* Fills the kernels' form of a cache in pages. */
 static qn_status check_pages(const qn_cuda_kv_cache *cache, qn_attention_gpu_cache *out)
 {
     const size_t head = QN_ATTENTION_PAGE * cache->head_dim * sizeof(uint16_t);
@@ -82,7 +82,7 @@ static qn_status check_contiguous(const qn_cuda_kv_cache *cache, qn_attention_gp
     return QN_OK;
 }
 
-/* The views of a cache and of tokens whose sizes have been checked, as the kernels read them. */
+/* Fills the kernels' form of a cache and of tokens whose sizes have been checked. */
 static qn_status check_cache(const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
                              qn_attention_gpu_cache *out)
 {
@@ -99,8 +99,8 @@ static qn_status check_heads(const char *name, qn_cuda_view view, qn_dtype dtype
 
 /* ---- Attention ---- */
 
-/* From this number of tokens on, blocks are distributed over tokens only; below, over KV splits too, of GROUP_TOKENS
- * tokens at a time: the workspace has their partials. */
+/* From this number of tokens on, blocks are distributed over tokens only; below it, over KV splits too, GROUP_TOKENS
+ * tokens at a time: the workspace holds the partials of one group. */
 enum { PREFILL_TOKENS = 64, GROUP_TOKENS = 256 };
 
 typedef struct attention_call {

@@ -1,4 +1,4 @@
-/* AURA of quern/cuda.h: tables of codecs, checks of the arguments, then the launches of kernels/aura/. */
+/* AURA of quern/cuda.h: tables of codecs, checks of the arguments, then the launches of cuda/kernels/aura/. */
 #include "cuda/api/api.h"
 
 #include "kernels/api_check.h"
@@ -133,7 +133,7 @@ qn_status qn_cuda_aura_decode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec
 
 /* ---- Caches ---- */
 
-/* A call on a cache: what its kernels have in common, and its launches. */
+/* A call on a cache: the arguments shared by its kernels, and its launches. */
 typedef struct aura_call {
     const qn_cuda_aura_cache *cache;
     qn_aura_gpu gpu;
@@ -185,7 +185,7 @@ static qn_status check_cache(const qn_cuda_aura_cache *cache)
     return qn_api_check_array("value_scales", cache->value_scales, QN_DTYPE_F32, rows);
 }
 
-/* A cache that has been checked, as the kernels read it. */
+/* The kernels' form of a checked cache. */
 static qn_attention_gpu_cache gpu_rows(const qn_cuda_aura_cache *cache)
 {
     const bool paged = qn_api_given(cache->tables);
@@ -271,7 +271,7 @@ static void begin_cache(aura_call *c)
 
 /* ---- Queries ---- */
 
-/* A dense rotation of queries is a launch of its own. */
+/* A dense rotation of queries is a separate launch. */
 static size_t queries_workspace_bytes(const aura_call *c)
 {
     return c->cache->key_codec.codec->signs ? 0 : c->n_queries * c->gpu.head_dim * sizeof(float);
@@ -289,8 +289,8 @@ qn_status qn_cuda_aura_queries_workspace(const qn_cuda_kernels *kernels, const q
     return QN_OK;
 }
 
-/* The next launch of the call. With PDL after the first: it reads only what the first does not write before it
- * waits. */
+/* Adds a launch to the call, with PDL after the first: before its PDL wait it reads nothing that the first launch
+ * writes. */
 static void add_call(aura_call *c, const qn_launch *launch, const void *args)
 {
     c->calls[c->n_calls] = (qn_api_call){ *launch, args };

@@ -46,7 +46,7 @@ static qn_status check_gates(qn_api_gdn *c)
     return QN_OK;
 }
 
-/* The shape alone; its other limits are those of the launches. */
+/* Checks the shape only; the functions that fill launches check the other limits. */
 qn_status qn_api_gdn_begin(qn_api_gdn *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape,
                            qn_dtype dtype)
 {
@@ -114,7 +114,7 @@ static qn_status check_tokens(qn_api_gdn *c, qn_cuda_view q, qn_cuda_view k, qn_
     return QN_OK;
 }
 
-/* With indices one state is enough: only the device can see which are used. */
+/* With indices the check requires only one state: only the device knows the indices. */
 static qn_status check_state(qn_api_gdn *c, const char *name, qn_cuda_view state, uint64_t *address)
 {
     const qn_cuda_gdn_shape *s = c->shape;

@@ -72,7 +72,7 @@ static qn_status check_values(stage_call *c, const char *name, qn_cuda_view view
     return check_elements(c, name, view, c->gdn.shape->v_heads * c->gdn.shape->head_v, address, stride);
 }
 
-/* With cu_seqlens only the device has the number of chunks: one is enough here. */
+/* With cu_seqlens only the device knows the number of chunks: the check requires only one. */
 static qn_status check_chunk_states(stage_call *c, qn_cuda_view h)
 {
     const qn_cuda_gdn_shape *s = c->gdn.shape;

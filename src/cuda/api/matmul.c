@@ -6,7 +6,8 @@
 #include "quant/quant.h"
 
 enum {
-    PASS_TOKENS = 32768, /* of a pass: enough for all SMs, and the workspace stays small. Below the limit of a grid */
+    PASS_TOKENS = 32768, /* tokens of a pass: enough for all SMs, few enough for a small workspace. Below the limit of a
+                            grid */
     TILES_ALIGNMENT = 128,
     ACTS_ALIGNMENT = 1024,
     PASS_LAUNCHES = 2
@@ -147,7 +148,7 @@ static size_t matmul_workspace_at(const matmul_call *c)
     return qn_round_up(c->acts_bytes + c->scale_bytes, ACTS_ALIGNMENT);
 }
 
-/* Activations, their scales, the workspace of the matmul; before them what aligns them. */
+/* Padding for alignment, then activations, their scales, and the workspace of the matmul. */
 static qn_status workspace_bytes(const matmul_call *c, size_t *bytes)
 {
     const size_t others =
@@ -223,7 +224,7 @@ static qn_status check_outs(matmul_call *c, const qn_cuda_matmul_out *outs)
 /* ---- Passes ---- */
 
 /* The launches of the tokens from `first` on. The second kernel reads packed weights before it waits for the first, so
- * the first one waits for all work in the stream: that may be what packs or copies the weights. */
+ * the first one waits for all work in the stream, which may pack or copy the weights. */
 static qn_status pass_launches(const matmul_call *c, size_t first, qn_matmul_launch out[PASS_LAUNCHES])
 {
     const qn_cuda_matmul_acts *a = c->acts;
@@ -245,7 +246,7 @@ static qn_status pass_launches(const matmul_call *c, size_t first, qn_matmul_lau
     return qn_matmul_gpu_matmul(&c->gpu, &matrix, &pass, n, &out[1]);
 }
 
-/* The launches of the first and of the last pass, whose code is that of all passes. */
+/* The launches of the first and of the last pass: together they use the code of all passes. */
 static qn_status all_launches(const matmul_call *c, qn_launch out[2 * PASS_LAUNCHES])
 {
     const size_t ends[2] = { 0, (c->acts->n_tokens - 1) / c->pass_tokens * c->pass_tokens };

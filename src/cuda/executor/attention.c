@@ -37,8 +37,8 @@ static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cac
 
 /* ---- AURA pages ---- */
 
-/* The most pages that the sequences complete in this step. In a decode step each completes at most one, whatever the
- * positions are. */
+/* The most pages that the sequences complete in this step. In a decode step each sequence completes at most one, at any
+ * position. */
 static size_t completed_pages(const qn_cuda_rows_step *s)
 {
     size_t pages = s->is_decode ? s->n_pieces : 0;
@@ -93,7 +93,7 @@ qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s)
 
 /* ---- Launches ---- */
 
-/* Values from a query head to the next, as the matmul has written them. */
+/* Values from a query head to the next in the output of the matmul. */
 static uint32_t query_stride(const qn_attention_shape *shape)
 {
     return (uint32_t)(shape->gated ? 2 * shape->head_dim : shape->head_dim);
@@ -177,8 +177,8 @@ static uint32_t row_of(const qn_attention_shape *shape)
     return (uint32_t)(shape->n_heads * shape->head_dim);
 }
 
-/* The pieces of many rows, which are the last ones. Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only
- * quantises them. */
+/* Attention of the pieces of many rows, the last ones of the step. Writes final outputs, gates applied:
+ * QN_OP_ATTENTION_COMBINE only quantises them. */
 static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);
@@ -234,7 +234,7 @@ static void add_new_rows(const qn_cuda_rows_step *s, const qn_op *op, qn_attenti
                                               .eps = op->qk_norm_rope_store.eps };
 }
 
-/* The rows of pieces of few rows. Writes final outputs, as run_prefill. */
+/* Attention of the rows of pieces of few rows. Writes final outputs, as run_prefill does. */
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);
@@ -270,7 +270,7 @@ static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
 {
     if (s->n_few < s->n)
         QN_TRY(run_prefill(s, op));
-    /* Many rows of heads without a prefill kernel: the partials of all do not fit at the same time. */
+    /* Many rows of heads without a prefill kernel: the partials of all rows do not fit at the same time. */
     for (size_t i = 0; i < s->n_few; i += QN_CUDA_ATTENTION_ROWS) {
         qn_cuda_rows_step group = *s;
         group.row += i;

@@ -4,22 +4,22 @@
 
 #include "cuda/executor/step.h"
 
-/* From this number of rows on, blocks of attention are distributed over a piece's rows (prefill kernel, a launch for
- * each piece); below, over KV splits too (decode kernel, one launch for all pieces). */
+/* Pieces of at least this number of rows use the prefill kernel: one launch for each piece, blocks over its rows.
+ * Smaller pieces use the decode kernel: one launch for all pieces, blocks over rows and KV splits. */
 enum { QN_CUDA_PREFILL_ROWS = 64 };
 
-/* qn_cuda_run_angles - the cosines and sines of the step's positions. */
+/* qn_cuda_run_angles - Launches the computation of rope's cosines and sines for the step's positions. */
 qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s);
 
-/* qn_cuda_run_attention_op - everything of QN_OP_QK_NORM_ROPE_STORE, QN_OP_ATTENTION and QN_OP_ATTENTION_COMBINE
- * except quantising activations. */
+/* qn_cuda_run_attention_op - Launches QN_OP_QK_NORM_ROPE_STORE, QN_OP_ATTENTION or QN_OP_ATTENTION_COMBINE, without
+ * the quantisation of activations. */
 qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op);
 
-/* qn_cuda_quantize_pages - AURA: quantises, in all layers, the pages that a step completes whose pieces are all of
- * one row. In other steps qn_cuda_run_attention_op does so, layer by layer. */
+/* qn_cuda_quantize_pages - Quantises into AURA codes, in all layers, the pages that a step completes. Only for steps
+ * with one row in each piece; in other steps qn_cuda_run_attention_op quantises, layer by layer. */
 qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s);
 
-/* qn_cuda_has_prefill - whether a piece is for the prefill kernel. */
+/* qn_cuda_has_prefill - Returns whether a piece uses the prefill kernel. */
 bool qn_cuda_has_prefill(const qn_cuda_piece *piece);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which rows of a step are executed together, in which order, and their inputs. */
+/* Divides a step into batches of rows that are executed together, and sets their order and their inputs. */
 #include "cuda/executor/batch.h"
 
 #include "cuda/executor/attention.h"
@@ -32,8 +32,9 @@ static bool is_same_format(const qn_cuda_memory *a, const qn_cuda_memory *b)
            a->format->attention.value_bits == b->format->attention.value_bits;
 }
 
-/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. Up to same_rows a row is
- * computed by the same operations for any number of rows; others take part in no pass with rows of other sequences. */
+/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. In passes of up to same_rows
+ * rows, a row is computed by the same operations for any number of rows; larger pieces share no pass with other
+ * sequences. */
 static bool may_join(const qn_cuda_batch *b, const qn_step *step, size_t n, size_t logit)
 {
     const size_t row = b->first + b->n_rows;
@@ -93,8 +94,8 @@ static void add_pieces(qn_cuda_batch *b, bool prefill, size_t *n_pieces)
     }
 }
 
-/* The rows of a decode step of n: another one beside a single row, if it is to be computed as rows of larger steps
- * are. */
+/* The number of rows to execute for a decode step of n rows: a bucket. A single row gets a second one if it must be
+ * computed as rows of larger steps are. */
 static size_t padded(const qn_cuda_common *common, size_t n)
 {
     return qn_gpu_bucket(n == 1 && common->deterministic ? 2 : n);
@@ -126,7 +127,8 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
         pad(s, b->model->flights.pieces);
     s->in_phases = s->is_decode && qn_cuda_has_phases(s->workspace, s->n);
     qn_cuda_fill_inputs(s);
-    s->n_samples = s->is_decode ? s->n : b->requests ? b->n_logits : 0; /* a graph always uploads as many */
+    /* A graph always uploads the same number of bytes. */
+    s->n_samples = s->is_decode ? s->n : b->requests ? b->n_logits : 0;
     b->sampling = (qn_cuda_sampling){ .n = b->n_logits, .params = s->inputs.sampling, .block = s->block };
     if (!b->requests || b->samples_later)
         return QN_OK;

@@ -4,8 +4,8 @@
 
 #include "cuda/executor/model.h"
 
-/* Rows of up to QN_GPU_MAX_SEQUENCES sequences of one cache format: a part of the caller's step. They are executed in
- * another order than the caller's: pieces of few rows first. */
+/* Rows of up to QN_GPU_MAX_SEQUENCES sequences of one cache format: a part of the caller's step. They are not executed
+ * in the caller's order: pieces of few rows come first. */
 typedef struct qn_cuda_batch {
     qn_cuda_model *model;
     qn_cuda_rows_step step;
@@ -19,10 +19,11 @@ typedef struct qn_cuda_batch {
     bool samples_later;          /* requests are prepared and sampled by qn_cuda_sample_step */
 } qn_cuda_batch;
 
-/* qn_cuda_batch_of - the rows from `row` on that can be executed together, and their logit rows from `logit` on. */
+/* qn_cuda_batch_of - Returns the batch of rows, from row `row` of the step on, that can be executed together. Its logit
+ * rows start at index `logit` of the step's. */
 qn_cuda_batch qn_cuda_batch_of(qn_cuda_model *model, const qn_step *step, size_t row, size_t logit);
 
-/* qn_cuda_batch_prepare - sets the pieces of a batch, and its inputs on the host. */
+/* qn_cuda_batch_prepare - Sets the pieces of a batch and fills its inputs on the host. */
 qn_status qn_cuda_batch_prepare(qn_cuda_batch *b);
 
 #endif

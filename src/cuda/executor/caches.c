@@ -14,7 +14,7 @@ _Static_assert((int)PAGE == (int)QN_PAGE && (int)PAGE == (int)QN_GDN_CHUNK_TOKEN
 struct qn_cuda_caches {
     qn_cuda_common *common;
     qn_cuda_pool_memory memory;
-    qn_pool *pool; /* NULL until there is a format */
+    qn_pool *pool; /* NULL until the first format is created */
     qn_pool_class *states, *open_chunks;
     uint32_t *slots;
     size_t n_attention, n_recurrent;
@@ -165,7 +165,7 @@ static qn_status create_tables(qn_cuda_format *f, qn_cuda *cuda)
 
 /* ---- The pool ---- */
 
-/* What is left for workspaces and other processes: a tenth, at least 1 GiB but at most half. */
+/* Memory left free for workspaces and other processes: a tenth, at least 1 GiB but at most half. */
 static uint64_t default_budget(uint64_t available)
 {
     const uint64_t gib = (uint64_t)1 << 30, tenth = available / 10, margin = tenth > gib ? tenth : gib;
@@ -204,7 +204,7 @@ static qn_status fill_pool(qn_cuda_caches *c)
     return create_classes(c);
 }
 
-/* When the weights are on the device. */
+/* Called when the weights are on the device. */
 static qn_status create_pool(qn_cuda_caches *c)
 {
     const qn_status status = c->pool ? QN_OK : fill_pool(c);
@@ -222,7 +222,7 @@ static void free_format(qn_cuda_format *f, qn_cuda *cuda)
     qn_free(f);
 }
 
-/* Copies are in the model's stream, where steps before and after are. */
+/* Copies are queued in the model's stream, in order with steps. */
 static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t bytes)
 {
     qn_cuda_common *common = ((const qn_cuda_caches *)context)->common;
@@ -275,7 +275,7 @@ static qn_status add_page_classes(qn_cuda_caches *c, qn_cuda_format *f)
     return QN_OK;
 }
 
-/* The classes last: nothing that follows them fails. */
+/* Classes are added last: no later step can fail. */
 static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
 {
     const qn_plan *plan = c->common->plan;

@@ -4,10 +4,11 @@
 
 #include "cuda/executor/step.h"
 
-/* qn_cuda_launch_decode - queue a decode step, of a number of rows that is a bucket, as a graph, which is captured if
- * that was not done yet. The inputs are in the step's block on the host. It leaves the logits in workspace->logits.
- * For one row, the graph may end with the sampler (not NULL), or with the copy of the logits to
- * workspace->host_logits. */
+/* qn_cuda_launch_decode - Queues a decode step as a graph, captured on first use. The step's number of rows is a
+ * bucket, and its inputs are in its block on the host. The graph leaves the logits in workspace->logits.
+ *
+ *   sampling        for one row: the graph ends with this sampler; NULL: without a sampler
+ *   copies_logits   for one row: the graph ends with the copy of the logits to workspace->host_logits */
 qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits);
 
 #endif

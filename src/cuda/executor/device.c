@@ -66,7 +66,7 @@ static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_p
 {
     qn_cuda_model *model = cuda_model_of(device);
     const bool deterministic = model->common.deterministic;
-    if (deterministic) { /* attention is divided by max_positions; from some number on no further */
+    if (deterministic) { /* attention is split by max_positions, up to a largest number of splits */
         max_rows = max_rows > 2 ? max_rows : 2;
         max_positions = max_positions > MANY_POSITIONS ? max_positions : MANY_POSITIONS;
     }
@@ -120,7 +120,7 @@ static qn_status read_environment(bool *launches_only)
     return QN_OK;
 }
 
-/* What the launches of kernels depend on. */
+/* Sets the device properties that kernel launches depend on. */
 static qn_status describe_device(qn_cuda_common *common)
 {
     const qn_attention_shape *h = &common->plan->heads;

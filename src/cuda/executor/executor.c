@@ -1,5 +1,5 @@
-/* The plan's operations as launches: which kernels run, and which buffers they read and write. The kernels themselves
- * are in kernels/; attention.c and recurrent.c have the operations of these layers. */
+/* The plan's operations as launches: which kernels run, and which buffers they read and write. The kernels are in
+ * cuda/kernels/; attention.c and recurrent.c have the operations of attention and Gated DeltaNet layers. */
 #include "cuda/executor/executor.h"
 
 #include "cuda/executor/attention.h"
@@ -106,7 +106,7 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     case QN_OP_ATTENTION:
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
-    case QN_OP_LOGITS: break; /* they write no activations */
+    case QN_OP_LOGITS: break; /* these operations write no activations */
     }
     return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = x < 0 ? 0 : qn_cuda_step_buffer(s, x) };
 }
@@ -180,7 +180,7 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
-/* Whether the matmul of these activations does the division of their RMS norm: of hi/lo int8 that are quantised from
+/* Whether the matmul of these activations does the division of their RMS norm: if they are hi/lo int8, quantised from
  * the norm's input. */
 static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
 {
@@ -190,7 +190,7 @@ static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
            (!rotation->block || is_fused(s, writer) || quantizes_rotated(rotation, layouts_read(s, op, acts)));
 }
 
-/* The launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if that is fused. */
+/* The launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if they are fused. */
 static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm,
                              const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
 {
@@ -216,8 +216,8 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
     return qn_matmul_gpu_matmul_fused(&s->common->matmul, tiled_matrix, &acts, s->n, &next, launch);
 }
 
-/* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number
- * of rows alone. */
+/* Outputs of layers are in buffers from row 0 on, and logits have a separate buffer: the launch depends only on the
+ * number of rows. */
 static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
@@ -239,8 +239,8 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
     return QN_OK;
 }
 
-/* Those that read rows come first: they occupy few SMs, and on the others the next GEMM loads its first weights
- * meanwhile. */
+/* GEMMs that read rows come first: they occupy few SMs; on the other SMs the next GEMM loads its first weights at the
+ * same time. */
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
     qn_cuda_op *cuda_op = &s->weights->ops[op - s->common->plan->ops];
@@ -285,8 +285,8 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
     return quantize_acts(s, op);
 }
 
-/* Which is faster was measured on an H200, tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers:
- * 874 and 862 with 4 sequences, 1505 and 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
+/* Measured on an H200, tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and 862 with 4
+ * sequences, 1505 and 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
 static size_t most_rows_in_phases(const qn_plan *plan)
 {
     enum { MOST_RECURRENT = 4 };

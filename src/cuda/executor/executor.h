@@ -5,20 +5,23 @@
 #include "cuda/executor/graphs.h"
 #include "cuda/executor/step.h"
 
-/* qn_cuda_prepare_decode - plans the launches of a step of one row, or in phases, and uploads its phases, if that is
- * not done yet for the workspace of now; nothing for other steps. */
+/* qn_cuda_prepare_decode - Plans a step of one row, or one with in_phases, and uploads its phases. Does nothing if the
+ * plan is of the current workspace, and for other steps. */
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s);
 
-/* qn_cuda_run_trunk - all operations before the logits. With a decode plan: after qn_cuda_prepare_decode. */
+/* qn_cuda_run_trunk - Launches all operations before the logits. Call qn_cuda_prepare_decode before it. */
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s);
 
-/* qn_cuda_gather_rows - into workspace->gathered: the n <= QN_CUDA_LOGIT_ROWS rows of the inputs' logit_rows from
- * `first` on.
- * qn_cuda_run_logits - logits of rows [row, row + n), n <= QN_CUDA_LOGIT_ROWS, into workspace->logits. */
+/* qn_cuda_gather_rows - Copies rows logit_rows[first, first + n) of the last layer's output to workspace->gathered;
+ * n <= QN_CUDA_LOGIT_ROWS. logit_rows is an array of the step's inputs. */
 qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n);
+
+/* qn_cuda_run_logits - Computes the logits of rows [s->row, s->row + s->n) into workspace->logits;
+ * s->n <= QN_CUDA_LOGIT_ROWS. */
 qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s);
 
-/* qn_cuda_has_phases - whether a decode step of n rows, several, is executed by the persistent decode kernel. */
+/* qn_cuda_has_phases - Returns whether the persistent decode kernel executes a decode step of n > 1 rows; false for
+ * n = 1. */
 bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n);
 
 #endif

@@ -52,7 +52,7 @@ bool qn_cuda_find_gemv(const qn_cuda_weights *weights, const qn_tile_layout *til
 
 /* ---- Workspace ---- */
 
-/* Weights that GEMV phases with these tiles would cover, in (row tile, K tile) pairs. */
+/* The number of weights that GEMV phases with these tiles would cover, in (row tile, K tile) pairs. */
 static uint64_t persistent_k_tiles(const qn_cuda_weights *weights, const qn_tile_layout *tiles)
 {
     qn_cuda_gemv_phase gemv;

@@ -1,5 +1,5 @@
-/* Which matmuls can be GEMV phases of the persistent decode kernel, how each is partitioned, and the memory that the
- * kernel needs in addition to the plan's buffers. Computes addresses and shapes only. */
+/* Selects the matmuls that can be GEMV phases of the persistent decode kernel, partitions them, and lays out the memory
+ * that the kernel needs in addition to the plan's buffers. Computes addresses and shapes only. */
 #ifndef QN_CUDA_EXECUTOR_GEMV_PHASES_H
 #define QN_CUDA_EXECUTOR_GEMV_PHASES_H
 
@@ -11,16 +11,16 @@ typedef struct qn_cuda_gemv_phase {
     qn_persistent_gemv phase;
 } qn_cuda_gemv_phase;
 
-/* qn_cuda_find_gemv - whether operation `at` is a MATMUL that can be a GEMV phase with these weight tiles: one matrix
- * of them, and at most one more with fp16 weights and few rows. */
+/* qn_cuda_find_gemv - Returns whether operation `at` is a MATMUL that can be a GEMV phase: one GEMM in the tile layout
+ * `tiles`, and at most one other with fp16 weights and few rows. If so, writes the phase to *out. */
 bool qn_cuda_find_gemv(const qn_cuda_weights *weights, const qn_tile_layout *tiles, uint32_t n_rows, size_t at,
                        qn_cuda_gemv_phase *out);
 
-/* Number of buffers of split-K partials, each for one GEMV: one is read, one is written, and two wait for a later
+/* Number of buffers of split-K partials, one for each GEMV: one is read, one is written, and two wait for a later
  * reader. */
 enum { QN_CUDA_PARTIALS = 4 };
 
-/* Device memory of the persistent decode kernel in addition to the plan's buffers: addresses. For up to
+/* Addresses of the device memory that the persistent decode kernel needs in addition to the plan's buffers, for up to
  * QN_PERSISTENT_MAX_ROWS rows. */
 typedef struct qn_cuda_persistent_workspace {
     qn_tile_layout tiles;                /* of the weights of all GEMV phases; 0 bits: the kernel is not used */
@@ -32,9 +32,9 @@ typedef struct qn_cuda_persistent_workspace {
     } gemv_partials[QN_CUDA_PARTIALS];
 } qn_cuda_persistent_workspace;
 
-/* qn_cuda_persistent_lay_out - lay out the workspace of these weights from `address` on.
+/* qn_cuda_persistent_lay_out - Lays out the persistent decode kernel's workspace from `address` on.
  *
- *   weights     have their addresses
+ *   weights     with their device addresses
  *   workspace   written; tiles.bits is 0 if no GEMV of the model is supported
  *   bytes       written: size of the workspace, 0 in that case
  */

@@ -1,4 +1,4 @@
-/* What the steps of one cache format share: their decode plans, and graphs that are captured when first needed. */
+/* Decode plans and CUDA graphs, shared by all steps of one cache format. A graph is captured when first needed. */
 #ifndef QN_CUDA_EXECUTOR_GRAPHS_H
 #define QN_CUDA_EXECUTOR_GRAPHS_H
 
@@ -14,20 +14,22 @@ typedef struct qn_cuda_captured {
 
 enum { QN_CUDA_ONE_ROW_GRAPHS = QN_SAMPLE_MODES + 2 };
 
-/* What the steps of one cache format share. */
+/* Decode plans and graphs of one cache format. */
 typedef struct qn_cuda_graphs {
     struct qn_cuda_graphs *next;
     unsigned key_bits, value_bits;
     qn_cuda_decode_plan decode_plan, rows_plan; /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
-    /* Of each block, whose addresses they have: */
-    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS]; /* by the sampler; then without one, and with the
-                                                                         copy */
+    /* For each block, whose addresses the graphs contain: */
+    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS]; /* by sampler; then without one; then with the
+                                                                         copy of the logits */
     qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];       /* without a sampler; the first is not used */
 } qn_cuda_graphs;
 
-/* qn_cuda_graphs_of - those of a cache format, of the list *first, which is extended. Free the list with
- * qn_cuda_graphs_free. */
+/* qn_cuda_graphs_of - Finds a cache format's graphs in the list *first; adds an empty entry if there is none. Free the
+ * list with qn_cuda_graphs_free. */
 qn_status qn_cuda_graphs_of(qn_cuda_graphs **first, const qn_cuda_format *format, qn_cuda_graphs **out);
+
+/* qn_cuda_graphs_free - Frees all entries of the list, with their graphs and plans. Accepts NULL. */
 void qn_cuda_graphs_free(qn_cuda *cuda, qn_cuda_graphs *first);
 
 #endif

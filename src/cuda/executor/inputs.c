@@ -1,5 +1,5 @@
-/* A step's inputs: tokens, positions, what kernels need of each sequence, and embeddings. Embeddings are dequantised on
- * the device, or on the host if no kernel reads the table's type. */
+/* A step's inputs: tokens, positions, the slots and page tables of each sequence, and embeddings. Embeddings are
+ * dequantised on the device, or on the host if no kernel reads the table's type. */
 #include "cuda/executor/inputs.h"
 
 #include "cuda/kernels/matmul/embed.h"

@@ -1,13 +1,14 @@
-/* A step's inputs on their way to the device. */
+/* A step's inputs: filled on the host, then copied to the device. */
 #ifndef QN_CUDA_EXECUTOR_INPUTS_H
 #define QN_CUDA_EXECUTOR_INPUTS_H
 
 #include "cuda/executor/step.h"
 
-/* qn_cuda_fill_inputs - all but logit_rows, which are the caller's, into the step's block on the host.
- *
- * qn_cuda_upload_inputs - to the device, and embeddings from the host or from the table on the device. */
+/* qn_cuda_fill_inputs - Fills the inputs in the step's block on the host, except logit_rows, which the caller fills. */
 void qn_cuda_fill_inputs(const qn_cuda_rows_step *s);
+
+/* qn_cuda_upload_inputs - Queues the copy of the inputs to the device, and the embeddings: copied from the host, or
+ * dequantised from the table on the device. */
 qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s);
 
 #endif

@@ -1,13 +1,13 @@
-/* What all parts of the executor share: the plan, the queue of the device's work, and what of the device its kernels'
- * launches depend on. Parts refer to the parts that they read, in one direction:
+/* The data that all parts of the executor share: the plan, the stream of the device's work, and the device properties
+ * that kernel launches depend on. A part refers to the parts that it reads, in one direction:
  *
  *   weights     tiles and vectors of the model                                    weights.h
  *   workspace   buffers of a step, on the device and pinned                       workspace.h (reads weights)
- *   sampler     what samples from the workspace's logits                          sampling.h
- *   caches      pool and formats of what sequences keep; page tables              caches.h, page_tables.h
- *   step        rows that are executed together, of which those below are launched  step.h
+ *   sampler     samples from the workspace's logits                               sampling.h
+ *   caches      the pool, and the cache formats of sequences; page tables         caches.h, page_tables.h
+ *   step        rows that are executed together; the argument of the parts below  step.h
  *   inputs, attention, recurrent, persistent (phases of one row or several), executor (all operations), graphs
- *   flights     steps that were launched and not finished                         model.h, steps.h */
+ *   flights     steps that were launched and have not finished                    model.h, steps.h */
 #ifndef QN_CUDA_EXECUTOR_INTERNAL_H
 #define QN_CUDA_EXECUTOR_INTERNAL_H
 
@@ -29,26 +29,26 @@ typedef struct qn_cuda_common {
     qn_sample_kernels sample;
     qn_cuda *cuda;
     qn_cuda_stream stream;
-    /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a
-     * capture; not while a step is computed. Work of other threads may then be queued behind a step that is in
-     * flight: it must not change what that step uses, which is what its rows' memories hold. */
+    /* Held while any thread queues work in `stream`, and for the whole of a capture, but not while the device computes
+     * a step. Other threads may therefore queue work after a step in flight. That work must not change the memories of
+     * the step's rows. */
     pthread_mutex_t stream_lock;
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* for fp16 caches */
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
     bool launches_only;    /* do not use the persistent decode kernel */
-    bool deterministic;    /* single rows in passes of 2 to same_rows rows, each other piece in one of its own */
-    uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
+    bool deterministic;    /* single rows in passes of 2 to same_rows rows, each other piece in a pass of its own */
+    uint64_t memory_limit; /* most bytes that memories may take; 0: all free memory */
 } qn_cuda_common;
 
-/* The most rows whose logits are computed in one pass, and whose attention by the decode kernel is: there are buffers
- * for as many. */
+/* The most rows of one pass of the logits, and of one launch of the decode kernel of attention: the size of their
+ * buffers. */
 enum { QN_CUDA_LOGIT_ROWS = 256, QN_CUDA_ATTENTION_ROWS = 256 };
 
-/* Steps that can be in flight. What the host writes for a step and reads of it is in a block of its own: the host
- * prepares a step while the one before is in flight. On the device steps share one workspace, which the next step
- * overwrites: only sampled tokens go from one to the next. */
+/* The most steps in flight. Each step has its own block of host memory for inputs and results, so that the host can
+ * prepare a step while the previous one is in flight. On the device all steps share one workspace, which the next step
+ * overwrites: only sampled tokens pass from one step to the next. */
 enum { QN_CUDA_BLOCKS = 2 };
 
 #endif

@@ -17,12 +17,14 @@ typedef struct qn_cuda_memory {
     uint64_t kv_table, f16_table; /* device addresses of the tables; f16_table: 0 if the format has no codes */
 } qn_cuda_memory;
 
-/* qn_cuda_memory_create - as qn_device_vtable.memory_new, with these caches and tables. */
+/* qn_cuda_memory_create - Implements qn_device_vtable.memory_new, with these caches and kept page tables. */
 qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_cuda_kept_tables *kept_tables,
                                 const qn_memory_params *params, qn_memory **out);
 
-/* session_file.c: as in qn_memory_vtable */
+/* qn_cuda_memory_serialize - Implements qn_memory_vtable.serialize; in session_file.c. */
 qn_status qn_cuda_memory_serialize(const qn_memory *memory, qn_memory_region_fn region, void *context);
+
+/* qn_cuda_memory_deserialize - Implements qn_memory_vtable.deserialize; in session_file.c. */
 qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region,
                                      void *context);
 

@@ -1,14 +1,14 @@
-/* A model on the device: its parts, each of which refers to those that it reads. */
+/* A model on the device: the struct that owns all parts of the executor. */
 #ifndef QN_CUDA_EXECUTOR_MODEL_H
 #define QN_CUDA_EXECUTOR_MODEL_H
 
 #include "cuda/executor/graphs.h"
 #include "cuda/executor/step.h"
 
-/* Work that is queued, and what becomes of its results. */
+/* A queued batch, and the destinations of its results. */
 typedef struct qn_cuda_flight {
-    float *logits;               /* receives those of the only row, from host_logits; NULL: none */
-    qn_sample_request *requests; /* of the step, of which `sampling` are to be finished; NULL: none */
+    float *logits;               /* receives the logits of the only row, from host_logits; NULL: none */
+    qn_sample_request *requests; /* of the step; those in `sampling` are to be finished; NULL: none */
     qn_cuda_sampling sampling;
     bool is_queued;
     bool awaits_sampling; /* `requests` are to be prepared and sampled (qn_device_vtable.sample) */
@@ -21,12 +21,12 @@ typedef struct qn_cuda_launched {
     bool is_timed; /* started is recorded */
 } qn_cuda_launched;
 
-/* Steps that were launched, and not finished yet. */
+/* Steps that were launched and have not finished. */
 typedef struct qn_cuda_flights {
     size_t block;                                  /* the current one */
-    qn_cuda_flight of_block[QN_CUDA_BLOCKS];       /* of each block: the last batch of the step that was launched */
-    qn_cuda_launched launched[QN_CUDA_BLOCKS + 1]; /* step i at i % (QN_CUDA_BLOCKS + 1): the one before is measured too
-                                                    */
+    qn_cuda_flight of_block[QN_CUDA_BLOCKS];       /* for each block: the last batch of its launched step */
+    qn_cuda_launched launched[QN_CUDA_BLOCKS + 1]; /* step i at i % (QN_CUDA_BLOCKS + 1): one more, for the time of the
+                                                      previous step */
     uint64_t n_launched, n_finished;               /* steps */
     qn_cuda_piece *pieces;                         /* [QN_GPU_MAX_SEQUENCES] of the current step */
 } qn_cuda_flights;

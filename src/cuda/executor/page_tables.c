@@ -11,7 +11,7 @@ enum { MAX_KEPT_BYTES = 64 << 20 };
 
 /* ---- Entries ---- */
 
-/* One of the two tables: the items that it should have, and its copies on the host and the device. */
+/* One of the two tables: the items that its entries should point to, and its copies on the host and the device. */
 struct table {
     const uint32_t *items;
     uint64_t base, stride;
@@ -31,7 +31,7 @@ static qn_status wait_for_copies(qn_cuda_common *common, qn_cuda_page_tables *ta
     return waits ? qn_cuda_event_synchronize(common->cuda, tables->copied) : QN_OK;
 }
 
-/* Queues copies of the entries of pages [begin, end) that differ from what the device has. *n_copies counts them. */
+/* Queues copies of the entries of pages [begin, end) that differ from the device's. *n_copies counts them. */
 static qn_status copy_entries(qn_cuda_common *common, qn_cuda_page_tables *tables, const struct table *t, size_t end,
                               size_t n_pages, size_t *n_copies)
 {
@@ -87,7 +87,7 @@ static void drop_entries(qn_cuda_common *common, qn_cuda_page_tables *tables)
     (void)qn_fail(QN_ERR_DEVICE, "%s", text);
 }
 
-/* Of tables that no sequence has. */
+/* Limit of the tables that no sequence uses. */
 static void poison_entries(qn_cuda_common *common, qn_cuda_page_tables *tables)
 {
     pthread_mutex_lock(&common->stream_lock);
@@ -163,7 +163,7 @@ static qn_cuda_page_tables *remove_at(qn_cuda_kept_tables *kept, qn_cuda_page_ta
     return tables;
 }
 
-/* The copies of those that were given back first ended first. */
+/* The tables given back first are reused first: their copies ended first. */
 static qn_cuda_page_tables *find_kept(qn_cuda_kept_tables *kept, size_t n_pages)
 {
     qn_cuda_page_tables *tables = NULL, **at;

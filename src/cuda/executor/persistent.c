@@ -1,15 +1,12 @@
-/* The decode plan: which operations of a decode step become phases of the persistent decode kernel, and what the phases
- * read and write.
- *
- * Operations are fused in groups that end in a GEMV: NORM, SWIGLU, ATTENTION_COMBINE or GATED_NORM with its MATMUL; a
- * recurrent layer from CONV to the output's MATMUL; attention over an fp16 KV cache from QK_NORM_ROPE_STORE to the
- * output's MATMUL. Consecutive groups form a segment, which is one launch. Within a segment the value of a plan buffer
- * is not in the buffer: it is in split-K partials, or, for the residual stream, in a base buffer plus partials that are
- * still to be added (struct location). At the end of a segment, STORE phases write the values that later launches read
- * to their buffers.
- *
- * Several rows of different sequences have a plan of their own, with other partitions, and before each GEMV a phase
- * that computes its activations. Arrays of the workspace have the rows outermost. */
+/* The decode plan: selects the operations of a decode step that become phases of the persistent decode kernel, and sets
+ * the addresses that the phases read and write. Operations are fused in groups that end in a GEMV: NORM, SWIGLU,
+ * ATTENTION_COMBINE or GATED_NORM with its MATMUL; a recurrent layer from CONV to the output's MATMUL; attention over
+ * an fp16 KV cache from QK_NORM_ROPE_STORE to the output's MATMUL. Consecutive groups form a segment, which is one
+ * launch. Within a segment the value of a plan buffer is not in the buffer: it is in split-K partials, or, for the
+ * residual stream, in a base buffer plus partials that are still to be added (struct location). At the end of a
+ * segment, STORE phases write the values that later launches read to their buffers. Several rows of different sequences
+ * have a separate plan, with other partitions, and with a phase before each GEMV that computes its activations. Arrays
+ * of the workspace have the rows outermost. */
 #include "cuda/executor/persistent.h"
 
 #include "base/memory.h"
@@ -41,8 +38,8 @@ struct location {
     bool stored; /* a STORE phase has also written it to the plan's buffer */
 };
 
-/* How an operation is executed: launched; in a phase; launched without quantisation of its output, which the following
- * GEMV phase does. */
+/* How an operation is executed: launched; in a phase; launched without quantisation of its output, which the next GEMV
+ * phase does. */
 enum exec_mode { LAUNCHED, PERSISTENT, ACTS_PERSISTENT };
 
 struct planner {
@@ -53,7 +50,7 @@ struct planner {
     qn_cuda_decode_plan *decode_plan; /* NULL in the first pass, which only sets exec_mode */
     enum exec_mode *exec_mode;        /* [n_ops] */
     struct location *locations;       /* [n_buffers] */
-    bool open;                        /* a segment of phases is open, since first_op, first_phase */
+    bool open;                        /* a segment of phases is open; it begins at first_op and first_phase */
     size_t first_op, first_phase;
 };
 
@@ -165,7 +162,7 @@ static qn_status add_segment(struct planner *p, const qn_cuda_segment *segment)
     return QN_OK;
 }
 
-/* Sums of squares of a GEMV with RMS norm. */
+/* The number of sums of squares of a GEMV with RMS norm. */
 static uint32_t n_sumsq(const struct planner *p, const qn_persistent_gemv *phase)
 {
     return p->n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(phase->n_cols) : phase->n_slices;

@@ -25,10 +25,11 @@ typedef struct qn_cuda_decode_plan {
     uint32_t generation;   /* of the workspace whose addresses the phases contain; 0: none yet */
 } qn_cuda_decode_plan;
 
-/* qn_cuda_plan_decode - plan a decode step of sequences of this format: segments and phases, with the buffers'
- * current addresses. n_rows: 1, or any number from 2 to QN_PERSISTENT_MAX_ROWS, which have the same plan.
- * Without the persistent decode kernel, each operation is a segment. Replaces the segments and phases of *decode_plan;
- * its device memory is not changed. */
+/* qn_cuda_plan_decode - Plans a decode step of sequences of this format: replaces the segments and phases of
+ * *decode_plan, with the buffers' current addresses, and does not change its device memory. Without the persistent
+ * decode kernel, each operation is a segment.
+ *
+ *   n_rows   1, or 2 to QN_PERSISTENT_MAX_ROWS, which all give the same plan */
 qn_status qn_cuda_plan_decode(const qn_cuda_workspace *workspace, const qn_cuda_format *format, uint32_t n_rows,
                               qn_cuda_decode_plan *decode_plan);
 

@@ -1,11 +1,11 @@
-/* The workspace of steps is poisoned where nobody may read it any more (provoke.h): all of it before a step, what the
- * parts of layers share before each part, what the host writes and reads when a step has ended. Words that are zeros
+/* Poisons the parts of the workspace that no later work may read (provoke.h): all of it before a step, the buffers
+ * shared by parts of layers before each part, and the host's inputs and results after a step. Words that are zeros
  * between launches stay. */
 #include "cuda/executor/poison.h"
 
 #include "cuda/runtime/provoke.h"
 
-/* A quantisation of NaN: bytes that are padding stay zeros. */
+/* Activations as if quantised from NaN: bytes that are padding stay zeros. */
 static qn_status poison_acts(const qn_cuda_rows_step *s, size_t id, int copy)
 {
     const qn_cuda_workspace *workspace = s->workspace;
@@ -23,7 +23,7 @@ static qn_status poison_buffer(const qn_cuda_workspace *workspace, const qn_cuda
                           buffer->bytes - from);
 }
 
-/* The GEMM before a norm may have written its activations: those in QN_CUDA_ACTS_FUSED stay. */
+/* The GEMM before a norm may have written the norm's activations, in QN_CUDA_ACTS_FUSED: they stay. */
 qn_status qn_cuda_poison_part(const qn_cuda_rows_step *s)
 {
     const qn_cuda_workspace *workspace = s->workspace;
@@ -38,7 +38,7 @@ qn_status qn_cuda_poison_part(const qn_cuda_rows_step *s)
     return QN_OK;
 }
 
-/* Of the persistent decode kernel: sums, not its barrier, nor activations, which have padding. */
+/* Poisons the sums of the persistent decode kernel; not its barrier, and not its activations, which have padding. */
 static qn_status poison_persistent(const qn_cuda_workspace *workspace)
 {
     const qn_cuda_persistent_workspace *w = &workspace->persistent;

@@ -1,10 +1,8 @@
 /* The operations of Gated DeltaNet layers as launches, all of them at QN_OP_GATED_NORM. Rows go through the open chunk
- * of their sequence, those of all pieces in one launch; complete chunks of 64 rows through the chunk kernels, piece by
- * piece.
- *
- * All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous kernel.
- * What they load was written in an earlier step, or by a kernel before the previous one: each kernel that writes them
- * is followed by one that waits for it before it starts the next. */
+ * of their sequence, in one launch for all pieces; complete chunks of 64 rows go through the chunk kernels, piece by
+ * piece. All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous
+ * kernel. This is safe because the data was written in an earlier step, or by a kernel before the previous one: after
+ * each kernel that writes states or open chunks comes a kernel that waits for it before it triggers the next. */
 #include "cuda/executor/recurrent.h"
 
 #include "cache/sequence.h"
@@ -61,7 +59,7 @@ static uint64_t row_of(const qn_cuda_rows_step *s, int buffer, size_t row)
 
 /* ---- Open chunks ---- */
 
-/* Without sequences. */
+/* Arguments without the fields of sequences. */
 static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta *d)
 {
     return (qn_gdn_open_args){ .qkv = qn_cuda_step_buffer(s, d->conv->conv.qkv),
@@ -101,7 +99,7 @@ static qn_status launch_open_step(const qn_cuda_rows_step *s, const struct delta
     return qn_cuda_step_launch_pdl(s, &config, args);
 }
 
-/* All rows of pieces [first, first + n), by the step's inputs. */
+/* Launches all rows of pieces [first, first + n), with indices from the step's inputs. */
 static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta *d, size_t first, size_t n)
 {
     const size_t at = first * sizeof(uint32_t);
@@ -120,7 +118,7 @@ static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta 
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
-/* Rows of one sequence; none is no launch. */
+/* Launches rows of one sequence; without rows there is no launch. */
 static qn_status run_open_rows(const qn_cuda_rows_step *s, const struct delta *d, const qn_gdn_open_sequence *rows)
 {
     qn_gdn_open_args args = open_args(s, d);

@@ -8,12 +8,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Of a step. */
+/* Sampling data of one step: a block. */
 struct block {
     qn_sample_result *results; /* [max_rows], pinned like `lists` */
-    /* Masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a check,
-     * the logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on
-     * them. */
+    /* Masks of the rows that have one, and entries of all rows. `lists` also has the logits of the entries before they
+     * change, for rows with log probabilities or a check. Parameters hold the addresses, so that graphs do not depend
+     * on them. */
     uint8_t *lists;
     size_t list_bytes;           /* capacity */
     qn_cuda_buffer device_lists; /* the same masks and entries */
@@ -23,8 +23,8 @@ struct qn_cuda_sampler {
     const qn_cuda_common *common;
     qn_cuda_workspace *workspace;
     qn_cuda_buffer states; /* [logit_rows] */
-    qn_cuda_buffer tokens; /* [max_rows] i32: of the step that sampled last. The next one reads them first and writes
-                              them last */
+    qn_cuda_buffer tokens; /* [max_rows] i32: tokens of the last step that sampled. The next step reads them first and
+                              writes them last */
     uint32_t *slots;       /* [n_vocab] zero between calls */
     struct block blocks[QN_CUDA_BLOCKS];
 };
@@ -185,7 +185,7 @@ struct preparation {
     atomic_size_t next;
 };
 
-/* Masks differ in how long they take. */
+/* The time to compute a mask varies. */
 static void prepare_some(void *context, int thread)
 {
     struct preparation *p = context;
@@ -227,8 +227,8 @@ qn_status qn_cuda_run_sampler(const qn_cuda_sampler *s, const qn_cuda_sampling *
     return QN_OK;
 }
 
-/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are applied to them already.
- * *logit: of the token. */
+/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are already applied to them.
+ * *logit: the token's logit. */
 static qn_status sample_on_host(const qn_cuda_sampler *s, size_t row, qn_sample_request *request, float *logit)
 {
     const size_t n = s->common->plan->n_vocab;
@@ -249,13 +249,14 @@ static qn_status sample_on_host(const qn_cuda_sampler *s, size_t row, qn_sample_
     return QN_OK;
 }
 
-/* A row's entries, p->n_entries of them. */
+/* A row's entries [p->n_entries]. */
 static const qn_sample_entry *entries_of(const struct block *b, const qn_sample_params *p)
 {
     return (const qn_sample_entry *)(const void *)(b->lists + (p->entries - b->device_lists.address));
 }
 
-/* The logit of a row's token before bias and penalties; `logit`: after them. A token that is sampled is not masked. */
+/* The logit of a row's token before bias and penalties; `logit` is the logit after them. A sampled token is not masked.
+ * */
 static float raw_logit(const struct block *b, const qn_sample_params *p, qn_token token, float logit)
 {
     if (!p->n_entries)
@@ -283,7 +284,7 @@ static qn_status copy_logits(const qn_cuda_sampler *s, const struct block *b, si
     return QN_OK;
 }
 
-/* row: of those that were sampled together. */
+/* row: index among the rows that were sampled together. */
 static qn_status finish_row(qn_cuda_sampler *s, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
 {
     const struct block *b = &s->blocks[what->block];
@@ -310,8 +311,8 @@ qn_status qn_cuda_finish_sampling(qn_cuda_sampler *s, const qn_cuda_sampling *wh
     return QN_OK;
 }
 
-/* The lists on the device are poisoned behind the step in flight, which has others. A failure appears in the next call
- * of the driver. */
+/* The lists on the device are poisoned after the step in flight, which uses other lists. A failure appears in the next
+ * call of the driver. */
 void qn_cuda_poison_sampling(const qn_cuda_sampler *s, size_t block)
 {
     const struct block *b = &s->blocks[block];

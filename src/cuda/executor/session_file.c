@@ -1,5 +1,5 @@
-/* The contents of a session's memory as session files have them (cache/saved_layout.h): items are copied to the host
- * one by one, or layer by layer, and converted there. */
+/* Reads and writes the contents of a session's memory in the layout of session files (cache/saved_layout.h): items are
+ * copied to the host one by one, or layer by layer, and converted there. */
 #include "cuda/executor/memory.h"
 
 #include "base/f16.h"
@@ -16,10 +16,10 @@ struct transfer {
     const qn_cuda_memory *m;
     const qn_cuda_format *f;
     qn_extent extent;
-    bool fills; /* the device from a file */
+    bool fills; /* true: from a file to the device */
     qn_memory_region_fn on_region;
     void *context;
-    uint8_t *pages;             /* [QN_SAVED_BLOCK_PAGES], of the present block */
+    uint8_t *pages;             /* [QN_SAVED_BLOCK_PAGES], of the current block */
     uint8_t *f16_pages;         /* [2] of a cache of codes: page 0, and the last one */
     size_t first_page, n_pages; /* in `pages` */
     uint8_t *region;
@@ -62,7 +62,7 @@ static void convert_keys_f16(const struct transfer *t, uint16_t *rows, size_t he
         }
 }
 
-/* Rows of the packed stream on the device. The functions of codes also read or write a scale, behind the region. */
+/* Rows of the packed stream on the device. The functions of codes also read or write a scale, after the region. */
 static void convert_codes(const struct transfer *t, bool is_keys, uint8_t *rows)
 {
     const qn_aura_codec *codec = is_keys ? t->f->aura.keys : t->f->aura.values;
@@ -98,7 +98,7 @@ static void convert_means(const struct transfer *t)
     }
 }
 
-/* Whether a region is of the blocks' pages: fp16 rows of a cache of codes are in fp16 pages. */
+/* Whether a region is in the blocks' pages: fp16 rows of a cache of codes are in fp16 pages. */
 static bool is_in_block(const struct transfer *t, const qn_saved_region *r)
 {
     return !t->f->attention.pages ||
@@ -169,7 +169,7 @@ static qn_status copy_block(const struct transfer *t)
     return QN_OK;
 }
 
-/* Lets `pages` have the block of a page: the blocks of codes begin at page 1. */
+/* Loads the block of a page into `pages`: the blocks of codes begin at page 1. */
 static qn_status enter_block(struct transfer *t, size_t page)
 {
     const bool codes = t->f->attention.pages;
@@ -218,7 +218,7 @@ static qn_status allocate_pages(struct transfer *t)
     qn_saved_region region;
     for (size_t i = 0; qn_saved_find_region(&t->f->saved, &t->extent, i, &region); i++)
         t->region_bytes = region.bytes > t->region_bytes ? region.bytes : t->region_bytes;
-    t->region_bytes += PAGE * sizeof(float); /* scales behind codes */
+    t->region_bytes += PAGE * sizeof(float); /* scales after codes */
     QN_TRY(qn_alloc(&t->region, t->region_bytes, 1, "session"));
     QN_TRY(qn_alloc(&t->pages, QN_SAVED_BLOCK_PAGES, t->f->page_stride, "session"));
     return qn_alloc(&t->f16_pages, 2, t->f->f16_page_stride, "session");
@@ -277,8 +277,8 @@ static void convert_state(const struct transfer *t, const struct layers *l)
                 l->counts[QN_SAVED_HISTORY] * sizeof(float));
 }
 
-/* The power of two that makes the largest of some values greater than 2^14 and at most 2^15: with this one, values that
- * come from fp16 are exact again. */
+/* The power of two that scales the largest of some values into (2^14, 2^15]: with it, values that come from fp16 are
+ * exact again. */
 static float scale_of(const float *values, size_t n)
 {
     float amax = 0;
@@ -360,7 +360,7 @@ static qn_status transfer_arrays(const struct transfer *t, const struct layers *
     return QN_OK;
 }
 
-/* The parts of the items of the sequence that are a layer's. */
+/* A layer's parts of the items of the sequence. */
 static qn_status copy_layer(const struct transfer *t, const struct layers *l, size_t index)
 {
     const qn_sequence *s = &t->m->sequence;

@@ -15,10 +15,10 @@ typedef struct qn_cuda_piece {
     const qn_row *rows;        /* [n] of the caller; NULL: padding, on the device a piece without rows */
 } qn_cuda_piece;
 
-/* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS some of its rows.
+/* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS, some of a step's rows.
  *
- * In a decode step each piece is one row, and the logits of all rows are computed. The arguments of its launches then
- * depend on the number of rows, the cache format and buffers alone, so that one graph serves all such steps. */
+ * In a decode step each piece is one row, and the logits of all rows are computed. Its launch arguments depend only on
+ * the number of rows, the cache format and the buffers, so that one graph serves all such steps. */
 typedef struct qn_cuda_rows_step {
     qn_cuda_common *common;
     qn_cuda_weights *weights;
@@ -26,18 +26,18 @@ typedef struct qn_cuda_rows_step {
     qn_cuda_sampler *sampler;
     struct qn_cuda_graphs *graphs;
     size_t block;                /* of the host's part of the inputs, and of the results */
-    const qn_cuda_piece *pieces; /* [n_pieces] of one cache format, by ascending row; those of few rows first */
+    const qn_cuda_piece *pieces; /* [n_pieces] of one cache format, by ascending row; pieces of few rows first */
     size_t n_pieces;
     size_t row, n; /* rows [row, row + n) of the buffers */
-    size_t n_few;  /* rows [0, n_few) are of pieces of few rows, whose attention is one launch */
+    size_t n_few;  /* rows [0, n_few) belong to pieces of few rows, whose attention is one launch */
     bool is_decode;
-    bool in_phases; /* several rows of a decode step by the persistent decode kernel */
+    bool in_phases; /* decode step of several rows, executed by the persistent decode kernel */
     qn_gpu_inputs inputs;
-    size_t n_samples;  /* parameters of sampling that are uploaded with them */
-    uint64_t logit_in; /* logit rows: address of the gathered rows; 0: they are rows of the buffer */
+    size_t n_samples;  /* sampling parameters uploaded with the inputs */
+    uint64_t logit_in; /* for logits: address of the gathered rows; 0: the rows are in the plan's buffer */
 } qn_cuda_rows_step;
 
-/* Where the arrays of the inputs are on the device. */
+/* Returns the device address of the input array at `offset`. */
 static inline uint64_t qn_cuda_step_input(const qn_cuda_rows_step *s, size_t offset)
 {
     return s->workspace->inputs + offset;
@@ -53,15 +53,15 @@ static inline qn_status qn_cuda_step_launch(const qn_cuda_rows_step *s, const qn
     return qn_cuda_launch(s->common->cuda, s->common->stream, what, args);
 }
 
-/* Launches with PDL: the kernel may start before the previous one ends, and waits itself (qn_pdl_wait) before it
- * accesses that one's data. */
+/* Launches with PDL: the kernel may start before the previous one ends, and calls qn_pdl_wait before it accesses the
+ * previous kernel's data. */
 static inline qn_status qn_cuda_step_launch_pdl(const qn_cuda_rows_step *s, qn_launch *what, const void *args)
 {
     what->pdl = true;
     return qn_cuda_step_launch(s, what, args);
 }
 
-/* The address of the step's first row in a buffer of the plan. */
+/* Returns the address of the step's first row in a buffer of the plan. */
 static inline uint64_t qn_cuda_step_buffer(const qn_cuda_rows_step *s, int id)
 {
     return qn_cuda_rows(s->workspace, id) + s->row * s->common->plan->buffers[id].width * sizeof(float);
@@ -72,7 +72,7 @@ static inline const qn_cuda_op *qn_cuda_step_op(const qn_cuda_rows_step *s, cons
     return &s->weights->ops[op - s->common->plan->ops];
 }
 
-/* The array of 32-bit inputs at an offset, on the host. */
+/* Returns the array of 32-bit inputs at `offset`, on the host. */
 static inline uint32_t *qn_cuda_host_input(const qn_cuda_rows_step *s, size_t offset)
 {
     return (uint32_t *)(void *)(s->workspace->block_inputs[s->block] + offset);

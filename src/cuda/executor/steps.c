@@ -71,20 +71,20 @@ static qn_status queue_sampling(const qn_cuda_batch *b, size_t i, size_t n)
     return QN_OK;
 }
 
-/* What was queued with the current block has been computed. */
+/* Waits until the work queued with the current block has been computed. */
 static qn_status finish_flight(qn_cuda_model *model)
 {
     const qn_cuda_flight flight = model->flights.of_block[model->flights.block];
     model->flights.of_block[model->flights.block].is_queued =
         model->flights.of_block[model->flights.block].awaits_sampling = false;
-    if (flight.awaits_sampling) /* behind a step that failed: there are no results */
+    if (flight.awaits_sampling) /* after a step that failed: there are no results */
         return QN_OK;
     if (flight.logits)
         memcpy(flight.logits, model->workspace.host_logits, model->common.plan->n_vocab * sizeof *flight.logits);
     return flight.requests ? qn_cuda_finish_sampling(model->sampler, &flight.sampling, flight.requests) : QN_OK;
 }
 
-/* Before inputs and logits of an earlier part of the step are overwritten. */
+/* Called before inputs and logits of an earlier part of the step are overwritten. */
 static qn_status wait_for_flight(qn_cuda_model *model)
 {
     if (!model->flights.of_block[model->flights.block].is_queued)
@@ -132,7 +132,7 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
     return b->step.is_decode ? queue_decode(b) : queue_launches(b);
 }
 
-/* A step that another one is in front of must be queued without waiting. */
+/* A step must be queued without waiting if another one is in flight. */
 static qn_status check_ahead(const qn_cuda_model *model, const qn_step *step, const qn_cuda_batch *first)
 {
     if (model->flights.n_launched == model->flights.n_finished ||
@@ -166,7 +166,7 @@ static qn_status queue_step(qn_cuda_model *model, const qn_step *step)
     return qn_cuda_event_record(model->common.cuda, launched->computed, model->common.stream);
 }
 
-/* After a failure: the caller may free what queued kernels access. */
+/* Waits after a failure: the caller may free memory that queued kernels access. */
 static qn_status abandon_block(qn_cuda_model *model, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -176,7 +176,8 @@ static qn_status abandon_block(qn_cuda_model *model, qn_status status)
     return qn_fail(status, "%s", text);
 }
 
-/* A step takes the block that no step in flight has. is_timed: the time between it and the step before is measured. */
+/* A step takes the block that no step in flight uses. is_timed: the time between this step and the previous one is
+ * measured. */
 static qn_status launch(qn_device *device, const qn_step *step, bool is_timed)
 {
     qn_cuda_model *model = cuda_model_of(device);
@@ -228,7 +229,7 @@ qn_status qn_cuda_sample_step(qn_device *device)
     return status;
 }
 
-/* Between the step before and this one, of which both have been computed. */
+/* The time between the previous step and this one; both have been computed. */
 static double measure_idle(qn_cuda_model *model, uint64_t number)
 {
     double seconds = 0;
@@ -258,7 +259,7 @@ qn_status qn_cuda_finish_step(qn_device *device)
     return status;
 }
 
-/* Of steps that the caller waits for, what the device waited before them is not measured. */
+/* For steps that the caller waits for, the time that the device waited before them is not measured. */
 qn_status qn_cuda_run_step(qn_device *device, const qn_step *step)
 {
     QN_TRY(launch(device, step, false));

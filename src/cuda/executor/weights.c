@@ -77,7 +77,7 @@ static qn_status create_tiled_matrices(qn_cuda_weights *weights, const qn_op_mat
 
 /* ---- Fusion ---- */
 
-/* The operation on the floats that these activations are quantised from, if a GEMM before can compute it. */
+/* The operation on the floats from which these activations are quantised, if an earlier GEMM can compute it. */
 static int fused_op(const qn_op *writer)
 {
     return writer->kind == QN_OP_NORM     ? QN_ACTS_OP_RMS_NORM
@@ -85,8 +85,8 @@ static int fused_op(const qn_op *writer)
                                           : QN_ACTS_OP_NONE;
 }
 
-/* Whether the writer's input is what the GEMM computes. Gate and up are not stored then: no other kind of operation
- * reads them. */
+/* Whether the GEMM computes the writer's input. Gate and up are not stored then: no other kind of operation reads them.
+ * */
 static bool computes_input(const qn_plan *plan, const qn_op *matmul, const qn_cuda_gemm *gemm, const qn_op *writer)
 {
     const qn_op_matrix *first = &matmul->matmul.matrices.at[gemm->matrices[0]];
@@ -106,8 +106,8 @@ bool qn_cuda_reads_rows(const qn_cuda_weights *weights, const qn_op *writer, con
            qn_matmul_gpu_has_gemv_norm(&weights->common->matmul, &gemm->tiled_matrix);
 }
 
-/* The activations that an operation's matmuls of 2 to QN_FEW_MAX_TOKENS rows read in QN_ACTS_HILO if they read no
- * others; else -1. */
+/* The activations that an operation's matmuls of 2 to QN_FEW_MAX_TOKENS rows read, if these are their only activations
+ * and in QN_ACTS_HILO; else -1. */
 static int only_hilo_acts(const qn_cuda_weights *weights, const qn_op *writer, const qn_cuda_op *reader)
 {
     int acts = -1;
@@ -122,8 +122,8 @@ static int only_hilo_acts(const qn_cuda_weights *weights, const qn_op *writer, c
     return acts;
 }
 
-/* Sets fuses_next of operation i, a matmul: whether the one after the next is a matmul too that reads what the next
- * writes in QN_ACTS_HILO only. */
+/* Sets fuses_next of operation i, a matmul: whether operation i + 2 is a matmul too and reads the output of operation i
+ * + 1 in QN_ACTS_HILO only. */
 static void decide_fusion(qn_cuda_weights *weights, size_t i)
 {
     const qn_plan *plan = weights->common->plan;
@@ -133,7 +133,7 @@ static void decide_fusion(qn_cuda_weights *weights, size_t i)
         !fused_op(writer) || !computes_input(plan, op, &cuda_op->gemms[0], writer))
         return;
     const int acts = only_hilo_acts(weights, writer, &cuda_op[2]);
-    /* The GEMM does not overwrite what it reads. */
+    /* Whether the GEMM does not overwrite its own input. */
     const bool overwrites = i >= 2 && cuda_op[-2].fuses_next && cuda_op->gemms[0].acts == acts;
     cuda_op->next_acts = acts;
     cuda_op->fuses_next =

@@ -5,26 +5,26 @@
 
 #include "cuda/executor/internal.h"
 
-/* Matrices of an operation with the same activations and tile layout: concatenated in one buffer, multiplied in one
- * launch. */
+/* Matrices of an operation that have the same activations and tile layout: concatenated in one buffer, multiplied in
+ * one launch. */
 typedef struct qn_cuda_gemm {
     qn_tiled_matrix tiled_matrix; /* without the addresses of outs */
     qn_cuda_buffer memory;
     size_t matrices[QN_MATMUL_OUTS]; /* for each out, the index of its matrix in the operation */
     int acts;
-    /* The launch for the number of rows that was launched last: to find one takes longer than to launch it. */
+    /* The last launch, cached for its number of rows: finding a launch takes longer than launching it. */
     qn_matmul_launch launch;
     size_t launch_rows;         /* 0: none */
     bool launch_in_phases;      /* qn_cuda_rows_step.in_phases */
-    uint32_t launch_generation; /* of the workspace whose addresses it has */
+    uint32_t launch_generation; /* of the workspace whose addresses it contains */
 } qn_cuda_gemm;
 
 typedef struct qn_cuda_op {
     qn_cuda_gemm gemms[QN_OP_MATRICES];
     size_t n_gemms;
     qn_op_addresses vectors;
-    bool fuses_next; /* for 2 to QN_FEW_MAX_TOKENS rows its GEMM computes the activations of the next operation */
-    int next_acts;   /* if it does: which */
+    bool fuses_next; /* for 2 to QN_FEW_MAX_TOKENS rows the GEMM computes the activations of the next operation */
+    int next_acts;   /* index of these activations, if fuses_next */
 } qn_cuda_op;
 
 /* The embedding table in tiles; with tied embeddings, the output matrix. */
@@ -37,32 +37,35 @@ typedef struct qn_cuda_table {
 typedef struct qn_cuda_weights {
     const qn_cuda_common *common;
     qn_cuda_op *ops;        /* [plan->n_ops] */
-    size_t same_rows;       /* the most rows of a pass in which the matmuls compute each row by the same operations */
+    size_t same_rows;       /* the most rows of a pass whose matmuls compute every row by the same operations */
     qn_cuda_buffer vectors; /* norm weights, convolution taps, signs, frequencies of rope */
     uint64_t frequencies;
-    uint64_t *signs; /* [plan->n_acts] of the activations' rotations; 0: none */
+    uint64_t *signs; /* [plan->n_acts]: signs of the activations' rotations; 0: none */
     qn_cuda_table table;
     qn_cuda_buffer staging; /* rows of the matrix that is being uploaded, before they are packed into tiles */
 } qn_cuda_weights;
 
-/* Whether two matrices have the same tile layout. */
+/* Returns whether two tile layouts are the same. */
 static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_layout *b)
 {
     return a->bits == b->bits && a->n_scales == b->n_scales && a->has_offset == b->has_offset;
 }
 
-/* qn_cuda_weights_create - the weights of common->plan, without contents, into *weights, which is zeroed. Free with
- * qn_cuda_weights_free, also after an error.
- *
- * qn_cuda_weights_upload - implements qn_device_vtable.upload, *taken is its *uploaded. qn_cuda_weights_end_upload
- * frees what only uploads need.
- *
- * qn_cuda_reads_rows - whether a matmul of 2 to QN_FEW_MAX_TOKENS rows reads no activations but the input of the norm
- * that would write them (qn_matmul_gemv_norm). */
+/* qn_cuda_weights_create - Allocates the weights of common->plan, without contents, in *weights, which is zeroed. Free
+ * with qn_cuda_weights_free, also after an error. */
 qn_status qn_cuda_weights_create(const qn_cuda_common *common, qn_cuda_weights *weights);
+
+/* qn_cuda_weights_free - Frees the weights. Accepts a zeroed struct. */
 void qn_cuda_weights_free(qn_cuda_weights *weights);
+
+/* qn_cuda_weights_upload - Implements qn_device_vtable.upload; *taken is its *uploaded. */
 qn_status qn_cuda_weights_upload(qn_cuda_weights *weights, const uint8_t *data, bool *taken);
+
+/* qn_cuda_weights_end_upload - Frees the memory that only uploads need. */
 void qn_cuda_weights_end_upload(qn_cuda_weights *weights);
+
+/* qn_cuda_reads_rows - Returns whether a matmul of 2 to QN_FEW_MAX_TOKENS rows reads the input of the norm `writer`
+ * instead of the activations that the norm would write (qn_matmul_gemv_norm). */
 bool qn_cuda_reads_rows(const qn_cuda_weights *weights, const qn_op *writer, const qn_cuda_gemm *gemm);
 
 #endif

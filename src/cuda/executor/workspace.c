@@ -13,9 +13,9 @@ enum { ALIGN = 256 };
 
 /* ---- Memory that is shared ---- */
 
-/* What uses a buffer: one part of a layer, or the logits. A part begins when the one before it has ended, because its
- * input is the residual stream that the one before has added to. So the buffers of one part share their memory with
- * those of the others. */
+/* The user of a buffer: one part of a layer, or the logits. A part begins when the previous part has ended, because its
+ * input is the residual stream to which the previous part has added. So the buffers of different parts share their
+ * memory. */
 enum user { NO_USER, ATTENTION, RECURRENT, FFN, LOGITS, USERS, MANY_USERS = USERS };
 
 static enum user user_of_op(qn_op_kind kind)
@@ -32,7 +32,7 @@ static enum user user_of_op(qn_op_kind kind)
     }
 }
 
-/* GEMMs write for the operations that read what they write. */
+/* A GEMM's output belongs to the operations that read it. */
 static enum user user_of(const qn_plan *plan, int buffer)
 {
     enum user user = NO_USER;
@@ -113,8 +113,7 @@ static void place_shared(qn_cuda_workspace *workspace, size_t max_rows, size_t m
     place(l, workspace->logit_rows, workspace->common->plan->n_vocab, &workspace->logits);
 }
 
-/* All buffers that are places in larger ones: those of the parts of layers and of logits, and those that several parts
- * use. */
+/* Places all buffers that are parts of `shared` (parts of layers, logits) and of `kept` (used by several parts). */
 static qn_status alloc_places(qn_cuda_workspace *workspace, size_t max_rows, size_t max_positions)
 {
     struct layout shared = { 0 }, kept = { 0 };
@@ -200,7 +199,7 @@ static qn_status alloc_acts(qn_cuda_workspace *workspace, size_t id, size_t max_
     return QN_OK;
 }
 
-/* Words that are zeros between launches. */
+/* Allocates words that are zeros between launches. */
 static qn_status alloc_zeros(qn_cuda_workspace *workspace, size_t rows, size_t width, qn_cuda_buffer *buffer)
 {
     QN_TRY(alloc_floats(workspace, rows, width, buffer));

@@ -1,4 +1,4 @@
-/* Constants and arguments that the attention kernels over a cache of cuda/kernels/kv.h share: tile sizes, codebooks,
+/* Constants and arguments shared by all attention kernels over a cache of cuda/kernels/kv.h: tile sizes, codebooks,
  * look-up tables in shared memory. Shared by C and CUDA; attend.cuh is the device code. */
 #ifndef QN_CUDA_KERNELS_ATTEND_H
 #define QN_CUDA_KERNELS_ATTEND_H
@@ -14,12 +14,12 @@ enum {
  * fp16 (qn_attention_gpu_gain). */
 typedef struct qn_attention_gpu_codec {
     QN_GPU_PTR(const float) codebook; /* [2^bits] */
-    QN_GPU_PTR(const float) signs;    /* of the queries' rotation; 0 if they are in the rotated basis already */
+    QN_GPU_PTR(const float) signs;    /* of the queries' rotation; 0 if queries are already in the rotated basis */
     float gain;
 } qn_attention_gpu_codec;
 
-/* ---- Shared memory of a block: look-up tables, and a ring buffer of cache rows for each warp. The kernels compute the
- * layout when they are compiled, launches from the device's limit: functions of both. ---- */
+/* ---- Shared memory of a block: look-up tables, and a ring buffer of cache rows for each warp. Kernels compute the
+ * layout at compile time, launches compute it from the device's limit: both use these functions. ---- */
 
 #ifdef __CUDACC__
 #define QN_ATTENTION_LAYOUT static __device__ constexpr
@@ -28,33 +28,35 @@ typedef struct qn_attention_gpu_codec {
 #endif
 
 enum {
-    QN_ATTENTION_TABLE_BASE = 0x10000,  /* address of the tables if a block may have twice as many bytes */
-    QN_ATTENTION_RESERVED_BYTES = 1024, /* that the system reserves at the beginning of shared memory */
+    QN_ATTENTION_TABLE_BASE = 0x10000,  /* address of the tables if a block may have twice this number of bytes */
+    QN_ATTENTION_RESERVED_BYTES = 1024, /* reserved by the system at the beginning of shared memory */
     QN_ATTENTION_MAX_SLOTS = 16
 };
 
-/* qn_attention_gpu_has_large_smem - whether a block may have twice QN_ATTENTION_TABLE_BASE bytes; LARGE_SMEM of
- * attend.cuh is the same by architecture. */
+/* qn_attention_gpu_has_large_smem - Returns whether a block may have twice QN_ATTENTION_TABLE_BASE bytes of shared
+ * memory. LARGE_SMEM of attend.cuh is the same, by architecture. */
 QN_ATTENTION_LAYOUT bool qn_attention_gpu_has_large_smem(uint32_t max_shared_bytes)
 {
     return max_shared_bytes >= 2 * QN_ATTENTION_TABLE_BASE;
 }
 
-/* qn_attention_gpu_table_bytes - bytes of the table for codes of `bits` bits, 0 for fp16: indexed by two codes of up to
- * 4 bits, else by one. An entry has 256 bytes, or half of them, the copies of which two lanes share. */
+/* qn_attention_gpu_table_bytes - Returns the bytes of the table for codes of `bits` bits; 0 for fp16. The table is
+ * indexed by two codes of up to 4 bits, else by one. An entry has a copy for each lane, 256 bytes in all, or a copy for
+ * every two lanes, 128 bytes. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_table_bytes(unsigned bits, bool large_smem)
 {
     return bits == 16 ? 0 : (large_smem ? 256u : 128u) << (bits <= 4 ? 2 * bits : bits);
 }
 
-/* qn_attention_gpu_static_bytes - an upper bound of static shared memory: queries as fp16, and less than 1 KiB. */
+/* qn_attention_gpu_static_bytes - Returns an upper bound of static shared memory: queries as fp16, and less than 1 KiB
+ * of other data. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_static_bytes(uint32_t head_dim)
 {
     return QN_ATTENTION_TILE_Q * head_dim * 2 + 1024;
 }
 
-/* qn_attention_gpu_slot_bytes - bytes of a slot of a ring buffer: the keys of a tile and the scales of both, or the
- * values of a tile. */
+/* qn_attention_gpu_slot_bytes - Returns the bytes of a slot of a ring buffer. A slot holds the keys of a tile with the
+ * scales of its keys and values, or the values of a tile. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits)
 {
     const uint32_t scales = key_bits == 16 ? 0 : 2 * QN_ATTENTION_TILE_KV * 4;
@@ -63,20 +65,20 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsi
     return ((keys > values ? keys : values) + 127) / 128 * 128;
 }
 
-/* Decode attention over codes: a team of warps has the work of a block of its own; the teams of a block share the
- * tables. Shared memory of a warp beside its ring: its tile's softmax weights, an accumulator of sixteen dimensions, a
- * scale. */
+/* Decode attention over codes: each team of warps works as an independent block would; the teams of a block share the
+ * tables. QN_ATTENTION_WARP_BYTES is the shared memory of a warp in addition to its ring: its tile's softmax weights,
+ * an accumulator of sixteen dimensions, a scale. */
 enum { QN_ATTENTION_MAX_TEAMS = 2, QN_ATTENTION_WARP_BYTES = 256 + 512 + 16 };
 
-/* qn_attention_gpu_block_limit - the shared memory of a block of which an SM runs `blocks` at a time. */
+/* qn_attention_gpu_block_limit - Returns the most shared memory of a block if an SM runs `blocks` blocks at a time. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_block_limit(uint32_t shared_bytes, uint32_t blocks)
 {
     return (shared_bytes + QN_ATTENTION_RESERVED_BYTES) / blocks / 1024 * 1024 - QN_ATTENTION_RESERVED_BYTES;
 }
 
-/* qn_attention_gpu_reserved_bytes - shared memory of decode attention that is not part of a ring: over codes as above;
- * over fp16, for the reduction over warps while rings are filled, an accumulator of four or eight dimensions of each
- * lane. */
+/* qn_attention_gpu_reserved_bytes - Returns the shared memory of decode attention that is not part of a ring. Over
+ * codes: QN_ATTENTION_WARP_BYTES for each warp. Over fp16: an accumulator of four or eight dimensions for each lane,
+ * for the reduction over warps while rings are being filled. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, unsigned key_bits, uint32_t warps,
                                                              uint32_t teams, uint32_t shared_bytes)
 {
@@ -84,12 +86,17 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, 
                           : (head_dim <= 256 && shared_bytes >= 64u << 10 ? 2 : 1) * warps * 1024;
 }
 
-/* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above`
- * where the tables are at the beginning. The reserved bytes follow the space above. */
+/* The two spaces of the ring buffers, in bytes: below the tables at QN_ATTENTION_TABLE_BASE, and above them. If the
+ * tables are at the beginning of shared memory, `below` is 0. The reserved bytes are after the space above. */
 typedef struct qn_attention_gpu_ring_space {
     uint32_t below, above;
 } qn_attention_gpu_ring_space;
 
+/* qn_attention_gpu_ring_space_of - Returns the spaces of the ring buffers of a block.
+ *
+ *   table_bytes    bytes of the tables of codes
+ *   reserved       qn_attention_gpu_reserved_bytes
+ *   shared_bytes   shared memory of the block */
 QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(uint32_t head_dim, uint32_t table_bytes,
                                                                                uint32_t reserved, uint32_t teams,
                                                                                uint32_t shared_bytes)
@@ -107,8 +114,8 @@ QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(u
     return space;
 }
 
-/* qn_attention_gpu_ring_slots - slots of the ring buffer of each warp, as many as fit; 0: the device has too little
- * shared memory. */
+/* qn_attention_gpu_ring_slots - Returns the largest number of slots in the ring buffer of each warp, at most
+ * QN_ATTENTION_MAX_SLOTS; 0 if the device has too little shared memory. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_space space, uint32_t slot_bytes,
                                                          uint32_t warps)
 {
@@ -118,11 +125,11 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_s
     return n;
 }
 
-/* qn_attention_gpu_blocks - blocks of decode attention that an SM runs at a time: over fp16 as many as have
- * QN_ATTENTION_SM_WARPS warps and rings of two slots for each: at the end of a piece of work of one, the others
- * compute. Over codes a block has teams. */
-enum { QN_ATTENTION_SM_WARPS = 8 };
+enum { QN_ATTENTION_SM_WARPS = 8 }; /* warps of decode attention on an SM, over fp16 */
 
+/* qn_attention_gpu_blocks - Returns the number of blocks of decode attention that an SM runs at a time. Over fp16: up
+ * to QN_ATTENTION_SM_WARPS warps with rings of at least two slots, so that other blocks compute while one ends a piece
+ * of work. Over codes: 1, because a block has teams. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_blocks(uint32_t head_dim, unsigned key_bits, uint32_t warps,
                                                      uint32_t shared_bytes)
 {
@@ -137,8 +144,8 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_blocks(uint32_t head_dim, unsigned
     return blocks;
 }
 
-/* qn_attention_gpu_teams - teams of decode attention: as many as have rings of three slots for each warp; one of fp16,
- * which has no tables to share. */
+/* qn_attention_gpu_teams - Returns the number of teams of a block of decode attention: QN_ATTENTION_MAX_TEAMS if each
+ * of their warps has a ring of three slots, else 1. Over fp16: 1, because there are no tables to share. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned key_bits, unsigned value_bits,
                                                     uint32_t warps, uint32_t shared_bytes)
 {
@@ -161,15 +168,17 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned 
 #include <math.h>
 #include <stddef.h>
 
-/* qn_attention_gpu_shared_limit - the shared memory of a block that kernels are compiled for: of devices with 227, 163
- * or 99 KiB. */
+/* qn_attention_gpu_shared_limit - Returns the shared memory of a block that kernels are compiled for: 227, 163 or
+ * 99 KiB. */
 static inline uint32_t qn_attention_gpu_shared_limit(uint32_t max_shared_bytes)
 {
     return (max_shared_bytes >= 227 << 10 ? 227 : max_shared_bytes >= 163 << 10 ? 163 : 99) << 10;
 }
 
-/* qn_attention_gpu_shared_bytes - dynamic shared memory of a launch of attention with ring buffers; 0 if the device has
- * too little. teams: of decode attention, `warps` warps each; 0: another kernel, without reserved bytes. */
+/* qn_attention_gpu_shared_bytes - Returns the dynamic shared memory of a launch of attention with ring buffers; 0 if
+ * the device has too little.
+ *
+ *   teams   of decode attention, `warps` warps each; 0: another kernel, without reserved bytes */
 static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits,
                                                      uint32_t warps, uint32_t teams, uint32_t max_shared_bytes)
 {
@@ -188,7 +197,7 @@ static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned
                : limit - n * qn_attention_gpu_static_bytes(head_dim);
 }
 
-/* qn_attention_gpu_gain - qn_attention_gpu_codec.gain of a codebook [n]. */
+/* qn_attention_gpu_gain - Returns qn_attention_gpu_codec.gain for a codebook [n]. */
 static inline float qn_attention_gpu_gain(const float *codebook, size_t n)
 {
     float largest = 0;

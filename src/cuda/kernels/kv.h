@@ -1,19 +1,19 @@
 /* Layout of KV caches on the GPU, for the kernels that write and read them. Shared by C and CUDA.
  *
- * The cache of one layer has for each key-value head one row a position, in the order of positions:
+ * For each key-value head, the cache of one layer has one row a position, in the order of positions:
  *
  *   keys, values              [capacity][words] u32, words = ceil(head_dim * bits / 32)
  *   key_scales, value_scales  [capacity] f32, with AURA codes only
  *
  * bits is 16 for fp16 (head_dim values a row), or 2, 3, 4, 6, 8 for AURA codes: packed codes and scales as in
- * include/quern/kernels.h. A cache is contiguous, with strides between heads and between sessions that are the
- * caller's, or in pages. The capacity of a contiguous cache is a multiple of 16.
+ * include/quern/kernels.h. A cache is either contiguous, with the caller's strides between heads and between sessions,
+ * or in pages. The capacity of a contiguous cache is a multiple of 16.
  *
  * A page holds QN_ATTENTION_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of
  * each page. Rows of position p of head h begin at table[p / 64] + keys + h * key_head_stride + (p % 64) * row bytes;
  * values and scales likewise: the fields of the structs below are then byte offsets within a page. Sessions may share
  * pages. Entries of pages that a session does not have are never read as addresses. Kernels read page tables before the
- * PDL wait: no launch that may still be running writes them. kv_pages.cuh computes the addresses. */
+ * PDL wait: no launch that may still be running may write them. kv_pages.cuh computes the addresses. */
 #ifndef QN_CUDA_KERNELS_KV_H
 #define QN_CUDA_KERNELS_KV_H
 
@@ -33,7 +33,7 @@ typedef struct qn_attention_gpu_cache {
 
 enum { QN_ATTENTION_PAGE = 64 };
 
-/* A session index of a row that belongs to no session: nothing is stored for it, and its attention is zeros. */
+/* Session index of a row that belongs to no session: nothing is stored for the row, and its attention is zeros. */
 #define QN_ATTENTION_NO_SESSION 0xffffffffu
 
 /* The fp16 pages of a cache of AURA codes. A session's first page and its newest pages are kept in fp16, in the rotated
@@ -75,11 +75,11 @@ typedef struct qn_aura_gpu_levels {
 
 #include <stddef.h>
 
-/* Supported bits a code. */
+/* Supported bits of a code. */
 static const unsigned qn_kv_code_bits[] = { 2, 3, 4, 6, 8 };
 enum { QN_KV_CODE_BITS = sizeof qn_kv_code_bits / sizeof *qn_kv_code_bits };
 
-/* qn_kv_bits_index - index in qn_kv_code_bits, or -1. */
+/* qn_kv_bits_index - Returns the index of `bits` in qn_kv_code_bits, or -1. */
 static inline int qn_kv_bits_index(unsigned bits)
 {
     for (int i = 0; i < QN_KV_CODE_BITS; i++)

@@ -1,10 +1,10 @@
 /* The interface between GPU kernels and the C code that launches them: pointers to device memory in argument structs,
  * and the description of a launch.
  *
- * <name>.h in a kernel directory declares the argument structs; it is included by C and CUDA and includes this
- * file. <name>.c computes launch geometry: it fills a qn_launch and calls no driver; cuda/ finds the code
- * and launches it. variants.def lists the directory's sources, their parameters, and the variants that are compiled
- * when quern is built (cuda/kernels/variants.h); others are compiled at first use. */
+ * <name>.h in a kernel directory declares the argument structs; C and CUDA include it, and it includes this file.
+ * <name>.c computes launch geometry: it fills a qn_launch and calls no driver. cuda/runtime/ finds the code and
+ * launches it. variants.def lists the directory's sources, their parameters, and the variants that are compiled when
+ * quern is built (cuda/kernels/variants.h); others are compiled at first use. */
 #ifndef QN_CUDA_KERNELS_LAUNCH_H
 #define QN_CUDA_KERNELS_LAUNCH_H
 
@@ -26,7 +26,7 @@ enum { QN_GPU_PARAMETERS = 6, QN_GPU_DEFINES_MAX = 256 };
 
 /* A kernel source: a row of a variants.def, in static memory. */
 typedef struct qn_gpu_source {
-    const char *file;       /* "hadamard/hadamard.cu", a path below src/kernels/ */
+    const char *file;       /* "hadamard/hadamard.cu", a path below src/cuda/kernels/ */
     const char *parameters; /* names, "head_dim, bits"; "" for none */
 } qn_gpu_source;
 
@@ -36,7 +36,8 @@ typedef struct qn_gpu_variant {
     uint32_t values[QN_GPU_PARAMETERS]; /* in the order of the parameters; 0 after the last */
 } qn_gpu_variant;
 
-/* qn_gpu_defines - the compiler's options for a variant, "-DQN_HEAD_DIM=128 -DQN_BITS=4"; "" without parameters. */
+/* qn_gpu_defines - Writes the compiler's options for a variant, "-DQN_HEAD_DIM=128 -DQN_BITS=4"; "" without
+ * parameters. */
 void qn_gpu_defines(const qn_gpu_variant *variant, char out[QN_GPU_DEFINES_MAX]);
 
 /* One launch of a kernel `extern "C" __global__ void function(const __grid_constant__ function_args a)`: one argument
@@ -51,7 +52,7 @@ typedef struct qn_launch {
                          9.0 on */
     bool pdl;         /* programmatic dependent launch: may start before the previous kernel of the stream has ended.
                          The kernel calls qn_pdl_wait before it reads that kernel's output or overwrites its input */
-    bool cooperative; /* blocks wait for each other: an error if they cannot all be resident at the same time */
+    bool cooperative; /* blocks wait for each other; the launch fails if they cannot all be resident at the same time */
 } qn_launch;
 
 #endif

@@ -1,20 +1,19 @@
-/* Declarations from a family's variants.def, the only list of its GPU kernel sources and built-in variants. The C code
- * that fills launches includes this file, then the list; cmake/cuda.cmake reads the same rows, one a line:
+/* Makes declarations of a family's variants.def, the only list of its GPU kernel sources and built-in variants. The C
+ * code that fills launches includes this file, then the list; cmake/cuda.cmake reads the same rows, one a line:
  *
  *   QN_PLAIN(name, "family/file.cu")                   a source without parameters, compiled when quern is built
  *   QN_SOURCE(name, "family/file.cu", parameters...)   a source with parameters: head_dim is -DQN_HEAD_DIM=value;
- *   is_bf16 is
- *                                                      a flag: -DQN_BF16 if it is 1
- *   QN_VARIANT(name, values...)                        a variant of it that is compiled when quern is built
+ *                                                      is_bf16 is a flag: -DQN_BF16 if it is 1
+ *   QN_VARIANT(name, values...)                        a variant of `name` that is compiled when quern is built
  *
- * Of a source with parameters, other variants are compiled when they are first needed. The declarations:
+ * Other variants of a source with parameters are compiled when they are first needed. The declarations:
  *
  *   name_source               qn_gpu_source
  *   struct name_variant       the parameters as uint32_t fields, in the order of the row
  *   name_of(name_variant)     the qn_gpu_variant; QN_GPU_VARIANT(name, values...) calls it, and the compiler counts the
  *                             values
  *
- * QN_VARIANT is empty unless the includer defines it. The list ends with #undef of the three. */
+ * QN_VARIANT is empty unless the includer defines it. The list ends with #undef of the three macros. */
 #ifndef QN_CUDA_KERNELS_VARIANTS_H
 #define QN_CUDA_KERNELS_VARIANTS_H
 

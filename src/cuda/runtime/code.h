@@ -35,7 +35,7 @@ typedef struct qn_gpu_code {
     size_t n_pipelines;
     const qn_gpu_cubin *cubins;
     size_t n_cubins;
-    const char *compiler; /* of the cubins: "nvcc 13.0.88"; "" if there are none */
+    const char *compiler; /* of the cubins: "nvcc 13.0.88"; "" without cubins */
 } qn_gpu_code;
 
 static inline size_t qn_gpu_file_bytes(const qn_gpu_file *file)
@@ -43,28 +43,28 @@ static inline size_t qn_gpu_file_bytes(const qn_gpu_file *file)
     return (size_t)(file->end - file->text);
 }
 
-/* qn_gpu_code_built_in - the tables of this binary. */
+/* qn_gpu_code_built_in - Returns the tables of this binary. */
 const qn_gpu_code *qn_gpu_code_built_in(void);
 
-/* qn_gpu_arch - the architecture that code for a device of this compute capability is compiled for ("sm_90a"). Devices
- * that share an instruction set map to the first of their family, so that one cubin serves all of them. */
+/* qn_gpu_arch - Writes the architecture to compile for ("sm_90a") on a device of this compute capability. Devices that
+ * share an instruction set map to the first of their family, so that one cubin serves all of them. */
 void qn_gpu_arch(int major, int minor, char arch[16]);
 
-/* qn_gpu_code_cubin - the built-in cubin of this source, definitions and architecture, or NULL. */
+/* qn_gpu_code_cubin - Returns the built-in cubin of this source, definitions and architecture, or NULL. */
 const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines,
                                       const char *arch);
 
 enum { QN_GPU_MAX_FILES = 32 };
 
-/* qn_gpu_code_files - a source and all files that it includes, directly or not: the source first, each file once.
- * QN_ERR_INVALID if the source is not in the table, or for more than QN_GPU_MAX_FILES files. */
+/* qn_gpu_code_files - Lists a source and all files that it includes, directly or indirectly: the source first, each
+ * file once. QN_ERR_INVALID if the source is not in the table, or for more than QN_GPU_MAX_FILES files. */
 qn_status qn_gpu_code_files(const qn_gpu_code *code, const char *source, const qn_gpu_file *files[QN_GPU_MAX_FILES],
                             size_t *n_files);
 
 enum { QN_GPU_MAX_DEFINES = 24 };
 
-/* qn_gpu_options - split definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s
- * *copy when it no longer needs them. QN_ERR_INVALID for more than `max`. */
+/* qn_gpu_options - Splits definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s
+ * *copy when it no longer needs the strings. QN_ERR_INVALID for more than `max` strings. */
 qn_status qn_gpu_options(const char *defines, char **copy, const char **out, size_t max, size_t *n);
 
 #endif

@@ -69,7 +69,7 @@ static qn_status copy_text(const char *text, char **copy)
     return *copy ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory for the name '%s'", text);
 }
 
-/* The cache directory, and why it is not used where that is so. */
+/* The cache directory, or the reason why there is no cache. */
 static qn_status find_cache(qn_cuda *device, const char *folder)
 {
     QN_TRY(folder ? copy_text(folder, &device->cache_folder) : qn_cubin_folder(&device->cache_folder));
@@ -152,7 +152,7 @@ static void release_context(qn_cuda *device)
     qn_cu_context current = NULL;
     (void)driver->cuCtxGetCurrent(&current);
     if (driver->cuCtxSetCurrent(device->context) == QN_CU_SUCCESS) {
-        (void)driver->cuCtxSynchronize(); /* no kernel may still use the memory that is freed */
+        (void)driver->cuCtxSynchronize(); /* no running kernel may use the freed memory */
         qn_pipelines_unload(device);
         for (size_t i = 0; i < QN_MAX_UPLOADS; i++)
             free_staging(driver, &device->staging_pool[i]);

@@ -1,4 +1,4 @@
-/* The private state of a qn_cuda, shared by the files that implement cuda.h and pipeline.h. */
+/* The private state of a qn_cuda, shared by the files that implement runtime.h and pipeline.h. */
 #ifndef QN_CUDA_RUNTIME_CONTEXT_H
 #define QN_CUDA_RUNTIME_CONTEXT_H
 
@@ -60,7 +60,7 @@ struct qn_cuda {
     /* sources of kernel code; an empty string disables one */
     const qn_gpu_code *code;
     char *cache_folder; /* NULL: no cache */
-    char *no_cache;     /* why, or NULL */
+    char *no_cache;     /* reason for no cache, or NULL */
     char *nvcc, *nvrtc; /* NULL: the defaults */
     unsigned nvcc_seconds;
 
@@ -75,30 +75,33 @@ struct qn_cuda {
     qn_staging staging_pool[QN_MAX_UPLOADS];
 };
 
-/* qn_cuda_make_current - make the device's context current in this thread. */
+/* qn_cuda_make_current - Makes the device's context current in this thread. */
 static inline qn_status qn_cuda_make_current(const qn_cuda *device)
 {
     return QN_CU(device->driver, cuCtxSetCurrent, device->context);
 }
 
-/* qn_cuda_launch_now - qn_cuda_launch without a delay before it. */
+/* qn_cuda_launch_now - As qn_cuda_launch, without the delay of qn_cuda_delay. */
 qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);
 
-/* qn_cuda_log - send a line to qn_cuda_params.on_log. */
+/* qn_cuda_log - Sends a line to qn_cuda_params.on_log. */
 void qn_cuda_log(qn_cuda *device, const char *format, ...) QN_PRINTF(2, 3);
 
-/* qn_pipeline_get - the device's entry for a source and definitions, created on the first call, not loaded. */
+/* qn_pipeline_get - Finds the device's entry for a source and definitions; the first call creates it, without loading
+ * it. */
 qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defines, qn_pipeline **pipeline);
 
-/* qn_pipeline_load - find or compile the code and load it as a module. Only the first call tries; later calls return
+/* qn_pipeline_load - Finds or compiles the code and loads it as a module. Only the first call tries; later calls return
  * the same status. The caller holds the pipeline's lock. */
 qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *pipeline);
 
-/* qn_pipelines_load - load n pipelines, several concurrently. All are tried; returns the first failure. */
+/* qn_pipelines_load - Loads n pipelines, several concurrently. Tries all of them and returns the first failure. */
 qn_status qn_pipelines_load(qn_cuda *device, qn_pipeline *const *pipelines, size_t n);
 
-/* qn_pipelines_unload - unload all modules, in the current context. qn_pipelines_free - free the entries. */
+/* qn_pipelines_unload - Unloads all modules, in the current context. */
 void qn_pipelines_unload(qn_cuda *device);
+
+/* qn_pipelines_free - Frees the entries of all pipelines. */
 void qn_pipelines_free(qn_cuda *device);
 
 #endif

@@ -103,8 +103,8 @@ static uint64_t checksum(const struct header *h, const void *payload)
 
 /* ---- Trust ---- */
 
-/* Code of another user runs with this user's rights: who owns a file or directory of the cache, or may write to it, is
- * this user or root. */
+/* Cached code runs with this user's rights: the owner of a file or directory of the cache, and everyone who may write
+ * to it, must be this user or root. */
 static qn_status check_trust(const char *path, const struct stat *st)
 {
     if (st->st_uid != geteuid() && st->st_uid != 0)
@@ -117,7 +117,7 @@ static qn_status check_trust(const char *path, const struct stat *st)
     return QN_OK;
 }
 
-/* Opens the directory; *fd is -1 if it is not there. A symbolic link counts if it is a trusted user's. */
+/* Opens the directory; *fd is -1 if it does not exist. A symbolic link counts if it is a trusted user's. */
 static qn_status open_folder(const char *folder, int *fd)
 {
     struct stat st;

@@ -16,7 +16,7 @@ static struct {
     pthread_once_t once;
     qn_cuda_driver table;
     qn_status status;
-    pid_t process;                /* in which cuInit was called: in its forked children the driver does not work */
+    pid_t process;                /* the process that called cuInit: the driver does not work in its forked children */
     char text[QN_ERROR_TEXT_MAX]; /* error text of the failure, for later calls in any thread */
 } loaded = { .once = PTHREAD_ONCE_INIT };
 

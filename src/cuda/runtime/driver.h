@@ -32,7 +32,7 @@ enum { /* attributes of a device */
        QN_CU_DEVICE_MAJOR = 75,
        QN_CU_DEVICE_MINOR = 76,
        QN_CU_DEVICE_SHARED_OPTIN = 97,
-       QN_CU_DEVICE_VIRTUAL_MEMORY = 102 /* whether it has the functions of section "Virtual Memory Management" */
+       QN_CU_DEVICE_VIRTUAL_MEMORY = 102 /* whether it supports the section "Virtual Memory Management" */
 };
 
 enum { /* attributes of a function */
@@ -94,7 +94,7 @@ typedef struct qn_cu_update_info {
     void *error_node, *error_from_node;
 } qn_cu_update_info;
 
-/* name, the symbol that libcuda exports for this prototype, prototype. */
+/* X(name, symbol that libcuda exports for this prototype, prototype) */
 #define QN_CU_FUNCTIONS(X)                                                                                             \
     X(cuInit, "cuInit", (unsigned flags))                                                                              \
     X(cuDriverGetVersion, "cuDriverGetVersion", (int *version))                                                        \
@@ -174,14 +174,14 @@ typedef struct qn_cuda_driver {
 #undef QN_CU_MEMBER
 } qn_cuda_driver;
 
-/* qn_cuda_driver_load - the installed driver, loaded and initialised once per process. QN_ERR_UNSUPPORTED, naming what
- * is missing: the library, a function that drivers before 12.0 lack, a device. */
+/* qn_cuda_driver_load - Loads and initialises the installed driver, once per process. QN_ERR_UNSUPPORTED if something
+ * is missing, which the message names: the library, a function that drivers before 12.0 lack, or a device. */
 qn_status qn_cuda_driver_load(const qn_cuda_driver **driver);
 
-/* qn_cu_check - turn the result of a driver call into a status, with the error text "call: text (NAME, code)". */
+/* qn_cu_check - Turns the result of a driver call into a status, with the error text "call: text (NAME, code)". */
 qn_status qn_cu_check(const qn_cuda_driver *driver, qn_cu_result code, const char *call);
 
-/* QN_CU - call a function of the table and check its result. */
+/* QN_CU - Calls a function of the table and checks its result. */
 #define QN_CU(driver, call, ...) qn_cu_check((driver), (driver)->call(__VA_ARGS__), #call)
 
 #endif

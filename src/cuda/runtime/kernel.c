@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Dynamic shared memory that needs no opt-in; compute capability from which PDL is available. */
+/* The most dynamic shared memory without opt-in; the lowest compute capability with PDL. */
 enum { DEFAULT_MAX_SHARED = 48 << 10, PDL_SINCE = 9 };
 
 /* ---- From names to functions ---- */
@@ -174,7 +174,7 @@ qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t
     return status;
 }
 
-/* Programmatic launches are not mixed with the memsets of poison, which cannot allow a kernel to begin early. */
+/* No PDL while memory is poisoned: a memset cannot trigger the next kernel. */
 static bool is_programmatic(const qn_cuda *device, const qn_launch *launch)
 {
     return launch->pdl && device->info.major >= PDL_SINCE && !device->provoke.poisons;

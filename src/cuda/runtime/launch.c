@@ -1,4 +1,4 @@
-/* Launches and graphs, each after a delay if there are any (provoke.h). */
+/* Launches and graphs; with QN_CUDA_DELAY each comes after a delay (provoke.h). */
 #include "cuda/runtime/runtime.h"
 
 #include "cuda/runtime/context.h"

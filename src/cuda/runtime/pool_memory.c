@@ -31,7 +31,7 @@ static void unreserve(void *context, uint64_t address, size_t bytes)
         (void)m->cuda->driver->cuMemAddressFree(address, bytes);
 }
 
-/* The mapping keeps the memory: the handle is released at once. */
+/* The mapping keeps the memory allocated, so the handle is released at once. */
 static qn_status map(const qn_cuda_pool_memory *m, uint64_t address)
 {
     const qn_cuda_driver *driver = m->cuda->driver;
@@ -98,7 +98,8 @@ qn_status qn_cuda_pool_memory_wait(const qn_cuda_pool_memory *m)
 
 /* ---- Opening ---- */
 
-/* Mapping takes the driver about as long for 32 MiB as for 2: granules are as large as the budget has many of them. */
+/* Mapping 32 MiB takes the driver about as long as mapping 2 MiB: granules are the largest of which the budget has at
+ * least GRANULES. */
 static qn_status find_granule(qn_cuda *cuda, uint64_t budget, size_t *granule)
 {
     enum { LARGEST = 32 << 20, GRANULES = 1024 };

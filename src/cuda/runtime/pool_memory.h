@@ -15,8 +15,8 @@ typedef struct qn_cuda_work_stream {
 } qn_cuda_work_stream;
 
 /* The context of the qn_pool_memory. The pool calls its functions one at a time, from any thread that does not hold the
- * lock of the work stream. A granule is zeroed in a stream of its own; work that is queued in the work stream after
- * `commit` waits for that, the caller does not. */
+ * lock of the work stream. `commit` zeroes the granule in `stream` and does not wait. Work queued in the work stream
+ * after `commit` waits until the granule is zeroed. */
 typedef struct qn_cuda_pool_memory {
     qn_cuda *cuda;
     qn_cuda_work_stream work;
@@ -25,16 +25,17 @@ typedef struct qn_cuda_pool_memory {
     size_t granule;
 } qn_cuda_pool_memory;
 
-/* qn_cuda_pool_memory_open - fill *context, and *memory, which refers to it. Granules have 2 to 32 MiB, at most 1/1024
- * of the budget if that is more than the least that the device maps. QN_ERR_UNSUPPORTED if the device has no virtual
- * memory management. Close with qn_cuda_pool_memory_close, after the pool; it accepts a zeroed struct. */
+/* qn_cuda_pool_memory_open - Fills *context, and *memory, which refers to it. Granules have 2 to 32 MiB: at most 1/1024
+ * of the budget, but at least the device's smallest mapping. QN_ERR_UNSUPPORTED if the device has no virtual memory
+ * management. Close with qn_cuda_pool_memory_close. */
 qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, const qn_cuda_work_stream *work, uint64_t budget,
                                    qn_cuda_pool_memory *context, qn_pool_memory *memory);
 
-/* qn_cuda_pool_memory_wait - wait until all committed granules are zeroed: before they are written from another stream
- * than the work stream. From any thread. */
+/* qn_cuda_pool_memory_wait - Waits until all committed granules are zeroed. Call it before writing to them from a
+ * stream other than the work stream. From any thread. */
 qn_status qn_cuda_pool_memory_wait(const qn_cuda_pool_memory *context);
 
+/* qn_cuda_pool_memory_close - Frees the stream and the event, after the pool. Accepts a zeroed struct. */
 void qn_cuda_pool_memory_close(qn_cuda_pool_memory *context);
 
 #endif

@@ -83,7 +83,7 @@ static qn_status fill_now(qn_cuda *device, qn_cuda_stream stream, uint64_t addre
     return QN_CU(device->driver, cuStreamSynchronize, stream);
 }
 
-/* In the device's default stream, which waits for no other. */
+/* Uses the device's default stream, which waits for no other stream. */
 qn_status qn_cuda_poison_now(qn_cuda *device, uint64_t address, size_t bytes)
 {
     return device->provoke.poisons ? fill_now(device, NULL, address, POISON, bytes) : QN_OK;

@@ -1,8 +1,8 @@
 /* Launches of attention on the GPU. */
 #include "cuda/kernels/attention/attention.h"
 
-/* Warps of a block of decode attention over fp16: of most launches, and the fewest and the most, which differ for heads
- * that many models have. Of a team of a block over codes: a multiple of a head's slices of 64 dimensions. */
+/* Warps of a block of decode attention over fp16: of most launches, the fewest, and the most; the last two differ only
+ * for common head sizes. Warps of a team over codes: a multiple of a head's slices of 64 dimensions. */
 enum { F16_WARPS = 4 };
 #define FEWEST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 ? 1 : (head_dim) == 256 ? 2 : F16_WARPS)
 #define MOST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 || (head_dim) == 256 ? 8 : F16_WARPS)
@@ -44,7 +44,7 @@ static uint32_t query_tiles(const qn_attention_gpu *gpu)
     return (uint32_t)((group + QN_ATTENTION_TILE_Q - 1) / QN_ATTENTION_TILE_Q);
 }
 
-/* An SM runs QN_ATTENTION_SM_WARPS warps over fp16 at a time. A block has as many as let all query tiles be processed
+/* An SM runs QN_ATTENTION_SM_WARPS warps over fp16 at a time. A block has the most warps with which all query tiles run
  * at the same time, one block each: a row of few positions takes a block little longer than its latencies. */
 static size_t warps_of(const qn_attention_gpu *gpu, size_t n_rows)
 {
@@ -57,22 +57,23 @@ static size_t warps_of(const qn_attention_gpu *gpu, size_t n_rows)
     return gpu->deterministic ? F16_WARPS : warps;
 }
 
-/* Of a block of decode attention, with work of their own each. */
+/* Teams of a block of decode attention, each with separate work. */
 static uint32_t teams_of(const qn_attention_gpu *gpu, size_t warps)
 {
     return qn_attention_gpu_teams((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps,
                                   qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
-/* Of decode attention, that an SM runs at a time. */
+/* Blocks of decode attention that an SM runs at a time. */
 static size_t blocks_of(const qn_attention_gpu *gpu, size_t warps)
 {
     return qn_attention_gpu_blocks((uint32_t)gpu->head_dim, gpu->key_bits, (uint32_t)warps,
                                    qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
-/* The least number of tiles of a split. Over fp16 a row of up to 256 positions has a single one, which is not written:
- * at shorter splits, writing and combining them takes longer than the loads that more blocks issue save. */
+/* The least number of tiles of a split. Over fp16 a row of up to 256 positions has a single split, which is not
+ * written: with shorter splits, writing and combining them would take more time than the additional blocks save in
+ * loads. */
 static size_t split_tiles(const qn_attention_gpu *gpu)
 {
     return is_f16(gpu) ? 256 / QN_ATTENTION_TILE_KV : CODE_WARPS(gpu->head_dim);

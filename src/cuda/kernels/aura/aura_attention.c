@@ -25,7 +25,7 @@ static size_t table_bytes(const qn_aura_gpu *gpu, unsigned bits)
 }
 
 /* Dynamic shared memory of scores and values: with large shared memory the tables are at a fixed address and `behind`
- * bytes are in the space below them, else behind them. */
+ * bytes are in the space below them, else after them. */
 static size_t shared_bytes(const qn_aura_gpu *gpu, size_t tables, size_t behind)
 {
     return tables + (qn_attention_gpu_has_large_smem(gpu->max_shared_bytes) ? QN_ATTENTION_TABLE_BASE : behind);

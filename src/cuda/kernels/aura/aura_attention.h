@@ -1,6 +1,6 @@
 /* Attention over a cache of AURA codes on the GPU, as the operations of include/quern/kernels.h: scores, values, flash
  * decoding in two passes, attention in one pass. Arguments and results of the kernels, and their launches; shared by C
- * and CUDA. A session's own attention, fused and with fp16 pages, is in kernels/attention/.
+ * and CUDA. The fused attention of sessions, with fp16 pages, is in cuda/kernels/attention/.
  *
  * Below, Q is n_tokens * n_heads, in that order; typed rows are fp32, fp16 or bf16 (a qn_dtype); query head h reads
  * key-value head h / (n_heads / n_kv_heads). Sums are float32 in an order that the launch fixes: repeated runs give the
@@ -11,7 +11,7 @@
 
 #include "cuda/kernels/attend.h"
 
-/* Warps of a block: as many as registers allow. */
+/* Warps of a block: the most that registers allow. */
 #define QN_AURA_SCORE_WARPS 16
 #define QN_AURA_VALUE_WARPS(dim) ((dim) <= 128 ? 16 : (dim) <= 256 ? 12 : 8)
 #define QN_AURA_FLASH_WARPS(dim) ((dim) <= 128 ? 12 : 8)
@@ -26,7 +26,7 @@ typedef struct qn_aura_gpu_cache {
     uint32_t n_kv_heads, n_keys;
 } qn_aura_gpu_cache;
 
-/* Queries and their masks, as qn_aura_queries. If the key codec has no signs, queries are rotated already
+/* Queries and their masks, as qn_aura_queries. If the key codec has no signs, queries are already rotated
  * (qn_aura_rotate). */
 typedef struct qn_aura_gpu_queries {
     QN_GPU_PTR(const uint8_t) queries; /* [n_tokens][n_heads][dim], typed, `stride` values from a token to the next */
@@ -36,7 +36,7 @@ typedef struct qn_aura_gpu_queries {
     float scale;
 } qn_aura_gpu_queries;
 
-/* qn_aura_rotate - rotates typed rows [tokens][n_heads][dim] to the basis of the codes, as contiguous float32: by
+/* qn_aura_rotate - Rotates typed rows [tokens][n_heads][dim] to the basis of the codes, as contiguous float32: by
  * rotation.signs if set and dim is a power of two, else by rotation.forward. grid: tokens * n_heads,
  * QN_AURA_ROTATE_THREADS threads. Defines: QN_HEAD_DIM. */
 enum { QN_AURA_ROTATE_THREADS = 256 };
@@ -48,18 +48,18 @@ typedef struct qn_aura_rotate_args {
     uint32_t n_heads, stride, dtype; /* stride: values from a token to the next */
 } qn_aura_rotate_args;
 
-/* qn_aura_score - scores [Q][n_keys] of all keys, masked or not. A block processes QN_ATTENTION_TILE_Q queries of a
- * key-value head and one split of the keys. grid (query tiles, splits). Defines: QN_HEAD_DIM, QN_BITS of keys. */
+/* qn_aura_score - Computes scores [Q][n_keys] of all keys, masked or not. A block processes QN_ATTENTION_TILE_Q queries
+ * of a key-value head and one split of the keys. grid (query tiles, splits). Defines: QN_HEAD_DIM, QN_BITS of keys. */
 typedef struct qn_aura_score_args {
     qn_aura_gpu_cache cache;
     qn_aura_gpu_queries queries;
     QN_GPU_PTR(float) scores;
 } qn_aura_score_args;
 
-/* qn_aura_value - weighted sums of values with weights [Q][n_keys]. Writes each split's sums to partials
- * [Q][splits][dim], in the basis of the codes; qn_aura_flash_pass2 without m and l adds them and rotates them back.
- * Weights below `skip` count as 0; a value is not read if all queries of a block have such weights for it. grid (query
- * tiles, splits). Defines: QN_HEAD_DIM, QN_BITS of values. */
+/* qn_aura_value - Sums values weighted with weights [Q][n_keys]. Writes each split's sums to partials [Q][splits][dim],
+ * in the basis of the codes; qn_aura_flash_pass2 without m and l adds them and rotates them back. Weights below `skip`
+ * count as 0; a value is not read if its weights of all queries of a block are below `skip`. grid (query tiles,
+ * splits). Defines: QN_HEAD_DIM, QN_BITS of values. */
 typedef struct qn_aura_value_args {
     qn_aura_gpu_cache cache;
     QN_GPU_PTR(const float) weights;
@@ -68,14 +68,14 @@ typedef struct qn_aura_value_args {
     float skip; /* >= 0 */
 } qn_aura_value_args;
 
-/* qn_aura_flash_pass1 - attention within each block of `block` keys, as qn_aura_flash_pass1 of include/quern/kernels.h:
+/* qn_aura_flash_pass1 - Attention within each block of `block` keys, as qn_aura_flash_pass1 of include/quern/kernels.h:
  *
  *   partials [Q][n_blocks][dim]   sums of e^(score - m) times values, neither normalised nor rotated back
  *   m, l     [Q][n_blocks]        the largest score, and the sum of e^(score - m)
  *
  * If no key of a block is visible to a query, l is 0, and partials and m are not written. Sinks are not read.
- * warps_per_block is the number of warps that share a block of keys: all of a thread block, or 1. grid (query tiles,
- * splits of the blocks). Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS. */
+ * warps_per_block is the number of warps that share a block of keys: all warps of a thread block, or 1. grid (query
+ * tiles, splits of the blocks). Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS. */
 typedef struct qn_aura_flash_pass1_args {
     qn_aura_gpu_cache cache;
     qn_aura_gpu_queries queries;
@@ -85,8 +85,8 @@ typedef struct qn_aura_flash_pass1_args {
     uint32_t block, n_blocks, warps_per_block;
 } qn_aura_flash_pass1_args;
 
-/* qn_aura_flash_pass2 - combines the blocks of each query in ascending order, normalises, rotates back, and writes
- * typed rows. Blocks with l = 0 are skipped, whatever else they contain; a query without visible keys gets zeros.
+/* qn_aura_flash_pass2 - Combines the blocks of each query in ascending order, normalises, rotates back, and writes
+ * typed rows. Blocks with l = 0 are skipped, and their other contents ignored; a query without visible keys gets zeros.
  * Without m and l, partials are only added and rotated back. grid: n_queries, QN_AURA_PASS2_THREADS threads. Defines:
  * QN_HEAD_DIM. */
 enum { QN_AURA_PASS2_THREADS = 256 };
@@ -101,8 +101,8 @@ typedef struct qn_aura_flash_pass2_args {
     uint32_t n_heads, n_blocks, out_stride, dtype;
 } qn_aura_flash_pass2_args;
 
-/* qn_aura_attention - attention in one pass, without intermediate results in memory: a thread block processes all keys
- * of its queries, which suits short caches or many queries. out is [Q][dim], typed. grid: query tiles. Defines as
+/* qn_aura_attention - Attention in one pass, without intermediate results in memory: a thread block processes all keys
+ * of its queries, which suits short caches or many queries. out is [Q][dim], typed. grid: query tiles. Defines as for
  * qn_aura_flash_pass1. */
 typedef struct qn_aura_attention_args {
     qn_aura_gpu_cache cache;
@@ -124,27 +124,37 @@ typedef struct qn_aura_gpu {
     uint32_t n_sms, max_shared_bytes;
 } qn_aura_gpu;
 
-/* qn_aura_gpu_check - QN_ERR_UNSUPPORTED, naming the value, for sizes or bits that AURA does not have, or if the device
- * has too little shared memory; QN_ERR_INVALID for inconsistent counts of heads. The launch functions below require
- * that it succeeded. */
+/* qn_aura_gpu_check - Checks shape and device; the launch functions below require that it succeeded.
+ * QN_ERR_UNSUPPORTED, naming the value, for sizes or bits that AURA does not have, or if the device has too little
+ * shared memory; QN_ERR_INVALID for inconsistent counts of heads. */
 qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu);
 
-/* qn_aura_gpu_splits - the number of splits of the keys for qn_aura_score and qn_aura_value: as many as fill the device
- * once. */
+/* qn_aura_gpu_splits - Returns the number of splits of the keys for qn_aura_score and qn_aura_value that fills the
+ * device once. */
 uint32_t qn_aura_gpu_splits(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys);
 
-/* qn_aura_gpu_flash_block - the block size of keys, a multiple of QN_ATTENTION_TILE_KV, with which pass 1 fills the
- * device once. */
+/* qn_aura_gpu_flash_block - Returns the block size of keys, a multiple of QN_ATTENTION_TILE_KV, with which pass 1 fills
+ * the device once. */
 size_t qn_aura_gpu_flash_block(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys);
 
-/* Fill the launches; the caller fills their arguments. *warps_per_block is the value for the arguments of pass 1.
- * n_keys and block are 1 to 2^31 - 1. */
+/* qn_aura_gpu_rotate - Fills a launch of qn_aura_rotate; the caller fills its arguments, here and below. */
 qn_status qn_aura_gpu_rotate(size_t head_dim, size_t n_rows, qn_launch *out);
+
+/* qn_aura_gpu_score - Fills a launch of qn_aura_score. */
 qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out);
+
+/* qn_aura_gpu_value - Fills a launch of qn_aura_value. */
 qn_status qn_aura_gpu_value(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out);
+
+/* qn_aura_gpu_flash_pass1 - Fills a launch of qn_aura_flash_pass1. n_keys and block are 1 to 2^31 - 1. *warps_per_block
+ * is the value for the arguments. */
 qn_status qn_aura_gpu_flash_pass1(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys, size_t block,
                                   uint32_t *warps_per_block, qn_launch *out);
+
+/* qn_aura_gpu_flash_pass2 - Fills a launch of qn_aura_flash_pass2. */
 qn_status qn_aura_gpu_flash_pass2(size_t head_dim, size_t n_queries, qn_launch *out);
+
+/* qn_aura_gpu_attention - Fills a launch of qn_aura_attention. */
 qn_status qn_aura_gpu_attention(const qn_aura_gpu *gpu, size_t n_tokens, qn_launch *out);
 
 #endif

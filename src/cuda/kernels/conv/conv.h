@@ -1,9 +1,9 @@
 /* Causal depthwise convolution on the GPU, for quern/cuda.h: qn_conv_scan and qn_conv_step of quern/kernels.h. The
- * convolution of models is part of the delta rule (kernels/deltanet/). Shared by C and CUDA.
+ * convolution of models is part of the delta rule (cuda/kernels/deltanet/). Shared by C and CUDA.
  *
  * A thread computes QN_CHANNELS channels, eight if rows and states allow loads of 16 bytes, else one, and keeps their
- * filters and windows in registers. Blocks of a scan divide the tokens into groups, whose first taps-1 inputs are read
- * again. */
+ * filters and windows in registers. Blocks of a scan divide the tokens into groups. Each group reads the taps-1 inputs
+ * before it again. */
 #ifndef QN_CUDA_KERNELS_CONV_CONV_H
 #define QN_CUDA_KERNELS_CONV_CONV_H
 
@@ -11,7 +11,7 @@
 
 enum {
     QN_CONV_GPU_THREADS = 128,
-    QN_CONV_GPU_CHANNELS = 8, /* of a thread, if all is aligned */
+    QN_CONV_GPU_CHANNELS = 8, /* of a thread, if all rows are aligned */
     QN_CONV_GPU_FEW_TAPS = 4, /* kernels for more taps need more registers */
     QN_CONV_GPU_MAX_TAPS = 8,
     QN_CONV_GPU_MAX_BLOCK_TOKENS = 64
@@ -19,12 +19,12 @@ enum {
 
 /* Arguments of all kernels. Blocks of channels are in y of the grid:
  *
- *   qn_conv_scan, qn_conv_scan_long   x: groups of `block_tokens` tokens; up to QN_CONV_GPU_FEW_TAPS taps, or any.
- *                                     Writes y
+ *   qn_conv_scan, qn_conv_scan_long   x: groups of `block_tokens` tokens; writes y
  *   qn_conv_final                     x: sequences; writes final, after the scan: it may be initial
  *   qn_conv_step, qn_conv_step_long   x: sequences, each of one token; updates initial in place, writes y
  *
- * Defines: QN_CHANNELS. */
+ * Kernels without _long have up to QN_CONV_GPU_FEW_TAPS taps, kernels with _long up to QN_CONV_GPU_MAX_TAPS. Defines:
+ * QN_CHANNELS. */
 typedef struct qn_conv_args {
     QN_GPU_PTR(const void) x;        /* [rows][channels], x_stride elements apart */
     QN_GPU_PTR(void) y;              /* [rows][channels], y_stride; does not overlap x in a scan */
@@ -48,14 +48,17 @@ typedef struct qn_conv_args {
 
 #include <stddef.h>
 
-/* The launches need rows, sequences, channels and taps of the arguments. is_aligned: all rows of x, y and states begin
- * at multiples of 16 bytes, and channels are a multiple of QN_CONV_GPU_CHANNELS. QN_ERR_INVALID for sizes beyond the
- * limits of a grid.
- *
- * qn_conv_gpu_scan - the scan, and args->block_tokens; rows is at least 1.
- * qn_conv_gpu_final, qn_conv_gpu_step - the others; sequences is at least 1. */
+/* The functions below read rows, sequences, channels and taps of the arguments. is_aligned: all rows of x, y and states
+ * begin at multiples of 16 bytes, and channels are a multiple of QN_CONV_GPU_CHANNELS. QN_ERR_INVALID for sizes beyond
+ * the limits of a grid. */
+
+/* qn_conv_gpu_scan - Fills the launch of a scan, and sets args->block_tokens. rows is at least 1. */
 qn_status qn_conv_gpu_scan(qn_conv_args *args, bool is_aligned, uint32_t n_sms, qn_launch *out);
+
+/* qn_conv_gpu_final - Fills a launch of qn_conv_final. sequences is at least 1. */
 qn_status qn_conv_gpu_final(const qn_conv_args *args, bool is_aligned, qn_launch *out);
+
+/* qn_conv_gpu_step - Fills the launch of a step. sequences is at least 1. */
 qn_status qn_conv_gpu_step(const qn_conv_args *args, bool is_aligned, qn_launch *out);
 
 #endif

@@ -86,10 +86,10 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a)
 /* Chunks that the start of a piece in an average head needs: log2 of its decay in a chunk is near -14. */
 enum { WARM_UP = 3 };
 
-/* For the choice of a division alone: a call has heads that never forget their state with this probability, and then
- * one in so many. And microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in
- * qn_gdn_span_effects; of the start of a block, and of another span in a block; of the two additional launches, which
- * end at once where nothing is to be composed; of a piece in qn_gdn_compose. */
+/* Used only to choose a division: the probability that a call has heads that never forget their state, and the inverse
+ * of the fraction of such heads then. Microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in
+ * qn_gdn_advance and in qn_gdn_span_effects; of the start of a block, and of another span in a block; of the two
+ * additional launches, which end at once where nothing is to be composed; of a piece in qn_gdn_compose. */
 static const double memory_probability = 0.125;
 static const size_t heads_per_memory = 4;
 static const double chunk_times[] = { 1.5, 2.3 }, effect_times[] = { 1.2, 1.65 };
@@ -163,14 +163,14 @@ static uint32_t max_block_slices(size_t head_k)
     return QN_GDN_PADDED(head_k) <= QN_GDN_MAX_SPAN_KEY ? QN_GDN_MAX_BLOCK_SLICES : 1;
 }
 
-/* As many blocks as run at a time. */
+/* The number of blocks that run at a time. */
 static size_t max_pieces(size_t head_v, uint32_t slices, const qn_gdn_gpu *gpu)
 {
     return gpu->n_sms / blocks_of(head_v, slices);
 }
 
 /* The numbers of pieces are multiples of the value heads of a key head. Then blocks read the same k and q at the same
- * time, through L2: those of heads that follow each other in positions after all other key heads. */
+ * time, through L2: in the order of positions, tiled value heads of a key head are k_heads heads apart. */
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
 {
     const size_t chunks = longest ? divide_up(longest, QN_GDN_CHUNK_TOKENS) : 1, step = a->v_heads / a->k_heads;
@@ -419,7 +419,7 @@ qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t
     return l;
 }
 
-/* What both kernels require, and the launch without its function. */
+/* The checks of both kernels, and the launch without its function. */
 static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu,
                              qn_launch *launch)
 {
@@ -464,8 +464,8 @@ qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v
 {
     QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
     QN_TRY(check_rows_of_open(a, head_k, head_v));
-    /* As many blocks as the device runs at a time; each has a share of the heads. The device keeps 1 KB for each
-     * block. */
+    /* The number of blocks that the device runs at a time; each block has some of the heads. The device keeps 1 KB for
+     * each block. */
     const size_t by_shared = (gpu->max_shared_bytes + 1024) / (launch->shared_bytes + 1024);
     const size_t by_registers = QN_GDN_OPEN_SM_BLOCKS(head_k, head_v);
     const size_t at_a_time = gpu->n_sms * (by_shared < by_registers ? by_shared : by_registers);

@@ -1,5 +1,5 @@
 /* The stages of the chunked delta rule one by one on the GPU, as in include/quern/kernels.h: arguments and launches.
- * Shared by C and CUDA. qn_gdn_prepare and qn_gdn_advance compute the same without storing what is between the stages.
+ * Shared by C and CUDA. qn_gdn_prepare and qn_gdn_advance compute the same without storing the stages' results.
  *
  * Elements (D) are f16 or bf16; matrices of a chunk are f32. Sums of a stage are f32. Where gc increases within a
  * chunk, its running minimum is used. */
@@ -8,8 +8,8 @@
 
 #include "cuda/kernels/deltanet/deltanet.h"
 
-/* The arguments of all stages; a stage reads those that are named with it. Rows of tokens are `..._stride` elements
- * apart. */
+/* The arguments of all stages; the list of stages below names the arguments of each. Rows of tokens are `..._stride`
+ * elements apart. */
 typedef struct qn_gdn_stage_args {
     qn_gdn_chunk_args rule;    /* q, k, v, g, beta, o, initial, final, their strides, and the shape; `chunks` */
     QN_GPU_PTR(float) gc;      /* [tokens, v_heads] */
@@ -25,9 +25,8 @@ typedef struct qn_gdn_stage_args {
 /* qn_gdn_cumsum            g -> gc; sums in double. Grid: blocks of 128 v_heads of chunks.
  * qn_gdn_kkt               k, beta, gc -> a. Grid: k_heads of chunks.
  * qn_gdn_tril_inverse      a -> inverse; may be in place. Grid: v_heads of chunks.
- * qn_gdn_recompute_w_u     k, v, beta, gc, inverse -> w, u. The inverse with its columns multiplied by beta e^gc or
- * beta is
- *                          rounded to D. Grid: v_heads of chunks.
+ * qn_gdn_recompute_w_u     k, v, beta, gc, inverse -> w, u. The inverse, with its columns multiplied by beta e^gc or by
+ *                          beta, is rounded to D. Grid: v_heads of chunks.
  * qn_gdn_state_pass        k, w, u, gc, initial -> h, v_new, final. Grid: slices of 64 values, v_heads, sequences.
  * qn_gdn_chunk_output      q, k, v_new, h, gc -> o. Grid: v_heads of chunks. */
 enum {
@@ -48,14 +47,26 @@ enum {
 
 #ifndef __CUDACC__
 
-/* Fill a launch; the caller passes the arguments with it. The shape in args->rule, strides and addresses are checked
- * (QN_ERR_INVALID); rule.dtype is that of D. Sets rule.chunks. max_shared_bytes: the limit of a block of the device,
- * QN_ERR_UNSUPPORTED if it is too small. */
+/* Each function below fills the launch of its stage and sets rule.chunks; the caller passes the arguments with the
+ * launch. Shape (args->rule), strides and addresses are checked (QN_ERR_INVALID); rule.dtype is D. max_shared_bytes is
+ * the device's limit for a block; QN_ERR_UNSUPPORTED if it is too small. */
+
+/* qn_gdn_gpu_cumsum - Fills a launch of qn_gdn_cumsum. */
 qn_status qn_gdn_gpu_cumsum(qn_gdn_stage_args *args, qn_launch *out);
+
+/* qn_gdn_gpu_kkt - Fills a launch of qn_gdn_kkt. */
 qn_status qn_gdn_gpu_kkt(qn_gdn_stage_args *args, qn_launch *out);
+
+/* qn_gdn_gpu_tril_inverse - Fills a launch of qn_gdn_tril_inverse. */
 qn_status qn_gdn_gpu_tril_inverse(qn_gdn_stage_args *args, qn_launch *out);
+
+/* qn_gdn_gpu_recompute_w_u - Fills a launch of qn_gdn_recompute_w_u. */
 qn_status qn_gdn_gpu_recompute_w_u(qn_gdn_stage_args *args, uint32_t max_shared_bytes, qn_launch *out);
+
+/* qn_gdn_gpu_state_pass - Fills a launch of qn_gdn_state_pass. */
 qn_status qn_gdn_gpu_state_pass(qn_gdn_stage_args *args, uint32_t max_shared_bytes, qn_launch *out);
+
+/* qn_gdn_gpu_chunk_output - Fills a launch of qn_gdn_chunk_output. */
 qn_status qn_gdn_gpu_chunk_output(qn_gdn_stage_args *args, uint32_t max_shared_bytes, qn_launch *out);
 
 #endif

@@ -1,9 +1,9 @@
-/* A recurrent state of the engine on the GPU: S as two planes of fp16, so that kernels which only read it load half of
- * its bytes. The layout and the conversions, for C and for CUDA.
+/* A recurrent state of the engine on the GPU: S as two planes of fp16, so that kernels that only read S load half of
+ * its bytes. The layout and the conversions, for C and CUDA.
  *
  * A layer's S is hi f16 [v_heads, head_v, head_k], then lo f16 of the same shape: S = hi + lo / QN_GDN_LO_SCALE. hi is
  * S rounded to nearest, lo the scaled rest rounded towards zero; both saturate at +-65504, and NaN stays NaN. The pair
- * has 23 significant bits, and is at most 2^-36 off below 2^-14. f32 holds every pair exactly. Splitting such a float
+ * has 23 significant bits; below 2^-14 its error is at most 2^-36. f32 holds every pair exactly, and splitting that f32
  * gives the same pair again: a rest rounded towards zero never becomes a tie of hi, which would round to the other
  * side. */
 #ifndef QN_CUDA_KERNELS_DELTANET_STATE_PLANES_H
@@ -21,7 +21,7 @@ QN_DEVICE float qn_gdn_saturate(float x)
     return x > QN_GDN_PLANE_MAX ? QN_GDN_PLANE_MAX : x < -QN_GDN_PLANE_MAX ? -QN_GDN_PLANE_MAX : x;
 }
 
-// Two adjacent elements: hi alone, which is all that a reader needs; or the pair, where the planes are stored.
+// hi of two adjacent elements, for kernels that only read S. qn_gdn_split gives the pair, for storing both planes.
 QN_DEVICE uint32_t qn_gdn_hi_of(float x, float y)
 {
     return qn_f32_to_f16x2(qn_gdn_saturate(x), qn_gdn_saturate(y));

@@ -1,4 +1,4 @@
-/* Elementwise operations on the GPU, of rows whose consumer reads f32. SwiGLU in front of a matmul is fused into the
+/* Elementwise operations on the GPU, of rows whose consumer reads f32. SwiGLU before a matmul is fused into the
  * quantisation of its activations (cuda/kernels/matmul/matmul.h). Shared by C and CUDA. */
 #ifndef QN_CUDA_KERNELS_ELEMENTWISE_ELEMENTWISE_H
 #define QN_CUDA_KERNELS_ELEMENTWISE_ELEMENTWISE_H
@@ -15,7 +15,7 @@ typedef struct qn_elementwise_swiglu_args {
     uint64_t n;
 } qn_elementwise_swiglu_args;
 
-/* qn_elementwise_swiglu_views - the same of rows of views, for quern/cuda.h. A thread computes eight elements. Grid:
+/* qn_elementwise_swiglu_views - SwiGLU of rows of views, for quern/cuda.h. A thread computes eight elements. Grid:
  * n_rows (x), ceil(n / (8 * QN_ELEMENTWISE_GPU_THREADS)) (y). */
 typedef struct qn_elementwise_swiglu_views_args {
     QN_GPU_PTR(const void) gate; /* [n_rows][n], gate_stride elements apart */
@@ -23,7 +23,7 @@ typedef struct qn_elementwise_swiglu_views_args {
     QN_GPU_PTR(void) y;          /* [n_rows][n], y_stride; may be gate or up */
     uint32_t gate_stride, up_stride, y_stride;
     uint32_t n;
-    uint32_t dtype;      /* qn_dtype of all: f32, f16 or bf16 */
+    uint32_t dtype;      /* qn_dtype of gate, up and y: f32, f16 or bf16 */
     uint32_t is_aligned; /* all rows begin at multiples of 16 bytes */
 } qn_elementwise_swiglu_views_args;
 
@@ -42,14 +42,16 @@ typedef struct qn_elementwise_gather_args {
 
 #include <stddef.h>
 
-/* qn_elementwise_gpu_swiglu - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID for 0 elements,
- * or more than a grid can cover. */
+/* qn_elementwise_gpu_swiglu - Fills a launch of qn_elementwise_swiglu; the caller passes the arguments with it.
+ * QN_ERR_INVALID for 0 elements, or more than a grid can cover. */
 qn_status qn_elementwise_gpu_swiglu(size_t n, qn_launch *out);
 
-/* qn_elementwise_gpu_swiglu_views - the same for rows of views. */
+/* qn_elementwise_gpu_swiglu_views - Fills a launch of qn_elementwise_swiglu_views. Errors as for
+ * qn_elementwise_gpu_swiglu. */
 qn_status qn_elementwise_gpu_swiglu_views(size_t n, size_t n_rows, qn_launch *out);
 
-/* qn_elementwise_gpu_gather - the same for n_rows gathered rows of n. */
+/* qn_elementwise_gpu_gather - Fills a launch of qn_elementwise_gather, for n_rows rows of n floats. Errors as for
+ * qn_elementwise_gpu_swiglu. */
 qn_status qn_elementwise_gpu_gather(size_t n, size_t n_rows, qn_launch *out);
 
 #endif

@@ -1,10 +1,10 @@
-/* Signed block Walsh-Hadamard transform on the GPU: the transform of hadamard.h for many blocks, with butterflies in
- * the same order and therefore the same bits.
+/* Signed block Walsh-Hadamard transform on the GPU: the transform of kernels/hadamard/hadamard.h for many blocks, with
+ * butterflies in the same order and therefore the same bits.
  *
  * x holds contiguous blocks of n floats, n a power of two from 1 to QN_HADAMARD_MAX_BLOCK; the result is written to y,
- * which may be x. Both are at multiples of 16 bytes. Values are multiplied by signs_before before and by signs_after
- * after the butterflies, each [n_signs] and repeated periodically, or 0: a matrix of width n_signs has one sign per
- * column. */
+ * which may be x. Both are at multiples of 16 bytes. Values are multiplied by signs_before before the butterflies and
+ * by signs_after after them. Each is [n_signs], repeated periodically, so that a matrix of width n_signs has one sign
+ * per column; 0: no signs. */
 #ifndef QN_CUDA_KERNELS_HADAMARD_HADAMARD_H
 #define QN_CUDA_KERNELS_HADAMARD_HADAMARD_H
 
@@ -54,14 +54,14 @@ typedef struct qn_hadamard_gpu {
     bool has_cross;
 } qn_hadamard_gpu;
 
-/* qn_hadamard_gpu_plan - n_values floats in blocks of n. QN_ERR_INVALID unless n is a power of two up to
- * QN_HADAMARD_MAX_BLOCK that divides n_values and n_signs, there is at least one block, and x and y are multiples of 16
- * bytes. pdl is not set in the launches; the caller may set it if no preceding kernel writes the signs, which are
- * loaded before the wait. */
+/* qn_hadamard_gpu_plan - Plans the transform of n_values floats in blocks of n. QN_ERR_INVALID unless n is a power of
+ * two up to QN_HADAMARD_MAX_BLOCK that divides n_values and n_signs, there is at least one block, and x and y are
+ * multiples of 16 bytes. pdl is not set in the launches; the caller may set it if no preceding kernel writes the signs,
+ * which are loaded before the wait. */
 qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t n_signs,
                                size_t n, size_t n_values, qn_hadamard_gpu *out);
 
-/* qn_hadamard_gpu_rows - repeat a plan for n_rows rows of its n_values, `stride` values apart, a multiple of 4.
+/* qn_hadamard_gpu_rows - Repeats a plan for n_rows rows of its n_values, `stride` values apart, a multiple of 4.
  * QN_ERR_INVALID for more than 65535 rows, the limit of a grid. */
 qn_status qn_hadamard_gpu_rows(qn_hadamard_gpu *plan, size_t n_rows, size_t stride);
 

@@ -1,5 +1,5 @@
-/* Embedding on the GPU: rows of a tiled matrix (matmul.h), which is the output matrix if a model has one table for
- * both. Shared by C and CUDA. */
+/* Embedding on the GPU: rows of a tiled matrix (matmul.h), which is also the output matrix if a model has one table
+ * for both. Shared by C and CUDA. */
 #ifndef QN_CUDA_KERNELS_MATMUL_EMBED_H
 #define QN_CUDA_KERNELS_MATMUL_EMBED_H
 
@@ -8,17 +8,17 @@
 enum { QN_EMBED_THREADS = 256, QN_EMBED_PER_THREAD = 8, QN_EMBED_TILE = QN_EMBED_THREADS * QN_EMBED_PER_THREAD };
 
 /* qn_matmul_embed - out[r] = S H z, with z the table's row tokens[r], H the Walsh-Hadamard transform of blocks of
- * `block` values, S the signs (hadamard.h has the order of operations; the bits equal the CPU's). With a block of 1
- * that is z, or S z.
+ * `block` values, S the signs (kernels/hadamard/hadamard.h has the order of operations; the bits equal the CPU's). With
+ * a block of 1, out[r] is z, or S z.
  *
  * grid (ceil(n_cols / QN_EMBED_TILE), n_rows). The first block also copies n_words unrelated 32-bit words, which saves
- * a step of one row a copy of its own: `from`, `tokens` and `sources` may be pinned host memory.
+ * a step of one row a separate copy of its inputs: `from`, `tokens` and `sources` may be pinned host memory.
  *
  * A row with a source has the token sampled[source - 1] instead; row 0 of the table if that is -1. */
 typedef struct qn_matmul_embed_args {
     QN_GPU_PTR(const uint8_t) weights; /* the tiled matrix */
     QN_GPU_PTR(const int32_t) tokens;
-    QN_GPU_PTR(const uint32_t) sources; /* [n_rows], 0: no source; or null: of all rows */
+    QN_GPU_PTR(const uint32_t) sources; /* [n_rows], 0: the row has no source; or null: no row has one */
     QN_GPU_PTR(const int32_t) sampled;  /* device memory */
     QN_GPU_PTR(float) out;              /* [n_rows][n_cols] */
     QN_GPU_PTR(const float) signs;      /* [n_cols], or null */
@@ -34,13 +34,13 @@ typedef struct qn_matmul_embed_args {
 
 #ifndef __CUDACC__
 
-/* qn_matmul_gpu_can_embed - whether rows of this type, rotated in blocks of `block` (0: not rotated), can be embedded
- * from tiles. */
+/* qn_matmul_gpu_can_embed - Returns whether rows of this type, rotated in blocks of `block` (0: not rotated), can be
+ * embedded from tiles. */
 bool qn_matmul_gpu_can_embed(const qn_type_info *type, size_t block);
 
-/* qn_matmul_gpu_embed - launch that embeds n_rows tokens from the table that starts at tile first_tile. QN_ERR_INVALID
- * for n_rows of 0 or beyond a grid's limit, or a block that is not as above. The caller sets from, to and n_words, if
- * anything is to be copied, and sources and sampled, if rows have sources. */
+/* qn_matmul_gpu_embed - Fills a launch that embeds n_rows tokens from the table that starts at tile first_tile, and its
+ * arguments. The caller sets from, to and n_words if the launch copies words, and sources and sampled if rows have
+ * sources. QN_ERR_INVALID if n_rows is 0 or beyond a grid's limit, or if `block` is not as in qn_matmul_embed_args. */
 qn_status qn_matmul_gpu_embed(const qn_tiled_matrix *matrix, size_t first_tile, uint64_t tokens, uint64_t signs,
                               size_t block, size_t n_rows, uint64_t out, qn_launch *launch, qn_matmul_embed_args *args);
 

@@ -7,8 +7,8 @@
 
 enum { QN_HADAMARD_QUANTIZE_THREADS = 128 };
 
-/* qn_hadamard_quantize - a thread block transforms QN_BLOCK values (512, 1024 or 2048); the row is a multiple of
- * QN_BLOCK. grid: n_cols / QN_BLOCK. Defines: QN_BLOCK, QN_OP. */
+/* qn_hadamard_quantize - A thread block transforms and quantises QN_BLOCK values (512, 1024 or 2048); the row is a
+ * multiple of QN_BLOCK. grid: n_cols / QN_BLOCK. Defines: QN_BLOCK, QN_OP. */
 typedef struct qn_hadamard_quantize_args {
     QN_GPU_PTR(const float) x;      /* [n_cols], like the following inputs; 16-byte aligned */
     QN_GPU_PTR(const float) x2;     /* QN_ACTS_OP_SWIGLU: the second factor */
@@ -22,12 +22,12 @@ typedef struct qn_hadamard_quantize_args {
 
 #ifndef __CUDACC__
 
-/* qn_matmul_gpu_has_hadamard_quantize - whether there is a kernel for blocks of `block` values. */
+/* qn_matmul_gpu_has_hadamard_quantize - Returns whether there is a kernel for blocks of `block` values. */
 bool qn_matmul_gpu_has_hadamard_quantize(size_t block);
 
-/* qn_matmul_gpu_hadamard_quantize - acts have the layout QN_ACTS_HILO_N1; op, x, x2, weight and eps as for
- * qn_matmul_gpu_quantize; signs [n_cols] or 0. QN_ERR_INVALID unless n_cols is a multiple of a block size with a
- * kernel, and all addresses are multiples of 16. */
+/* qn_matmul_gpu_hadamard_quantize - Fills a launch and its arguments. acts have the layout QN_ACTS_HILO_N1; op, x, x2,
+ * weight and eps as for qn_matmul_gpu_quantize; signs [n_cols] or 0. QN_ERR_INVALID unless there is a kernel for
+ * `block`, n_cols is a multiple of it, and all addresses are multiples of 16. */
 qn_status qn_matmul_gpu_hadamard_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight,
                                           float eps, uint64_t signs, size_t block, qn_launch *launch,
                                           qn_hadamard_quantize_args *args);

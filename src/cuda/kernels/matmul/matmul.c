@@ -213,7 +213,7 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
-    /* For latency a warp quantises what has one scale of hi/lo int8. */
+    /* For low latency a warp quantises the columns of one scale of hi/lo int8. */
     const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), warps = threads / 32;
     const bool is_hilo = acts->layout == QN_ACTS_HILO_N1 || acts->layout == QN_ACTS_HILO;
     const size_t n_splits = ((is_hilo ? hilo_blocks_of(acts->n_cols) : 1) + warps - 1) / warps;
@@ -479,7 +479,7 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 enum { NORM_COUNTERS = QN_FEW_MAX_TOKENS / QN_MMA_N * QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS / QN_GEMV_NORM_TILES };
 _Static_assert((QN_FEW_MAX_BLOCKS + NORM_COUNTERS) * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
 
-/* Blocks of a launch, of all its tokens: each has an SM to itself. */
+/* The most blocks of a launch, over all tokens: each block occupies an SM. */
 static size_t most_few_blocks(const qn_matmul_gpu *gpu)
 {
     return gpu->n_sms < QN_FEW_MAX_BLOCKS ? gpu->n_sms : QN_FEW_MAX_BLOCKS;
@@ -652,7 +652,7 @@ qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_ma
     return few_launch(gpu, matrix, acts, n_tokens, next, out);
 }
 
-/* qn_matmul_gemm reads them faster, even for one token. */
+/* Weights that qn_matmul_gemm reads faster, even for one token. */
 static bool is_large_f16(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix)
 {
     return matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;
@@ -664,7 +664,7 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
     QN_TRY(check_matmul(matrix, acts, n_tokens));
     if (acts->layout == QN_ACTS_HILO)
         return few_launch(gpu, matrix, acts, n_tokens, NULL, out);
-    /* Of 1 and 2 bits qn_matmul_gemm has the only fp16 kernels. */
+    /* For weights of 1 and 2 bits only qn_matmul_gemm has fp16 kernels. */
     const bool by_gemm = matrix->tiles.bits <= 2 || is_large_f16(gpu, matrix) || n_tokens > QN_GEMV_F16_MAX_TOKENS;
     if (acts->layout == QN_ACTS_F16 && by_gemm)
         return gemm_launch(gpu, matrix, acts, n_tokens, out);

@@ -6,12 +6,12 @@
  * order of the tensor cores' A fragments. A type with b bits per weight is stored as
  *
  *   codes  [n_k_tiles][n_tiles][b fragments][32 lanes][16 bytes]
- *   scales [n_k_tiles][n_tiles][QN_SCALES][16 rows] fp16, then as many offsets if the type has them; directly after all
- *   codes
+ *   scales [n_k_tiles][n_tiles][QN_SCALES][16 rows] fp16, then offsets in the same form if the type has them; directly
+ *          after all codes
  *
- * A group is 32 columns; a k-tile has 8 (QN_TILE_GROUPS). Lane 4g+t (g 0-7, t 0-3) of a
- * fragment has four 32-bit words, as mma.m16n8k32 expects them: row g and row g+8 of the first 16 columns of the
- * groups, then of the last 16. A word has columns 4t to 4t+3 of its 16 columns, column 4t+i in byte i:
+ * A group is 32 columns; a k-tile has 8 groups (QN_TILE_GROUPS). Lane 4g+t (g 0-7, t 0-3) of a fragment has four 32-bit
+ * words, as mma.m16n8k32 expects them: row g and row g+8 of the first 16 columns of the groups, then of the last 16. A
+ * word has columns 4t to 4t+3 of its 16 columns, column 4t+i in byte i:
  *
  *   b = 1       bit j of the byte is group j of the k-tile
  *   b = 2, 4    field j of fragment q is group j + q*8/b
@@ -34,7 +34,7 @@
  *
  * QN_ACTS_HILO_N1: one token as integers of 16 bits, 256 hi + lo with hi and lo in int8, with a scale for each 128
  * columns: values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [n_k_tiles][528 bytes]: hi of the 256
- * columns in order, lo of them, two float scales, and 8 bytes that are neither written nor read.
+ * columns in order, then lo of these columns, two float scales, and 8 bytes that are neither written nor read.
  *
  * QN_ACTS_F16: any number of tokens in fp16, each token divided by the power of two that scales its amax into [0.5, 1):
  * [K/64][capacity/8][8 tokens][64 columns]. A token's 128 bytes are eight pieces of 16 bytes; piece i is stored at i ^
@@ -44,11 +44,11 @@
  *
  * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
  * values times QN_HILO_MAX / amax of a block of 128 columns, rounded; all zeros if amax < 1e-30.
- * [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a token's columns in order, sixteen bytes i of them stored at
+ * [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a token's columns in order, piece i of 16 bytes stored at
  * i ^ (token % 8), the 128-byte swizzle of wgmma. scale [K/128][capacity]: the factor of the sums of a token and a
- * block by codes times 64. After the RMS norm the values lack its division, by which the matmul multiplies its results:
- * the sums of squares of each token and block, [K/128][capacity] floats, follow the scales. So every block can be
- * quantised by itself.
+ * block by codes times 64. After an RMS norm the values lack the norm's division; the matmul multiplies its results by
+ * the norm's factor instead, so that every block can be quantised by itself. For this the sums of squares of each token
+ * and block, [K/128][capacity] floats, follow the scales.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -61,19 +61,19 @@
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
- *   16       2 to 64          rows of floats    qn_matmul_gemv_norm, of up to QN_GEMV_NORM_MAX_ROWS rows of weights
+ *   16       2 to 64          rows of floats    qn_matmul_gemv_norm, up to QN_GEMV_NORM_MAX_ROWS rows of weights
  *
  * Accumulators are float32, added in an order that depends only on the shapes and on the number of SMs: results are
  * bit-identical from run to run.
  *
- * A new format works at once as fp16 tiles in models (as_f16: the host dequantises rows to F16 at upload);
- * quern/cuda.h, which packs rows as they are stored, has it after a line in QN_DEQUANTIZED_TYPES and a case in
- * matmul_pack.cu. To keep its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b
- * must divide 8, and the zero point follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an
- * offset. If no row of the table of types above has its bits, scales and offset, it also needs rows of gemv, gemm and,
- * with 1 or 2 bits, few in variants.def, and cases in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu),
- * gemv.cu, gemv_acts.cuh and gemm.cu. The persistent decode kernel takes tiles of 1 and 2 bits without offset: a row of
- * persistent/variants.def, plane_acts.cuh. */
+ * Adding a format. In models a new format works without changes here, as fp16 tiles (as_f16: the host dequantises rows
+ * to F16 at upload). quern/cuda.h packs rows as they are stored: there the format needs a line in QN_DEQUANTIZED_TYPES
+ * and a case in matmul_pack.cu. To keep its codes packed, it needs a line in QN_TILED_TYPES, whose code is a function
+ * of quant/layout.h. b must divide 8, and the zero point follows from b (QN_TILE_ZERO): a 3-bit format is stored as
+ * 4-bit tiles with an offset. If no row of the table of types above has its bits, scales and offset, it also needs rows
+ * of gemv, gemm and, with 1 or 2 bits, few in variants.def, and cases in dequantize_fragment (tiles.cuh), dequantize_8
+ * (embed.cu), gemv.cu, gemv_acts.cuh and gemm.cu. The persistent decode kernel supports tiles of 1 and 2 bits without
+ * offset; it needs a row of persistent/variants.def, and plane_acts.cuh. */
 #ifndef QN_CUDA_KERNELS_MATMUL_MATMUL_H
 #define QN_CUDA_KERNELS_MATMUL_MATMUL_H
 
@@ -82,7 +82,7 @@
 #define QN_ACTS_HILO_N1 0
 #define QN_ACTS_F16 1
 #define QN_ACTS_HILO 2
-#define QN_ACTS_HILO_F16 3 /* of qn_matmul_quantize_acts: both */
+#define QN_ACTS_HILO_F16 3 /* qn_matmul_quantize_acts only: writes both QN_ACTS_HILO and QN_ACTS_F16 */
 
 /* Operation on a row before it is quantised (QN_OP). */
 #define QN_ACTS_OP_NONE 0     /* x */
@@ -95,18 +95,18 @@ enum {
     QN_TILE_GROUPS = 8,
     QN_FRAGMENT_BYTES = 512,     /* 32 lanes of 16 bytes */
     QN_ACTS_N1_TILE_BYTES = 528, /* per k-tile */
-    QN_GEMV_N1_TILE_BYTES = 544, /* of the operands that qn_matmul_gemv makes of a k-tile in shared memory */
+    QN_GEMV_N1_TILE_BYTES = 544, /* per k-tile of the operands that qn_matmul_gemv makes in shared memory */
     QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
     QN_GEMV_MAX_WARPS = 16,    /* upper bound per block of qn_matmul_gemv */
-    QN_ACTS_HILO_COLS = 128,   /* of a scale */
-    QN_ACTS_HILO_BYTES = 2048, /* of 8 tokens by as many columns */
+    QN_ACTS_HILO_COLS = 128,   /* columns of a scale */
+    QN_ACTS_HILO_BYTES = 2048, /* of 8 tokens by QN_ACTS_HILO_COLS columns */
     QN_HILO_MAX = 32639,       /* 127 * 256 + 127 */
     QN_MATMUL_MAX_HADAMARD = 1024,
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
     QN_GEMM_TILE_N = 128,
-    QN_GEMM_MAX_CLUSTER = 8 /* blocks; every device with clusters supports as many */
+    QN_GEMM_MAX_CLUSTER = 8 /* blocks; every device with clusters supports this size */
 };
 
 /* Threads of a block of qn_matmul_gemm by its rows of weights, 256 or 192. */
@@ -118,22 +118,22 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
-/* Shared memory of its mbarriers, before the stages, which begin at a multiple of 1024 bytes. The partials of split-K
- * take the place of the stages, never that of mbarriers: memory of an mbarrier must not be used otherwise
+/* Shared memory of qn_matmul_gemm's mbarriers, before the stages, which begin at a multiple of 1024 bytes. Split-K
+ * partials reuse the memory of the stages, never the memory of the mbarriers, which must not be used otherwise
  * (cuda/kernels/mbarrier.cuh). */
 enum { QN_GEMM_BARRIER_BYTES = 1024 };
 
-/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS
- * columns each) by tokens of a block; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS
- * columns). */
+/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks, threads; the number of stages of
+ * activations (QN_ACTS_HILO_COLS columns each) by tokens of a block; bytes of a stage of activations with its scales,
+ * and of a stage of weights (QN_TILE_COLS columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
 #define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                        \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
 
-/* Shared memory of its outputs: a factor for each token; words for all threads; the results of up to 16 tokens in f32,
- * with padding against bank conflicts. */
+/* Shared memory of qn_matmul_gemm_few's outputs: a factor for each token; words shared by all threads; the results of
+ * up to 16 tokens in f32, with padding against bank conflicts. */
 #define QN_FEW_ROUND_TOKENS(tokens) ((tokens) < 16 ? (tokens) : 16)
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
 #define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
@@ -145,11 +145,11 @@ typedef struct qn_matmul_out {
     uint32_t accumulate; /* 1: added to data, 0: stored */
 } qn_matmul_out;
 
-/* qn_matmul_gemv - one token in hi/lo int8, up to 8 in fp16; bound by reading the weights.
+/* qn_matmul_gemv - One token in hi/lo int8, or up to 8 in fp16; bound by reading the weights.
  *
- * grid (blocks). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its
- * warps are split over K and M: warp w processes the k-tiles c with c mod n_k_warps = w mod n_k_warps, and every (warps
- * / n_k_warps)-th step of QN_STEP_TILES tiles, starting at step w / n_k_warps. Defines: QN_ACTS_LAYOUT, QN_BITS,
+ * grid (blocks). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its warps are split over K
+ * and M: warp w processes the k-tiles c with c mod n_k_warps = w mod n_k_warps, and every (warps / n_k_warps)-th step
+ * of QN_STEP_TILES tiles, starting at step w / n_k_warps. Defines: QN_ACTS_LAYOUT, QN_BITS,
  * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). Hi/lo int8 is for 1 and 2 bits,
  * fp16 for more. */
 typedef struct qn_matmul_gemv_args {
@@ -165,7 +165,7 @@ typedef struct qn_matmul_gemv_args {
     qn_matmul_out outs[QN_MATMUL_OUTS]; /* first_tile ascending */
 } qn_matmul_gemv_args;
 
-/* qn_matmul_gemm - any number of tokens, QN_ACTS_F16; bound by the tensor cores.
+/* qn_matmul_gemm - Any number of tokens, QN_ACTS_F16; bound by the tensor cores.
  *
  * grid (ceil(n_tokens / QN_TILE_N), clusters, blocks of a cluster, up to 8), QN_GEMM_THREADS threads. A block of rows
  * is QN_TILE_M. In the first n_unsplit clusters each block computes its own block of rows. In each further cluster
@@ -179,7 +179,7 @@ typedef struct qn_matmul_gemm_args {
     QN_GPU_PTR(const float) token_scale;
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
     uint32_t n_unsplit;
-    uint32_t n_outs, out_dtype; /* as for the GEMV */
+    uint32_t n_outs, out_dtype; /* as in qn_matmul_gemv_args */
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
@@ -199,48 +199,52 @@ typedef struct qn_matmul_few_next {
     QN_GPU_PTR(const float) weight; /* of the norm */
     qn_matmul_hadamard hadamard;    /* of up to QN_ACTS_HILO_COLS columns */
     uint32_t capacity;
-    uint32_t op; /* QN_ACTS_OP_NONE: there are none */
+    uint32_t op; /* QN_ACTS_OP_*; QN_ACTS_OP_NONE: the epilogue writes no activations */
 } qn_matmul_few_next;
 
-/* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
+/* qn_matmul_gemm_few - Few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of
- * QN_FEW_TILE_M rows by one k-tile, numbered along the columns of one row block after another, part p has the units [U
- * * p / n_parts, U * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if
- * it exists. Sums of a row block that several blocks share are added by whichever block is the last to have stored its
- * part, in an order that follows from U and n_parts: results of a token do not depend on block_parts, QN_TILE_N or
- * other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens of a block: 8,
- * 16 or QN_FEW_TILE_N).
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. A unit is QN_FEW_TILE_M rows by one k-tile. The
+ * U = n_row_blocks * n_k_tiles units are numbered along the columns of one row block after another. Part p has the
+ * units [U * p / n_parts, U * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 the parts 2x
+ * and 2x + 1, if that exists. If several blocks share a row block, the last block to store its partials adds the
+ * partials of all, in an order that depends on U and n_parts only: results of a token do not depend on block_parts,
+ * QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens
+ * of a block: 8, 16 or QN_FEW_TILE_N).
  *
- * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of
- * f32; next is the norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with
- * as many rows; nothing is stored but next, silu(gate) * up. Then a row block is QN_FEW_TILE_M / 2 rows of each, and
- * n_row_blocks is even. Columns of next up to the end of its last k-tile are written, as zeros where there are no
- * rows. */
+ * Outputs by next.op:
+ *
+ *   QN_ACTS_OP_NONE       outs
+ *   QN_ACTS_OP_RMS_NORM   the results are added to outs[0], the only output, of f32; next is the norm of its values,
+ *                         without the division
+ *   QN_ACTS_OP_SWIGLU     outs[0] is gate and outs[1] is up, with the same number of rows; only next is stored:
+ *                         silu(gate) * up. A row block is QN_FEW_TILE_M / 2 rows of each, and n_row_blocks is even
+ *
+ * Columns of next up to the end of its last k-tile are written, as zeros beyond the rows. */
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
     QN_GPU_PTR(const float) acts_scale;
     QN_GPU_PTR(const float) sumsq; /* of the activations, after an RMS norm; 0: none */
-    QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before the launch, and after it */
+    QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before and after the launch */
     QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
     uint32_t n_row_blocks, n_parts, block_parts;
     uint32_t up_tile; /* SwiGLU: the first tile of up; 0: none */
     uint32_t n_cols;  /* of the RMS norm of the activations, with its eps */
     float eps;
-    uint32_t weight_stages;     /* sm_90a only: of the ring */
-    uint32_t n_outs, out_dtype; /* as for the GEMV */
+    uint32_t weight_stages;     /* sm_90a only: stages of the ring buffer of weights */
+    uint32_t n_outs, out_dtype; /* as in qn_matmul_gemv_args */
     qn_matmul_out outs[QN_MATMUL_OUTS];
     qn_matmul_few_next next;
 } qn_matmul_few_args;
 
-/* qn_matmul_gemv_norm - few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without
+/* qn_matmul_gemv_norm - Few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without
  * activations in between; bound by latency.
  *
- * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of
- * octets have several octets each. Of an octet and a group of tiles, the last block to store its partials adds those of
- * all k-tiles in their order. */
+ * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. The grid may have
+ * fewer blocks in z than octets: each block then has several octets. For each octet and group of tiles, the last block
+ * to store its partials adds the partials of all k-tiles in order. */
 enum {
     QN_GEMV_NORM_THREADS = 256,
     QN_GEMV_NORM_TILES = 2,
@@ -252,7 +256,7 @@ typedef struct qn_matmul_gemv_norm_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const float) x;     /* [n_tokens][stride] */
     QN_GPU_PTR(const float) norm;  /* [n_cols] */
-    QN_GPU_PTR(uint32_t) counters; /* [octets][grid.y]: zeros before the launch, and after it */
+    QN_GPU_PTR(uint32_t) counters; /* [octets][grid.y]: zeros before and after the launch */
     QN_GPU_PTR(float) partials;    /* [octets][grid.y][n_k_tiles][QN_GEMV_NORM_PARTIALS] */
     uint32_t n_tiles, n_k_tiles, n_tokens, n_cols, stride;
     float eps;
@@ -260,16 +264,17 @@ typedef struct qn_matmul_gemv_norm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS]; /* f32; first_tile ascending */
 } qn_matmul_gemv_norm_args;
 
-/* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for
- * the RMS norm each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines:
- * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
+/* The second result of qn_matmul_quantize_acts with QN_ACTS_HILO_F16. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;
     QN_GPU_PTR(float) token_scale;
     uint32_t capacity;
 } qn_matmul_f16_acts;
 
+/* qn_matmul_quantize_acts - Applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for
+ * the RMS norm each split of QN_ACTS_HILO_N1 reads the whole row. Columns beyond n_cols are written as zeros. Defines:
+ * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x;
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
@@ -282,11 +287,11 @@ typedef struct qn_matmul_quantize_acts_args {
     float eps;
     uint32_t is_bf16;            /* with QN_16BIT: 1 for bf16, 0 for fp16 */
     qn_matmul_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
-    qn_matmul_f16_acts f16;      /* QN_ACTS_HILO_F16: the second result, for as many columns */
+    qn_matmul_f16_acts f16;      /* QN_ACTS_HILO_F16: the second result, with the same columns */
 } qn_matmul_quantize_acts_args;
 
-/* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and the code of weight i
- * (quant/layout.h) of the block whose codes are at `codes`. */
+/* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and an expression for
+ * the code of weight i (quant/layout.h) of the block whose codes are at `codes`. */
 #define QN_TILED_TYPES(X)                                                                                              \
     X(Q1_0, 1, 2, 0, qn_code_1bit(codes, i))                                                                           \
     X(Q2_0, 2, 4, 0, qn_code_2bit(codes, i))                                                                           \
@@ -299,15 +304,15 @@ typedef struct qn_matmul_quantize_acts_args {
     X(Q4_1, 4, 8, 1, qn_code_nibble(codes, i))                                                                         \
     X(Q8_0, 8, 8, 0, qn_code_int8(codes, i))
 
-/* One line per other type that qn_matmul_pack reads: it dequantises them to fp16, to the bits of
+/* One line per other type that qn_matmul_pack reads: it dequantises them to fp16, with the same bits as
  * qn_matmul_gpu_f16_row. */
 #define QN_DEQUANTIZED_TYPES(X) X(F32) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
 
 /* Zero point of the codes of tiles without offset. With 1 bit the code is doubled first. */
 #define QN_TILE_ZERO(bits) ((bits) <= 2 ? 1 : (bits) == 8 ? 128 : 0)
 
-/* qn_matmul_pack - rows in the stored layout into tiles. One warp per tile and k-tile: grid (k-tiles, tiles of these
- * rows), 32 threads. `stored` selects the layout of the rows. */
+/* qn_matmul_pack - Packs rows in the stored layout into tiles. One warp per tile and k-tile: grid (k-tiles, tiles of
+ * these rows), 32 threads. `stored` is the layout of the rows. */
 /* clang-format off */
 typedef enum qn_matmul_stored {
 #define QN_STORED_ENTRY(ID, bits, n_scales, has_offset, code) QN_STORED_##ID,
@@ -344,19 +349,22 @@ typedef struct qn_tile_layout {
     bool as_f16; /* rows are fp16, not of this type: the caller converts them with qn_matmul_gpu_f16_row */
 } qn_tile_layout;
 
+/* qn_matmul_gpu_tile_layout - Returns the tile layout of a type; as_f16 is set if its codes do not stay packed. */
 qn_tile_layout qn_matmul_gpu_tile_layout(const qn_type_info *type);
 
-/* qn_matmul_gpu_stored_layout - the same tiles, for rows as the type stores them: as_f16 is not set, and qn_matmul_pack
- * dequantises. False for a type that it cannot read. */
+/* qn_matmul_gpu_stored_layout - As qn_matmul_gpu_tile_layout, for rows as the type stores them: as_f16 is not set, and
+ * qn_matmul_pack dequantises. Returns false for a type that qn_matmul_pack cannot read. */
 bool qn_matmul_gpu_stored_layout(const qn_type_info *type, qn_tile_layout *tiles);
 
-/* qn_matmul_gpu_f16_row - dequantises one row of n_cols weights to F16, saturated: for types whose layout has as_f16.
- * scratch [n_cols]. */
+/* qn_matmul_gpu_f16_row - Dequantises one row of n_cols weights to F16, saturated, for types whose layout has as_f16.
+ * scratch is [n_cols]. */
 void qn_matmul_gpu_f16_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint16_t *f16);
 
-/* qn_matmul_gpu_tile_count, qn_matmul_gpu_bytes - number of tiles of n_rows rows; bytes of a tiled matrix.
- * QN_ERR_INVALID if the size exceeds size_t, or the counts 32 bits. */
+/* qn_matmul_gpu_tile_count - Returns the number of tiles of n_rows rows. */
 size_t qn_matmul_gpu_tile_count(size_t n_rows);
+
+/* qn_matmul_gpu_bytes - Computes the bytes of a tiled matrix. QN_ERR_INVALID if the size exceeds size_t, or the counts
+ * exceed 32 bits. */
 qn_status qn_matmul_gpu_bytes(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes);
 
 /* The properties of the device that launches depend on: fields of qn_cuda_info. */
@@ -379,31 +387,33 @@ typedef struct qn_tiled_matrix {
 typedef struct qn_matmul_acts {
     int layout;              /* QN_ACTS_* */
     uint64_t address, scale; /* multiples of 1024 and 16. scale: qn_matmul_gpu_scale_bytes bytes */
-    bool rms_norm;           /* of a matmul by QN_ACTS_HILO: QN_ACTS_OP_RMS_NORM with this eps has written them */
+    bool rms_norm;           /* QN_ACTS_HILO, as input of a matmul: written by QN_ACTS_OP_RMS_NORM with this eps */
     float eps;
-    uint64_t workspace; /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
-                                 that are used one after another may share */
-    size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_HILO_N1 */
+    uint64_t workspace; /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256; activations that are
+                                 used one after another may share it */
+    size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N except for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
-/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO, for which its contents are arbitrary, and
- * for qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are zeros before the first launch. */
 enum { QN_MATMUL_COUNTERS_BYTES = 1024 };
+
+/* qn_matmul_gpu_workspace_bytes - Returns the size of the workspace of matmuls by activations in QN_ACTS_HILO, for
+ * which its contents are arbitrary, and of qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are
+ * zeros before the first launch. */
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
 
-/* qn_matmul_gpu_same_tokens - the largest number of tokens, at most QN_FEW_MAX_TOKENS, that are each computed by the
- * operations with which a token is computed beside one other. */
+/* qn_matmul_gpu_same_tokens - Returns the largest number of tokens, at most QN_FEW_MAX_TOKENS, for which each token is
+ * computed by the same operations as with two tokens. */
 size_t qn_matmul_gpu_same_tokens(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
 
-/* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. */
+/* qn_matmul_gpu_acts_layout - Returns the layout of activations for n_tokens tokens by such tiles. */
 int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens);
 
-/* qn_matmul_gpu_acts_bytes - bytes of activations in a layout. QN_ERR_INVALID for a capacity that the layout does not
- * allow. */
+/* qn_matmul_gpu_acts_bytes - Computes the bytes of activations in a layout. QN_ERR_INVALID for a capacity that the
+ * layout does not allow. */
 qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, size_t *bytes);
 
-/* qn_matmul_gpu_scale_bytes - bytes of their scales, with sums of squares if the layout has them. 0 for
- * QN_ACTS_HILO_N1. Of arguments that qn_matmul_gpu_acts_bytes accepts. */
+/* qn_matmul_gpu_scale_bytes - Returns the bytes of the scales of activations, with sums of squares if the layout has
+ * them; 0 for QN_ACTS_HILO_N1. Only for arguments that qn_matmul_gpu_acts_bytes accepts. */
 size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity);
 
 /* A launch with its arguments. */
@@ -419,41 +429,43 @@ typedef struct qn_matmul_launch {
     } args;
 } qn_matmul_launch;
 
-/* qn_matmul_gpu_pack - launch that packs n_rows rows at the device address `rows` (aligned as the type's floats) into
- * the tiles from first_tile on. */
+/* qn_matmul_gpu_pack - Fills a launch that packs n_rows rows at the device address `rows` (aligned as the type's
+ * floats) into the tiles from first_tile on. */
 qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows,
                              size_t first_tile, qn_matmul_launch *out);
 
-/* qn_matmul_gpu_quantize - launch that converts activations. op: QN_ACTS_OP_NONE, QN_ACTS_OP_RMS_NORM (with weight and
- * eps) or QN_ACTS_OP_SWIGLU (with x2). stride: floats from one token to the next. */
+/* qn_matmul_gpu_quantize - Fills a launch that converts activations.
+ *
+ *   op       QN_ACTS_OP_NONE, QN_ACTS_OP_RMS_NORM (with weight and eps) or QN_ACTS_OP_SWIGLU (with x2)
+ *   stride   floats from one token to the next */
 qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight,
                                  float eps, size_t stride, size_t n_tokens, qn_matmul_launch *out);
 
-/* qn_matmul_gpu_quantize_16bit - make a launch of qn_matmul_gpu_quantize read x and x2 as bf16 or fp16. */
+/* qn_matmul_gpu_quantize_16bit - Makes a launch of qn_matmul_gpu_quantize read x and x2 as bf16 or fp16. */
 void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16);
 
-/* qn_matmul_gpu_quantize_f16_too - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO write these activations, of
- * QN_ACTS_F16, as well. */
+/* qn_matmul_gpu_quantize_f16_too - Makes a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO write `f16`, activations
+ * in QN_ACTS_F16, as well. */
 void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_acts *f16);
 
-/* The Hadamard transform of activations that are quantised in QN_ACTS_HILO. */
+/* The Hadamard transform of activations that are quantised to QN_ACTS_HILO. */
 typedef struct qn_matmul_rotation {
     uint64_t signs; /* [n_cols] of +-1 at a multiple of 16, or 0 */
     size_t block;   /* 0: no transform */
 } qn_matmul_rotation;
 
-/* qn_matmul_gpu_quantize_rotated - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO transform the rows after
- * its operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols, a
- * multiple of 4. */
+/* qn_matmul_gpu_quantize_rotated - Makes a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO transform the rows after
+ * its operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols,
+ * and n_cols is a multiple of 4. */
 qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation);
 
-/* qn_matmul_gpu_matmul - launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a layout that
- * the tiles do not support, for widths that differ, or for more tokens than the activations hold; QN_ERR_UNSUPPORTED if
- * the device has too little shared memory. */
+/* qn_matmul_gpu_matmul - Fills the launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a
+ * layout that the tiles do not support, for widths that differ, or for more tokens than the activations hold;
+ * QN_ERR_UNSUPPORTED if the device has too little shared memory. */
 qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                size_t n_tokens, qn_matmul_launch *out);
 
-/* The activations of the next matmul that a matmul computes in its epilogue. */
+/* The activations of the next matmul, computed in a matmul's epilogue. */
 typedef struct qn_matmul_next {
     int op;                     /* QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_SWIGLU */
     const qn_matmul_acts *acts; /* QN_ACTS_HILO, other memory than the activations that are read */
@@ -461,32 +473,32 @@ typedef struct qn_matmul_next {
     qn_matmul_rotation rotation;
 } qn_matmul_next;
 
-/* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of
- * the one output that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard
- * blocks, 0 for none, of up to QN_ACTS_HILO_COLS. */
+/* qn_matmul_gpu_can_fuse - Returns whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS
+ * norm of the only output, to which it adds, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of
+ * 4; Hadamard blocks, 0 for none, of up to QN_ACTS_HILO_COLS. */
 bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block);
 
-/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have
- * the bits that qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their
- * last bits. QN_ERR_INVALID for what cannot be fused. */
+/* qn_matmul_gpu_matmul_fused - As qn_matmul_gpu_matmul, with the activations of the next matmul. With an RMS norm they
+ * have the bits that qn_matmul_gpu_quantize gives; with SwiGLU the matmul divides K in other places, and sums may
+ * differ in their last bits. QN_ERR_INVALID if qn_matmul_gpu_can_fuse is false. */
 qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
                                      const qn_matmul_acts *acts, size_t n_tokens, const qn_matmul_next *next,
                                      qn_matmul_launch *out);
 
-/* Rows of floats, and the RMS norm of them. */
+/* Rows of floats, and their RMS norm. */
 typedef struct qn_matmul_norm_rows {
     uint64_t x, weight; /* multiples of 16 */
     size_t stride;      /* floats from one row to the next, a multiple of 4 */
     float eps;
 } qn_matmul_norm_rows;
 
-/* qn_matmul_gpu_has_gemv_norm - whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats: of fp16
- * weights of up to QN_GEMV_NORM_MAX_ROWS rows in all tiles, with a multiple of 4 columns; the partials fit the
- * workspace. */
+/* qn_matmul_gpu_has_gemv_norm - Returns whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats. It
+ * can with fp16 weights, f32 outputs, up to QN_GEMV_NORM_MAX_ROWS rows in all tiles and a multiple of 4 columns, if the
+ * partials fit the workspace. */
 bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
 
-/* qn_matmul_gpu_gemv_norm - the launch of such a matmul. workspace: qn_matmul_gpu_workspace_bytes, not in use by
- * another launch that runs at once. */
+/* qn_matmul_gpu_gemv_norm - Fills a launch of qn_matmul_gemv_norm, if qn_matmul_gpu_has_gemv_norm. workspace has
+ * qn_matmul_gpu_workspace_bytes bytes, not in use by another launch that runs at the same time. */
 qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
                                   const qn_matmul_norm_rows *rows, uint64_t workspace, size_t n_tokens,
                                   qn_matmul_launch *out);

@@ -1,5 +1,5 @@
-/* RMS norm on the GPU, of rows whose consumer reads f32. The norm in front of a matmul is fused into the quantisation
- * of its activations (cuda/kernels/matmul/matmul.h). Shared by C and CUDA. */
+/* RMS norm on the GPU, of rows whose consumer reads f32. The norm before a matmul is fused into the quantisation of its
+ * activations (cuda/kernels/matmul/matmul.h). Shared by C and CUDA. */
 #ifndef QN_CUDA_KERNELS_NORM_NORM_H
 #define QN_CUDA_KERNELS_NORM_NORM_H
 
@@ -16,13 +16,13 @@ typedef struct qn_norm_rows_args {
     float eps;
 } qn_norm_rows_args;
 
-/* qn_norm_views - norms of rows of views, for quern/cuda.h. By warps, rows of up to QN_NORM_WARP_MAX elements: grid
- * ceil(n_rows / 8); or by blocks: grid n_rows. */
+/* qn_norm_views - Norms of rows of views, for quern/cuda.h. Rows of up to QN_NORM_WARP_MAX elements: one warp per row,
+ * grid ceil(n_rows / 8). Longer rows: one block per row, grid n_rows. */
 enum { QN_NORM_WARP_MAX = 1024 };
 
 typedef enum qn_norm_op {
     QN_NORM_RMS,   /* x * weight / sqrt(mean(x^2) + eps) */
-    QN_NORM_GATED, /* the same times silu(gate) */
+    QN_NORM_GATED, /* QN_NORM_RMS times silu(gate) */
     QN_NORM_L2     /* x / sqrt(sum(x^2) + eps) */
 } qn_norm_op;
 
@@ -45,11 +45,11 @@ typedef struct qn_norm_views_args {
 
 #include <stddef.h>
 
-/* qn_norm_gpu_rows - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID unless n and n_rows are 1
- * to INT32_MAX. */
+/* qn_norm_gpu_rows - Fills a launch of qn_norm_rows; the caller passes the arguments with it. QN_ERR_INVALID unless n
+ * and n_rows are 1 to INT32_MAX. */
 qn_status qn_norm_gpu_rows(size_t n, size_t n_rows, qn_launch *out);
 
-/* qn_norm_gpu_views - the same for qn_norm_views. */
+/* qn_norm_gpu_views - Fills a launch of qn_norm_views. Limits and errors as for qn_norm_gpu_rows. */
 qn_status qn_norm_gpu_views(size_t n, size_t n_rows, qn_launch *out);
 
 #endif

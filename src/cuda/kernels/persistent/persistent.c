@@ -30,7 +30,7 @@ static uint32_t shared_bytes(size_t variant)
 
 /* Binary MMA is native to the tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared
  * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. Several rows use int8 MMA,
- * but the plan of one row beside it. N_VARIANTS: none. */
+ * but need the plan of one row too. Returns N_VARIANTS if there is no variant. */
 static size_t variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
 {
     const enum kernel kernel = n_rows > 1 ? KERNEL_persistent_rows : KERNEL_persistent;
@@ -63,7 +63,7 @@ static uint64_t groups_of(const qn_tile_layout *tiles, uint32_t block_tiles)
     return (block_tiles + QN_PERSISTENT_STEP_TILES(tiles->bits) - 1) / QN_PERSISTENT_STEP_TILES(tiles->bits);
 }
 
-/* The same for several rows (gemv_shared_of of persistent_rows.cu). */
+/* Bytes of scratch of a GEMV of several rows (gemv_shared_of of persistent_rows.cu). */
 static uint64_t rows_scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                                    uint32_t block_tiles)
 {
@@ -81,7 +81,7 @@ static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uin
     return (uint64_t)slice_k_tiles * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
 }
 
-/* The same for several rows: the steps of the warp with the most, of four warps that share an issue port, 120
+/* Estimated cycles for several rows: the steps of the busiest warp, with four warps on an issue port and 120
  * instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x 512
  * bytes a tile and slice, at 3100 bytes a cycle of L2. */
 static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
@@ -92,8 +92,7 @@ static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_ge
            (uint64_t)p->n_tiles * n_slices / 3 + (uint64_t)n_slices * 60;
 }
 
-/* Whether a slice can have so many K tiles; and the cost of it, UINT64_MAX if its scratch does not fit. */
-
+/* Whether a slice can have this number of K tiles. */
 static bool is_slice(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, uint32_t n_rows, uint32_t k_tiles)
 {
     const uint32_t slices = (p->n_k_tiles + k_tiles - 1) / k_tiles;
@@ -103,6 +102,7 @@ static bool is_slice(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, 
                           !(p->rotation && k_tiles * QN_TILE_COLS % p->rotation));
 }
 
+/* The cost of a partition; UINT64_MAX if its scratch does not fit. */
 static uint64_t partition_cost(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t n_rows,
                                uint32_t k_tiles, uint32_t slices, uint32_t block_tiles)
 {

@@ -1,12 +1,12 @@
 /* The persistent decode kernel: all layers of one decode step in a single launch, as far as their operations are
- * supported: of one row, or of 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. This header is its interface
- * and describes how data flows, first for one row; persistent.cu is the kernel of one row, persistent_rows.cu that of
- * several; cuda/executor/persistent.c plans the phases of a model. More in docs/internals/persistent-decode.md. Shared
- * by C and CUDA.
+ * supported. A step has one row, or 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. This header is the
+ * kernel's interface and describes how data flows, first for one row. persistent.cu is the kernel of one row,
+ * persistent_rows.cu the kernel of several; cuda/executor/persistent.c plans the phases of a model. More in
+ * docs/internals/persistent-decode.md. Shared by C and CUDA.
  *
- * Purpose. Launched one by one, the operations of a decode step spend more time between each other than on reading
- * weights. In one launch, weights stream through ring buffers in shared memory that do not drain between operations:
- * while blocks wait for each other, the weights of the next GEMV are in flight.
+ * Purpose. Launched one by one, the operations of a decode step spend more time in the gaps between launches than on
+ * reading weights. In one launch, weights stream through ring buffers in shared memory that do not drain between
+ * operations: while blocks wait for each other, the weights of the next GEMV are in flight.
  *
  * Grid and phases. The grid is one block of QN_PERSISTENT_THREADS threads an SM, launched cooperatively: all blocks are
  * resident and may wait for each other. Every block executes the same array of phases (qn_persistent_phase) in order: a
@@ -34,18 +34,18 @@
  *   3. One thread of every block polls the counter with ld.acquire.gpu until all blocks have arrived; __syncthreads()
  *      follows.
  *   4. The prologue of the next phase, or of a later one, reduces the partials: it loads the n_slices values of an
- *      element with ld.global.cg and adds them in ascending order of the slice. A GEMV's block does so for the elements
- *      of its own slice of K only.
+ *      element with ld.global.cg and adds them in ascending order of the slice. A GEMV's block reduces the elements of
+ *      its own slice of K only.
  *
  *   element i of partials p = f * (p.data[i] + p.data[p.stride + i] + ... n_partials terms)
  *   f = 1 without p.sumsq, else 1 / sqrt((p.sumsq[0] + p.sumsq[1] + ... n_sumsq terms) / p.n_cols + p.eps)
  *
  * Several rows. Arrays of values have the rows outermost: x, x_out, sumsq, partials and outputs of row r begin at r
- * times their size for one row, which the fields of the phases say; page tables, positions and slots are [n_rows]. Each
- * GEMV has a phase of activations before it (QN_PHASE_ACTS), which computes its prologue once for the whole grid:
- * stores x + from, the sum of squares of each 128 columns, and the quantised operand to qn_persistent_args.acts. A
- * GEMV's block copies those of its slice. The KV cache is in pages. Results of a row do not depend on the number of
- * rows.
+ * times their size for one row, and the fields of the phases give that size; page tables, positions and slots are
+ * [n_rows]. Before each GEMV is a phase of activations (QN_PHASE_ACTS), which computes the GEMV's prologue once for the
+ * whole grid: it stores x + from, the sum of squares of each 128 columns, and the quantised operand in
+ * qn_persistent_args.acts. A GEMV's block copies the operand of its slice. The KV cache is in pages. Results of a row
+ * do not depend on the number of rows.
  *
  * RMS norm. A block has only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
  * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
@@ -56,8 +56,8 @@
  * Synchronization, Causality Order). __syncthreads() is barrier.sync: it orders the writes of all threads of the block
  * before the red.release that follows it. Release is cumulative: causality order is transitive, so the release
  * publishes every write that is ordered before it, by whichever thread. The additions to the counter are
- * read-modify-writes, so the ld.acquire that reads the last of them synchronises with the releases of all blocks. The
- * __syncthreads() after it passes the order on to the threads of the reading block. No thread needs a __threadfence().
+ * read-modify-writes, so the ld.acquire that reads the last addition synchronises with the releases of all blocks. The
+ * __syncthreads() after it extends the order to all threads of the reading block. No thread needs a __threadfence().
  *
  * Why ld.global.cg. The L1 caches of the SMs are not coherent with each other, and buffers are written again and again:
  * L1 may hold a line from an earlier phase or token. Data that a phase writes and a later phase of the launch reads is
@@ -87,23 +87,22 @@ enum {
     QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
     QN_PERSISTENT_MAX_ROWS = 8,
     QN_PERSISTENT_ROWS_SCRATCH_BYTES = 120 << 10, /* of launches of several rows */
-    QN_PERSISTENT_ROWS_SPLIT_TILES = 16,          /* tiles of 16 positions of a split at least, of several rows */
+    QN_PERSISTENT_ROWS_SPLIT_TILES = 16,          /* several rows: least tiles of 16 positions of a split */
     QN_PERSISTENT_MAX_SPLITS = 32,                /* split-KV: splits of a key-value head */
     QN_PERSISTENT_MAX_GROUP = 8                   /* query heads of a key-value head */
 };
 
-/* Weight tiles of a stage of a ring buffer, at most. */
+/* The most weight tiles of a stage of a ring buffer. */
 #define QN_PERSISTENT_STEP_TILES(bits) (4 / (bits))
 
 /* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
 
-/* Of several rows: sums of squares that an RMS norm of n_cols columns has, one for each 128. At most
- * QN_PERSISTENT_MAX_SLICES.
- * */
+/* Several rows: the number of sums of squares of an RMS norm over n_cols columns, one for each 128 columns. At most
+ * QN_PERSISTENT_MAX_SLICES. */
 #define QN_PERSISTENT_ROWS_SUMSQ(n_cols) (((n_cols) + 127) / 128)
 
-/* Split-K partial sums of a GEMV, as later phases read them; the head comment has the formula. */
+/* Split-K partial sums of a GEMV, read by later phases; the head comment has the formula. */
 typedef struct qn_persistent_partials {
     QN_GPU_PTR(const float) data;  /* [n_partials][stride] */
     QN_GPU_PTR(const float) sumsq; /* [n_sumsq] sums of squares, one a slice; 0: no RMS norm, factor 1 */
@@ -113,7 +112,7 @@ typedef struct qn_persistent_partials {
 
 /* ---- GEMV ---- */
 
-/* The prologue of a GEMV: how a block computes the activations of its slice. Column c of:
+/* The prologue of a GEMV, which computes the activations of a block's slice. Column c of:
  *
  *   PLAIN              x[c]
  *   RMS_NORM           (x[c] + from[c]) * weight[c], without the division by the norm. The first block of each slice
@@ -155,10 +154,10 @@ typedef struct qn_persistent_gemv {
     uint32_t n_tiles, n_k_tiles;
     uint32_t slice_k_tiles, n_slices, slice_blocks; /* n_slices * slice_blocks is at most the number of blocks */
     QN_GPU_PTR(float) out;                          /* partials, [n_slices][n_tiles * 16] */
-    /* A few more rows with fp16 weights (tiles of 16 bits), as alpha and beta of a Gated DeltaNet layer. They are
-     * multiplied by the activations in f32, neither rotated nor quantised. The blocks of a slice distribute its K tiles
-     * one by one, so there is one partial for each K tile: their readers set qn_persistent_partials.n_partials to
-     * n_k_tiles. n_f16_tiles 0: none. */
+    /* A few more rows with fp16 weights (tiles of 16 bits), such as alpha and beta of a Gated DeltaNet layer. They are
+     * multiplied by the f32 activations, neither rotated nor quantised. The blocks of a slice distribute its K tiles
+     * one by one, so there is one partial for each K tile: readers set qn_persistent_partials.n_partials to n_k_tiles.
+     * n_f16_tiles 0: none. */
     QN_GPU_PTR(const uint8_t) f16_rows;
     QN_GPU_PTR(float) f16_out; /* [n_k_tiles][n_f16_tiles * 16] */
     uint32_t n_f16_tiles;
@@ -166,12 +165,12 @@ typedef struct qn_persistent_gemv {
 
 /* ---- Gated DeltaNet: convolution, norms of keys and queries, gates, delta rule ---- */
 
-/* One row through convolution, gates and delta rule, over the state and the open chunk, as qn_gdn_open_step computes it
- * (deltanet.h); heads of 128 by 128. The row is appended to the open chunk, which has fewer than 64 rows: the phase
- * does not fold. A unit is 64 values of a value head; block u % gridDim.x computes unit u. */
+/* Convolution, gates and delta rule of one row, over the state and the open chunk, as in qn_gdn_open_step
+ * (deltanet.h); heads of 128 by 128. The row is appended to the open chunk, which must have fewer than 64 rows: the
+ * phase does not fold. A unit is 64 values of a value head; block u % gridDim.x computes unit u. */
 typedef struct qn_persistent_delta {
     qn_persistent_partials qkv, alpha, beta;
-    uint32_t qkv_row, alpha_row, beta_row; /* first elements in them; of alpha and beta, head h is at row + h */
+    uint32_t qkv_row, alpha_row, beta_row; /* first elements in the partials; alpha and beta of head h are at row + h */
     QN_GPU_PTR(const float) conv;          /* [taps][width] */
     QN_GPU_PTR(const float) bias;          /* [v_heads] */
     QN_GPU_PTR(const float) factor;        /* [v_heads] */
@@ -184,16 +183,16 @@ typedef struct qn_persistent_delta {
 
 /* ---- Attention of one row over an fp16 KV cache ---- */
 
-/* Biases and qk_norm (if they are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then
- * scores, softmax and the sum of values over all positions up to the row's, as split-KV partials in the form of
- * qn_attention_decode (attention.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles
- * to a split: a short context is spread over many splits of one tile; of several rows, at least
- * QN_PERSISTENT_ROWS_SPLIT_TILES. Splits without positions write nothing, and the combine does not read them.
+/* Biases and qk_norm (if given), rope and kv_store of the row, as in qn_rope_qk_norm_store; then scores, softmax and
+ * the sum of values over all positions up to the row's, as split-KV partials in the form of qn_attention_decode
+ * (attention.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles to a split, so that a
+ * short context is spread over many splits of one tile; with several rows, at least QN_PERSISTENT_ROWS_SPLIT_TILES
+ * tiles. Splits without positions write nothing, and the combine does not read them.
  *
  * A unit is one split of one key-value head; block u computes unit u. n_kv_heads * n_splits is at most the number of
  * blocks. The unit that contains the row's position computes and stores the key and the value; every unit computes its
- * own queries. It is never the first phase: page table entries are loaded while a block waits for the phase before. All
- * of a launch have the same page table. */
+ * own queries. It is never the first phase: page table entries are loaded while a block waits for the previous phase.
+ * All attention phases of a launch have the same page table. */
 typedef struct qn_persistent_attention {
     qn_persistent_partials qkv;
     uint32_t q_row, k_row, v_row;         /* first elements in qkv; query head h is at q_row + h * query_stride */
@@ -216,7 +215,7 @@ typedef struct qn_persistent_attention {
     float eps, scale;
 } qn_persistent_attention;
 
-/* ---- Store: results for the launches after this one ---- */
+/* ---- Store: results for later launches ---- */
 
 /* out[i] = from[row + i], or with x: x[i] + from[row + i], for i below n_rows. */
 typedef struct qn_persistent_store {
@@ -234,11 +233,11 @@ typedef enum qn_persistent_phase_kind {
     QN_PHASE_DELTA,
     QN_PHASE_ATTENTION,
     QN_PHASE_STORE,
-    QN_PHASE_ACTS /* of several rows: u.gemv of the GEMV phase after it, whose prologue it computes */
+    QN_PHASE_ACTS /* several rows: computes the prologue of the next phase, a GEMV; u.gemv is a copy of that phase's */
 } qn_persistent_phase_kind;
 
 typedef struct qn_persistent_phase {
-    alignas(16) uint32_t kind; /* qn_persistent_phase_kind; 16: of cp.async.bulk.prefetch */
+    alignas(16) uint32_t kind; /* qn_persistent_phase_kind; cp.async.bulk.prefetch needs alignment to 16 */
     uint32_t next_gemv;        /* index of the first GEMV after this phase; n_phases: none */
     union {
         qn_persistent_gemv gemv;
@@ -248,13 +247,14 @@ typedef struct qn_persistent_phase {
     } u;
 } qn_persistent_phase;
 
-/* qn_persistent_decode - grid: one block an SM, cooperative; QN_PERSISTENT_THREADS threads. Defines: QN_BITS, QN_SCALES
- * (of the weight tiles of all GEMVs), QN_STAGES (slots of the cp.async ring of each warp). */
+/* qn_persistent_decode - Executes the phases in order. grid: one block an SM, cooperative; QN_PERSISTENT_THREADS
+ * threads. Defines: QN_BITS, QN_SCALES (of the weight tiles of all GEMVs), QN_STAGES (slots of the cp.async ring of
+ * each warp). */
 typedef struct qn_persistent_args {
     QN_GPU_PTR(const qn_persistent_phase) phases; /* [n_phases] */
-    QN_GPU_PTR(uint32_t) barrier;         /* arrival counter: 0 before the first launch, and 0 again after each */
-    QN_GPU_PTR(const uint32_t) positions; /* [1] position of the row; or 0 */
-    /* Of recurrent layers: slots and where the row's sequence is, as in qn_gdn_open_args. states 0: there are none */
+    QN_GPU_PTR(uint32_t) barrier;                 /* arrival counter: 0 before and after each launch */
+    QN_GPU_PTR(const uint32_t) positions;         /* [1] position of the row; or 0 */
+    /* Recurrent layers: slots and position of the row's sequence, as in qn_gdn_open_args. states 0: no such layers */
     QN_GPU_PTR(const unsigned char) states;
     QN_GPU_PTR(unsigned char) open;
     QN_GPU_PTR(const uint32_t) state_positions; /* [1] */
@@ -262,10 +262,12 @@ typedef struct qn_persistent_args {
     QN_GPU_PTR(const uint32_t) open_slots;      /* [1] */
     uint64_t state_stride, open_stride;
     uint32_t n_phases;
-    /* Of several rows */
-    uint32_t n_rows;                      /* of the arrays above; not computed from QN_ATTENTION_NO_SESSION on */
-    QN_GPU_PTR(const uint32_t) sequences; /* [n_rows]; 0: all are computed */
-    QN_GPU_PTR(uint8_t) acts; /* operands of the GEMV of now: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
+    /* Several rows */
+    uint32_t n_rows; /* rows of the arrays above */
+    QN_GPU_PTR(const uint32_t)
+    sequences;                /* [n_rows]; QN_ATTENTION_NO_SESSION: padding at the end, not computed.
+                                 0: all rows are computed */
+    QN_GPU_PTR(uint8_t) acts; /* operands of the current GEMV: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
     QN_GPU_PTR(float) acts_scale;
     QN_GPU_PTR(float) acts_f32; /* with fp16 rows: [n_rows][n_k_tiles * 256], neither rotated nor quantised */
 } qn_persistent_args;
@@ -280,12 +282,13 @@ typedef struct qn_persistent_gpu {
     int major; /* of the compute capability */
 } qn_persistent_gpu;
 
-/* n_rows of the functions below: of a launch, up to QN_PERSISTENT_MAX_ROWS. From 2 on they do the same for any. */
+/* In the functions below, n_rows is the number of rows of a launch, up to QN_PERSISTENT_MAX_ROWS. Their results are the
+ * same for all numbers from 2 on. */
 
-/* qn_persistent_gpu_supports - whether the kernel supports weight tiles of this layout on this device. */
+/* qn_persistent_gpu_supports - Returns whether the kernel supports weight tiles of this layout on this device. */
 bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows);
 
-/* qn_persistent_gpu_partition - partition a GEMV over blocks: sets slice_k_tiles, n_slices and slice_blocks of *gemv.
+/* qn_persistent_gpu_partition - Partitions a GEMV over blocks: sets slice_k_tiles, n_slices and slice_blocks of *gemv.
  *
  *   gemv   n_tiles, n_k_tiles, n_cols, rotation and n_f16_tiles are set
  *
@@ -294,11 +297,12 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
 qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
                                       qn_persistent_gemv *gemv);
 
-/* qn_persistent_gpu_splits - number of KV splits of an attention phase; 0 if such heads are not supported. */
+/* qn_persistent_gpu_splits - Returns the number of KV splits of an attention phase; 0 if the kernel does not support
+ * such heads. */
 uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads,
                                   size_t n_rot);
 
-/* qn_persistent_gpu_launch - fills *out for the variant of these tiles; the caller adds the arguments.
+/* qn_persistent_gpu_launch - Fills *out for the variant of these tiles; the caller adds the arguments.
  * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports is false. */
 qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
                                    qn_launch *out);

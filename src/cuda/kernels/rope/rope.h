@@ -4,14 +4,15 @@
 
 #include "cuda/kernels/kv.h"
 
-/* Threads per head, heads per block, threads per block. Without a rotation a warp processes a head, without block
- * barriers: many rows are then resident at a time. For a rotation a thread has two values of the head. */
+/* Threads per head, heads per block, threads per block. Without AURA's rotation (pages 0) a warp processes a head
+ * without block barriers, so that many rows are resident at a time. With the rotation a thread has two values of the
+ * head. */
 #define QN_ROPE_GPU_TEAM(dim, pages) ((pages) ? ((dim) / 2 + 31) / 32 * 32 : 32)
 #define QN_ROPE_GPU_TEAMS(dim, pages) (QN_ROPE_GPU_TEAM(dim, pages) > 64 ? 1 : 128 / QN_ROPE_GPU_TEAM(dim, pages))
 #define QN_ROPE_GPU_THREADS(dim, pages) (QN_ROPE_GPU_TEAM(dim, pages) * QN_ROPE_GPU_TEAMS(dim, pages))
 
-/* qn_rope_angles - cosines and sines of position * frequency for each row, times attn_factor, computed in double like
- * qn_rope_angles of rope.h. Grid: ceil(n_rot/2 / 64) (x), n_rows (y), 64 threads. */
+/* qn_rope_angles - Cosines and sines of position * frequency for each row, times attn_factor, computed in double like
+ * qn_rope_angles of kernels/rope/rope.h. Grid: ceil(n_rot/2 / 64) (x), n_rows (y), 64 threads. */
 typedef struct qn_rope_angles_args {
     QN_GPU_PTR(const uint32_t) positions; /* [n_rows] */
     QN_GPU_PTR(const double) frequencies; /* [n_rot/2] */
@@ -21,16 +22,15 @@ typedef struct qn_rope_angles_args {
     uint32_t n_rot;
 } qn_rope_angles_args;
 
-/* qn_rope_qk_norm_store - biases, qk_norm, rope and kv_store of n_rows rows, of heads of queries, of keys and values,
- * or of both. Biases are added to queries, keys and values.
- * Queries and keys are normalised per head if there is a weight (x * weight / sqrt(mean(x^2) + eps)), then rope is
- * applied; keys and values are stored in the KV cache.
+/* qn_rope_qk_norm_store - Biases, qk_norm, rope and kv_store of n_rows rows: of query heads, of key and value heads, or
+ * of both. Biases are added to queries, keys and values. Queries and keys are normalised per head if there is a weight
+ * (x * weight / sqrt(mean(x^2) + eps)), then rope is applied; keys and values are stored in the KV cache.
  *
- * An f16 cache stores them rounded to f16, saturated to +-65504. NaN in a value row is stored as 0, and all of the
- * position's key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes (QN_PAGES) queries, keys and values
- * are first rotated to the codec's basis, and keys and values are stored as f16 in their open page:
- * qn_aura_quantize_page quantises full pages. Rows without a session are not stored, nor those at positions beyond the
- * capacity of an f16 cache.
+ * An f16 cache stores keys and values rounded to f16, saturated to +-65504. NaN in a value row is stored as 0, and all
+ * of the position's key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes (QN_PAGES) queries, keys and
+ * values are first rotated to the codec's basis, and keys and values are stored as f16 in their open page:
+ * qn_aura_quantize_page quantises full pages. Rows without a session, and rows at positions beyond the capacity of an
+ * f16 cache, are not stored.
  *
  * Grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim, pages)). Defines: QN_HEAD_DIM, QN_PAGES. */
 typedef struct qn_rope_qk_norm_store_args {
@@ -47,7 +47,7 @@ typedef struct qn_rope_qk_norm_store_args {
     QN_GPU_PTR(const float) sines;        /* [n_rows][n_rot/2] */
     QN_GPU_PTR(const uint32_t) positions; /* [n_rows]; as sessions and page tables, read before the PDL wait */
     QN_GPU_PTR(const uint32_t)
-    sessions;                     /* [n_rows] index of a row's session, or QN_ATTENTION_NO_SESSION; or 0: 0 for all */
+    sessions; /* [n_rows] index of a row's session, or QN_ATTENTION_NO_SESSION; 0: session 0 for all rows */
     qn_attention_gpu_cache cache; /* f16; without QN_PAGES */
     qn_attention_gpu_pages pages; /* with QN_PAGES */
     qn_aura_gpu_rotation key_rotation, value_rotation;
@@ -66,10 +66,13 @@ typedef struct qn_rope_qk_norm_store_args {
 
 #include <stddef.h>
 
-/* qn_rope_gpu_angles, qn_rope_gpu_qk_norm_store - fill a launch; the caller passes the arguments with it.
- * QN_ERR_INVALID for sizes beyond a launch. */
+/* qn_rope_gpu_angles - Fills a launch of qn_rope_angles; the caller passes the arguments with it. QN_ERR_INVALID for
+ * sizes beyond the limits of a launch. */
 qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out);
-/* QN_ERR_UNSUPPORTED, naming the head size, if the kernel has no variant for it. */
+
+/* qn_rope_gpu_qk_norm_store - Fills a launch of qn_rope_qk_norm_store; the caller passes the arguments with it.
+ * QN_ERR_INVALID for sizes beyond the limits of a launch; QN_ERR_UNSUPPORTED, naming the head size, if the kernel has
+ * no variant for it. */
 qn_status qn_rope_gpu_qk_norm_store(size_t head_dim, bool pages, size_t n_rows, size_t n_heads, size_t n_kv_heads,
                                     qn_launch *out);
 

@@ -1,5 +1,5 @@
-/* Argmax of rows on the GPU, for quern/cuda.h; that of a session's logits is part of sampling (sample.h). Shared by C
- * and CUDA. */
+/* Argmax of rows on the GPU, for quern/cuda.h; the argmax of a session's logits is part of sampling (sample.h). Shared
+ * by C and CUDA. */
 #ifndef QN_CUDA_KERNELS_SAMPLE_ARGMAX_H
 #define QN_CUDA_KERNELS_SAMPLE_ARGMAX_H
 
@@ -7,8 +7,9 @@
 
 enum { QN_ARGMAX_THREADS = 1024 };
 
-/* qn_argmax_rows - index of the largest element of each row; the lowest of equal ones. The first NaN is the largest. A
- * block computes a row: one row alone is bound by what an SM reads, about 6 us for 150000 elements. Grid: n_rows. */
+/* qn_argmax_rows - Index of the largest element of each row; the lowest index of equal elements. The first NaN counts
+ * as the largest. A block computes a row: a single row is bound by the read bandwidth of one SM, about 6 us for 150000
+ * elements. Grid: n_rows. */
 typedef struct qn_argmax_rows_args {
     QN_GPU_PTR(const void) x; /* [n_rows][n], stride elements apart */
     QN_GPU_PTR(void) index;   /* [n_rows] int32 or int64 */
@@ -24,8 +25,8 @@ typedef struct qn_argmax_rows_args {
 
 #include <stddef.h>
 
-/* qn_argmax_gpu_rows - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID unless n and n_rows are
- * 1 to INT32_MAX. */
+/* qn_argmax_gpu_rows - Fills a launch of qn_argmax_rows; the caller passes the arguments with it. QN_ERR_INVALID unless
+ * n and n_rows are 1 to INT32_MAX. */
 qn_status qn_argmax_gpu_rows(size_t n, size_t n_rows, qn_launch *out);
 
 #endif

@@ -1,20 +1,19 @@
-/* Sampling on the GPU, of many rows in a launch: the same token as qn_sample_token (sample.h) for the same logits and
- * random number. Shared by C and CUDA.
+/* Sampling on the GPU, of many rows in a launch: the same token as qn_sample_token (kernels/sample/sample.h) for the
+ * same logits and random number. Shared by C and CUDA.
  *
  * qn_sample_argmax applies mask, bias and penalties to the logits in place and finds the largest logit of each slice of
  * a row. Greedy sampling needs only the maximum of these. With a small top_k = k, every token that can be kept is at
- * least as likely as the k-th largest maximum of a slice: these few candidates are sorted and sampled by
- * qn_sample_draw. Otherwise qn_sample_histogram runs before it: it counts tokens and their weights in bins of the
- * distance to the largest logit, follows the filters over the bins in order, and finds the few bins in which the
- * filters and the draw end; the tokens of those bins are the candidates. Sums are of integers, so their order does not
- * matter.
+ * least as likely as the k-th largest maximum of a slice: qn_sample_draw sorts these few candidates and samples from
+ * them. Otherwise qn_sample_histogram runs before it: it counts tokens and their weights in bins of the distance to the
+ * largest logit, applies the filters to the bins in order, and finds the few bins in which the filters and the draw
+ * end; the tokens of those bins are the candidates. Sums are of integers, so their order does not matter.
  *
- * If these are more than QN_SAMPLE_CANDIDATES (thousands of equal logits; a top_k of thousands; min_p over an almost
- * uniform distribution) qn_sample_select samples the row, in any number of tokens: it divides the bin in which a filter
- * or the draw ends into ranges of keys, and the range in which it ends again, until the range is one token. It also
- * samples the rows with top_n_sigma, typical_p or XTC, from all tokens that these leave.
+ * If there are more than QN_SAMPLE_CANDIDATES candidates (thousands of equal logits; a top_k of thousands; min_p over
+ * an almost uniform distribution), qn_sample_select samples the row, for any number of tokens: it divides the bin in
+ * which a filter or the draw ends into ranges of keys, and then the range in which it ends, until the range is one
+ * token. It also samples rows with top_n_sigma, typical_p or XTC, from all tokens that these filters keep.
  *
- * Rows differ in what they need (qn_sample_params.kind): a launch passes over rows that do not need its kernel.
+ * Rows need different kernels (qn_sample_params.kind): a launch skips rows that do not need its kernel.
  *
  * Log probabilities are of the logits before qn_sample_argmax changes them: qn_sample_raw_argmax and
  * qn_sample_top_logprobs run first, with the candidates of the listed tokens found as for top_k. */
@@ -27,29 +26,29 @@
 enum {
     QN_SAMPLE_THREADS = 512,
     QN_SAMPLE_BLOCKS = 128, /* of a row, at most */
-    QN_SAMPLE_GRID = 384,   /* of all rows, at most, but one a row: what is resident on 132 SMs, three on each */
-    QN_SAMPLE_VECTOR = 4,   /* logits of a load. Vectors are distributed over the threads of a row's blocks, round robin
-                             */
-    QN_SAMPLE_SLICES = 256, /* of a row, at most; at least half as many, of which QN_SAMPLE_MAX_TOP_K are not empty */
+    QN_SAMPLE_GRID = 384,   /* of all rows, at most, but at least one a row: three resident on each of 132 SMs */
+    QN_SAMPLE_VECTOR = 4,   /* logits of a load. Vectors go round robin to the threads of a row's blocks */
+    QN_SAMPLE_SLICES = 256, /* of a row, at most; at least half this number, QN_SAMPLE_MAX_TOP_K of them not empty */
     QN_SAMPLE_MAX_TOP_K = 64,
     QN_SAMPLE_BINS = 2048,
     QN_SAMPLE_CANDIDATES = 4096,
     QN_SAMPLE_RANGES = 1024, /* of keys, in a pass of qn_sample_select */
     QN_SAMPLE_REDUCTIONS = 24,
-    QN_SAMPLE_CLUSTER = 8 /* its blocks of a row, at most, where there are clusters, else one */
+    QN_SAMPLE_CLUSTER = 8 /* most blocks of a row in qn_sample_select if the device has clusters, else 1 */
 };
 
-/* Which kernels a row needs, or all rows of a launch: a later one includes those before it. */
+/* The kernels that a row, or all rows of a launch, need: each mode includes the kernels of the modes before it. */
 typedef enum qn_sample_mode {
-    QN_SAMPLE_NONE, /* of a launch without rows: no kernel. Of a row, by qn_sample_is_on_host: qn_sample_argmax alone */
-    QN_SAMPLE_ARGMAX,    /* qn_sample_argmax alone */
-    QN_SAMPLE_TOP_K,     /* then qn_sample_draw */
+    QN_SAMPLE_NONE,   /* of a launch without rows: no kernel. Of a row with qn_sample_is_on_host: qn_sample_argmax alone
+                       */
+    QN_SAMPLE_ARGMAX, /* qn_sample_argmax alone */
+    QN_SAMPLE_TOP_K,  /* then qn_sample_draw */
     QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram and qn_sample_select between them */
-    QN_SAMPLE_LOGPROBS,  /* added to one of those above: log probabilities first */
+    QN_SAMPLE_LOGPROBS,  /* added to one of the modes above: log probabilities first */
     QN_SAMPLE_MODES = 2 * QN_SAMPLE_LOGPROBS
 } qn_sample_mode;
 
-/* qn_sample_request in the kernels' form: qn_sample_gpu_params, the one place that converts it. A multiple of 4 bytes:
+/* A qn_sample_request in the kernels' form, converted by qn_sample_gpu_params only. Its size is a multiple of 4 bytes:
  * threads copy words. */
 typedef struct qn_sample_params {
     uint64_t random;
@@ -62,17 +61,17 @@ typedef struct qn_sample_params {
     float surprisal_unit;                        /* of the weights of typical_p's mean */
     uint32_t deviation_bits;                     /* of top_n_sigma */
     uint32_t has_xtc;                            /* XTC applies to this token */
-    uint32_t selects;                            /* one of these three filters: qn_sample_select samples the row */
-    float weight_unit;                           /* 2^qn_sample_weight_bits(n) */
-    float bins_per_unit;                         /* of (largest - logit) * inverse; a weight beyond the last bin is 0 */
-    uint32_t last_bin;                           /* the last bin in which a weight can be min_p or more */
-    uint32_t kind;                               /* qn_sample_mode without QN_SAMPLE_LOGPROBS */
-    uint32_t top_k;                              /* 0: all */
+    uint32_t selects;    /* has top_n_sigma, typical_p or XTC: qn_sample_select samples the row */
+    float weight_unit;   /* 2^qn_sample_weight_bits(n) */
+    float bins_per_unit; /* of (largest - logit) * inverse; a weight beyond the last bin is 0 */
+    uint32_t last_bin;   /* the last bin in which a weight can be min_p or more */
+    uint32_t kind;       /* qn_sample_mode without QN_SAMPLE_LOGPROBS */
+    uint32_t top_k;      /* 0: all */
     uint32_t n_entries;
     uint32_t has_logprobs, n_top;
 } qn_sample_params;
 
-/* Sums of a pass of qn_sample_select over the blocks of a row, by ranges of keys. */
+/* Sums of a pass of qn_sample_select over the blocks of a row, for each range of keys. */
 typedef struct qn_sample_pass {
     uint64_t weights[QN_SAMPLE_RANGES];
     uint32_t counts[QN_SAMPLE_RANGES];
@@ -90,11 +89,11 @@ typedef struct qn_sample_state {
     uint32_t n_candidates;  /* may exceed QN_SAMPLE_CANDIDATES */
     uint32_t select;        /* qn_sample_select samples the row, which has no candidates */
     uint64_t largest;       /* key of the largest logit */
-    uint64_t total;         /* sum of all weights, and of those of log probabilities */
+    uint64_t total;         /* sum of all weights, and of the weights of log probabilities */
     uint64_t weight_before; /* sum of the weights in bins before `first` */
     uint64_t weight_gap;    /* sum of the weights in bins between `last` and cutoff_bin */
-    /* Of qn_sample_select, zeroed by qn_sample_histogram. A reduction over the blocks of the row is used once. Passes
-     * use three sums in turn: one is added to, one is read, one is zeroed. */
+    /* For qn_sample_select, zeroed by qn_sample_histogram. Each reduction over the blocks of the row is used once.
+     * Passes use three sums in turn: one is added to, one is read, one is zeroed. */
     uint64_t reductions[QN_SAMPLE_REDUCTIONS];
     union {
         uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
@@ -129,18 +128,21 @@ typedef struct qn_sample_args {
 
 enum { QN_SAMPLE_LAUNCHES = 6 };
 
-/* qn_sample_gpu_mode - the kernels that sample from n logits by this request. */
+/* qn_sample_gpu_mode - Returns the mode that samples from n logits by this request. */
 qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n);
 
-/* qn_sample_gpu_join - the kernels that sample by requests of both modes. */
+/* qn_sample_gpu_join - Returns the mode whose kernels sample requests of both modes. */
 qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b);
 
-/* qn_sample_gpu_params - the kernels' parameters for n logits; the caller sets entries, n_entries, allowed and raw. */
+/* qn_sample_gpu_params - Returns the kernels' parameters of a request for n logits; the caller sets entries, n_entries,
+ * allowed and raw. */
 qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n);
 
-/* qn_sample_gpu_launches - the launches of a mode for n_rows rows of n logits, in order, all with the same arguments.
- * clusters: the device has them, from compute capability 9.0 on. They depend on nothing else, so they can be captured.
- * QN_ERR_INVALID unless n is 1 to INT32_MAX and n_rows 1 to 65535. */
+/* qn_sample_gpu_launches - Fills the launches of a mode for n_rows rows of n logits, in order, all with the same
+ * arguments. They depend on these parameters only, so they can be captured. QN_ERR_INVALID unless n is 1 to INT32_MAX
+ * and n_rows 1 to 65535.
+ *
+ *   clusters   the device has clusters (compute capability 9.0 and later) */
 qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, bool clusters,
                                  qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches);
 
