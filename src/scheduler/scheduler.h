@@ -394,118 +394,127 @@ bool qn_scheduler_wants_place(qn_scheduler *s);
 
 /* ---- step.c ---- */
 
-/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at
- * most that at `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece
- * (qn_sequence.state_position). */
+/* qn_rows_to_state - Returns how many of n rows a sequence of `length` tokens may append so that its state_position
+ * does not pass `state`, a multiple of QN_PAGE above it. So the state at `state` exists after some piece. */
 size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
 
-/* qn_request_rows_left - tokens that the sequence does not hold, a pending one included. */
+/* qn_request_rows_left - Returns the number of tokens that the sequence does not hold, including a pending one. */
 size_t qn_request_rows_left(const qn_request *r);
 
-/* qn_request_keeps_state - whether the state that its sequence has now is to be kept. qn_request_keep_prefix - keep it,
- * and the pages of a prompt that is complete. */
+/* qn_request_keeps_state - Returns true if the current state of the request's sequence is to be kept. */
 bool qn_request_keeps_state(const qn_scheduler *s, const qn_request *r);
+
+/* qn_request_keep_prefix - Keeps the current state if it is to be kept, and the pages of a complete prompt. */
 void qn_request_keep_prefix(qn_scheduler *s, qn_request *r);
 
-/* qn_scheduler_compose - the pieces of a step. qn_scheduler_reserve - memory for them; gives up that of others. Not
- * while a step is in flight. qn_scheduler_reserve_ahead - the same beside a step in flight: false, with nothing
- * reserved, if there is no memory. */
+/* qn_scheduler_compose - Chooses the pieces of a step. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to);
+
+/* qn_scheduler_reserve - Reserves memory for the pieces of a step, taking it from other requests if needed. Not while a
+ * step is in flight. */
 void qn_scheduler_reserve(qn_scheduler *s, qn_scheduled *step);
+
+/* qn_scheduler_reserve_ahead - Reserves memory while another step is in flight. Returns false, with nothing reserved,
+ * if there is not enough memory. */
 bool qn_scheduler_reserve_ahead(qn_scheduled *step);
 
-/* qn_scheduler_has_finished - whether a request is over and has not ended. */
+/* qn_scheduler_has_finished - Returns true if a request is over but has not ended yet. */
 bool qn_scheduler_has_finished(const qn_scheduler *s);
 
-/* qn_scheduler_unreserve - give back what is reserved for a step that is not launched. */
+/* qn_scheduler_unreserve - Returns the memory reserved for a step that is not launched. */
 void qn_scheduler_unreserve(qn_scheduled *step);
 
-/* qn_scheduler_positions - workspace for a step, in positions. qn_scheduler_fill_rows - the device's step, from the
- * pieces. */
+/* qn_scheduler_positions - Returns the workspace that a step needs, in positions. */
 size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
+
+/* qn_scheduler_fill_rows - Fills the device's step from the pieces. */
 void qn_scheduler_fill_rows(qn_scheduled *step);
 
 /* ---- flight.c ---- */
 
-/* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what
- * follows from a step and the next does not depend on is left for the next call: it is done while that computes. The
- * scheduler's thread leaves a step in flight, which the next call finishes. */
+/* qn_scheduler_run_step - Runs one step. Returns false if there was nothing to do. On a device that computes
+ * asynchronously, work on the results that the next step does not need is left for the next call, which does it while
+ * its step computes. The scheduler's thread leaves a step in flight, which the next call finishes. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 
-/* qn_scheduler_catch_up - emit tokens, and end requests that are over and have no rows in flight. */
+/* qn_scheduler_catch_up - Emits tokens, and ends requests that are over and have no rows in flight. */
 void qn_scheduler_catch_up(qn_scheduler *s);
 
-/* qn_request_fail - end a request by an error when no step in flight has its rows; its text is the thread's error
- * text. */
+/* qn_request_fail - Marks a request as failed, with the thread's error text. It ends once no step in flight has its
+ * rows. */
 void qn_request_fail(qn_request *r, qn_status status);
 
-/* qn_request_emit_last - emit the last token with has_output. */
+/* qn_request_emit_last - Emits the last token. Call it only with has_output. */
 void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
 /* ---- sample.c ---- */
 
-/* qn_request_next_sample - what the next token is sampled by. qn_request_waits_for_token - whether that depends on the
- * token before, or the host needs that token first: the next step cannot be launched before this one is finished. */
+/* qn_request_waits_for_token - Returns true if sampling the next token depends on the token before it, or the host
+ * needs that token first: the next step can then be launched only after the current one is finished. */
 bool qn_request_waits_for_token(const qn_request *request);
+
+/* qn_request_next_sample - Returns the parameters by which the next token is sampled. */
 qn_sample_request qn_request_next_sample(qn_request *request);
 
-/* qn_request_draft - draft up to `most` tokens behind those of a request, of which no step in flight has rows, in a
- * step that has n_sequences.
- * qn_request_drafted_sample - what is sampled behind i > 0 of them. */
+/* qn_request_draft - Drafts up to `most` tokens after those of a request without rows in flight, in a step of
+ * n_sequences sequences. Returns the number of drafted tokens. */
 size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
+
+/* qn_request_drafted_sample - Returns the parameters for sampling after i > 0 drafted tokens. */
 qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
 
-/* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */
+/* qn_request_reject - Makes a request wait for its mask, after a step whose token was rejected. */
 void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);
 
-/* qn_request_sample_masked - make the mask and sample under it; false if the request was cancelled. The state is not
- * changed. */
+/* qn_request_sample_masked - Makes the mask and samples under it. Returns false if the request was cancelled. Does not
+ * change mask_state. */
 bool qn_request_sample_masked(qn_request *request);
 void qn_request_set_mask_state(qn_scheduler *s, qn_request *request, int state);
 
-/* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *status, and *sampled or
- * the thread's error text. */
+/* qn_request_take_masked - Returns true if a token was sampled under a mask since the last step. *status is then set,
+ * and *sampled, or on an error the thread's error text. */
 bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_status *status);
 
-/* qn_scheduler_await_masks - if running requests wait for masks: return when one has it, or there is other work, or
- * soon. */
+/* qn_scheduler_await_masks - If running requests wait for masks, waits until one mask is made, there is other work, or
+ * a short timeout ends. */
 void qn_scheduler_await_masks(qn_scheduler *s);
 
 /* ---- masks.c ---- */
 
-/* qn_scheduler_push_mask - a request waits for its mask. */
+/* qn_scheduler_push_mask - Queues the mask of a request. */
 void qn_scheduler_push_mask(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_push_end - queue a request's last event, behind a mask that is being made. One that is not begun is not
- * made. */
+/* qn_scheduler_push_end - Queues a request's last event, after a mask that is being made. A queued mask is dropped. */
 void qn_scheduler_push_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_make_mask - make the mask that is next; false: there is none. The caller holds events_lock, which is
- * given up meanwhile. */
+/* qn_scheduler_make_mask - Makes the next queued mask. Returns false if there is none. The caller holds events_lock,
+ * which is released while the mask is made. */
 bool qn_scheduler_make_mask(qn_scheduler *s);
 
-/* qn_scheduler_masks - the thread of masks. */
+/* qn_scheduler_masks - The main function of the mask thread. */
 void *qn_scheduler_masks(void *scheduler);
 
 /* ---- output.c ---- */
 
-/* qn_scheduler_push - queue an event. qn_scheduler_push_locked - the same; the caller holds events_lock. */
+/* qn_scheduler_push - Queues an event. */
 void qn_scheduler_push(qn_scheduler *s, qn_event *event);
+
+/* qn_scheduler_push_locked - Queues an event. The caller holds events_lock. */
 void qn_scheduler_push_locked(qn_scheduler *s, qn_event *event);
 
-/* qn_request_emit - queue a sampled token and its text. Sets *found to whether a stop string ended the request. */
+/* qn_request_emit - Queues a sampled token and its text. Sets *found to true if a stop string ended the request. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
 
-/* qn_request_push_parsed - queue an event of a request's answer. */
+/* qn_request_push_parsed - Queues a parsed event of a request's answer. */
 qn_status qn_request_push_parsed(void *request, const qn_output_event *event);
 
-/* qn_request_emit_end - queue the text held back and the last event. */
+/* qn_request_emit_end - Queues the text held back and the last event. */
 void qn_request_emit_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_deliver - call the callbacks of all queued events, and make all masks. */
+/* qn_scheduler_deliver - Calls the callbacks of all queued events, and makes all masks. */
 void qn_scheduler_deliver(qn_scheduler *s);
 
-/* qn_scheduler_delivery - the delivery thread. */
+/* qn_scheduler_delivery - The main function of the delivery thread. */
 void *qn_scheduler_delivery(void *scheduler);
 
 #endif
