@@ -113,8 +113,8 @@ static bool is_full(const qn_scheduler *s)
 }
 
 /* The running request that gives up its place for a client, or, if places are free, its memory for a request of
- * n_tokens. A client takes no memory from a client that would then hold less than itself. NULL: no such request. The
- * caller holds the lock. */
+ * n_tokens. A client takes memory only from a client that holds at least as much as it would then hold itself. NULL: no
+ * such request. The caller holds the lock. */
 static qn_request *find_place(const qn_scheduler *s, const qn_client *c, size_t n_tokens)
 {
     qn_request *place = NULL;
