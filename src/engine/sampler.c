@@ -27,7 +27,7 @@ struct qn_sampler {
 #define QN_LEAST_PENALTY 1e-3f
 #define QN_MOST_PENALTY 1e3f
 
-/* Tokens that DRY searches at most: each of them is compared with the end of the text, for every token. */
+/* Most tokens that DRY searches: each is compared with the end of the text, for every sampled token. */
 enum { QN_DRY_MOST_TEXT = 8192 };
 
 void qn_sampling_init(qn_sampling *sampling, size_t size)
