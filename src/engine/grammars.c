@@ -34,7 +34,7 @@ typedef struct source {
 typedef struct kept_grammar {
     int kind;
     qn_json_style style;
-    char *text, *scope;   /* the scope lies behind the text */
+    char *text, *scope;   /* one allocation: the scope follows the text */
     size_t length, bytes; /* bytes: with the grammar */
     uint64_t hash, used;
     qn_grammar *grammar;

@@ -16,7 +16,7 @@ struct qn_sampler {
     uint64_t random; /* state of the random number generator */
     float mirostat_mu;
     bool has_begun;  /* the first token has been requested */
-    size_t n_before; /* preceding tokens then: the generated text begins behind them */
+    size_t n_before; /* preceding tokens at the first call: the generated text begins after them */
     qn_sample_kernels kernels;
     qn_sample_breakers *breakers; /* NULL: none, or DRY is off */
     void *scratch;                /* for qn_sampler_sample; allocated when it is first called */

@@ -42,7 +42,8 @@ static bool fits(const qn_scheduler *s, const qn_request *r)
     uint64_t need = missing_bytes(s, r, r->memory->sequence->length) + 2 * item_bytes(s->cache->states);
     for (uint32_t i = 0; i < s->n_running; i++) {
         const qn_sequence *q = s->running[i]->memory->sequence;
-        need += missing_bytes(s, s->running[i], q->length + q->reserved); /* reserved: beside a step */
+        need += missing_bytes(s, s->running[i], q->length + q->reserved); /* reserved: for the next step, while one is
+                                                                             in flight */
     }
     for (;;) {
         const uint64_t available = qn_pool_available(class) * item_bytes(class);

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* Rows of prompts beside sequences that are decoded are a multiple of PROMPT_ROWS, or of what the device prefers. */
+/* In steps that also decode, the number of prompt rows is a multiple of PROMPT_ROWS or of the device's preferred size.
+ */
 enum { PROMPT_ROWS = 16 };
 
 size_t qn_request_rows_left(const qn_request *r)
@@ -144,7 +145,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
 {
     const size_t n_words = qn_sample_mask_words(s->model->hparams.n_vocab);
     size_t n_rows = 0, n_drafted = 0;
-    if (s->flight) /* a step behind another is one batch of the device */
+    if (s->flight) /* a step launched while another is in flight must be one batch of the device */
         return;
     for (uint32_t i = 0; i < to->n_pieces; i++)
         n_rows += to->pieces[i].n;
