@@ -103,8 +103,8 @@ typedef struct breaker_search {
     const qn_tokenizer *tokenizer;
     const char *const *texts; /* [n_texts] */
     size_t lengths[QN_MAX_DRY_BREAKERS];
-    token_list *rests;  /* [n_texts * QN_MAX_DRY_BREAKER_BYTES] what follows the first bytes of a text, from when it is
-                           needed */
+    token_list *rests;  /* [n_texts * QN_MAX_DRY_BREAKER_BYTES] tokens of the rest of a text after its first bytes, made
+                           when needed */
     uint8_t first[256]; /* 1 + the first text that begins with a byte; 0: none */
     uint8_t next[QN_MAX_DRY_BREAKERS]; /* 1 + the next one with the same byte */
     token_list found;
