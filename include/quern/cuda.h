@@ -1,23 +1,23 @@
 /* quern: the GPU kernels, one function per operation, over views of device memory, on a stream of the caller.
  *
  * A function checks its arguments and queues kernels in the stream. It does not allocate, does not synchronise and
- * reads no device memory, so calls can be captured in CUDA graphs; what a function needs beside its arguments is a
- * workspace whose size another function gives. Results are the same from run to run. quern/kernels.h has the same
- * operations on the CPU and is the reference; the shapes there hold here.
+ * reads no device memory, so calls can be captured in CUDA graphs. Functions that need scratch memory take a workspace,
+ * whose size another function returns. Results are the same from run to run. quern/kernels.h has the same operations on
+ * the CPU and is the reference; its shapes apply here.
  *
  * Context: a function uses the CUDA context that is current to the calling thread, as the runtime API and other
  * libraries do, and leaves it current. It must be a context of the handle's device.
  *
  * Views: a pointer to device memory, a data type, the number of elements that may be accessed, and the distance of
- * rows. A row is what one token has: all heads of it, without gaps. Arrays that are not of tokens ignore the distance.
- * Addresses are multiples of 16 bytes, and distances of 16-bit types of 8 elements. For arrays with one element for
- * each head or sequence (g, beta, gc, gate_factor, gate_bias, sinks, cu_seqlens, state_indices) multiples of an element
- * are enough. An output that may be an input has its address, type and distance.
+ * rows. A row is all elements of one token: all of its heads, without gaps. The distance applies to per-token arrays
+ * only. Addresses are multiples of 16 bytes, and distances of 16-bit types are multiples of 8 elements. For arrays with
+ * one element for each head or sequence (g, beta, gc, gate_factor, gate_bias, sinks, cu_seqlens, state_indices)
+ * multiples of one element are enough. An output that may be an input then has the input's address, type and distance.
  *
  * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do
- * not have and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is
- * queued. Errors of the driver are QN_ERR_DEVICE, and QN_ERR_MEMORY where it has no memory. What only the device can
- * see is not checked: values of arrays, among them those of cu_seqlens and indices.
+ * not support and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is
+ * queued. Errors of the driver are QN_ERR_DEVICE, or QN_ERR_MEMORY if it is out of memory. Values in device memory are
+ * not checked, including those of cu_seqlens and indices.
  *
  * Threads: any number of threads may call, with the same handle and the same or different streams. The order of calls
  * in a stream is the order of execution.
@@ -32,14 +32,14 @@
 extern "C" {
 #endif
 
-/* The kernels of a device: what has been loaded in each context, and where code comes from (docs/gpu.md). */
+/* The kernels of a device: the code loaded in each context, and the source of the code (docs/gpu.md). */
 typedef struct qn_cuda_kernels qn_cuda_kernels;
 
-/* A CUstream or cudaStream_t; NULL is the legacy default stream. Kernels wait for the kernel before them in the stream
- * with programmatic dependent launch: a kernel of the caller's that is launched with it must do so too. */
+/* A CUstream or cudaStream_t; NULL is the legacy default stream. Kernels are launched with programmatic dependent
+ * launch and wait for the previous kernel in the stream: a kernel that the caller launches that way must wait too. */
 typedef void *qn_stream;
 
-/* qn_cuda_kernels_open - the kernels of a device.
+/* qn_cuda_kernels_open - Opens the kernels of a device.
  *
  *   kernels   the handle, NULL on failure; free it with qn_cuda_kernels_close
  *   ordinal   index among the visible devices, from 0
@@ -48,8 +48,8 @@ typedef void *qn_stream;
  * and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. */
 QN_API qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal);
 
-/* qn_cuda_kernels_close - free the handle and unload its code from all contexts that still exist. With drivers before
- * CUDA 12, which do not tell contexts apart, all must exist. NULL is allowed. */
+/* qn_cuda_kernels_close - Frees the handle and unloads its code from all contexts that still exist. Drivers before CUDA
+ * 12 cannot tell contexts apart: with them all contexts must still exist. NULL is allowed. */
 QN_API void qn_cuda_kernels_close(qn_cuda_kernels *kernels);
 
 /* A view of device memory. */
@@ -57,15 +57,15 @@ typedef struct qn_cuda_view {
     void *data;
     qn_dtype dtype;
     size_t count;  /* elements that may be accessed, from data on */
-    size_t stride; /* elements from a row to the next, at least the elements of a row; 0: rows follow each other */
+    size_t stride; /* elements from one row to the next, at least the elements of a row; 0: rows are contiguous */
 } qn_cuda_view;
 
 /* ---- Capture ----
  *
  * The first call of a function with a shape loads its code, and may compile it. This is not possible while any stream
- * of the context is captured; where it is the stream of the call, the call fails with QN_ERR_INVALID. Either a call
- * with the same shape and types precedes the capture, or the functions of a family that end in _prepare do, which load
- * what such a call needs and queue nothing. */
+ * of the context is captured; if the call's own stream is captured, the call fails with QN_ERR_INVALID. So before the
+ * capture, make a call with the same shape and types, or call the _prepare function of the section: it loads the code
+ * of such a call and queues nothing. */
 
 /* ---- Gated DeltaNet ---- */
 
@@ -81,18 +81,18 @@ typedef struct qn_cuda_gdn_shape {
     bool normalize;
     size_t n_sequences; /* 0: no cu_seqlens */
     qn_cuda_view cu_seqlens;
-    size_t max_tokens; /* a bound of the tokens of a sequence, for speed alone; 0: unknown */
-    /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: it is skipped, and nothing of it is read or written.
-     * No state twice. An all-zero view: sequence i has state i. */
+    size_t max_tokens; /* upper bound of the tokens of a sequence, affects speed only; 0: unknown */
+    /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: the sequence is skipped, and none of its data is
+     * read or written. No state may occur twice. An all-zero view: sequence i has state i. */
     qn_cuda_view state_indices;
     bool transposed_states; /* states are [S, v_heads, head_k, head_v] */
-    /* [v_heads] f32. If gate_factor is given, the log decay is gate_factor * softplus(g + gate_bias), with all-zero
+    /* [v_heads] f32. If gate_factor is given, the log decay is gate_factor * softplus(g + gate_bias); with all-zero
      * views of both it is g. Qwen3.5's layers have gate_factor = -e^A_log and gate_bias = dt_bias. */
     qn_cuda_view gate_factor, gate_bias;
-    bool sigmoid_beta; /* beta is the sigmoid of what is given */
+    bool sigmoid_beta; /* apply the sigmoid to beta first */
 } qn_cuda_gdn_shape;
 
-/* qn_cuda_gdn_chunk_workspace - bytes of the workspace of qn_cuda_gdn_chunk; 0 is possible.
+/* qn_cuda_gdn_chunk_workspace - Returns the bytes of the workspace of qn_cuda_gdn_chunk; 0 is possible.
  *
  *   dtype   of q */
 QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape,
@@ -112,8 +112,8 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *
  * D is bf16 or f16 on tensor cores: the error against the recurrence in float64 is at most 1e-2 in bf16, and 3e-3 to
  * 5e-3 for random inputs; at most 2e-3 in f16, whose values must stay below 65504. Keys and values are padded to
- * multiples of 64 elements, so that these are the fastest sizes. Keys beyond 128 need 130 KiB of shared memory for a
- * block: not on GPUs that have 99 KiB, where they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by
+ * multiples of 64 elements, so these sizes are the fastest. Keys of more than 128 elements need 130 KiB of shared
+ * memory per block; on GPUs with 99 KiB they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by
  * token, which is exact to 1e-6 and many times slower; its workspace is empty. */
 QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q,
                                    qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta,
@@ -130,7 +130,7 @@ QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_sh
                                   qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view state,
                                   qn_cuda_view o, qn_stream stream);
 
-/* qn_cuda_gdn_prepare - load the code of qn_cuda_gdn_chunk and qn_cuda_gdn_step for a shape and type in the current
+/* qn_cuda_gdn_prepare - Loads the code of qn_cuda_gdn_chunk and qn_cuda_gdn_step for a shape and type in the current
  * context.
  */
 QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
@@ -139,11 +139,11 @@ QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn
  *
  * The stages of quern/kernels.h with its shapes, layouts and formulas, for D of f16 or bf16 (QN_ERR_UNSUPPORTED for
  * f32, whose recurrence qn_cuda_gdn_chunk computes without stages). Sums are float32. qn_cuda_gdn_chunk takes a third
- * of the time of all stages together, since what is between them does not go through memory.
+ * of the time of all stages together, because it does not write intermediate results to memory.
  *
  * Of the shape, scale is read by qn_cuda_gdn_chunk_output, transposed_states by qn_cuda_gdn_state_pass, gate_factor and
  * gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows of
- * tokens may have distances; those of [T, v_heads, 64] arrays are multiples of 4. */
+ * tokens may have a distance; for [T, v_heads, 64] arrays it is a multiple of 4. */
 
 /* qn_cuda_gdn_cumsum - cumulative sum of the log decays within each chunk.
  *
@@ -183,8 +183,8 @@ QN_API qn_status qn_cuda_gdn_recompute_w_u(qn_cuda_kernels *kernels, const qn_cu
                                            qn_cuda_view v, qn_cuda_view beta, qn_cuda_view gc, qn_cuda_view inverse,
                                            qn_cuda_view w, qn_cuda_view u, qn_stream stream);
 
-/* qn_cuda_gdn_state_pass - the recurrence over chunks: v' = u - w S^T, then
- * S <- e^gc_last S + sum over j of (e^(gc_last - gc_j) v'_j) k_j^T.
+/* qn_cuda_gdn_state_pass - the recurrence over chunks: v' = u - w S^T, then S <- e^gc_last S + sum over j of
+ * (e^(gc_last - gc_j) v'_j) k_j^T.
  *
  *   k         [T, k_heads, head_k] D
  *   w         [T, v_heads, head_k] D
@@ -195,7 +195,7 @@ QN_API qn_status qn_cuda_gdn_recompute_w_u(qn_cuda_kernels *kernels, const qn_cu
  *   v_new     [T, v_heads, head_v] D: v'
  *   final     as for qn_cuda_gdn_chunk
  *
- * S is rounded to D for w S^T, the expression in parentheses before its GEMM. */
+ * S is rounded to D for w S^T; the expression in parentheses is rounded to D before its GEMM. */
 QN_API qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k,
                                         qn_cuda_view w, qn_cuda_view u, qn_cuda_view gc, qn_cuda_view initial,
                                         qn_cuda_view h, qn_cuda_view v_new, qn_cuda_view final, qn_stream stream);
@@ -214,21 +214,21 @@ QN_API qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cud
                                           qn_cuda_view k, qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc,
                                           qn_cuda_view o, qn_stream stream);
 
-/* qn_cuda_gdn_stages_prepare - load the code of all stages for a shape and D in the current context. GPUs that have 99
- * KiB of shared memory for a block have no qn_cuda_gdn_chunk_output for keys beyond 128 and no qn_cuda_gdn_state_pass
- * beyond 192. */
+/* qn_cuda_gdn_stages_prepare - Loads the code of all stages for a shape and D in the current context. On GPUs with 99
+ * KiB of shared memory per block, keys of more than 128 elements are not supported by qn_cuda_gdn_chunk_output, and
+ * keys of more than 192 elements not by qn_cuda_gdn_state_pass. */
 QN_API qn_status qn_cuda_gdn_stages_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
 
 /* ---- AURA ----
  *
- * The AURA operations of quern/kernels.h, which describes codes, scales, masks and sinks. Rows D are f32, f16 or bf16,
- * each argument with a type of its own; only these may have a distance of rows. u32 arrays may also be of type
- * QN_DTYPE_I32. Empty inputs are allowed; nothing is queued for an empty output. At most 2^31 - 1 rows, queries and
- * keys, and 65535 query heads.
+ * The AURA operations of quern/kernels.h, which describes codes, scales, masks and sinks. D is f32, f16 or bf16, and
+ * each argument may have a different type; only arrays marked with D may have a distance of rows. u32 arrays may also
+ * be of type QN_DTYPE_I32. Empty inputs are allowed; nothing is queued for an empty output. At most 2^31 - 1 rows,
+ * queries and keys, and 65535 query heads.
  *
  * Keys, values, queries and weights are multiplied as fp16, each scaled by a power of two: scores and results are
- * within 2e-3 of those of the CPU (norm of the difference over norm of the result). Sums are in an order that sizes and
- * device fix.
+ * within 2e-3 of those of the CPU (norm of the difference over norm of the result). The order of summation depends only
+ * on sizes and device.
  *
  * Code for dims of 128 and 256 with 4 bits is built in; other code is compiled on first use (docs/gpu.md). */
 
@@ -238,19 +238,19 @@ typedef struct qn_cuda_aura_codec {
     qn_cuda_view tables; /* [qn_cuda_aura_table_size] f32: a copy of what qn_cuda_aura_tables writes */
 } qn_cuda_aura_codec;
 
-/* qn_cuda_aura_table_size - f32 elements of the tables of a codec; 0 for NULL. */
+/* qn_cuda_aura_table_size - Returns the number of f32 elements of the tables of a codec; 0 for NULL. */
 QN_API size_t qn_cuda_aura_table_size(const qn_aura_codec *codec);
 
-/* qn_cuda_aura_tables - write codebook, boundaries and rotation of a codec, for the caller to copy to device memory,
- * once.
+/* qn_cuda_aura_tables - Writes codebook, boundaries and rotation of a codec to host memory. The caller copies them to
+ * device memory once.
  *
  *   tables   [qn_cuda_aura_table_size] f32, in host memory */
 QN_API qn_status qn_cuda_aura_tables(const qn_aura_codec *codec, qn_view tables);
 
 /* qn_cuda_aura_encode - qn_aura_encode on the GPU.
  *
- *   rows     [n_rows, dim] D; the distance is that of two rows
- *   codes    [n_rows, qn_aura_words] u32
+ *   rows     [n_rows, dim] D; its stride is the distance of two rows
+ * codes    [n_rows, qn_aura_words] u32
  *   scales   [n_rows] f32
  *
  * A row with a NaN or an infinity, or whose norm overflows float32, gets the codes of zeros and a scale of NaN. A code
@@ -263,8 +263,8 @@ QN_API qn_status qn_cuda_aura_decode(qn_cuda_kernels *kernels, const qn_cuda_aur
                                      qn_cuda_view scales, size_t n_rows, bool rotate_back, qn_cuda_view rows,
                                      qn_stream stream);
 
-/* A KV cache of AURA codes, as qn_aura_cache. A captured call keeps n_keys: with a causal mask it may be the capacity,
- * if scales of positions that have not been stored are finite (zeros).
+/* A KV cache of AURA codes, as qn_aura_cache. A captured call keeps its n_keys. With a causal mask n_keys may be the
+ * capacity, if the scales of positions that have not been stored are finite (zeros).
  *
  *   key_codes, value_codes     [n_kv_heads, capacity, qn_aura_words] u32; not read with a page table
  *   key_scales, value_scales   [n_kv_heads, capacity] f32; not read with a page table
@@ -273,7 +273,7 @@ QN_API qn_status qn_cuda_aura_decode(qn_cuda_kernels *kernels, const qn_cuda_aur
  *   page_key_codes, ...        with a page table: byte offsets in a page, multiples of 16, of codes [n_kv_heads, 64,
  *                              qn_aura_words] u32 and of scales [n_kv_heads, 64] f32
  *
- * Page tables are as in qn_cuda_kv_cache; capacity is then a multiple of 64, and all pages below n_keys are there. */
+ * Page tables are as in qn_cuda_kv_cache; capacity is then a multiple of 64, and all pages below n_keys must exist. */
 typedef struct qn_cuda_aura_cache {
     qn_cuda_aura_codec key_codec, value_codec;
     qn_cuda_view key_codes, value_codes;
@@ -289,8 +289,8 @@ typedef struct qn_cuda_aura_cache {
  *   values      [n_tokens, n_kv_heads, dim] D
  *   positions   [n_tokens] u32, each at most once
  *
- * Only the device sees positions: a token whose position is not below the capacity (-1 as i32, too) is not stored. Rows
- * that the CPU rejects are stored as by qn_cuda_aura_encode. */
+ * Only the device reads positions: a token whose position is not below the capacity (-1 as i32, too) is not stored.
+ * Rows that the CPU rejects are stored as by qn_cuda_aura_encode. */
 QN_API qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view keys,
                                     qn_cuda_view values, qn_cuda_view positions, size_t n_tokens, qn_stream stream);
 
@@ -305,8 +305,8 @@ typedef struct qn_cuda_aura_queries {
     qn_cuda_view sinks;     /* [n_heads] f32; an all-zero view: none */
 } qn_cuda_aura_queries;
 
-/* qn_cuda_aura_queries_workspace - bytes of the workspace of qn_cuda_aura_score, qn_cuda_aura_flash_pass1 and
- * qn_cuda_aura_attention: 0 if the rotation of the keys is a Walsh-Hadamard transform, that is, for codecs of
+/* qn_cuda_aura_queries_workspace - Returns the bytes of the workspace of qn_cuda_aura_score, qn_cuda_aura_flash_pass1
+ * and qn_cuda_aura_attention: 0 if the rotation of the keys is a Walsh-Hadamard transform, that is, for codecs of
  * qn_aura_codec_create with a power of two as dim. */
 QN_API qn_status qn_cuda_aura_queries_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
                                                 size_t n_tokens, size_t n_heads, size_t *bytes);
@@ -319,7 +319,7 @@ QN_API qn_status qn_cuda_aura_score(qn_cuda_kernels *kernels, const qn_cuda_aura
                                     const qn_cuda_aura_queries *queries, qn_cuda_view scores, void *workspace,
                                     size_t bytes, qn_stream stream);
 
-/* qn_cuda_aura_value_workspace - bytes of the workspace of qn_cuda_aura_value. */
+/* qn_cuda_aura_value_workspace - Returns the bytes of the workspace of qn_cuda_aura_value. */
 QN_API qn_status qn_cuda_aura_value_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
                                               size_t n_tokens, size_t n_heads, size_t *bytes);
 
@@ -333,7 +333,8 @@ QN_API qn_status qn_cuda_aura_value(qn_cuda_kernels *kernels, const qn_cuda_aura
                                     size_t n_tokens, size_t n_heads, float skip, qn_cuda_view out, void *workspace,
                                     size_t bytes, qn_stream stream);
 
-/* qn_cuda_aura_flash_block - the block of keys with which qn_cuda_aura_flash_pass1 fills the device once. */
+/* qn_cuda_aura_flash_block - Returns the number of keys per block for which the thread blocks of
+ * qn_cuda_aura_flash_pass1 fill the device exactly once. */
 QN_API qn_status qn_cuda_aura_flash_block(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
                                           size_t n_tokens, size_t n_heads, size_t *block);
 
@@ -368,7 +369,7 @@ QN_API qn_status qn_cuda_aura_attention(qn_cuda_kernels *kernels, const qn_cuda_
                                         const qn_cuda_aura_queries *queries, qn_cuda_view out, void *workspace,
                                         size_t bytes, qn_stream stream);
 
-/* qn_cuda_aura_prepare - load the code of all functions of this section for two codecs in the current context. */
+/* qn_cuda_aura_prepare - Loads the code of all functions of this section for two codecs in the current context. */
 QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_codec *key_codec,
                                       const qn_aura_codec *value_codec);
 
@@ -385,16 +386,16 @@ QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_co
  *   values        [n_sequences, n_kv_heads, capacity, head_dim] f16; not read with page tables
  *   n_sequences   at least 1
  *   n_kv_heads    at least 1
- *   capacity      positions of a sequence, a multiple of 16, with page tables of 64, at most 2^31 - 64
+ *   capacity      positions of a sequence, at most 2^31 - 64: a multiple of 16, or of 64 with page tables
  *   head_dim      16 to 128 by 16, 160, 192, 224, 256 or 512
  *   tables        [n_sequences] i64: the device address of each sequence's page table; an all-zero view: none, the
  *                 cache is contiguous
  *   page_keys     with page tables: byte offset of keys [n_kv_heads, 64, head_dim] f16 in a page, a multiple of 16
- *   page_values   with page tables: that of values, the same
+ *   page_values   with page tables: byte offset of values in a page, of the same shape and alignment
  *
- * A page table is i64 [capacity / 64] in device memory: the device address of each page, a multiple of 16, which holds
- * 64 positions of all heads; position p is in page p / 64. Sequences may share pages. Only the device sees tables:
- * entries of pages without a position that is stored or attended to are not read, or their value is not used. */
+ * A page table is i64 [capacity / 64] in device memory: the device address of each page, a multiple of 16. A page holds
+ * 64 positions of all heads; position p is in page p / 64. Sequences may share pages. Only the device reads tables.
+ * Entries of pages without a stored or attended position may have any value. */
 typedef struct qn_cuda_kv_cache {
     qn_cuda_view keys, values;
     size_t n_sequences, n_kv_heads, capacity, head_dim;
@@ -402,13 +403,13 @@ typedef struct qn_cuda_kv_cache {
     size_t page_keys, page_values;
 } qn_cuda_kv_cache;
 
-/* The places of tokens in a cache. Only the device sees them. */
+/* Positions and sequences of tokens in a cache. Only the device reads them. */
 typedef struct qn_cuda_kv_tokens {
     size_t n_tokens;
     qn_cuda_view positions; /* [n_tokens] u32 */
     qn_cuda_view sequences; /* [n_tokens] u32, less than n_sequences; an all-zero view: sequence 0 for all */
-    /* All tokens are of one sequence, at consecutive positions below the capacity, as in a prefill step. From 64 tokens
-     * on qn_cuda_attention then distributes queries over the device, else keys. */
+    /* All tokens belong to one sequence, at consecutive positions below the capacity, as in a prefill step. With 64 or
+     * more such tokens qn_cuda_attention distributes queries over the device, otherwise keys. */
     bool consecutive;
 } qn_cuda_kv_tokens;
 
@@ -417,18 +418,18 @@ typedef struct qn_cuda_kv_tokens {
  *   keys     [n_tokens, n_kv_heads, head_dim] D
  *   values   [n_tokens, n_kv_heads, head_dim] D
  *
- * Values beyond the range of f16 are stored as +-65504. For a NaN in a value the whole key is stored as NaN, and 0 for
- * it. A token whose position is not below the capacity (-1 as i32, too) is not stored. */
+ * Values beyond the range of f16 are stored as +-65504. For a NaN in a value, the whole key is stored as NaN and the
+ * NaN as 0. A token whose position is not below the capacity (-1 as i32, too) is not stored. */
 QN_API qn_status qn_cuda_kv_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                                   const qn_cuda_kv_tokens *tokens, qn_cuda_view keys, qn_cuda_view values,
                                   qn_stream stream);
 
-/* qn_cuda_attention_workspace - bytes of the workspace of qn_cuda_attention; 0 is possible. The contents of tokens'
- * views do not matter. */
+/* qn_cuda_attention_workspace - Returns the bytes of the workspace of qn_cuda_attention; 0 is possible. The contents of
+ * tokens' views do not matter. */
 QN_API qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                                              const qn_cuda_kv_tokens *tokens, size_t n_heads, size_t *bytes);
 
-/* qn_cuda_attention - qn_attention on the GPU: a query attends to positions 0 to its own of its sequence.
+/* qn_cuda_attention - qn_attention on the GPU: a query attends to its sequence's positions from 0 to its own.
  *
  *   queries     [n_tokens, n_heads, head_dim] D
  *   n_heads     a multiple of n_kv_heads
@@ -437,8 +438,8 @@ QN_API qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, con
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
  * Queries and weights are multiplied as fp16, scaled by powers of two: results are within 2e-3 of the CPU's (norm of
- * the difference over norm of the result). Of a position that is not below the capacity, all of the capacity is
- * attended to. */
+ * the difference over norm of the result). A query whose position is not below the capacity attends to the whole
+ * capacity. */
 QN_API qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                                    const qn_cuda_kv_tokens *tokens, qn_cuda_view queries, size_t n_heads, float scale,
                                    qn_cuda_view out, void *workspace, size_t bytes, qn_stream stream);
@@ -447,20 +448,20 @@ QN_API qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_ca
  *
  * D, distances and u32 as in the section before. */
 
-/* qn_cuda_rope_angles - cosines and sines of position * frequency, computed in double, for the functions below.
+/* qn_cuda_rope_angles - Computes cosines and sines of position * frequency, in double, for the functions below.
  *
  *   positions     [n_tokens] u32
- *   frequencies   [n_rot/2] f64, in radians from a position to the next: base^(-2i/n_rot) for qn_rope, or scaled ones
+ *   frequencies   [n_rot/2] f64, radians per position: base^(-2i/n_rot) as in qn_rope, or scaled frequencies
  *   n_tokens      at most 65535
  *   n_rot         even, 2 to 65536
- *   attn_factor   of cosines and sines, usually 1; finite
+ *   attn_factor   multiplies cosines and sines, usually 1; finite
  *   cosines       [n_tokens, n_rot/2] f32
  *   sines         [n_tokens, n_rot/2] f32 */
 QN_API qn_status qn_cuda_rope_angles(qn_cuda_kernels *kernels, qn_cuda_view positions, qn_cuda_view frequencies,
                                      size_t n_tokens, size_t n_rot, double attn_factor, qn_cuda_view cosines,
                                      qn_cuda_view sines, qn_stream stream);
 
-/* The angles of a call, and which elements of a head they rotate. */
+/* The angles of a call and the elements of a head that they rotate. */
 typedef struct qn_cuda_rope_shape {
     size_t n_heads, head_dim; /* head_dim as in qn_cuda_kv_cache */
     size_t n_rot;             /* even, 2 to head_dim */
@@ -499,32 +500,32 @@ QN_API qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_c
                                             const qn_cuda_qk_norm *norm, qn_cuda_view queries, qn_cuda_view keys,
                                             qn_cuda_view values, qn_cuda_view out, qn_stream stream);
 
-/* qn_cuda_kv_prepare - load the code of all functions of this section and the one before for a head size in the current
- * context. */
+/* qn_cuda_kv_prepare - Loads the code of all functions of this section and the one before for a head size in the
+ * current context. */
 QN_API qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim);
 
 /* ---- Matmul ----
  *
- * Weights are packed once, on the device: from the layout of GGUF files to one that only quern reads, as large as the
- * weights and up to a few percent more; weights of f32, Q5_0, Q5_1 and the k-quants become fp16, and bf16 is converted
- * to it. Matrices of one type that share activations (q, k and v; gate and up) are packed and multiplied together.
+ * Weights are packed once, on the device, from the layout of GGUF files to a layout that only quern reads. Packed
+ * weights are up to a few percent larger; f32, bf16, Q5_0, Q5_1 and the k-quants become fp16. Matrices of one type that
+ * share activations (q, k and v; gate and up) are packed and multiplied together.
  *
- * In this section and those below, D is f32, f16 or bf16, and addresses and distances of arrays that are marked with D
- * are multiples of their elements alone; with multiples of 16 bytes functions are faster. Arithmetic is float32, and
- * results are rounded to D when they are stored. Counts of tokens and rows may be 0. */
+ * In this section and those below, D is f32, f16 or bf16, and addresses and distances of arrays marked with D need only
+ * be multiples of their element; multiples of 16 bytes are faster. Arithmetic is float32, and results are rounded to D
+ * when they are stored. Counts of tokens and rows may be 0. */
 enum { QN_CUDA_MATMUL_MATRICES = 4 };
 
 /* Matrices that share activations. */
 typedef struct qn_cuda_matmul_weights {
-    qn_dtype dtype;                         /* as they are before packing: a type of qn_matmul */
+    qn_dtype dtype;                         /* before packing: a type of qn_matmul */
     size_t n_cols;                          /* a multiple of the type's block size, at least 1 */
     size_t n_matrices;                      /* 1 to QN_CUDA_MATMUL_MATRICES */
     size_t n_rows[QN_CUDA_MATMUL_MATRICES]; /* at least 1 each */
     void *packed;                           /* device memory at a multiple of 128 */
-    size_t bytes;                           /* that may be accessed there */
+    size_t bytes;                           /* of `packed` that may be accessed */
 } qn_cuda_matmul_weights;
 
-/* What is multiplied: x, or one of two operations on it, which is fused. */
+/* The activations: x, or the result of one of two fused operations on x. */
 typedef enum qn_cuda_matmul_op {
     QN_CUDA_MATMUL_X,        /* x */
     QN_CUDA_MATMUL_RMS_NORM, /* qn_rms_norm of x */
@@ -542,15 +543,16 @@ typedef struct qn_cuda_matmul_acts {
 
 typedef struct qn_cuda_matmul_out {
     qn_cuda_view y;  /* [n_tokens, n_rows] D, one type for all matrices; must not overlap x and up */
-    bool accumulate; /* the result is added to y, and replaces it if false */
+    bool accumulate; /* true: add the result to y; false: replace y */
 } qn_cuda_matmul_out;
 
-/* qn_cuda_matmul_packed_bytes - bytes of packed weights; weights->packed and weights->bytes are not read. */
+/* qn_cuda_matmul_packed_bytes - Returns the bytes of packed weights; weights->packed and weights->bytes are not
+ * read. */
 QN_API qn_status qn_cuda_matmul_packed_bytes(const qn_cuda_matmul_weights *weights, size_t *bytes);
 
-/* qn_cuda_matmul_pack - pack one matrix. All must be packed before the first qn_cuda_matmul.
+/* qn_cuda_matmul_pack - Packs one matrix. All must be packed before the first qn_cuda_matmul.
  *
- *   weights   packed: where to
+ *   weights   the packed matrix is written to weights->packed
  *   matrix    index of the matrix, below n_matrices
  *   rows      [n_rows[matrix], n_cols] of the type of the weights, without gaps between rows, as in a GGUF file; at
  *             most 1048560 rows
@@ -559,8 +561,8 @@ QN_API qn_status qn_cuda_matmul_packed_bytes(const qn_cuda_matmul_weights *weigh
 QN_API qn_status qn_cuda_matmul_pack(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, size_t matrix,
                                      qn_cuda_view rows, qn_stream stream);
 
-/* qn_cuda_matmul_workspace - bytes of the workspace of qn_cuda_matmul; 0 is possible. Of acts, n_tokens is read. It
- * grows with the tokens, up to 32768 of them. */
+/* qn_cuda_matmul_workspace - Returns the bytes of the workspace of qn_cuda_matmul; 0 is possible. It grows with
+ * n_tokens, up to 32768 tokens. Of acts, only n_tokens is read. */
 QN_API qn_status qn_cuda_matmul_workspace(const qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
                                           const qn_cuda_matmul_acts *acts, size_t *bytes);
 
@@ -569,25 +571,25 @@ QN_API qn_status qn_cuda_matmul_workspace(const qn_cuda_kernels *kernels, const 
  *   outs        [n_matrices]
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
- * Activations are converted once for all matrices. By weights of 1 or 2 bits (Q1_0, Q2_0, PQ2_0, PTQ1_0, TQ1_0, TQ2_0),
- * up to 64 tokens to integers of 16 bits, whose scale is amax / 32639 of a token, and of 128 columns where there is one
- * token; else to fp16, each token scaled by a power of two. A token with an infinity or a NaN gets NaN in results that
- * it affects; other tokens are not affected. Sums are float32. More than 32768 tokens are computed in as many passes.
- * One token by weights of 1 or 2 bits needs shared memory for all of its columns: about 90000 with 227 KiB a block, and
- * more are QN_ERR_UNSUPPORTED. */
+ * Activations are converted once for all matrices. With weights of 1 or 2 bits (Q1_0, Q2_0, PQ2_0, PTQ1_0, TQ1_0,
+ * TQ2_0) and up to 64 tokens, to 16-bit integers with a scale of amax / 32639 for each token, or for each 128 columns
+ * if there is only one token. Otherwise to fp16, each token scaled by a power of two. Results that depend on an
+ * infinity or a NaN are NaN; other tokens are not affected. Sums are float32. More than 32768 tokens are computed in
+ * several passes. With weights of 1 or 2 bits, a single token needs shared memory for all of its columns: about 90000
+ * columns fit in 227 KiB per block, and more are QN_ERR_UNSUPPORTED. */
 QN_API qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
                                 const qn_cuda_matmul_acts *acts, const qn_cuda_matmul_out *outs, void *workspace,
                                 size_t bytes, qn_stream stream);
 
-/* qn_cuda_matmul_prepare - load the code of qn_cuda_matmul_pack for these weights, and of qn_cuda_matmul for these
- * activations too, in the current context. Of acts, op, n_tokens and the type of x are read. */
+/* qn_cuda_matmul_prepare - Loads the code of qn_cuda_matmul_pack for these weights, and of qn_cuda_matmul for these
+ * activations too, in the current context. Of acts, only op, n_tokens and the type of x are read. */
 QN_API qn_status qn_cuda_matmul_prepare(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
                                         const qn_cuda_matmul_acts *acts);
 
 /* ---- Rows ----
  *
  * Rows have at most 2^31 - 1 elements, and at most 2^31 - 1 rows are allowed. All arrays of a call that are marked with
- * D have one type. */
+ * D have the same type. */
 
 /* qn_cuda_rms_norm - qn_rms_norm on the GPU.
  *
@@ -632,7 +634,7 @@ QN_API qn_status qn_cuda_swiglu(qn_cuda_kernels *kernels, qn_cuda_view gate, qn_
 QN_API qn_status qn_cuda_argmax(qn_cuda_kernels *kernels, qn_cuda_view logits, size_t n_rows, size_t n,
                                 qn_cuda_view index, qn_stream stream);
 
-/* qn_cuda_rows_prepare - load the code of all functions of this section in the current context. */
+/* qn_cuda_rows_prepare - Loads the code of all functions of this section in the current context. */
 QN_API qn_status qn_cuda_rows_prepare(qn_cuda_kernels *kernels);
 
 /* ---- Convolution ---- */
@@ -649,8 +651,8 @@ typedef struct qn_cuda_conv_shape {
     qn_cuda_view state_indices;     /* [N]; an all-zero view: sequence i has state i */
 } qn_cuda_conv_shape;
 
-/* qn_cuda_conv_scan - qn_conv_scan on the GPU, for prefill. Fastest where channels and all distances are multiples of 8
- * and addresses multiples of 16.
+/* qn_cuda_conv_scan - qn_conv_scan on the GPU, for prefill. Fastest if channels and all distances are multiples of 8
+ * elements and addresses multiples of 16 bytes.
  *
  *   x         [T, channels] D
  *   weights   [channels, taps] f32
@@ -674,23 +676,23 @@ QN_API qn_status qn_cuda_conv_step(qn_cuda_kernels *kernels, const qn_cuda_conv_
                                    qn_cuda_view weights, qn_cuda_view bias, qn_cuda_view state, qn_cuda_view y,
                                    qn_stream stream);
 
-/* qn_cuda_conv_prepare - load the code of this section in the current context, for all shapes. */
+/* qn_cuda_conv_prepare - Loads the code of this section in the current context, for all shapes. */
 QN_API qn_status qn_cuda_conv_prepare(qn_cuda_kernels *kernels);
 
 /* ---- Hadamard transform ---- */
 
-/* qn_cuda_hadamard - qn_hadamard on the GPU, to the same bits.
+/* qn_cuda_hadamard - qn_hadamard on the GPU, with bit-identical results.
  *
- *   x       [n_rows, width] f32, read and written. With gaps between rows their distance is a multiple of 4, and there
- *           are at most 65535
- *   signs   [width] f32, each 1 or -1: other values are not seen; an all-zero view: no signs
- *   block   a power of two from 1 to 65536 that divides width; of more than 2048, 65535 blocks at most in
- *           all, or with gaps in a row
+ *   x       [n_rows, width] f32, read and written. With gaps between rows, their distance is a multiple of 4 elements,
+ *           and there are at most 65535 rows
+ *   signs   [width] f32, each 1 or -1 (not checked); an all-zero view: no signs
+ *   block   a power of two from 1 to 65536 that divides width. Above 2048, at most 65535 blocks in all, or in a row if
+ *           there are gaps between rows
  *   order   whether the signs are applied before or after the transform */
 QN_API qn_status qn_cuda_hadamard(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view signs, size_t n_rows,
                                   size_t width, size_t block, qn_hadamard_order order, qn_stream stream);
 
-/* qn_cuda_hadamard_prepare - load the code of qn_cuda_hadamard in the current context. */
+/* qn_cuda_hadamard_prepare - Loads the code of qn_cuda_hadamard in the current context. */
 QN_API qn_status qn_cuda_hadamard_prepare(qn_cuda_kernels *kernels);
 
 #ifdef __cplusplus

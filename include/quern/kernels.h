@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-/* Data types. The values are those of GGUF files, where GGUF has the type. */
+/* Data types. The values of GGUF's types are those of GGUF files. */
 typedef enum qn_dtype {
     QN_DTYPE_F32 = 0,
     QN_DTYPE_F16 = 1,
@@ -40,7 +40,7 @@ typedef enum qn_dtype {
     QN_DTYPE_Q4_K = 12,
     QN_DTYPE_Q5_K = 13,
     QN_DTYPE_Q6_K = 14,
-    QN_DTYPE_I32 = 26, /* of quern/cuda.h alone, as QN_DTYPE_I64 and QN_DTYPE_F64 */
+    QN_DTYPE_I32 = 26, /* used by quern/cuda.h only, like QN_DTYPE_I64 and QN_DTYPE_F64 */
     QN_DTYPE_I64 = 27,
     QN_DTYPE_F64 = 28,
     QN_DTYPE_BF16 = 30,
@@ -59,7 +59,7 @@ typedef struct qn_view {
     size_t count; /* elements; for quantised types weights, a multiple of the type's block size */
 } qn_view;
 
-/* qn_view_bytes - the size of an array.
+/* qn_view_bytes - Computes the size of an array.
  *
  *   dtype   the element type
  *   count   elements, a multiple of the type's block size
@@ -168,8 +168,8 @@ QN_API qn_status qn_argmax(qn_view logits, size_t *index);
 
 /* ---- Hadamard transform ---- */
 
-/* The order of signs S and transform H: y = H (S x), for the activations of a matrix stored in a rotated basis; or
- * y = S (H x), the inverse of it. */
+/* The order of signs S and transform H: y = H (S x), for the activations of a matrix stored in a rotated basis; or y =
+ * S (H x), its inverse. */
 typedef enum qn_hadamard_order { QN_HADAMARD_SIGN_FIRST, QN_HADAMARD_SIGN_LAST } qn_hadamard_order;
 
 /* qn_hadamard - Walsh-Hadamard transform with signs of each row, in place. A row consists of width / block blocks that
@@ -228,7 +228,7 @@ typedef struct qn_gdn_shape {
     qn_view cu_seqlens; /* [n_sequences+1] u32 */
 } qn_gdn_shape;
 
-/* qn_gdn_chunk_count - C, the number of chunks of all sequences. */
+/* qn_gdn_chunk_count - Returns C, the number of chunks of all sequences. */
 QN_API qn_status qn_gdn_chunk_count(const qn_gdn_shape *shape, size_t *count);
 
 /* qn_gdn_cumsum - cumulative sum of the log decays within each chunk.
@@ -389,8 +389,8 @@ QN_API qn_status qn_conv_step(const qn_conv_shape *shape, qn_view x, qn_view wei
  * code d is at bits [d*bits, (d+1)*bits), a row has ceil(dim*bits/32) words, and unused bits are 0. The scale of the
  * row is n / |codebook[codes]|, so that the decoded row has the norm of x. A row with n <= 1e-8 is encoded as y = 0.
  *
- * Attention is computed in the rotated basis: queries are rotated, and results are rotated back. Keys and values are
- * not.
+ * Attention is computed in the rotated basis: Queries are rotated, and results are rotated back. Keys and values are
+ * not rotated back.
  *
  * Method: Zandieh et al., TurboQuant (2025), MSE variant, with norm correction. */
 
@@ -423,7 +423,7 @@ QN_API qn_status qn_aura_codec_create_with(qn_aura_codec **codec, size_t dim, un
 /* qn_aura_codec_free - Frees a codec. NULL is allowed. */
 QN_API void qn_aura_codec_free(qn_aura_codec *codec);
 
-/* qn_aura_words - u32 words of a row of codes, ceil(dim*bits/32); 0 for NULL. */
+/* qn_aura_words - Returns the number of u32 words in a row of codes, ceil(dim*bits/32); 0 for NULL. */
 QN_API size_t qn_aura_words(const qn_aura_codec *codec);
 
 /* qn_aura_codec_tables - Copies the tables of a codec, for a decoder outside of quern.
@@ -456,7 +456,7 @@ QN_API qn_status qn_aura_decode(const qn_aura_codec *codec, qn_view codes, qn_vi
 /* A KV cache of AURA codes, for one layer.
  *
  *   key_codec      of the keys
- *   value_codec    of the values: the same dim, any bits
+ *   value_codec    of the values: the same dim as key_codec, any bits
  *   key_codes      [n_kv_heads, capacity, qn_aura_words of key_codec] u32
  *   value_codes    [n_kv_heads, capacity, qn_aura_words of value_codec] u32
  *   key_scales     [n_kv_heads, capacity] f32
@@ -523,7 +523,7 @@ QN_API qn_status qn_aura_flash_pass1(const qn_aura_cache *cache, const qn_aura_q
 
 /* qn_aura_flash_pass2 - split-KV attention, second pass: combine the blocks, normalise and rotate back.
  *
- *   value_codec   that of the cache
+ *   value_codec   the value codec of the cache
  *   n_queries     a multiple of n_heads
  *   n_heads       query heads, at least 1; query q has head q mod n_heads
  *   n_blocks      as for pass 1

@@ -1,5 +1,5 @@
-/* Where public functions may be called. A thread is in a callback of the scheduler that it last began to call callbacks
- * for. */
+/* Checks where public functions may be called. For each thread it stores the scheduler whose callbacks the thread
+ * calls. */
 #include "engine/calls.h"
 
 #include "base/process.h"

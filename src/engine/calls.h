@@ -9,16 +9,18 @@
 /* qn_model_check_process - QN_ERR_INVALID in a forked child of the process that loaded the model. */
 qn_status qn_model_check_process(const qn_model *model, const char *function);
 
-/* qn_model_enter - the same, and QN_ERR_INVALID where the calling thread holds the model's lock: in a callback during a
- * step, and between the steps of a scheduler with run_ahead. */
+/* qn_model_enter - QN_ERR_INVALID in a forked child, and if the calling thread holds the model's lock: in a callback
+ * during a step, and between the steps of a scheduler with run_ahead. */
 qn_status qn_model_enter(qn_model *model, const char *function);
 
-/* qn_session_enter - qn_model_enter, and the session is used by this call until qn_session_leave. QN_ERR_INVALID if it
- * is used already: by the call whose callback this is, or by another thread. */
+/* qn_session_enter - Does what qn_model_enter does, and marks the session as used until qn_session_leave.
+ * QN_ERR_INVALID if it is already used, by the call that runs this callback or by another thread. */
 qn_status qn_session_enter(qn_session *session, const char *function);
+
+/* qn_session_leave - Ends the use of a session by a call. */
 void qn_session_leave(qn_session *session);
 
-/* qn_session_take - what qn_session_enter does besides qn_model_enter. */
+/* qn_session_take - Marks the session as used, as qn_session_enter does, without qn_model_enter. */
 qn_status qn_session_take(qn_session *session, const char *function);
 
 /* The scheduler whose callbacks a thread calls, and its model; NULL: none. */
@@ -27,20 +29,20 @@ typedef struct qn_calling {
     const qn_model *model;
 } qn_calling;
 
-/* qn_callbacks_begin - the calling thread calls callbacks of a scheduler from now on. Returns in whose callback it is.
- */
+/* qn_callbacks_begin - Notes that the calling thread calls callbacks of a scheduler from now on. Returns the previous
+ * value, for qn_callbacks_end. */
 qn_calling qn_callbacks_begin(qn_calling of);
 
-/* qn_callbacks_end - the calling thread has called them.
+/* qn_callbacks_end - Restores the value before qn_callbacks_begin.
  *
- *   before   what qn_callbacks_begin returned */
+ *   before   the result of qn_callbacks_begin */
 void qn_callbacks_end(qn_calling before);
 
-/* qn_callbacks_of - returns in whose callback the calling thread is. */
+/* qn_callbacks_of - Returns the scheduler and model whose callback the calling thread runs. */
 qn_calling qn_callbacks_of(void);
 
-/* qn_check_no_callback - QN_ERR_INVALID in a callback of any scheduler: two that wait for each other would hang as one
- * does. */
+/* qn_check_no_callback - QN_ERR_INVALID in a callback of any scheduler: callbacks of two schedulers that wait for each
+ * other would deadlock, like a callback that waits for its own scheduler. */
 qn_status qn_check_no_callback(const char *function);
 
 #endif

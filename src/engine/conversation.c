@@ -37,13 +37,14 @@ void qn_free_text(char *text)
     free(text);
 }
 
-/* What of a conversation says how its answer is parsed. */
+/* The members of a conversation that determine how its answer is parsed. */
 struct rest {
     json_t *tools; /* a reference, or NULL */
     bool continues;
 };
 
-/* The tokens of a conversation, `most` of them at most, and how many there are. Only the rest is left meanwhile. */
+/* Returns the tokens of a conversation, at most `most`, and the number of all. Of the JSON, only the rest is kept in
+ * memory meanwhile. */
 static qn_status encode(const qn_model *model, const char *conversation, size_t length, int64_t now, size_t most,
                         struct rest *rest, qn_token **tokens, size_t *count)
 {
@@ -147,7 +148,7 @@ qn_status qn_conversation_input(const qn_model *model, const char *conversation,
 
 /* ---- Messages ---- */
 
-/* Contents may have bytes that are not UTF-8, which are kept. */
+/* Contents may contain bytes that are not UTF-8; these are kept. */
 static json_t *message_to_json(const qn_chat_message *message)
 {
     json_t *object = json_object();

@@ -1,4 +1,4 @@
-/* Breakers of DRY: of texts, and as requests have them. */
+/* DRY's breakers: converts texts to token sequences, and token sequences to the form that samplers use. */
 #include "engine/dry.h"
 
 #include "base/memory.h"
@@ -35,7 +35,7 @@ static size_t count_sequences(const qn_token *given, size_t n)
     return count;
 }
 
-/* Each sequence is turned round: it is compared from its end. */
+/* Each sequence is stored in reverse, because it is compared from its end. */
 static void fill(qn_sample_breakers *breakers, const qn_token *given)
 {
     qn_token *to = breakers->tokens;
@@ -103,8 +103,8 @@ typedef struct breaker_search {
     const qn_tokenizer *tokenizer;
     const char *const *texts; /* [n_texts] */
     size_t lengths[QN_MAX_DRY_BREAKERS];
-    token_list *rests;  /* [n_texts * QN_MAX_DRY_BREAKER_BYTES] what follows the first bytes of a text, from when it is
-                           needed */
+    token_list *rests;  /* [n_texts * QN_MAX_DRY_BREAKER_BYTES] tokens of the rest of a text after its first bytes, made
+                           when needed */
     uint8_t first[256]; /* 1 + the first text that begins with a byte; 0: none */
     uint8_t next[QN_MAX_DRY_BREAKERS]; /* 1 + the next one with the same byte */
     token_list found;
@@ -141,7 +141,7 @@ static qn_status begin(const qn_model *model, const char *const *texts, size_t n
     return qn_alloc(&search->rests, n * QN_MAX_DRY_BREAKER_BYTES, sizeof *search->rests, "dry_sequence_breakers");
 }
 
-/* A sequence: a token, what follows it, -1. */
+/* Adds a sequence: a token, the tokens of `rest`, -1. */
 static qn_status add(breaker_search *search, qn_token token, const token_list *rest)
 {
     token_list *found = &search->found;
@@ -158,7 +158,8 @@ static qn_status add(breaker_search *search, qn_token token, const token_list *r
     return QN_OK;
 }
 
-/* A token that ends with the first bytes of a text. Bytes that no token has are in no text. */
+/* Adds the sequence of a token that ends with the first bytes of a text. Adds nothing if no tokens
+ * spell the rest of the text, or too many. */
 static qn_status add_beginning(breaker_search *search, qn_token token, size_t text, size_t length)
 {
     token_list *rest = &search->rests[text * QN_MAX_DRY_BREAKER_BYTES + length];

@@ -20,7 +20,7 @@ static qn_status feed_content(qn_events *events, const qn_output_event *event)
     return emit_content(events, safe, n_safe);
 }
 
-/* Content that could be the beginning of a stop string ends where reasoning or a call begins. */
+/* Emits content held back as a possible beginning of a stop string, because reasoning or a call begins. */
 static qn_status flush_content(qn_events *events)
 {
     const char *safe;
@@ -29,7 +29,7 @@ static qn_status flush_content(qn_events *events)
     return emit_content(events, safe, n_safe);
 }
 
-/* The words up to think_close, which they have. */
+/* The words up to and including think_close, which they always contain. */
 static const char *cut_words(const qn_output_params *output, char words[QN_OUTPUT_MAX_WORDS])
 {
     const char *close = strstr(output->reasoning_end, output->think_close.text);

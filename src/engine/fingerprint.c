@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Samples of each tensor, spread evenly from its first byte to its last. They load few pages of a file of gigabytes. */
+/* Samples of each tensor, spread evenly from its first byte to its last. They read only a few pages of a large file. */
 enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
 
 static bool begins_with(qn_string s, const char *start, size_t length)

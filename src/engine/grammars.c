@@ -1,7 +1,7 @@
-/* Grammars that are kept. They are found by their scope, kind and text: what one scope has compiled takes another one
- * as long as if it were the first, so that time tells nothing of others. Of the scope that has most, the least recently
- * used are dropped; those in use live on by the references of their users. Two threads that compile the same text at
- * the same time both do it, and share one result. */
+/* The cache of compiled grammars. Its key is scope, kind and text: a grammar compiled in one scope is compiled again in
+ * another, so that compilation time reveals nothing about other scopes. The least recently used grammars of the scope
+ * with the most are dropped; grammars in use survive by the references of their users. If two threads compile the same
+ * text at the same time, both compile it and share one result. */
 #include "engine/grammars.h"
 
 #include "base/keyed_hash.h"
@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Kinds of qn_grammar_kind, and: */
+/* Kinds in addition to those of qn_grammar_kind. */
 enum { CHOICES = QN_GRAMMAR_GBNF + 1, CALLS };
 
-/* Masks that the vocabulary keeps. */
+/* Number of masks cached with the vocabulary. */
 enum { KEPT_MASKS = 1024 };
 
-/* What a grammar is made of. */
+/* The source of a grammar. */
 typedef struct source {
     const char *scope;
     int kind;
@@ -34,7 +34,7 @@ typedef struct source {
 typedef struct kept_grammar {
     int kind;
     qn_json_style style;
-    char *text, *scope;   /* the scope lies behind the text */
+    char *text, *scope;   /* one allocation: the scope follows the text */
     size_t length, bytes; /* bytes: with the grammar */
     uint64_t hash, used;
     qn_grammar *grammar;
@@ -106,7 +106,7 @@ qn_grammar_counts qn_grammars_count(qn_grammars *g)
 
 /* ---- Keeping ---- */
 
-/* The caller holds the lock. NULL: not kept. */
+/* Finds a cached grammar; NULL if it is not cached. The caller holds the lock. */
 static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
 {
     for (size_t i = 0; i < g->counts.n; i++) {
@@ -121,7 +121,7 @@ static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
     return NULL;
 }
 
-/* What a scope has, in bytes or in grammars. */
+/* The total of a scope's cached grammars, in bytes or in number. */
 static size_t weigh(const qn_grammars *g, const char *scope, bool by_bytes)
 {
     size_t weight = 0;
@@ -131,8 +131,8 @@ static size_t weigh(const qn_grammars *g, const char *scope, bool by_bytes)
     return weight;
 }
 
-/* For a grammar of `bytes` that a scope gets, which counts as its own. So no scope drops what others have, up to an
- * equal part. */
+/* Drops one grammar to make room for a new grammar of `bytes`, which counts towards `scope`. So a scope never makes
+ * others drop below an equal share. */
 static void drop_one(qn_grammars *g, const char *scope, size_t bytes)
 {
     const bool by_bytes = g->counts.n < QN_KEPT_GRAMMARS;
@@ -151,7 +151,7 @@ static void drop_one(qn_grammars *g, const char *scope, size_t bytes)
     drop(g, found);
 }
 
-/* The caller holds the lock. `text` is a copy that is kept. */
+/* Adds a grammar to the cache, which takes ownership of `text`. The caller holds the lock. */
 static void add(qn_grammars *g, const source *s, uint64_t hash, char *text, qn_grammar *grammar)
 {
     const size_t bytes = sizeof(kept_grammar) + s->length + strlen(s->scope) + qn_grammar_bytes(grammar);
@@ -294,7 +294,7 @@ qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const
     return status;
 }
 
-/* What the grammar of calls is found by: no part but the last has a zero. */
+/* Writes the key of a grammar of calls. Only its last part may contain a zero byte. */
 static qn_status describe_calls(const qn_call_params *params, char **text, size_t *length)
 {
     const unsigned flags = params->is_required + 2u * params->is_single + 4u * (params->name != NULL) +

@@ -25,10 +25,9 @@ struct qn_model {
     unsigned cpu;
     qn_team *team;
     qn_device *device;
-    pthread_mutex_t lock; /* held while the device runs or reserves (qn_model_lock) */
-    pthread_mutex_t turn; /* held while waiting for `lock`, so that of two that run step after step each gets its turn
-                           */
-    atomic_uintptr_t holder; /* of `lock`: the thread, as qn_model_is_locked_here tells it; 0: none */
+    pthread_mutex_t lock;    /* held while the device runs or reserves (qn_model_lock) */
+    pthread_mutex_t turn;    /* held while waiting for `lock`, so that two threads that run step after step alternate */
+    atomic_uintptr_t holder; /* id of the thread that holds `lock` (qn_model_is_locked_here); 0: none */
     bool has_lock;
     qn_kept_list kept; /* with has_lock */
     qn_grammars *grammars;
@@ -58,7 +57,7 @@ struct qn_session {
     qn_memory *memory;
     bool is_recurrent; /* the model has recurrent layers */
     uint32_t n_ctx, n_batch, length;
-    qn_token *tokens; /* [n_ctx] of which `length` are in the session; sampling writes the next batch behind them */
+    qn_token *tokens; /* [n_ctx], the first `length` are in the session; sampling writes the next batch after them */
     qn_token pending; /* sampled but not evaluated, or QN_NO_TOKEN */
     qn_checkpoint *checkpoints; /* [max_checkpoints] in ascending length; unused slots keep their allocations for reuse
                                  */
@@ -68,100 +67,108 @@ struct qn_session {
     qn_progress_fn on_progress;
     void *progress_user;
     atomic_bool cancelled;
-    atomic_bool is_used; /* by a call (engine/calls.h) */
+    atomic_bool is_used; /* a call is using the session (engine/calls.h) */
 };
 
-/* qn_model_kv_format - the cache format with this name (NULL: f16), or f16 if there are no codes for the model's head
- * size or its biases are too large for them (model/kv_bias.h). QN_ERR_UNSUPPORTED for an unknown name.
- *
- * qn_model_log_kv - reports that `format` is not the one with this name (NULL: f16), and why. on_log may be NULL. */
+/* qn_model_kv_format - Finds the cache format with this name (NULL: f16), or f16 if AURA codes do not support the
+ * model's head size or biases (model/kv_bias.h). QN_ERR_UNSUPPORTED for an unknown name. */
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format);
+
+/* qn_model_log_kv - If `format` is not the one with this name (NULL: f16), logs that and the reason. on_log may be
+ * NULL. */
 void qn_model_log_kv(const qn_model *model, const char *name, const qn_kv_format *format, qn_log_fn on_log, void *user);
 
-/* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and
- * freed. Sets params->format. */
+/* qn_model_find_cache - Finds the pool classes of a cache format, by creating and freeing an empty memory. Sets
+ * params->format. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params,
                               const qn_cache **cache);
 
-/* qn_model_default_context - n_ctx where 0 is given: the context length used in training, or what the memory holds if
- * that is less. */
+/* qn_model_default_context - Returns the default of n_ctx: the context length used in training, or the number of tokens
+ * that fit in memory if that is less. */
 uint32_t qn_model_default_context(const qn_model *model, const qn_cache *cache);
 
-/* qn_model_check_tokens - whether all are of the vocabulary; `what` names them. */
+/* qn_model_check_tokens - QN_ERR_INVALID if a token is outside the vocabulary; `what` names the tokens in the error. */
 qn_status qn_model_check_tokens(const qn_model *model, const char *what, const qn_token *tokens, size_t n);
 
-/* qn_model_lock, qn_model_unlock - around reserving and running a step on the device. */
+/* qn_model_lock - Locks the model, before reserving and running a step on the device. */
 void qn_model_lock(qn_model *model);
+
+/* qn_model_unlock - Unlocks the model after a step. */
 void qn_model_unlock(qn_model *model);
 
-/* qn_model_is_locked_here - whether the calling thread holds that lock. */
+/* qn_model_is_locked_here - Returns true if the calling thread holds the model's lock. */
 bool qn_model_is_locked_here(const qn_model *model);
 
-/* qn_model_check - QN_ERR_IO if the model's file was cut while it was in use: what a step computed from it is not to be
- * used. After each step. It stays so: the model must be loaded again. */
+/* qn_model_check - QN_ERR_IO if the model's file was truncated while in use: the results of the step are invalid.
+ * Called after each step. The error is permanent: the model must be loaded again. */
 qn_status qn_model_check(const qn_model *model);
 
-/* qn_model_is_awaited - whether another thread waits for the lock, which the caller holds. */
+/* qn_model_is_awaited - Returns true if another thread waits for the model's lock, which the caller holds. */
 bool qn_model_is_awaited(qn_model *model);
 
-/* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
+/* qn_model_tokenizer - Returns the tokeniser, or QN_ERR_UNSUPPORTED with the reason if there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
-/* qn_model_find_chat_format - what qn_model_get_chat_format returns. */
+/* qn_model_find_chat_format - Fills the struct that qn_model_get_chat_format returns. */
 void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format);
 
-/* qn_model_output - how answers are parsed: by the chat template, plain without one. False if it has tools whose calls
- * cannot be parsed back. qn_model_calls - the same where calls are needed: QN_ERR_UNSUPPORTED without them. */
+/* qn_model_output - Sets the parameters for parsing answers, from the chat template; plain text without a template.
+ * Returns false if the template supports tools but its calls cannot be parsed back. */
 bool qn_model_output(const qn_model *model, qn_output_params *output);
+
+/* qn_model_calls - Does what qn_model_output does, but QN_ERR_UNSUPPORTED if calls are not available. */
 qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
 
-/* qn_conversation_input - qn_conversation_tokens at the current time, and how the answer is parsed.
+/* qn_conversation_input - Does what qn_conversation_tokens does at the current time, and sets the parameters for
+ * parsing the answer.
  *
- *   most     tokens; with more, which are counted and take no memory, it is QN_ERR_CONTEXT
+ *   most     most tokens; more are only counted, without memory, and are QN_ERR_CONTEXT
  *   output   parameters of a parser, without on_event
- *   kept     their tools, or NULL: free them with qn_output_tools_free, also after an error
+ *   kept     the tools that `output` refers to, or NULL: free it with qn_output_tools_free, also after an error
  *
- * QN_ERR_UNSUPPORTED also for tools with a chat template that has none, or whose calls cannot be parsed back. */
+ * Errors are those of qn_conversation_tokens; QN_ERR_UNSUPPORTED also if there are tools and the chat template does not
+ * support tools or its calls cannot be parsed back. */
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most,
                                 qn_token **tokens, size_t *count, qn_output_params *output, qn_output_tools **kept);
 
-/* qn_model_open_device - create model->device by params->device, from the model's plan and team. Weights are not yet
+/* qn_model_open_device - Creates model->device by params->device, from the model's plan and team. Weights are not yet
  * uploaded. */
 qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 
-/* qn_session_append - qn_session_eval without logits. Does not clear session->cancelled. */
+/* qn_session_append - Does what qn_session_eval does without logits. Does not clear session->cancelled. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
 
-/* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
+/* qn_sampler_next_request - Returns the parameters of the next sample. Consumes a random number unless sampling is
+ * greedy.
  *
- *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Those behind the n_recent
- *            tokens of the first call are the generated text */
+ *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Tokens after the first
+ *            n_recent of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
-/* qn_sampler_take_back - let the generator continue before its last n requests. */
+/* qn_sampler_take_back - Resets the random number generator to before its last n requests. */
 void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 
-/* qn_sampler_set_text - what a request depends on besides the logits and the random number, by the tokens that precede
- * its token. */
+/* qn_sampler_set_text - Sets the parts of a request that depend on the preceding tokens. */
 void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent,
                          qn_sample_request *request);
 
-/* qn_sampler_breaker_bytes - the memory of DRY's breakers, which may be as many as the vocabulary has tokens. */
+/* qn_sampler_breaker_bytes - Returns the bytes of DRY's breakers, which may be as large as the vocabulary. */
 size_t qn_sampler_breaker_bytes(const qn_sampler *sampler);
 
-/* qn_sampler_observe - after a token has been sampled, and before the next request: mirostat follows its surprise. */
+/* qn_sampler_observe - Updates mirostat with the surprisal of a sampled token. Call it before the next request. */
 void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled);
 
-/* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One
+/* qn_sampler_sample - Samples a request from logits [n_vocab] on the host, with the result of qn_sample_token. One
  * thread at a time. */
 qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_request *request);
 
-/* qn_session_add_checkpoint - append a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets
+/* qn_session_add_checkpoint - Appends a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets
  * its length, pending token and state. */
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
 
-/* qn_model_fingerprint - a hash that identifies the model: xxHash64 of the hyperparameters, of the names, types and
- * shapes of the tensors, and of samples of their weights. The tokeniser and descriptive keys are not included. */
+/* qn_model_fingerprint - Computes a hash that identifies the model: xxHash64 of the hyperparameters, of the names,
+ * types and shapes of the tensors, and of samples of their weights. The tokeniser and descriptive keys are not
+ * included. */
 qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
 
 /* qn_scan_tensor - scan a tensor for infinities and NaN, on all threads of the team.
@@ -177,14 +184,14 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
 /* qn_load_json - parse JSON of untrusted text, nested at most 256 deep, as qn_json_decode does.
  *
  *   what    "conversation": the errors' name for it
- *   flags   jansson's, beside JSON_ALLOW_NUL
+ *   flags   jansson's, in addition to JSON_ALLOW_NUL
  *   out     free it with json_decref
  *
  * QN_ERR_INVALID, with line and column. */
 qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out);
 
-/* qn_step_positions - the workspace of a step, in positions, for sequences of up to `length` tokens: it grows in few
- * steps, to at most n_ctx. */
+/* qn_step_positions - Returns the workspace of a step, in positions, for sequences of up to `length` tokens: it
+ * doubles, up to n_ctx. */
 static inline size_t qn_step_positions(size_t length, size_t n_ctx)
 {
     size_t positions = 4096;
@@ -193,7 +200,7 @@ static inline size_t qn_step_positions(size_t length, size_t n_ctx)
     return positions < n_ctx ? positions : n_ctx;
 }
 
-/* qn_now - seconds of a monotonic clock. */
+/* qn_now - Returns the time of a monotonic clock in seconds. */
 double qn_now(void);
 
 #endif

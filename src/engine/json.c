@@ -1,10 +1,10 @@
-/* JSON that a caller gives as text. */
+/* Parses JSON text given by a caller. */
 #include "engine/internal.h"
 
 #include "base/memory.h"
 #include "gguf/json_decode.h"
 
-/* Values of a text that is JSON may take so much memory, and some more for each of its bytes. */
+/* Limit of the memory of parsed values: VALUES bytes, and VALUES_FACTOR bytes for each byte of the text. */
 enum { VALUES = 24 << 20, VALUES_FACTOR = 2 };
 
 qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out)

@@ -26,7 +26,7 @@ void qn_kept_list_free(qn_kept_list *list)
 
 enum { HOST_SHARE = 4, ADDRESSES_SHARE = 8 };
 
-/* If addresses are limited, all kinds of items must fit in a part of them. */
+/* If the address space is limited, all kinds of items must fit in a part of it. */
 uint64_t qn_kept_host_budget(void)
 {
     const uint64_t available = qn_available_memory(), addresses = qn_available_addresses();
@@ -80,7 +80,7 @@ void qn_kept_free(qn_kept_list *list, qn_kept *kept)
     qn_free(kept);
 }
 
-/* No lock of the cache is held during a copy: its scheduler uses it. */
+/* The cache is not locked during a copy, because its scheduler uses it. */
 static bool evict_from(qn_kept *kept)
 {
     pthread_mutex_lock(&kept->lock);

@@ -1,6 +1,6 @@
-/* Kept prefixes: the prefix cache of a scheduler, among those of its model. When the pool is full, whatever takes an
- * item of it evicts from all of them (qn_pool_set_reclaim). Functions may be called from any thread; a memory is used
- * by its own. */
+/* Kept prefixes: the prefix cache of a scheduler, among those of its model. When the pool is full, allocating an item
+ * evicts from all of the model's prefix caches (qn_pool_set_reclaim). Functions may be called from any thread; a memory
+ * is used only by its own thread. */
 #ifndef QN_ENGINE_KEPT_H
 #define QN_ENGINE_KEPT_H
 
@@ -15,7 +15,7 @@ typedef struct qn_kept {
     struct qn_kept *next;
 } qn_kept;
 
-/* All of a model, under a lock. */
+/* All prefix caches of a model, under a lock. */
 typedef struct qn_kept_list {
     pthread_mutex_t lock;
     qn_kept *first;
@@ -24,12 +24,11 @@ typedef struct qn_kept_list {
 qn_status qn_kept_list_create(qn_kept_list *list);
 void qn_kept_list_free(qn_kept_list *list);
 
-/* qn_kept_host_budget - the default of host_budget: a quarter of the memory that is available, 0 where nothing is
- * known. */
+/* qn_kept_host_budget - Returns the default of host_budget: a quarter of the available memory, 0 if that is unknown. */
 uint64_t qn_kept_host_budget(void);
 
-/* qn_kept_create - an empty prefix cache in the list, which outlives it. The budgets are those of qn_prefix_create.
- * Free with qn_kept_free, which accepts NULL. */
+/* qn_kept_create - Creates an empty prefix cache in the list, which must outlive the cache. The budgets are those of
+ * qn_prefix_create. Free with qn_kept_free, which accepts NULL. */
 qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, uint64_t host_budget,
                          qn_kept **out);
 void qn_kept_free(qn_kept_list *list, qn_kept *kept);
@@ -45,15 +44,15 @@ void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, cons
                    qn_state_kind kind);
 qn_prefix_counts qn_kept_counts(qn_kept *kept);
 
-/* qn_kept_evict - qn_prefix_evict of the first in the list that has something to drop. False if none has. The cache is
- * not locked while a copy is waited for. */
+/* qn_kept_evict - Calls qn_prefix_evict for the first cache in the list with something to evict. Returns false if there
+ * is none. The cache is not locked while waiting for a copy. */
 bool qn_kept_evict(qn_kept_list *list);
 
-/* qn_kept_evict_ahead - qn_prefix_evict_ahead, for a scheduler to call beside every step. */
+/* qn_kept_evict_ahead - qn_prefix_evict_ahead; a scheduler calls it during every step. */
 void qn_kept_evict_ahead(qn_kept *kept);
 
-/* qn_kept_memory_new - qn_device_vtable.memory_new; kept prefixes are evicted until there is memory also for what a
- * device has outside of the pool. */
+/* qn_kept_memory_new - Calls qn_device_vtable.memory_new, evicting kept prefixes until the device also has enough
+ * memory outside of the pool. */
 qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out);
 
 #endif

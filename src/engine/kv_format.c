@@ -1,4 +1,4 @@
-/* Which format a model's KV cache gets. */
+/* Chooses the format of a model's KV cache. */
 #include "engine/internal.h"
 
 #include "base/append.h"

@@ -1,4 +1,4 @@
-/* The lock of a model: evaluations take turns, and a thread knows whether it holds the lock itself. */
+/* The lock of a model: evaluations take turns, and a thread can tell whether it holds the lock. */
 #include "engine/internal.h"
 
 static _Thread_local char this_thread; /* its address is the thread's alone */

@@ -87,7 +87,7 @@ static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
     return QN_OK;
 }
 
-/* Tensor by tensor, so that at most one tensor is in memory twice. */
+/* Prepares weights tensor by tensor, so that at most one tensor is in memory twice. */
 static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
 {
     size_t done = 0, total = 0;

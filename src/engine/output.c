@@ -1,4 +1,4 @@
-/* How answers of a model are parsed: by its chat template and the end of the prompt. */
+/* Parameters for parsing a model's answers, from its chat template and the end of the prompt. */
 #include "engine/events.h"
 
 #include "base/memory.h"
@@ -83,7 +83,7 @@ qn_status qn_prompt_ends_with(const qn_tokenizer *tok, const qn_token *prompt, s
     return QN_OK;
 }
 
-/* Without tools a call is text. */
+/* Sets the format of calls. Without tools the text of a call is content. */
 static qn_status find_form(const qn_model *model, const json_t *tools, qn_output_params *output, qn_output_tools **kept)
 {
     (void)qn_model_output(model, output);

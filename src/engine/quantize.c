@@ -113,8 +113,8 @@ struct work {
     atomic_bool nonfinite, too_large, differs;
 };
 
-/* Whether a type of 1 or 2 bits holds the weights. Their scale may be rounded to fp16, which changes all of a group
- * alike. */
+/* Returns true if a type of 1 or 2 bits represents the weights. Their scale may be rounded to fp16, which changes all
+ * weights of a group by the same factor. */
 static bool holds(const qn_type_info *type, const float *weights, const uint8_t *blocks, size_t n)
 {
     const float rounding = 1.0f / 1024;

@@ -16,7 +16,7 @@ struct qn_sampler {
     uint64_t random; /* state of the random number generator */
     float mirostat_mu;
     bool has_begun;  /* the first token has been requested */
-    size_t n_before; /* preceding tokens then: the generated text begins behind them */
+    size_t n_before; /* preceding tokens at the first call: the generated text begins after them */
     qn_sample_kernels kernels;
     qn_sample_breakers *breakers; /* NULL: none, or DRY is off */
     void *scratch;                /* for qn_sampler_sample; allocated when it is first called */
@@ -27,7 +27,7 @@ struct qn_sampler {
 #define QN_LEAST_PENALTY 1e-3f
 #define QN_MOST_PENALTY 1e3f
 
-/* Tokens that DRY searches at most: each of them is compared with the end of the text, for every token. */
+/* Most tokens that DRY searches: each is compared with the end of the text, for every sampled token. */
 enum { QN_DRY_MOST_TEXT = 8192 };
 
 void qn_sampling_init(qn_sampling *sampling, size_t size)

@@ -10,8 +10,8 @@
 
 enum { MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
-/* Reserves workspace on the device for steps of this session up to `length` tokens. It grows in few steps, to at most
- * that of the context. The caller holds model->lock. */
+/* Reserves workspace on the device for steps of this session up to `length` tokens. It doubles, up to the workspace of
+ * the whole context. The caller holds model->lock. */
 static qn_status reserve(qn_session *session, size_t length)
 {
     qn_device *device = session->model->device;
@@ -19,7 +19,7 @@ static qn_status reserve(qn_session *session, size_t length)
     return device->vtable->reserve(device, session->n_batch, positions);
 }
 
-/* Where none is given. */
+/* Sets *n_ctx to the default. */
 static qn_status find_context(qn_model *model, const qn_kv_format *format, uint32_t *n_ctx)
 {
     qn_memory_params params = { .n_ctx = 1, .n_batch = 1 };
@@ -179,7 +179,7 @@ qn_status qn_session_checkpoint(qn_session *session)
     return status;
 }
 
-/* Drops the newest checkpoint. Its slot keeps what the device keeps for reuse. */
+/* Drops the newest checkpoint. Its slot keeps the device's allocations for reuse. */
 static void drop_checkpoint(qn_session *session)
 {
     qn_memory_checkpoint *memory = session->checkpoints[--session->n_checkpoints].memory_checkpoint;
@@ -187,7 +187,7 @@ static void drop_checkpoint(qn_session *session)
         qn_checkpoint_clear(memory);
 }
 
-/* Whether `held` tokens, which can be truncated to open_tokens lengths, can be truncated to `length`. */
+/* Returns true if `held` tokens, which can be truncated to open_tokens lengths, can be truncated to `length`. */
 static bool within_open_chunk(uint32_t held, size_t open_tokens, uint32_t length)
 {
     return length <= held && held - length < open_tokens;
@@ -221,7 +221,7 @@ uint32_t qn_session_reach(const qn_session *session, uint32_t length)
     return rewind_length;
 }
 
-/* Appends "65 to 70, ", or nothing where it does not fit whole. */
+/* Appends "65 to 70, ", or nothing if it does not fit completely. */
 static void append_lengths(qn_text_buffer *text, uint32_t held, size_t open_tokens)
 {
     enum { RANGE = sizeof "4294967295 to 4294967295, " - 1 };
@@ -277,7 +277,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     QN_TRY(session->memory->vtable->prepare(session->memory, n));
     qn_model_lock(session->model);
-    /* Again in each batch: another session's reservation may have failed and released the workspace. */
+    /* Reserve again for each batch: another session's reservation may have failed and released the workspace. */
     qn_status status = reserve(session, session->length + n);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);

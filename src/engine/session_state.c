@@ -60,7 +60,7 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 
 /* ---- Common to save and restore ---- */
 
-/* Header, tokens and checksum. */
+/* Bytes of header, tokens and checksum. */
 static uint64_t fixed_bytes(uint32_t length)
 {
     return sizeof(struct qn_state_header) + length * sizeof(qn_token) + sizeof(uint64_t);
@@ -203,7 +203,7 @@ static qn_status open_file(struct restore_context *r)
     return QN_OK;
 }
 
-/* Reads the header, and checks that all of it is as it was written. */
+/* Reads the header and verifies its checksum. */
 static qn_status read_header(struct restore_context *r)
 {
     struct qn_state_header *h = &r->header;
@@ -286,7 +286,7 @@ static qn_status find_extent(struct restore_context *r)
     return QN_OK;
 }
 
-/* Reads what is not used, for the checksum. */
+/* Reads the unused contents of the file, for the checksum. */
 static qn_status skip_memory(struct restore_context *r)
 {
     uint8_t piece[4096];
@@ -303,7 +303,7 @@ static qn_status read_memory(struct restore_context *r)
     return r->has_other_format ? skip_memory(r) : memory->vtable->deserialize(memory, &r->extent, read_piece, r);
 }
 
-/* Evaluates the tokens of a file whose contents have another format. */
+/* Evaluates the tokens of a file whose cache has another format. */
 static qn_status evaluate_again(struct restore_context *r)
 {
     qn_session *session = r->session;

@@ -1,4 +1,4 @@
-/* Text and tokens of a model. */
+/* Conversion between text and tokens with a model's tokeniser. */
 #include "engine/internal.h"
 
 #include <stdlib.h>

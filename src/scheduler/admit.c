@@ -1,20 +1,20 @@
-/* Who is evaluated next.
+/* Admission: chooses the requests to evaluate next.
  *
- * Clients share the places, max_sequences of them, evenly: the next request is one of the client that has the fewest
- * places, of these of the one that has had the fewest rows (deficit round robin, in rows). Of a client's requests it is
- * that of the highest priority. It is admitted when there is memory for its tokens besides what those that are running
- * still need for theirs. One that does not fit waits, and others with it, but for smaller ones of clients that have no
- * place, MAX_PASSED of them.
+ * Clients share the max_sequences places evenly. The next request comes from the client with the fewest places and,
+ * among these, the fewest rows used (deficit round robin, in rows). Of a client's requests, the one of highest priority
+ * is next. It is admitted if memory holds its tokens in addition to the tokens that running requests still need to
+ * append. If it does not fit, it waits and blocks others, except up to MAX_PASSED smaller requests of clients without a
+ * place.
  *
- * A request of a client that has fewer places by two or more than another client does not wait for one: the other's
- * youngest is set aside. Then neither has two more than the other, so that they do not take turns. Where there are more
- * clients than places, they do: a request that is the only one of its client gives up its place to a client that has
- * none after TURN_ROWS rows, and not before it has progressed since it had the place last. So that many answers of one
- * client cost another one's request no more than the end of a step.
+ * A client with at least two places fewer than another does not wait: the youngest request of the other client is set
+ * aside. Afterwards neither client has two more than the other, so they do not alternate. If there are more clients
+ * than places, clients do alternate: a request that is the only one of its client gives up its place to a client
+ * without a place after TURN_ROWS rows, but not before it has progressed since its last admission. So many answers of
+ * one client delay another client's request only until the end of a step.
  *
- * When the pool is full nonetheless, because sequences grow, the youngest of the client that has most of it is set
- * aside, at most QN_MAX_SET_ASIDE times. Of those that were set aside so often only one runs at a time: it can take the
- * memory of all others, so that it ends. Places that are given up do not count as such. */
+ * If the pool is still full, because sequences grow, the youngest request of the client that holds most of it is set
+ * aside, at most QN_MAX_SET_ASIDE times. Of the requests that reached this limit only one runs at a time: it can take
+ * the memory of all others, so it finishes. Giving up a place does not count towards the limit. */
 #include "scheduler/scheduler.h"
 
 #include <string.h>
@@ -28,21 +28,22 @@ static uint64_t item_bytes(const qn_pool_class *class)
     return class ? qn_pool_stride(class) : 0;
 }
 
-/* Bytes of pages that a sequence of `held` tokens needs for its request's tokens and another one. */
+/* Bytes of pages that a sequence of `held` tokens still needs for its request's tokens and one more. */
 static uint64_t missing_bytes(const qn_scheduler *s, const qn_request *r, size_t held)
 {
     const size_t pages = (r->n_tokens + QN_PAGE) / QN_PAGE - held / QN_PAGE;
     return pages * item_bytes(s->cache->pages) + 2 * item_bytes(s->cache->f16_pages);
 }
 
-/* Whether there is memory for a request's tokens, after eviction of kept prefixes. */
+/* Returns true if a request's tokens fit in memory, after eviction of kept prefixes. */
 static bool fits(const qn_scheduler *s, const qn_request *r)
 {
     qn_pool_class *class = s->cache->pages ? s->cache->pages : s->cache->states;
     uint64_t need = missing_bytes(s, r, r->memory->sequence->length) + 2 * item_bytes(s->cache->states);
     for (uint32_t i = 0; i < s->n_running; i++) {
         const qn_sequence *q = s->running[i]->memory->sequence;
-        need += missing_bytes(s, s->running[i], q->length + q->reserved); /* reserved: beside a step */
+        need += missing_bytes(s, s->running[i], q->length + q->reserved); /* reserved: for the next step, while one is
+                                                                             in flight */
     }
     for (;;) {
         const uint64_t available = qn_pool_available(class) * item_bytes(class);
@@ -61,7 +62,7 @@ static double priority_of(const qn_request *r, double now)
     return r->params.priority + (now - r->submitted);
 }
 
-/* NULL: none of its queue may begin. */
+/* The next request in a client's queue. NULL: no request of it may begin. */
 static qn_request *first_of(const qn_scheduler *s, const qn_client *c, double now)
 {
     qn_request *best = NULL;
@@ -88,7 +89,7 @@ static bool has_had_turn(const qn_request *r)
     return r->n_turn >= TURN_ROWS && r->n_turn >= 2 * r->n_again;
 }
 
-/* Whether a client may have the place of another one's running request. */
+/* Returns true if a client may take the place of another client's running request. */
 static bool may_take(const qn_client *c, const qn_request *place)
 {
     const qn_client *owner = place->client;
@@ -97,7 +98,8 @@ static bool may_take(const qn_client *c, const qn_request *place)
     return owner->n_running >= c->n_running + 2 || (!c->n_running && has_had_turn(place));
 }
 
-/* Of the client that has most places, then rows, the youngest. */
+/* Returns true if `a` should give up its place before `b`: the request of the client with more places, then with more
+ * rows used, then the younger one. */
 static bool is_rather(const qn_request *a, const qn_request *b)
 {
     const qn_client *one = a->client, *other = b->client;
@@ -111,9 +113,9 @@ static bool is_full(const qn_scheduler *s)
     return s->n_running == s->params.max_sequences;
 }
 
-/* The running request that gives up its place for a client; or, where there are places, its memory for a request of
- * n_tokens: a client that would have more of the memory than another one takes none from it. NULL: there is none. The
- * caller holds the lock. */
+/* The running request that gives up its place for a client, or, if places are free, its memory for a request of
+ * n_tokens. A client takes memory only from a client that holds at least as much as it would then hold itself. NULL: no
+ * such request. The caller holds the lock. */
 static qn_request *find_place(const qn_scheduler *s, const qn_client *c, size_t n_tokens)
 {
     qn_request *place = NULL;
@@ -129,8 +131,8 @@ static qn_request *find_place(const qn_scheduler *s, const qn_client *c, size_t 
     return place;
 }
 
-/* The request that is next; NULL: there is none, or no place that it may have. blocked: NULL, or one that waits for
- * memory and that may be passed. The caller holds the lock. */
+/* The next request; NULL if there is none, or no place for it. `blocked` is NULL or a request that waits for memory and
+ * may be passed. The caller holds the lock. */
 static qn_request *find_next(const qn_scheduler *s, double now, const qn_request *blocked)
 {
     const qn_client *best = NULL;
@@ -167,7 +169,8 @@ static void yield(qn_scheduler *s, qn_request *r)
     qn_scheduler_requeue(s, r);
 }
 
-/* Returns whether something was given up for a request. Not while a step is in flight, which has rows of all. */
+/* Returns true if another request gave up its place or memory. Does nothing while a step is in flight, because that
+ * step has rows of all running requests. */
 static bool make_place(qn_scheduler *s, const qn_request *r)
 {
     if (s->flight)
@@ -191,7 +194,7 @@ static bool is_last_chance(const qn_request *r)
     return r->result.n_set_aside >= QN_MAX_SET_ASIDE;
 }
 
-/* Whether one that must not be set aside again waits for another such one. */
+/* Returns true if a request that must not be set aside again has to wait for another such request. */
 static bool waits_for_last(const qn_scheduler *s, const qn_request *r)
 {
     for (uint32_t i = 0; is_last_chance(r) && i < s->n_running; i++)
@@ -209,7 +212,7 @@ static void adopt_prefix(qn_scheduler *s, qn_request *r)
     r->branch = matched > r->memory->sequence->length ? matched : 0;
 }
 
-/* Gives a request a sequence, with what is there of its prefix. False if it does not fit. */
+/* Gives a request a sequence with the cached part of its prefix. Sets *begun to false if it does not fit. */
 static qn_status begin(qn_scheduler *s, qn_request *r, bool *begun)
 {
     *begun = s->generation;
@@ -242,7 +245,7 @@ static void count_admitted(qn_scheduler *s, qn_request *r, double now)
     s->counters.prefix_hits += reused > 0;
 }
 
-/* Whether the next step has rows of a running request. */
+/* Returns true if the next step has rows of a running request. */
 static bool has_rows(const qn_scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -251,8 +254,8 @@ static bool has_rows(const qn_scheduler *s)
     return false;
 }
 
-/* Whether a request begins with what is copied from host memory. Others do not wait for the copy, which is made beside
- * a step of theirs. */
+/* Returns true if a request's prefix has to be copied from host memory first. The copy runs during a step of other
+ * requests, so these do not wait for it. */
 static bool waits_for_copy(const qn_scheduler *s, const qn_request *r)
 {
     return s->overlaps && !s->flight && s->kept && has_rows(s) &&
@@ -274,7 +277,7 @@ static void take_out(qn_scheduler *s, qn_request *r, qn_status status, double no
         qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
 }
 
-/* BLOCKED: there is no memory for it. */
+/* BLOCKED: the request does not fit in memory. */
 typedef enum admission { ADMITTED, BLOCKED, WAITS } admission;
 
 static admission admit(qn_scheduler *s, qn_request *r, double now)

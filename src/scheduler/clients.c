@@ -1,4 +1,4 @@
-/* Clients: who has requests, how many of them may wait, and what each has had of the steps. */
+/* Clients: their requests, how many requests may wait, and the rows that each client has used. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -23,7 +23,7 @@ static qn_status create(const char *name, qn_client **out)
     return QN_OK;
 }
 
-/* The caller of what follows holds the lock. NULL: it has no requests. */
+/* Finds a client by name; NULL if it has no requests. The caller of this function and of those below holds the lock. */
 static qn_client *find(const qn_scheduler *s, const char *name)
 {
     qn_client *c = s->clients;
@@ -112,7 +112,7 @@ qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n)
     return status;
 }
 
-/* One that had nothing to do has no claim on what others had meanwhile. */
+/* A client that was idle has no claim on rows that others used meanwhile. */
 static void lift_rows(const qn_scheduler *s, qn_client *c)
 {
     uint64_t least = UINT64_MAX;
@@ -192,7 +192,7 @@ static qn_client **find_sharing(const qn_scheduler *s, const qn_client *c, uint3
     return NULL;
 }
 
-/* The clients that have prompts left, those first that have had the fewest rows. */
+/* Lists the clients with prompts left, in ascending order of rows used. */
 static uint32_t find_clients_with_prompts(qn_scheduler *s)
 {
     uint32_t n = 0;

@@ -1,4 +1,4 @@
-/* Constraints: where a grammar begins, its match, and the sample under a mask; tokens that are held back. */
+/* Constraints: the start of a grammar, its match and sampling under a mask; also tokens held back by min_tokens. */
 #include "scheduler/constraint.h"
 
 #include "base/memory.h"
@@ -58,7 +58,7 @@ static qn_status find_start(const qn_model *model, const qn_output_params *outpu
     return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d, expected 0 to %d", (int)trigger->when, QN_GRAMMAR_AT_CALL);
 }
 
-/* Takes the match. */
+/* Takes ownership of the match. */
 static qn_constraint of_match(qn_grammar_match *match, qn_grammar *grammar, const qn_sampling *sampling)
 {
     return (qn_constraint){ .accepts = qn_grammar_match_check_first(sampling) ? qn_grammar_match_accepts : NULL,
@@ -107,7 +107,7 @@ void qn_constraint_again(const qn_constraint *c, const uint32_t *allowed, qn_sam
 {
     request->check = NULL;
     request->allowed = allowed;
-    /* The random number of a rejected token is not uniform any more. */
+    /* The random number of a rejected token is no longer uniform. */
     if (c->accepts)
         request->random = qn_splitmix(&request->random);
 }

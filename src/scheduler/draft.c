@@ -1,10 +1,10 @@
-/* Drafts of forced text: when there is one, its tokens and their masks. */
+/* Drafts of forced text: decides whether to draft, and finds the tokens and their masks. */
 #include "scheduler/draft.h"
 
 #include <string.h>
 
-/* What a row more costs in a step of one row, on a CPU. Beside rows of other sequences it costs as much as a row of a
- * step of its own. */
+/* Cost of one more row in a step of one row on a CPU, relative to that step. Next to rows of other sequences, a row
+ * costs as much as a step of its own. */
 static const float row_cost = 0.75f;
 static const float first_chance = 0.95f, memory = 0.1f, recovery = 1.0f / 256;
 
@@ -19,7 +19,7 @@ qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forwa
     return (qn_drafter){ .is_on = is_on, .is_lone = jump_forward == QN_JUMP_FORWARD_AUTO, .chance = first_chance };
 }
 
-/* As many tokens as are accepted often enough for what they cost. Where none is, the chance grows with time. */
+/* The number of tokens whose chance of acceptance is worth their cost. If it is 0, the chance grows with time. */
 static size_t find_length(qn_drafter *drafter)
 {
     float chance = drafter->chance;

@@ -1,8 +1,8 @@
-/* Steps on the device, and what is done with the tokens that they sample.
+/* Runs steps on the device, and processes the tokens that they sample.
  *
- * While a step is in flight the next one is launched behind it, if that needs nothing that the host learns from it: a
- * row whose token the step samples takes it on the device. When the step is finished the tokens are known, and a
- * request may turn out to have ended: its row in the next step is void. */
+ * While a step is in flight the next one is launched, if it needs no result on the host: a row whose token is sampled
+ * by the step in flight reads the token on the device. When the first step is finished, a request may turn out to have
+ * ended: its row in the next step is then void. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -26,15 +26,15 @@ static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
     return !r->params.ignore_end && qn_token_is_end(s->model, token);
 }
 
-/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request, no
- * budget its reasoning, and the step does not replace what is emitted. First tokens are emitted at once. */
+/* Returns true if the next step does not depend on emitting the last token: no stop string can end the request, no
+ * budget can end its reasoning, and the step does not overwrite the data to emit. First tokens are emitted at once. */
 static bool can_emit_later(const qn_scheduler *s, const qn_request *r)
 {
     return s->overlaps && !s->generation && !r->params.n_stop && r->params.reasoning_budget < 0 &&
            r->params.n_logprobs < 0 && r->result.n_generated > 1;
 }
 
-/* Emits the last token. Sets *found to whether a stop string ended the request. */
+/* Emits the last token. Sets *found to true if a stop string ended the request. */
 static qn_status emit_token(qn_scheduler *s, qn_request *r, bool *found)
 {
     const qn_token token = r->tokens[r->n_tokens - 1];
@@ -42,7 +42,7 @@ static qn_status emit_token(qn_scheduler *s, qn_request *r, bool *found)
     return qn_request_emit(s, r, token, !(token >= 0 && ends_at(s, r, token)), found);
 }
 
-/* The prompt is shared until there is an answer. */
+/* Copies the tokens of the shared prompt before the first token of the answer is added. */
 static qn_status own_tokens(qn_request *r)
 {
     qn_token *tokens = NULL;
@@ -79,7 +79,7 @@ static qn_status add_token(qn_scheduler *s, qn_request *r, qn_token token, bool 
     return QN_OK;
 }
 
-/* If the budget of reasoning is spent: adds the words that end it. The next step evaluates them as it does a prompt. */
+/* If the reasoning budget is spent, adds the words that end reasoning. The next step evaluates them like a prompt. */
 static qn_status add_words(qn_scheduler *s, qn_request *r)
 {
     qn_token *tokens;
@@ -120,7 +120,7 @@ static void begin_answers(qn_scheduler *s)
             take_token(s, s->running[i], NULL, QN_OK);
 }
 
-/* Tokens that were sampled under masks since the last step. */
+/* Adds tokens that were sampled under masks since the last step. */
 static void take_masked_tokens(qn_scheduler *s)
 {
     qn_sample_request sampled;
@@ -164,8 +164,8 @@ void qn_scheduler_catch_up(qn_scheduler *s)
     end_requests(s);
 }
 
-/* While a step is computed. The driver frees memory of a GPU when it is idle: that comes last, and requests that were
- * waiting for it. */
+/* Host work during a step. A GPU's driver frees memory only when the GPU is idle: so freeing, and admission of requests
+ * that wait for memory, come last. */
 static void work_beside(qn_scheduler *s)
 {
     emit_outputs(s);
@@ -178,7 +178,7 @@ static void work_beside(qn_scheduler *s)
 
 /* ---- After a step ---- */
 
-/* Adds what was sampled behind the tokens of a draft that are accepted, up to a token that ends the request. */
+/* Adds the tokens sampled after the accepted tokens of a draft, up to a token that ends the request. */
 static void take_draft(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
     qn_request *r = piece->request;
@@ -193,7 +193,7 @@ static void take_draft(qn_scheduler *s, const qn_piece *piece, const qn_sample_r
     qn_request_keep_prefix(s, r);
 }
 
-/* Of a request that is over, or whose token was rejected. */
+/* Drops the draft of a request that is over or whose token was rejected. */
 static void drop_draft(const qn_piece *piece)
 {
     qn_memory *memory = piece->request->memory;
@@ -203,13 +203,13 @@ static void drop_draft(const qn_piece *piece)
     qn_sampler_take_back(piece->request->sampler, piece->n_drafted);
 }
 
-/* Of a session whose prefill was cancelled no token is pending. */
+/* Returns true if the prefill of a session was cancelled: no token is then pending. */
 static bool is_stopped_before(const qn_scheduler *s, const qn_request *r)
 {
     return s->generation && !r->result.n_generated && atomic_load(&s->generation->session->cancelled);
 }
 
-/* What one piece's rows have computed; `sampled` are its tokens, or NULL. */
+/* Processes the results of one piece; `sampled` are its tokens, or NULL. */
 static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
     qn_request *r = piece->request;
@@ -243,7 +243,7 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
     }
 }
 
-/* Rows in the next step of requests that have ended with this one. */
+/* Marks rows in the next step as void if their request ended with this step. */
 static void void_pieces(qn_scheduled *next)
 {
     for (uint32_t i = 0; i < next->n_pieces; i++)
@@ -263,7 +263,7 @@ static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
         void_pieces(next);
 }
 
-/* Requests of a step that failed end with their last rows. */
+/* Fails the requests of a failed step: each ends when none of its rows are in flight. */
 static void fail(const qn_scheduled *step, qn_status status, const char *text)
 {
     for (uint32_t i = 0; i < step->n_pieces; i++) {
@@ -297,7 +297,7 @@ static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds
 
 /* ---- A step ---- */
 
-/* From its composition, or from the end of the step before. */
+/* Measures a step, from its composition or from the end of the previous step. */
 static void measure(qn_scheduler *s, const qn_scheduled *step)
 {
     const double now = s->now(), begin = step->start > s->last_end ? step->start : s->last_end, seconds = now - begin;
@@ -314,7 +314,7 @@ static void enter_flight(qn_scheduled *step, bool is_ahead)
         step->pieces[i].request->n_in_flight++;
 }
 
-/* Launches a step, or runs it if the device does not compute beside the host. */
+/* Launches a step, or runs it if the device computes on the host. */
 static qn_status launch(qn_scheduler *s, qn_scheduled *step)
 {
     qn_device *device = s->model->device;
@@ -351,7 +351,7 @@ static bool begin(qn_scheduler *s, qn_scheduled *step, qn_status *status)
     return step->n_pieces > 0;
 }
 
-/* Whether the next step needs no token of this one on the host. */
+/* Returns true if the next step needs no token of this step on the host. */
 static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
 {
     if ((s->params.no_thread && !s->params.run_ahead) || s->n_running > s->model->device->ahead ||
@@ -370,8 +370,8 @@ static bool is_last_token(const qn_scheduler *s, const qn_request *r)
            r->n_tokens + 1 > s->params.n_ctx;
 }
 
-/* Counts the rows of a step in flight as appended. False if one of its states is to be kept: it is shared, which the
- * next fold must know, when the step has ended. */
+/* Counts the rows of a step in flight as appended. Returns false if one of its states is to be kept: that state becomes
+ * shared when the step has ended, and the next fold must know that. */
 static bool advance(const qn_scheduler *s, qn_scheduled *step)
 {
     bool keeps_none = true;
@@ -387,7 +387,7 @@ static bool advance(const qn_scheduler *s, qn_scheduled *step)
     return keeps_none;
 }
 
-/* Part of a step that could not be launched may have been computed: its requests end. */
+/* Fails the requests of a step whose launch failed, because part of it may have been computed. */
 static void fail_launch(qn_scheduled *step, qn_status status)
 {
     for (uint32_t i = 0; i < step->n_pieces; i++)
@@ -395,7 +395,7 @@ static void fail_launch(qn_scheduled *step, qn_status status)
     qn_scheduler_unreserve(step);
 }
 
-/* Launches the step behind the one in flight, or returns NULL. */
+/* Launches a step after the one in flight, or returns NULL. */
 static qn_scheduled *launch_ahead(qn_scheduler *s)
 {
     qn_device *device = s->model->device;
@@ -432,9 +432,9 @@ static bool has_prompts(const qn_scheduler *s)
     return false;
 }
 
-/* Samples in the step in flight, and finishes it. Meanwhile the next one is launched, and what is left of the one
- * before is done. Its tokens come first where the next one may have rows of prompts: such a step is many launches, and
- * the driver's queue may be full of those in flight, so that launching it takes as long as these do. */
+/* Samples in the step in flight and finishes it. Meanwhile it launches the next step and does the remaining host work
+ * of the previous one. The previous step's tokens are emitted first if the next step may have rows of prompts: such a
+ * step has many launches, and if the driver's queue is full, launching it takes as long as the step in flight. */
 static qn_status finish(qn_scheduler *s, qn_scheduled **next)
 {
     qn_device *device = s->model->device;

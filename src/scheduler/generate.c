@@ -1,4 +1,4 @@
-/* qn_generate: a scheduler of one request, which has the session's memory and continues its tokens. */
+/* qn_generate: a scheduler of one request, which uses the session's memory and continues its tokens. */
 #include "scheduler/scheduler.h"
 
 #include "base/params.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Callbacks see a session that holds all tokens before the one that they have, which is pending. */
+/* In callbacks the session holds all tokens before the token that they receive, and that token is pending. */
 void qn_generation_pass(qn_generation *g, qn_token token)
 {
     qn_session *session = g->session;
@@ -23,7 +23,7 @@ void qn_generation_end(qn_generation *g, const qn_request_result *result)
     memcpy(g->error, result->error, strlen(result->error) + 1);
 }
 
-/* Between two steps of a prompt, of which the session holds what was evaluated. */
+/* Between two steps of a prompt: updates the session's length and reports progress. */
 static void pass_progress(qn_generation *g)
 {
     qn_session *session = g->session;
@@ -37,9 +37,9 @@ static void pass_progress(qn_generation *g)
         atomic_store(&session->cancelled, true);
 }
 
-/* The session holds all tokens of the answer but the last, which is pending: tokens of a draft behind a callback that
- * returned false go, and words that end reasoning and were not evaluated are. After an error it holds what was
- * evaluated. */
+/* Brings the session to its final length: all tokens of the answer but the last, which is pending. Drops drafted tokens
+ * after a callback that returned false, and evaluates inserted words that end reasoning if they were not evaluated.
+ * After an error the session holds the evaluated tokens. */
 static qn_status settle(qn_generation *g, qn_status status)
 {
     qn_session *session = g->session;

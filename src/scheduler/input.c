@@ -1,5 +1,5 @@
-/* What requests of a submission have in common: the prompt as tokens, with the positions whose states are kept, and
- * lists such as stop strings. Each is checked and made once, and does not change; its users count. */
+/* Inputs shared by the requests of a submission: the prompt as tokens, with the positions whose states are kept, and
+ * lists such as stop strings. Each is checked and created once, constant, and reference-counted. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the ends of a conversation's messages, the first's, which other conversations may share, and so many of the
- * last. */
+/* States are kept at the end of a conversation's first message, which other conversations may share, and at the ends of
+ * this number of last messages. */
 enum { LAST_MESSAGES = 3 };
 
 static qn_status copy_tokens(const qn_token *from, size_t n, qn_token **to)
@@ -47,7 +47,7 @@ static bool is_parsed(const qn_request_params *p)
     return p->on_event || p->reasoning_budget >= 0;
 }
 
-/* How the answer is parsed; of a conversation whose events are wanted that is known with its tokens. */
+/* Sets the parameters for parsing the answer. For a conversation with on_event, they were set with its tokens. */
 static qn_status find_output(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt *prompt)
 {
     json_t *tools = NULL;
@@ -79,7 +79,7 @@ static qn_status continue_session(const qn_session *session, qn_input_prompt *pr
     return QN_OK;
 }
 
-/* Ascending, each once. */
+/* Adds the last multiple of QN_PAGE not above `length`, in ascending order and without duplicates. */
 static void keep_before(qn_input_prompt *prompt, size_t length)
 {
     const uint32_t position = (uint32_t)(length / QN_PAGE * QN_PAGE);
@@ -87,7 +87,7 @@ static void keep_before(qn_input_prompt *prompt, size_t length)
         prompt->keep[prompt->n_keep++] = position;
 }
 
-/* A message ends with an end token, which nothing that a message says becomes. */
+/* Finds the ends of messages by end tokens, which the text of messages cannot produce. */
 static void keep_messages(const qn_scheduler *s, qn_input_prompt *prompt)
 {
     size_t n_ends = 0, end = 0;

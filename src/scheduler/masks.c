@@ -1,11 +1,10 @@
-/* Masks of grammars: a queue of each client, and the thread that makes them. A grammar is a client's, and so is what
- * its masks cost: they are made apart from callbacks, and the client whose masks have taken the least time goes first.
- * A caller's mask is a callback, and an event (output.c). */
+/* Masks of grammars: a queue for each client, and the thread that makes them. The client that supplies a grammar pays
+ * for its masks: they are not made on the delivery thread, and the client whose masks have taken the least time goes
+ * first. A caller's mask is a callback and therefore an event (output.c). */
 #include "scheduler/scheduler.h"
 
-/* The caller of these three holds events_lock. */
-
-/* One that had no mask has no claim on the time that others had meanwhile. */
+/* A client that had no masks has no claim on the time that others used meanwhile. The caller of this function and of
+ * the next two holds events_lock. */
 static void enqueue(qn_scheduler *s, qn_request *r)
 {
     qn_client *c = r->client, **client = &s->masking;
@@ -39,7 +38,7 @@ static void dequeue(qn_scheduler *s, qn_request *r)
     *client = c->next_masking;
 }
 
-/* The first of the client that has had the least time; NULL: there is none. */
+/* The first queued request of the client whose masks have taken the least time; NULL if none is queued. */
 static qn_request *take(qn_scheduler *s)
 {
     qn_client *least = s->masking;

@@ -1,5 +1,5 @@
-/* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called
- * with them by another thread, or after the step. */
+/* Output: the step thread converts sampled tokens to text, finds stop strings and queues events. Another thread calls
+ * the callbacks; with no_thread, the step thread does after the step. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -26,7 +26,8 @@ static void add_ready(qn_scheduler *s, qn_client *c)
     s->last_ready = c;
 }
 
-/* One of each client in turn: many events of one delay those of another by one. NULL: there is none. */
+/* Takes one event of each client in turn: many events of one client delay those of another by one event. NULL: no event
+ * is queued. */
 static qn_event *take_event(qn_scheduler *s)
 {
     qn_client *c = s->first_ready;
@@ -92,7 +93,7 @@ qn_status qn_request_push_parsed(void *request, const qn_output_event *parsed)
     return QN_OK;
 }
 
-/* Text that was held back may have a stop string. */
+/* Handles a stop string in text that was held back. */
 static void stop_late(qn_request *r, bool found)
 {
     if (found && (r->result.finish == QN_FINISH_LENGTH || r->result.finish == QN_FINISH_CONTEXT))
@@ -147,7 +148,7 @@ qn_status qn_request_emit(qn_scheduler *s, qn_request *r, qn_token token, bool h
     return push_token(s, r, token, safe, n_safe);
 }
 
-/* The text held back, in up to two parts. */
+/* Emits the text held back, in up to two parts. */
 static qn_status flush_text(qn_scheduler *s, qn_request *r)
 {
     const char *text, *safe;
@@ -252,7 +253,8 @@ static void deliver(qn_scheduler *s, qn_event *event)
     }
 }
 
-/* The caller holds events_lock, which is given up meanwhile. False: there is none. */
+/* Delivers the next event. Returns false if there is none. The caller holds events_lock, which is released during the
+ * callbacks. */
 static bool deliver_next(qn_scheduler *s)
 {
     qn_event *event = take_event(s);

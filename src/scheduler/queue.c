@@ -1,5 +1,5 @@
-/* The end of sequences: requests that are set aside go back to the queue, others end, also those that were cancelled or
- * are late. */
+/* The end of sequences: puts requests that are set aside back in the queue, and ends other requests, including those
+ * that were cancelled, withdrawn or are past their deadline. */
 #include "scheduler/scheduler.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Requests: what qn_scheduler_submit checks, what a request shares with the one before it, and what it has alone. */
+/* Requests: the checks of qn_scheduler_submit, the data that a request shares with the previous one, and its own
+ * data. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -73,7 +74,8 @@ static bool is_same_trigger(const qn_grammar_trigger *a, const qn_grammar_trigge
     return a->when == b->when && a->text == b->text;
 }
 
-/* By a grammar, or by callbacks. The match of a grammar is made once for a prompt: others begin as copies of it. */
+/* Sets the constraint: of a grammar, or of the caller's callbacks. A grammar's match is created once for a prompt;
+ * other requests copy it. */
 static qn_status find_constraint(const qn_scheduler *s, const qn_request_params *p, const qn_request *before,
                                  qn_request *r)
 {
@@ -127,7 +129,7 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, const
     return QN_OK;
 }
 
-/* Without what the one before keeps for it. */
+/* Bytes that a request keeps, excluding memory shared with the previous request. */
 static size_t count_bytes(const qn_request *r, const qn_request *before)
 {
     enum { PARTS = 4 << 10 }; /* sampler, parser, search */

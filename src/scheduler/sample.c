@@ -1,7 +1,7 @@
-/* What a request's tokens are sampled by, and masks. Under a grammar a token is sampled under a mask, which the
- * device's threads make while the step is computed. A mask that takes longer than others should wait is not made there:
- * the token is sampled from the whole vocabulary and checked at the end of the step, as are those of a caller's mask.
- * If it is rejected the step leaves its logits, and the request stays out of the following steps: another thread makes
+/* Sampling parameters of requests, and their masks. Under a grammar a token is sampled under a mask, which the device's
+ * threads make while the step is computed. A mask that would make other requests wait too long is not made there: the
+ * token is sampled from the whole vocabulary and checked at the end of the step, like tokens under a caller's mask. If
+ * the token is rejected, the step keeps its logits and the request has no rows in the next steps: another thread makes
  * the mask and samples from these logits, while other requests continue. */
 #include "scheduler/scheduler.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Cancelled and late requests end after at most so long. */
+/* Longest wait for masks, so that cancelled and late requests end soon. */
 enum { AWAIT_MILLISECONDS = 20 };
 
 /* ---- In a step ---- */
@@ -54,7 +54,8 @@ static float *check(void *request, qn_token token)
     return status == QN_OK ? r->logits : NULL;
 }
 
-/* The mask for the token that follows; or it is made later, as are those of some tokens behind it. */
+/* Makes the mask for the next token. If that takes too long, the masks of this token and of some tokens after it are
+ * made later, on another thread. */
 static void constrain(qn_request *r, qn_sample_request *sampled)
 {
     enum { SLOW_TOKENS = 32 };
@@ -80,7 +81,7 @@ static qn_draft_input draft_input(const qn_request *r)
                              .n_vocab = r->n_vocab };
 }
 
-/* A request's qn_sample_request.prepare. Of one that is over the row is void. */
+/* A request's qn_sample_request.prepare. The row of a request that is over is void. */
 static void prepare(void *request, qn_sample_request *sampled)
 {
     qn_request *r = request;
@@ -94,16 +95,15 @@ static void prepare(void *request, qn_sample_request *sampled)
     r->expects_draft = r->scheduler->overlaps && qn_draft_expects(&r->drafter, &input);
 }
 
-/* What the host draws is known when the step has ended. Behind a forced token there is a draft, which the next step is
- * to have: it is several tokens, which is more than a step ahead saves. */
+/* A token sampled on the host is known only when the step has ended. After a forced token the next step has a draft:
+ * several tokens, which save more than running one step ahead. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
     return r->is_checked || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) ||
            r->params.reasoning_budget >= 0;
 }
 
-/* The biases of the token that is sampled after n others from now on, which may be one of those that do not end the
- * request. */
+/* The number of biases for the token sampled after n more tokens: held biases count while min_tokens is not reached. */
 static size_t n_bias(const qn_request *r, size_t n)
 {
     const bool holds_back = (int64_t)(r->result.n_generated + n) < r->params.min_tokens;
@@ -154,7 +154,7 @@ size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t
     return qn_draft_find(&r->drafter, &input, n_sequences, most, masks);
 }
 
-/* No step is launched behind one with drafts: the tokens do not move. */
+/* No step is launched while a step with drafts is in flight, so `tokens` does not move. */
 qn_sample_request qn_request_drafted_sample(qn_request *r, size_t i, const uint32_t *mask)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens + i);

@@ -21,7 +21,7 @@ static void fill_params(const qn_model *model, qn_scheduler_params *p)
         p->max_sequences = most < MAX_SEQUENCES ? most : MAX_SEQUENCES;
     p->max_sequences = p->max_sequences ? p->max_sequences : 1;
     if (model->device->piece && p->max_rows < p->max_sequences + model->device->piece)
-        p->max_rows = p->max_sequences + (uint32_t)model->device->piece; /* no piece is cut for want of rows */
+        p->max_rows = p->max_sequences + (uint32_t)model->device->piece; /* so that a piece always fits */
     p->max_queued = p->max_queued ? p->max_queued : MAX_QUEUED;
     p->step_seconds = p->step_seconds > 0 ? p->step_seconds : INFINITY;
 }
@@ -188,7 +188,7 @@ static void cancel_all(qn_scheduler *s)
         atomic_store(&s->running[i]->cancelled, true);
 }
 
-/* All requests end, and their callbacks return. */
+/* Ends all requests, and waits until their callbacks have returned. */
 static void stop(qn_scheduler *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -262,13 +262,13 @@ static void free_all(qn_request *first)
     }
 }
 
-/* Request i of an array of the caller's, whose items may be smaller or larger than the library's. */
+/* Request i of the caller's array, whose items may be smaller or larger than the library's struct. */
 static const qn_request_params *params_of(const qn_request_params *params, size_t i)
 {
     return (const qn_request_params *)(const void *)((const char *)params + i * params->size);
 }
 
-/* The requests, linked by `next`; none after an error. */
+/* Creates the requests, linked by `next`; none after an error. */
 static qn_status create_all(qn_scheduler *s, const qn_request_params *params, size_t n, qn_request **first,
                             qn_submit_refusal *refusal)
 {
@@ -286,7 +286,7 @@ static qn_status create_all(qn_scheduler *s, const qn_request_params *params, si
     return QN_OK;
 }
 
-/* The client of all requests. */
+/* Finds the client of all requests. */
 static qn_status find_client(const qn_request_params *params, size_t n, const char **client)
 {
     qn_request_params own = QN_REQUEST_PARAMS_INIT;

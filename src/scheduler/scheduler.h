@@ -1,15 +1,25 @@
-/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; input.c: what
- * requests have in common; request.c: what is submitted; clients.c: clients, their queues and
- * shares; admit.c: who is evaluated next, and who gives up a place; queue.c: the end of sequences;
- * step.c: the rows of a step; flight.c: steps on the device, and their tokens; sample.c:
- * what tokens are sampled by; masks.c: whose mask is made next; output.c: text and callbacks;
- * generate.c: qn_generate, a scheduler of one request that has a session's memory.
+/* Internal declarations of the scheduler.
  *
- * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A
- * step evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and
- * a sequence that has lost its memory are the same thing: tokens that the sequence does not hold.
+ *   scheduler.c   creation, threads, public functions
+ *   input.c       prompts and lists, shared by requests
+ *   request.c     creation of requests
+ *   clients.c     clients, their queues and shares
+ *   admit.c       chooses the requests to evaluate next, and the requests that give up a place
+ *   queue.c       end of sequences
+ *   step.c        rows of a step
+ *   flight.c      steps on the device, and their tokens
+ *   sample.c      parameters of sampling
+ *   masks.c       order in which masks are made
+ *   output.c      text and callbacks
+ *   generate.c    qn_generate: a scheduler of one request, in a session's memory
  *
- * One thread runs steps: the scheduler's, or the callers of qn_scheduler_step. It alone uses what is marked "step". */
+ * A request is a list of tokens (the prompt and the sampled tokens) and a sequence that holds the first of them. A step
+ * evaluates some of the remaining tokens, and samples another token if it evaluates the last. So a prompt, a token
+ * being decoded and a sequence that has lost its memory are handled alike: as tokens that the sequence does not hold
+ * yet.
+ *
+ * One thread at a time runs steps: the scheduler's, or a caller of qn_scheduler_step. Members marked "Step" are used by
+ * that thread only. */
 #ifndef QN_SCHEDULER_SCHEDULER_H
 #define QN_SCHEDULER_SCHEDULER_H
 
@@ -20,7 +30,7 @@
 #include "text/stop.h"
 #include "text/utf8_stream.h"
 
-/* A sequence gives up its memory at most so often. */
+/* How often a request may give up its memory. */
 enum { QN_MAX_SET_ASIDE = 2 };
 
 /* Most drafted rows of a step. */
@@ -28,31 +38,31 @@ enum { QN_STEP_DRAFTED = 32 };
 
 typedef struct qn_request qn_request;
 
-/* What qn_generate keeps of its request (generate.c). */
+/* State of a qn_generate call (generate.c). */
 typedef struct qn_generation {
     qn_session *session;
-    uint32_t n_before; /* tokens that the session had */
-    size_t n_prompt;   /* and with the prompt */
-    size_t n_passed;   /* tokens of the answer that callbacks have had */
+    uint32_t n_before; /* tokens in the session before the call */
+    size_t n_prompt;   /* n_before and the tokens of the prompt */
+    size_t n_passed;   /* tokens of the answer that callbacks have received */
     bool has_ended;
     qn_request_result result;
     char error[QN_ERROR_TEXT_MAX];
 } qn_generation;
 
-/* ---- What requests have in common ---- */
+/* ---- Prompts and lists shared by requests ---- */
 
-/* A prompt that is tokenised. Constant, and shared by the requests of a submission that have it; counted by them. */
+/* A tokenised prompt. Constant, reference-counted, and shared by requests of one submission with the same prompt. */
 typedef struct qn_input_prompt {
     atomic_uint n_users;
     qn_token *tokens; /* [n_tokens] */
     size_t n_tokens;
-    uint32_t *keep; /* [n_keep], ascending: positions whose states are kept; multiples of QN_PAGE above 0 */
+    uint32_t *keep; /* [n_keep], ascending: positions whose recurrent states are kept; multiples of QN_PAGE above 0 */
     size_t n_keep;
-    qn_output_params output; /* of a conversation whose answer is parsed */
+    qn_output_params output; /* for a conversation whose answer is parsed */
     qn_output_tools *tools;  /* of `output`, or NULL */
 } qn_input_prompt;
 
-/* The same of the lists that a request has beside its prompt. */
+/* The other lists of a request. Constant, reference-counted and shared like a prompt. */
 typedef struct qn_input_lists {
     atomic_uint n_users;
     qn_stop_strings *stop;
@@ -65,72 +75,73 @@ typedef struct qn_input_lists {
 
 /* ---- Clients ---- */
 
-/* Who has requests. It lives as long as one of them does. Of the scheduler's lock, but for its events. */
+/* A client with requests; freed with its last request. Protected by the scheduler's lock, except the members under
+ * "events_lock". */
 typedef struct qn_client {
-    struct qn_client *next; /* in the order in which they came */
+    struct qn_client *next; /* in order of arrival */
     char *name;
-    uint32_t n_requests; /* that are not freed */
+    uint32_t n_requests; /* requests not yet freed */
     qn_request *queue;
     uint32_t n_queued, n_running; /* n_running is changed by the step thread only */
-    /* Rows of steps that it has had since it came, and before that as many as the client that had had the fewest: its
-     * deficit is the difference to that one. */
+    /* Rows of steps that the client has used. A client that had no requests starts at the lowest count of the others.
+     * The client with the lowest count is served first. */
     uint64_t rows;
 
     /* Step. */
-    size_t n_held;                    /* tokens of its running requests (qn_clients_count_held) */
-    size_t prompt_rows, prompt_share; /* of the step that is composed: rows that its prompts need, and get */
+    size_t n_held;                    /* tokens held by its running requests (qn_clients_count_held) */
+    size_t prompt_rows, prompt_share; /* in the step being composed: rows that its prompts need, rows that they get */
 
-    /* Of events_lock. */
+    /* Protected by events_lock. */
     struct qn_client *next_ready;
     struct qn_event *first_event, **last_event;
     struct qn_client *next_masking;
-    qn_request *masks;   /* that are to be made */
-    double mask_seconds; /* that its masks have taken, or as many as the client had whose mask was begun last when it
-                            had none */
+    qn_request *masks;   /* requests whose masks are to be made */
+    double mask_seconds; /* time spent on its masks. A client without masks starts at the value of the client whose mask
+                            was begun last */
 } qn_client;
 
 typedef enum qn_event_kind {
     QN_EVENT_OUTPUT, /* a token, text, or both */
     QN_EVENT_PARSED, /* for on_event */
-    QN_EVENT_MASK,   /* a token was rejected, of a request with a caller's mask */
+    QN_EVENT_MASK,   /* a token was rejected: call the caller's mask */
     QN_EVENT_END
 } qn_event_kind;
 
-/* What callbacks are called with. Events of the last two kinds are members of their request. */
+/* Arguments of a callback. Events of kinds QN_EVENT_MASK and QN_EVENT_END are members of their request. */
 typedef struct qn_event {
     struct qn_event *next;
     qn_request *request;
     qn_event_kind kind;
     qn_token token;        /* or QN_NO_TOKEN */
     size_t length;         /* of the text */
-    char *text;            /* in the same allocation, as are: */
+    char *text;            /* in the allocation of the event, like logprobs and the text of parsed */
     qn_logprobs *logprobs; /* or NULL */
     qn_output_event parsed;
 } qn_event;
 
-/* What becomes of a rejected token. */
+/* State of a request whose token was rejected. */
 enum qn_mask_state {
     QN_MASK_NONE,    /* no token was rejected */
-    QN_MASK_WAITING, /* until another thread has sampled under the mask: that of masks with a grammar, else the one that
-                        calls callbacks. The request has no rows in steps; if it was set aside, those of its tokens,
-                        without a sample */
+    QN_MASK_WAITING, /* another thread makes the mask and samples under it: the mask thread with a grammar, else the
+                        delivery thread. The request has no rows in steps, unless it was set aside: then its tokens are
+                        evaluated again, without a sample */
     QN_MASK_SAMPLED  /* the step thread adds the token */
 };
 
-/* Where a grammar's mask is. */
+/* Progress of the mask of a request with a grammar. */
 enum qn_mask_place { QN_MASK_NOWHERE, QN_MASK_QUEUED, QN_MASK_MADE };
 
 struct qn_request {
-    qn_request *next; /* in the queue of its client, or among those that are submitted with it */
+    qn_request *next; /* in the queue of its client, or in the list of its submission */
     qn_scheduler *scheduler;
     qn_client *client; /* NULL before it is queued */
     uint64_t id;       /* ascending */
-    uint64_t first_id; /* of those that were submitted with it */
-    bool has_begun;    /* one of these; of the scheduler's lock */
+    uint64_t first_id; /* of the first request of its submission */
+    bool has_begun;    /* a request of its submission was admitted; protected by the scheduler's lock */
     atomic_bool cancelled;
 
     /* Constant. */
-    qn_request_params params; /* what it points to is copied below, or not kept */
+    qn_request_params params; /* data behind its pointers is copied into the members below, or not kept */
     qn_constraint constraint;
     qn_drafter drafter;
     qn_input_prompt *prompt;
@@ -139,26 +150,27 @@ struct qn_request {
     double submitted, deadline; /* qn_now; INFINITY */
 
     /* Step. */
-    qn_token *tokens; /* [n_tokens]; those of `prompt` until one is added, with cap_tokens 0. A draft is behind them */
+    qn_token *tokens; /* [n_tokens], followed by a draft; cap_tokens is 0 while this is the array of `prompt`, until a
+                         token is added */
     size_t n_tokens, cap_tokens;
     qn_memory *memory; /* NULL while it is in the queue */
-    size_t n_lost;     /* tokens that its sequence had when it was set aside last */
-    size_t n_again;    /* of these, the ones to be evaluated again since it was admitted last */
-    size_t n_turn;     /* rows since it was admitted last */
-    uint32_t n_passed; /* requests that were admitted while there was no memory for it */
+    size_t n_lost;     /* tokens in its sequence when it was last set aside */
+    size_t n_again;    /* of n_lost, tokens to evaluate again after the last admission */
+    size_t n_turn;     /* rows since the last admission */
+    uint32_t n_passed; /* number of requests that were admitted while this one did not fit in memory */
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
-    qn_events events;     /* with on_event, in place of `utf8`, or with a budget of reasoning */
-    uint32_t branch;      /* another position whose state is kept, or 0 */
+    qn_events events;     /* with on_event, instead of `utf8`; also with a reasoning budget */
+    uint32_t branch;      /* an additional position whose state is kept, or 0 */
     uint32_t kept_state;  /* the last position whose state was kept */
     bool has_kept_prompt; /* the pages of the prompt were added to the kept prefixes */
     bool has_output;      /* the last token is not yet emitted */
     bool is_forced;       /* the last token was not sampled */
-    bool is_over;         /* result.finish says why; qn_scheduler_end follows when no step in flight has its rows */
-    uint32_t n_in_flight; /* steps in flight that have its rows */
-    bool has_pending;     /* the step in flight samples its next token, by its request logit_row */
-    bool expects_draft;   /* the step in flight samples a forced token, and others follow */
+    bool is_over; /* result.finish has the reason; qn_scheduler_end is called once no step in flight has its rows */
+    uint32_t n_in_flight; /* number of steps in flight with rows of this request */
+    bool has_pending;     /* the step in flight samples its next token, as request `logit_row` of the step */
+    bool expects_draft;   /* the step in flight samples a forced token, and more forced tokens follow */
     uint32_t logit_row;
     qn_status failure;            /* with is_over; its text is `error` */
     uint64_t admitted_after;      /* value of qn_scheduler.n_released when it did not fit; UINT64_MAX: not yet tried */
@@ -170,21 +182,22 @@ struct qn_request {
     /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that makes the mask, and `tokens` do not
      * change. */
     atomic_int mask_state;
-    bool is_rejected;      /* the token that this step has sampled */
-    uint32_t n_slow;       /* tokens whose masks are made later, because one took too long for others to wait */
-    bool is_checked;       /* the row that is composed, or in flight, has a check */
-    bool is_masked_later;  /* it rejects any token, whose random number is used again: as under a mask that was there */
-    qn_status mask_status; /* why there is no token */
+    bool is_rejected; /* the token sampled by this step was rejected */
+    uint32_t n_slow;  /* number of next tokens whose masks are made on another thread, because one mask took too long */
+    bool is_checked;  /* the row being composed or in flight has a check */
+    bool is_masked_later;  /* the check rejects any token, and its random number is used again: the result is that of a
+                              mask made in time */
+    qn_status mask_status; /* the error if no token was sampled */
     char mask_error[QN_ERROR_TEXT_MAX];
-    float *logits;            /* [n_vocab] from which the rejected token was sampled; NULL until one is */
-    uint32_t *allowed;        /* the mask; NULL until one is made */
+    float *logits;            /* [n_vocab] from which the rejected token was sampled; NULL before the first rejection */
+    uint32_t *allowed;        /* the mask; NULL before the first one is made */
     qn_sample_request masked; /* the sample under the mask */
     qn_event mask;
 
-    /* Of events_lock. */
+    /* Protected by events_lock. */
     enum qn_mask_place mask_place;
     qn_request *next_mask;
-    bool ends_after_mask; /* the last event is queued when the mask was made */
+    bool ends_after_mask; /* queue the last event once the mask is made */
 
     /* Delivery: used by the thread that calls callbacks. */
     bool is_muted; /* a callback returned false */
@@ -196,14 +209,14 @@ struct qn_request {
 typedef struct qn_piece {
     qn_request *request; /* NULL: dropped from the step */
     size_t n;
-    size_t n_drafted;      /* of these, the last ones: tokens that may not be those of the answer */
-    const uint32_t *masks; /* [n_drafted, mask words]: of what follows each of them */
-    bool samples;          /* the next token, from the last row before them; and from each of them */
-    bool is_advanced;      /* rows of the next step are reserved behind it */
-    bool is_void;          /* the token of its row was not to be evaluated: the row is discarded */
+    size_t n_drafted;      /* of n, the last rows: drafted tokens, which may be rejected */
+    const uint32_t *masks; /* [n_drafted, mask words]: tokens allowed after each drafted token */
+    bool samples;          /* a token is sampled from the last row before the draft, and from each drafted row */
+    bool is_advanced;      /* rows of the next step are reserved after it */
+    bool is_void;          /* its token should not have been evaluated: the row is discarded */
 } qn_piece;
 
-/* A step that is composed, or in flight. */
+/* A step being composed or in flight. */
 typedef struct qn_scheduled {
     qn_piece *pieces; /* [max_sequences] */
     uint32_t n_pieces;
@@ -212,39 +225,39 @@ typedef struct qn_scheduled {
     qn_sample_request *requests;
     uint32_t *masks; /* [QN_STEP_DRAFTED, mask words] of drafts; NULL until there is one */
     qn_step step;
-    size_t n_decoding;   /* pieces of one row, without those that are drafted */
-    double start;        /* when it was begun to be composed */
-    bool is_ahead;       /* launched while another was in flight */
-    double idle_seconds; /* of the device before it: qn_device.idle_seconds, read while the model is locked */
+    size_t n_decoding;   /* pieces of one row, drafted rows not counted */
+    double start;        /* when composing began */
+    bool is_ahead;       /* launched while another step was in flight */
+    double idle_seconds; /* qn_device.idle_seconds before it, read while the model is locked */
 } qn_scheduled;
 
 struct qn_scheduler {
     qn_model *model;
-    qn_generation *generation;  /* its only request is that of qn_generate; NULL: a scheduler of the interface */
-    qn_scheduler_params params; /* without zeros */
+    qn_generation *generation;  /* the qn_generate call that owns this scheduler; NULL for one of qn_scheduler_create */
+    qn_scheduler_params params; /* defaults filled in */
     qn_memory_params memory_params;
     const qn_cache *cache;
     qn_kept *kept; /* NULL with no_prefix_cache */
 
-    pthread_mutex_t lock; /* protects what follows up to `counters` */
+    pthread_mutex_t lock; /* protects the members from here to `counters` */
     pthread_cond_t work, ended;
     bool is_stopping;
     bool is_closed, has_begun; /* qn_scheduler_close; a request was admitted */
     uint64_t last_id;
     qn_client *clients;
     uint32_t n_clients, n_queued, n_alive;
-    qn_request **running; /* [max_sequences] of which n_running; changed by the step thread only */
+    qn_request **running; /* [max_sequences], n_running used; changed by the step thread only */
     uint32_t n_running;
     qn_scheduler_counters counters;
 
     /* Step. */
     qn_client **sharing; /* [max_sequences]: clients that share the rows of prompts in a step */
     qn_scheduled steps[2];
-    qn_scheduled *flight; /* the step that is finished next, with the model's lock; NULL: none */
-    size_t positions;     /* for which the device has reserved */
+    qn_scheduled *flight; /* the step to finish next, while the model's lock is held; NULL: none */
+    size_t positions;     /* positions for which the device has reserved workspace */
     bool overlaps;        /* the device has `launch` */
-    double last_end;      /* of a step; 0: there was no work since */
-    size_t n_generated;   /* tokens since the last step that was counted */
+    double last_end;      /* end of the last step; 0: the scheduler was idle since */
+    size_t n_generated;   /* tokens generated since the last counted step */
     qn_step_times times;
     double (*now)(void); /* the clock of `times`: qn_now */
     uint64_t n_released; /* how often a sequence was freed */
@@ -252,13 +265,13 @@ struct qn_scheduler {
     /* Events, for the thread that calls callbacks. */
     pthread_mutex_t events_lock;
     pthread_cond_t has_events;
-    qn_client *first_ready, *last_ready; /* those that have events, in turn */
+    qn_client *first_ready, *last_ready; /* clients with events, served in turn */
     bool no_more_events;
 
-    /* Masks, with events_lock. s->lock may be taken while it is held, not the other way round. */
+    /* Masks, protected by events_lock. s->lock may be taken while events_lock is held, never the reverse. */
     pthread_cond_t has_masks;
-    qn_client *masking;  /* those that have masks to be made, in the order in which they came */
-    double mask_seconds; /* those of the client whose mask was begun last, before it */
+    qn_client *masking;  /* clients with masks to make, in order of arrival */
+    double mask_seconds; /* mask_seconds of the client whose mask was begun last, before that mask */
     bool no_more_masks;
 
     pthread_t step_thread, delivery_thread, mask_thread;
@@ -267,39 +280,45 @@ struct qn_scheduler {
 
 /* ---- scheduler.c ---- */
 
-/* qn_scheduler_create_generation - the scheduler of qn_generate. qn_scheduler_destroy - qn_scheduler_free, from any
- * thread; NULL is allowed. */
+/* qn_scheduler_create_generation - Creates the scheduler of a qn_generate call. Free it with qn_scheduler_destroy. */
 qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler **out);
+
+/* qn_scheduler_destroy - Frees a scheduler as qn_scheduler_free does, but on any thread. NULL is allowed. */
 void qn_scheduler_destroy(qn_scheduler *s);
 
 /* ---- generate.c ---- */
 
-/* qn_generation_pass - callbacks are about to have a token. qn_generation_end - the request has ended. */
+/* qn_generation_pass - Updates the session before a token is passed to callbacks. */
 void qn_generation_pass(qn_generation *generation, qn_token token);
+
+/* qn_generation_end - Copies the result of the request that has ended. */
 void qn_generation_end(qn_generation *generation, const qn_request_result *result);
 
 /* ---- request.c ---- */
 
-/* qn_request_new - check params and copy what they point to, or share it.
+/* qn_request_new - Checks params and creates a request with copies of the data that they point to.
  *
- *   before     another request, or NULL: what its params point to as these do is shared with it. It has not begun
- *   n_prompt   set to the tokens of the prompt where they are known */
+ *   before     another request that has not begun, or NULL: data with the same pointers is shared with it instead
+ *   n_prompt   set to the number of prompt tokens if it is known, also on errors */
 qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const qn_request *before, qn_request **out,
                          size_t *n_prompt);
 void qn_request_free(qn_request *request);
 
 /* ---- input.c ---- */
 
-/* qn_input_prompt_create - tokenise the prompt of params that were checked. *n is set to its tokens, also when they are
- * too many. qn_input_prompt_is_of - whether params that point to the same have the same. */
+/* qn_input_prompt_create - Tokenises the prompt of params that were checked. *n is set to the number of tokens, also if
+ * that is too many. */
 qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *params, qn_input_prompt **out,
                                  size_t *n);
+
+/* qn_input_prompt_is_of - Returns true if the prompts of a and b have the same pointers and lengths, so that both
+ * requests can share one qn_input_prompt. */
 bool qn_input_prompt_is_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt);
 size_t qn_input_prompt_bytes(const qn_input_prompt *prompt);
 void qn_input_prompt_free(qn_input_prompt *prompt); /* NULL is allowed */
 
-/* qn_input_lists_create - the same of stop strings, stop tokens, biases and the scope. */
+/* qn_input_lists_create - Copies stop strings, stop tokens, biases and the scope of params that were checked. */
 qn_status qn_input_lists_create(const qn_scheduler *s, const qn_request_params *params, qn_input_lists **out);
 bool qn_input_lists_are_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_lists *qn_input_lists_share(qn_input_lists *lists);
@@ -308,182 +327,195 @@ void qn_input_lists_free(qn_input_lists *lists); /* NULL is allowed */
 
 /* ---- clients.c ---- */
 
-/* qn_clients_enqueue - queue n requests, linked by `next`, of the client of the first one's params; none if there is no
- * room for all of them. They get ids in their order.
+/* qn_clients_enqueue - Queues n requests, linked by `next`, for the client named by the first request's params: all of
+ * them or none. Ids ascend in this order. QN_ERR_BUSY if the queue has no room.
  *
- *   ids   [n], written before a callback is called; NULL is allowed */
+ *   ids   [n], written before any callback; NULL is allowed */
 qn_status qn_clients_enqueue(qn_scheduler *s, qn_request *first, size_t n, uint64_t *ids);
 
-/* qn_clients_check_room - whether n more requests of a client may be queued now. */
+/* qn_clients_check_room - Returns QN_OK if n more requests of a client may be queued now, else QN_ERR_BUSY. */
 qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n);
 
-/* qn_client_push - put a request in the queue of its client. qn_client_remove - take it out. The caller holds
- * s->lock. */
+/* qn_client_push - Puts a request in the queue of its client. The caller holds s->lock. */
 void qn_client_push(qn_scheduler *s, qn_request *r);
+
+/* qn_client_remove - Takes a request out of the queue of its client. The caller holds s->lock. */
 void qn_client_remove(qn_scheduler *s, qn_request *r);
 
-/* qn_client_begin - a request of the queue begins, and with it all that were submitted with it. The caller holds
- * s->lock.
- * qn_client_withdraws - whether a request of the queue must not begin. */
+/* qn_client_begin - Marks a queued request and all others of its submission as begun. The caller holds s->lock. */
 void qn_client_begin(qn_scheduler *s, qn_request *r);
+
+/* qn_client_withdraws - Returns true if a queued request must not begin, because the scheduler is closed. The caller
+ * holds s->lock. */
 bool qn_client_withdraws(const qn_scheduler *s, const qn_request *r);
 
-/* qn_client_leave - a request was freed: with the last one the client is. The caller holds s->lock. */
+/* qn_client_leave - Notes that a request was freed; frees the client with its last request. The caller holds
+ * s->lock. */
 void qn_client_leave(qn_scheduler *s, qn_client *client);
 
-/* qn_clients_charge - the rows that a step has had. */
+/* qn_clients_charge - Adds the rows of a step to its clients' counts. */
 void qn_clients_charge(qn_scheduler *s, const qn_scheduled *step);
 
-/* qn_clients_count_held - n_held of all clients that have running requests. */
+/* qn_clients_count_held - Sets n_held of all clients with running requests. */
 void qn_clients_count_held(const qn_scheduler *s);
 
-/* qn_clients_share_prompts - prompt_share of the clients of running requests that have prompts left: `rows` rows, as
- * many for each as far as they need them, in parts of `part`, beginning with the client that has had the fewest. */
+/* qn_clients_share_prompts - Sets prompt_share of all clients whose running requests have prompts left. `rows` rows are
+ * shared evenly, none beyond need, in parts of `part` rows, beginning with the client that has used the fewest rows. */
 void qn_clients_share_prompts(qn_scheduler *s, size_t rows, size_t part);
 
 /* ---- queue.c ---- */
 
-/* qn_scheduler_end_late - end what was cancelled or is late; of those with rows in flight, note that they are over. */
+/* qn_scheduler_end_late - Ends requests that were cancelled, withdrawn or are past their deadline. Requests with rows
+ * in flight are only marked is_over. */
 void qn_scheduler_end_late(qn_scheduler *s);
 
-/* qn_scheduler_set_aside - free a running request's sequence, of which no step in flight has rows, and queue it again.
- * Its pages are kept for reuse as long as there is memory. */
+/* qn_scheduler_set_aside - Frees the sequence of a running request without rows in flight, and queues the request
+ * again. Its pages are kept for reuse as long as there is memory. */
 void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_requeue - the same without counting it. */
+/* qn_scheduler_requeue - Does what qn_scheduler_set_aside does, without counting it. */
 void qn_scheduler_requeue(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_end - end a request: its pages are kept for reuse, its last events queued. With QN_FINISH_ERROR, the
- * error is `status` with the thread's error text, and its pages are dropped. */
+/* qn_scheduler_end - Ends a request: keeps its pages for reuse and queues its last events. With QN_FINISH_ERROR, the
+ * error is `status` with the thread's error text, and the pages are dropped. */
 void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
 
-/* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it
- * is of a prompt, those with generated tokens may not. */
+/* qn_request_is_keepable - Returns true if the pages of the request's sequence may be kept for reuse. If the device
+ * computes prompts and generated tokens with different bits, sequences with generated tokens may not. */
 bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
 
 /* ---- admit.c ---- */
 
-/* qn_scheduler_admit - let requests of the queue begin, also while a step of others is computed. Where none is, running
- * requests of clients that have more than their share are set aside for others. */
+/* qn_scheduler_admit - Admits queued requests, also while a step is in flight. If none is in flight, running requests
+ * of clients with more than their share are set aside for other clients. */
 void qn_scheduler_admit(qn_scheduler *s);
 
-/* qn_scheduler_wants_place - whether qn_scheduler_admit would set a request aside if no step were in flight. */
+/* qn_scheduler_wants_place - Returns true if qn_scheduler_admit would set a request aside if no step were in flight. */
 bool qn_scheduler_wants_place(qn_scheduler *s);
 
 /* ---- step.c ---- */
 
-/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at
- * most that at `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece
- * (qn_sequence.state_position). */
+/* qn_rows_to_state - Returns how many of n rows a sequence of `length` tokens may append so that its state_position
+ * does not pass `state`, a multiple of QN_PAGE above it. So the state at `state` exists after some piece. */
 size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
 
-/* qn_request_rows_left - tokens that the sequence does not hold, a pending one included. */
+/* qn_request_rows_left - Returns the number of tokens that the sequence does not hold, including a pending one. */
 size_t qn_request_rows_left(const qn_request *r);
 
-/* qn_request_keeps_state - whether the state that its sequence has now is to be kept. qn_request_keep_prefix - keep it,
- * and the pages of a prompt that is complete. */
+/* qn_request_keeps_state - Returns true if the current state of the request's sequence is to be kept. */
 bool qn_request_keeps_state(const qn_scheduler *s, const qn_request *r);
+
+/* qn_request_keep_prefix - Keeps the current state if it is to be kept, and the pages of a complete prompt. */
 void qn_request_keep_prefix(qn_scheduler *s, qn_request *r);
 
-/* qn_scheduler_compose - the pieces of a step. qn_scheduler_reserve - memory for them; gives up that of others. Not
- * while a step is in flight. qn_scheduler_reserve_ahead - the same beside a step in flight: false, with nothing
- * reserved, if there is no memory. */
+/* qn_scheduler_compose - Chooses the pieces of a step. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to);
+
+/* qn_scheduler_reserve - Reserves memory for the pieces of a step, taking it from other requests if needed. Not while a
+ * step is in flight. */
 void qn_scheduler_reserve(qn_scheduler *s, qn_scheduled *step);
+
+/* qn_scheduler_reserve_ahead - Reserves memory while another step is in flight. Returns false, with nothing reserved,
+ * if there is not enough memory. */
 bool qn_scheduler_reserve_ahead(qn_scheduled *step);
 
-/* qn_scheduler_has_finished - whether a request is over and has not ended. */
+/* qn_scheduler_has_finished - Returns true if a request is over but has not ended yet. */
 bool qn_scheduler_has_finished(const qn_scheduler *s);
 
-/* qn_scheduler_unreserve - give back what is reserved for a step that is not launched. */
+/* qn_scheduler_unreserve - Returns the memory reserved for a step that is not launched. */
 void qn_scheduler_unreserve(qn_scheduled *step);
 
-/* qn_scheduler_positions - workspace for a step, in positions. qn_scheduler_fill_rows - the device's step, from the
- * pieces. */
+/* qn_scheduler_positions - Returns the workspace that a step needs, in positions. */
 size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
+
+/* qn_scheduler_fill_rows - Fills the device's step from the pieces. */
 void qn_scheduler_fill_rows(qn_scheduled *step);
 
 /* ---- flight.c ---- */
 
-/* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what
- * follows from a step and the next does not depend on is left for the next call: it is done while that computes. The
- * scheduler's thread leaves a step in flight, which the next call finishes. */
+/* qn_scheduler_run_step - Runs one step. Returns false if there was nothing to do. On a device that computes
+ * asynchronously, work on the results that the next step does not need is left for the next call, which does it while
+ * its step computes. The scheduler's thread leaves a step in flight, which the next call finishes. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 
-/* qn_scheduler_catch_up - emit tokens, and end requests that are over and have no rows in flight. */
+/* qn_scheduler_catch_up - Emits tokens, and ends requests that are over and have no rows in flight. */
 void qn_scheduler_catch_up(qn_scheduler *s);
 
-/* qn_request_fail - end a request by an error when no step in flight has its rows; its text is the thread's error
- * text. */
+/* qn_request_fail - Marks a request as failed, with the thread's error text. It ends once no step in flight has its
+ * rows. */
 void qn_request_fail(qn_request *r, qn_status status);
 
-/* qn_request_emit_last - emit the last token with has_output. */
+/* qn_request_emit_last - Emits the last token. Call it only with has_output. */
 void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
 /* ---- sample.c ---- */
 
-/* qn_request_next_sample - what the next token is sampled by. qn_request_waits_for_token - whether that depends on the
- * token before, or the host needs that token first: the next step cannot be launched before this one is finished. */
+/* qn_request_waits_for_token - Returns true if sampling the next token depends on the token before it, or the host
+ * needs that token first: the next step can then be launched only after the current one is finished. */
 bool qn_request_waits_for_token(const qn_request *request);
+
+/* qn_request_next_sample - Returns the parameters by which the next token is sampled. */
 qn_sample_request qn_request_next_sample(qn_request *request);
 
-/* qn_request_draft - draft up to `most` tokens behind those of a request, of which no step in flight has rows, in a
- * step that has n_sequences.
- * qn_request_drafted_sample - what is sampled behind i > 0 of them. */
+/* qn_request_draft - Drafts up to `most` tokens after those of a request without rows in flight, in a step of
+ * n_sequences sequences. Returns the number of drafted tokens. */
 size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
+
+/* qn_request_drafted_sample - Returns the parameters for sampling after i > 0 drafted tokens. */
 qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
 
-/* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */
+/* qn_request_reject - Makes a request wait for its mask, after a step whose token was rejected. */
 void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);
 
-/* qn_request_sample_masked - make the mask and sample under it; false if the request was cancelled. The state is not
- * changed. */
+/* qn_request_sample_masked - Makes the mask and samples under it. Returns false if the request was cancelled. Does not
+ * change mask_state. */
 bool qn_request_sample_masked(qn_request *request);
 void qn_request_set_mask_state(qn_scheduler *s, qn_request *request, int state);
 
-/* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *status, and *sampled or
- * the thread's error text. */
+/* qn_request_take_masked - Returns true if a token was sampled under a mask since the last step. *status is then set,
+ * and *sampled, or on an error the thread's error text. */
 bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_status *status);
 
-/* qn_scheduler_await_masks - if running requests wait for masks: return when one has it, or there is other work, or
- * soon. */
+/* qn_scheduler_await_masks - If running requests wait for masks, waits until one mask is made, there is other work, or
+ * a short timeout ends. */
 void qn_scheduler_await_masks(qn_scheduler *s);
 
 /* ---- masks.c ---- */
 
-/* qn_scheduler_push_mask - a request waits for its mask. */
+/* qn_scheduler_push_mask - Queues the mask of a request. */
 void qn_scheduler_push_mask(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_push_end - queue a request's last event, behind a mask that is being made. One that is not begun is not
- * made. */
+/* qn_scheduler_push_end - Queues a request's last event, after a mask that is being made. A queued mask is dropped. */
 void qn_scheduler_push_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_make_mask - make the mask that is next; false: there is none. The caller holds events_lock, which is
- * given up meanwhile. */
+/* qn_scheduler_make_mask - Makes the next queued mask. Returns false if there is none. The caller holds events_lock,
+ * which is released while the mask is made. */
 bool qn_scheduler_make_mask(qn_scheduler *s);
 
-/* qn_scheduler_masks - the thread of masks. */
+/* qn_scheduler_masks - The main function of the mask thread. */
 void *qn_scheduler_masks(void *scheduler);
 
 /* ---- output.c ---- */
 
-/* qn_scheduler_push - queue an event. qn_scheduler_push_locked - the same; the caller holds events_lock. */
+/* qn_scheduler_push - Queues an event. */
 void qn_scheduler_push(qn_scheduler *s, qn_event *event);
+
+/* qn_scheduler_push_locked - Queues an event. The caller holds events_lock. */
 void qn_scheduler_push_locked(qn_scheduler *s, qn_event *event);
 
-/* qn_request_emit - queue a sampled token and its text. Sets *found to whether a stop string ended the request. */
+/* qn_request_emit - Queues a sampled token and its text. Sets *found to true if a stop string ended the request. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
 
-/* qn_request_push_parsed - queue an event of a request's answer. */
+/* qn_request_push_parsed - Queues a parsed event of a request's answer. */
 qn_status qn_request_push_parsed(void *request, const qn_output_event *event);
 
-/* qn_request_emit_end - queue the text held back and the last event. */
+/* qn_request_emit_end - Queues the text held back and the last event. */
 void qn_request_emit_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_deliver - call the callbacks of all queued events, and make all masks. */
+/* qn_scheduler_deliver - Calls the callbacks of all queued events, and makes all masks. */
 void qn_scheduler_deliver(qn_scheduler *s);
 
-/* qn_scheduler_delivery - the delivery thread. */
+/* qn_scheduler_delivery - The main function of the delivery thread. */
 void *qn_scheduler_delivery(void *scheduler);
 
 #endif

@@ -1,11 +1,12 @@
-/* One step: which rows it has, and the memory for them. */
+/* Composes a step: chooses its rows and reserves memory for them. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
 
 #include <string.h>
 
-/* Rows of prompts beside sequences that are decoded are a multiple of PROMPT_ROWS, or of what the device prefers. */
+/* In steps that also decode, the number of prompt rows is a multiple of PROMPT_ROWS or of the device's preferred size.
+ */
 enum { PROMPT_ROWS = 16 };
 
 size_t qn_request_rows_left(const qn_request *r)
@@ -44,7 +45,7 @@ size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, si
     return length + QN_PAGE <= state ? state - length : state + QN_PAGE - 1 - length;
 }
 
-/* Of n rows that could be evaluated, those until the next state that is to be kept. */
+/* Of n rows that could be evaluated, the number up to the next state that is to be kept. */
 static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const qn_sequence *q = r->memory->sequence;
@@ -82,7 +83,7 @@ static size_t prompt_multiple(const qn_scheduler *s)
     return s->model->device->prompt_multiple ? s->model->device->prompt_multiple : PROMPT_ROWS;
 }
 
-/* Most rows of prompts in a step beside n_decoding sequences. */
+/* Most rows of prompts in a step with n_decoding decode rows. */
 static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
 {
     const size_t left = s->params.max_rows - n_decoding;
@@ -92,7 +93,7 @@ static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
     return rows < left ? rows : left;
 }
 
-/* Of n rows, fewer than are left of the prompt, those up to the last position where the device prefers a cut. */
+/* Of n rows, fewer than the prompt has left, the number up to the last position where the device prefers a cut. */
 static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const size_t multiple = s->model->device->prompt_multiple, begin = r->memory->sequence->length;
@@ -101,8 +102,8 @@ static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
                : n;
 }
 
-/* The same for devices whose pieces are fixed: one of a prompt is not cut, and generated tokens of a sequence that was
- * set aside are evaluated one by one again. */
+/* The number of rows for devices with pieces of fixed size: pieces of prompts are not cut, and generated tokens of a
+ * sequence that was set aside are evaluated again one by one. */
 static size_t fixed_piece(const qn_scheduler *s, const qn_request *r, size_t left)
 {
     const size_t length = r->memory->sequence->length;
@@ -139,12 +140,12 @@ static size_t part_of_client(const qn_scheduler *s)
     return multiple > piece ? multiple : piece;
 }
 
-/* Behind the rows of sequences that are decoded, what their grammars force, as far as the step has rows left. */
+/* Adds drafts of text that grammars force, after the decode rows, while the step has rows left. */
 static void add_drafts(qn_scheduler *s, qn_scheduled *to)
 {
     const size_t n_words = qn_sample_mask_words(s->model->hparams.n_vocab);
     size_t n_rows = 0, n_drafted = 0;
-    if (s->flight) /* a step behind another is one batch of the device */
+    if (s->flight) /* a step launched while another is in flight must be one batch of the device */
         return;
     for (uint32_t i = 0; i < to->n_pieces; i++)
         n_rows += to->pieces[i].n;
@@ -163,7 +164,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
     }
 }
 
-/* A row for each sequence that is being decoded; behind them pieces of prompts, of a client the oldest first. */
+/* One row for each sequence being decoded, then pieces of prompts; of one client, the oldest prompt first. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
 {
     size_t n_decoding = 0, n_prompts = 0;
@@ -204,7 +205,7 @@ static void drop_from_step(qn_scheduled *step, const qn_request *r)
     qn_memory_on_append(r->memory, r->memory->sequence->length); /* gives back what was reserved */
 }
 
-/* The youngest that can be set aside of the client that holds most, or NULL. */
+/* The youngest request that can be set aside, of the client that holds most tokens; NULL if there is none. */
 static qn_request *find_youngest(const qn_scheduler *s)
 {
     qn_request *youngest = NULL;
@@ -228,7 +229,7 @@ bool qn_scheduler_has_finished(const qn_scheduler *s)
     return false;
 }
 
-/* Drafted rows are not worth the memory of others. */
+/* Drops drafted rows that do not fit: they are not worth taking memory from others. */
 static qn_status prepare_piece(qn_piece *piece)
 {
     qn_memory *memory = piece->request->memory;
@@ -240,8 +241,8 @@ static qn_status prepare_piece(qn_piece *piece)
     return memory->vtable->prepare(memory, piece->n);
 }
 
-/* Reserves memory for a piece; kept prefixes go first, then requests that are over, then the youngest sequences, then
- * rows of the piece. A request that does not fit by itself ends. */
+/* Reserves memory for a piece. To get memory it drops kept prefixes first, then requests that are over, then the
+ * youngest sequences, then rows of the piece. A request that does not fit alone ends. */
 static void reserve_piece(qn_scheduler *s, qn_scheduled *step, qn_piece *piece)
 {
     qn_request *r = piece->request;

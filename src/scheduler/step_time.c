@@ -1,23 +1,24 @@
-/* Means of measured steps. Times depend on the model, the device, the depth of sequences and the load of the machine,
- * so that no formula is assumed: a class of rows has the mean of its recent steps, and one without recent steps takes
- * that of its neighbours.
+/* Means of measured steps. Times depend on the model, the device, the context length of sequences and the load of the
+ * machine, so no formula is assumed: each class of rows has the mean of its recent steps, and a class without recent
+ * steps uses the mean of a neighbour.
  *
  * A single step may take far too long (a kernel that is compiled, a busy machine): means follow shorter times quickly
  * and longer ones slowly. */
 #include "scheduler/step_time.h"
 
-/* A mean that was not measured for so many steps is not used. A step without prompts is measured after so many with
- * prompts, the first one earlier. */
+/* STALE_STEPS: a mean not measured for this number of steps is not used. PROBE_STEPS: a step without prompts is
+ * measured after this number of steps with prompts; the first after FIRST_PROBE_STEPS. */
 enum { STALE_STEPS = 1024, PROBE_STEPS = 256, FIRST_PROBE_STEPS = 16 };
 
-/* Shares of a shorter and of a longer measurement in a mean; a longer one counts as at most MOST_RATIO means. */
+/* Weights of a shorter and of a longer measurement in a mean; a measurement counts as at most MOST_RATIO times the
+ * mean. */
 static const double SHORTER = 0.5, LONGER = 0.125, MOST_RATIO = 2;
 
-/* A step may take so many times as long as without prompts: they get half of the device. Steps of few milliseconds are
- * not cut shorter: the time of a step that does not depend on its rows would be too large a share. */
+/* A step with prompts may take DECODE_STEPS times the time of one without: prompts get half of the device. Steps are
+ * not made shorter than LEAST_SECONDS: the part of their time that does not depend on rows would be too large. */
 static const double DECODE_STEPS = 2, LEAST_SECONDS = 0.008;
 
-/* Of the last class: more than steps have. */
+/* Upper bound of the last class: more rows than any step has. */
 static const double MOST_ROWS = 1 << 20;
 
 static size_t class_of(size_t rows)
@@ -47,7 +48,7 @@ static void add(const qn_step_times *t, qn_step_mean *mean, size_t rows, double 
 
 /* ---- Estimates ---- */
 
-/* The known class that is nearest to `class`, which may be itself; the smaller one of two. NULL: none. */
+/* The mean of the measured class nearest to `class`, which may be `class` itself; of two, the smaller. NULL: none. */
 static const qn_step_mean *nearest(const qn_step_times *t, const qn_step_mean *means, size_t class)
 {
     for (size_t distance = 0; distance < QN_STEP_CLASSES; distance++) {
@@ -59,7 +60,7 @@ static const qn_step_mean *nearest(const qn_step_times *t, const qn_step_mean *m
     return NULL;
 }
 
-/* Seconds of a step that only decodes; 0 if nothing is known. */
+/* Seconds of a step that only decodes; 0 if unknown. */
 static double decode_seconds(const qn_step_times *t, size_t n_decode)
 {
     const qn_step_mean *mean = nearest(t, t->decode, class_of(n_decode));
@@ -84,8 +85,8 @@ void qn_step_times_add(qn_step_times *t, size_t n_decode, size_t n_prompt, doubl
 
 /* ---- Rows ---- */
 
-/* The most rows of a class that take `seconds`, 0 if none do. Of a class that is not known, at most twice the rows that
- * are. */
+/* The most rows of a class that take at most `seconds`; 0 if none do. For a class that was not measured, at most twice
+ * the mean rows of the nearest measured class. */
 static double rows_of_class(const qn_step_times *t, size_t class, double seconds)
 {
     const qn_step_mean *mean = nearest(t, t->prompts, class);
@@ -98,7 +99,7 @@ static double rows_of_class(const qn_step_times *t, size_t class, double seconds
     return mean->value * rows > seconds ? seconds / mean->value : rows;
 }
 
-/* A row may cost less in a larger class: the most of all classes. */
+/* The maximum over all classes, because a row may cost less in a larger class. */
 static double rows_within(const qn_step_times *t, double seconds)
 {
     double rows = 0;
