@@ -107,8 +107,8 @@ uint32_t qn_sequence_shortest(const qn_sequence *sequence);
  * is at least qn_sequence_shortest. */
 void qn_sequence_truncate(qn_sequence *sequence, uint32_t length);
 
-/* qn_sequence_max_drafted - returns the number of drafted rows that may follow n > 0 rows in a step, such that the
- * sequence can be truncated to any length from the end of those n rows on; SIZE_MAX without a limit. */
+/* qn_sequence_max_drafted - returns the largest number of drafted rows that may follow n > 0 rows in a step, such that
+ * the sequence can be truncated to any length from the end of those n rows on; SIZE_MAX without a limit. */
 size_t qn_sequence_max_drafted(const qn_sequence *sequence, size_t n);
 
 /* The extent of a sequence in a file. Without recurrent layers all members but the length are 0. With them, rows cannot

@@ -2,10 +2,10 @@
  *
  * The quantisation error of a row is proportional to the row's norm (kernels/aura/aura.h). A bias increases the norm,
  * and so the error, but it is the same in all rows and does not help to tell one key from another. The mean of page 0's
- * keys, which is subtracted before keys are quantised, removes the part of a key bias that rope changes little between
- * positions: that in slow pairs. In other pairs, the codes of every key contain the bias; the codes of every value
- * contain the value bias. A query bias increases the scores and, in proportion, the errors that come from the keys'
- * codes, and so makes the softmax sharper.
+ * keys, which is subtracted before keys are quantised, removes the part of a key bias in slow pairs, which rope hardly
+ * rotates. In other pairs, the codes of every key contain the bias; the codes of every value contain the value bias. A
+ * query bias increases the scores and, in proportion, the errors that come from the keys' codes, and so makes the
+ * softmax sharper.
  *
  * The rule. For each head, B is the norm of the bias; for keys, the norm of the part that remains after the mean is
  * subtracted, as root mean square over the positions of the context length used in training. N is the norm expected

@@ -64,7 +64,7 @@ static void quantize_weights(int16_t *weights_i16, float *weight_scale, const fl
     }
 }
 
-/* Unsigned, since sums may overflow 32 bits with scales that no encoder wrote. */
+/* Returns the product as unsigned, because sums may overflow 32 bits with scales that no encoder wrote. */
 static uint32_t mul_i16(int16_t a, int16_t b)
 {
     return (uint32_t)((int32_t)a * b);

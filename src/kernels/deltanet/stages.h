@@ -44,18 +44,18 @@ void qn_gdn_transpose(float *to, size_t to_row, const float *from, size_t from_r
  * QN_GDN_UNIT rows. Reads k_transposed. All value heads of a key head share kk and qk. */
 void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, float *dots, const float *x, size_t n);
 
-/* The stages. Each comment lists the tiles: read -> written. All stages except qn_gdn_tile_inverse also read gc.
- * "Overwritten" tiles serve as scratch. */
+/* The stages. Each comment names the tiles that the function reads and writes; all except qn_gdn_tile_inverse also read
+ * gc. Scratch tiles are overwritten. */
 
-/* kk, beta -> a, all columns */
+/* qn_gdn_tile_kkt - reads kk, beta; writes a, all columns. */
 void qn_gdn_tile_kkt(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
-/* a -> inverse, all columns */
+/* qn_gdn_tile_inverse - reads a; writes inverse, all columns. */
 void qn_gdn_tile_inverse(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
-/* k, v, beta, inverse -> w, u; gated_k and gated_v are overwritten */
+/* qn_gdn_tile_w_u - reads k, v, beta, inverse; writes w, u. Scratch: gated_k, gated_v. */
 void qn_gdn_tile_w_u(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
-/* k, w, u, state -> v_new, state; gated_v is overwritten */
+/* qn_gdn_tile_state - reads k, w, u, state; writes v_new, state. Scratch: gated_v. */
 void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
-/* q, qk, v_new, start -> o, not rounded; a is overwritten */
+/* qn_gdn_tile_output - reads q, qk, v_new, start; writes o, not rounded. Scratch: a. */
 void qn_gdn_tile_output(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, float scale, size_t n);
 
 #endif

@@ -40,7 +40,8 @@ QN_INLINE void multiply_vectors(v16 *v, size_t n, const float *by, size_t stride
         v[i] = v16_mul(v[i], v16_load(by + i * stride));
 }
 
-/* One pass over n vectors that are `stride` floats apart; n and first are compile-time constants at every call. */
+/* Makes one pass over n vectors that are `stride` floats apart; n and first are compile-time constants at every
+ * call. */
 QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct scaling *scaling)
 {
     v16 v[PASS_VECTORS];

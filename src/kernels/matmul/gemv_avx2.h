@@ -66,8 +66,8 @@ QN_INLINE __m256i join_halves(__m256i first, __m256i second)
                             _mm256_permute2x128_si256(first, second, 0x31));
 }
 
-/* Four vectors of eight 16-bit words per half: interleaves words of the four, each the sum of four words (even ones,
- * then odd). */
+/* Sums the words of four vectors of eight 16-bit words per half: interleaves words of the four, each the sum of four
+ * words (even ones, then odd). */
 QN_INLINE __m256i sum_words(const __m256i p[4])
 {
     const __m256i a = _mm256_add_epi16(_mm256_unpacklo_epi16(p[0], p[1]), _mm256_unpackhi_epi16(p[0], p[1]));
@@ -75,7 +75,7 @@ QN_INLINE __m256i sum_words(const __m256i p[4])
     return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
 }
 
-/* sum_words reduced to one 32-bit sum per vector and half, times a factor. Four words must fit in 16 bits: 4 * 2 * 31 *
+/* Reduces sum_words to one 32-bit sum per vector and half, times a factor. Four words must fit in 16 bits: 4 * 2 * 31 *
  * 127 = 31496. */
 QN_INLINE __m256i reduce_4_i16(const __m256i p[4], int factor)
 {
@@ -84,7 +84,7 @@ QN_INLINE __m256i reduce_4_i16(const __m256i p[4], int factor)
     return _mm256_madd_epi16(_mm256_shuffle_epi8(sum_words(p), pair), _mm256_set1_epi16((int16_t)factor));
 }
 
-/* Four vectors of four 32-bit integers per half: the four sums, in each half. */
+/* Sums four vectors of four 32-bit integers per half: the four sums, in each half. */
 QN_INLINE __m256i reduce_4_i32(const __m256i p[4])
 {
     const __m256i a = _mm256_add_epi32(_mm256_unpacklo_epi32(p[0], p[1]), _mm256_unpackhi_epi32(p[0], p[1]));
@@ -204,7 +204,7 @@ QN_INLINE __m256i triple(__m256i x)
     return _mm256_add_epi8(_mm256_add_epi8(x, x), x);
 }
 
-/* (x >= 86) + (x >= 171), x biased. */
+/* Returns (x >= 86) + (x >= 171), x biased. */
 QN_INLINE __m256i digit(__m256i x)
 {
     const __m256i above_0 = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(85 - 128));
@@ -247,7 +247,7 @@ QN_INLINE __m256i read_nibbles(const uint8_t *p)
     return _mm256_and_si256(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)), _mm256_set1_epi8(15));
 }
 
-/* Byte i is 16 if bit i of 32 is set, else 0. */
+/* Returns bytes: byte i is 16 if bit i of 32 is set, else 0. */
 QN_INLINE __m256i read_fifth_bits(const uint8_t *p)
 {
     uint32_t bits;
@@ -438,7 +438,7 @@ QN_INLINE __m256i dot(qn_type type, qn_act_layout layout, const uint8_t *p, size
     }
 }
 
-/* zero point * sums. Q8_0's and Q6_K's zero points are already subtracted from the codes. */
+/* Returns zero point * sums; zero for Q8_0 and Q6_K, whose zero points are already subtracted from the codes. */
 QN_INLINE __m256i times_zero_point(qn_type type, __m256i sums)
 {
     const int zero = type == QN_TYPE_Q8_0 || type == QN_TYPE_Q6_K ? 0 : block_of(type).zero;

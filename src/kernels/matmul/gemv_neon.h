@@ -57,8 +57,8 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, int8x16_t codes[8])
     codes[7] = top_digit(vmulq_u8(tail, vld1q_u8(power[2])));
 }
 
-/* Half a block of TQ1_0: digits 0 to 3 of 32 bytes (half 0); or digit 4 of those, five digits of 16 bytes and four of
- * the last 4 (half 1). */
+/* Reads half a block of TQ1_0: digits 0 to 3 of 32 bytes (half 0); or digit 4 of these bytes, five digits of 16 bytes
+ * and four of the last 4 (half 1). */
 QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
 {
     static const uint8_t power[16] = { 1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27 };
@@ -87,7 +87,7 @@ QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
     codes[7] = top_digit(vmulq_u8(vreinterpretq_u8_u32(vdupq_n_u32(four)), vld1q_u8(power)));
 }
 
-/* The four 2-bit fields of each byte, to codes `step` apart. */
+/* Stores the four 2-bit fields of each byte to codes `step` apart. */
 QN_INLINE void read_fields(uint8x16_t x, int8x16_t *codes, size_t step)
 {
     codes[0] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x03)));
@@ -96,8 +96,8 @@ QN_INLINE void read_fields(uint8x16_t x, int8x16_t *codes, size_t step)
     codes[3 * step] = signed_bytes(vshrq_n_u8(x, 6));
 }
 
-/* Two groups of eight bytes at `first`, two at `second`: first halves of the groups to codes 0..3, second halves to
- * 4..7. */
+/* Reads two groups of eight bytes at `first` and two at `second`: first halves of the groups to codes 0..3, second
+ * halves to 4..7. */
 QN_INLINE void read_2bit(const uint8_t *first, const uint8_t *second, int8x16_t codes[8])
 {
     const uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(first)), b = vreinterpretq_u32_u8(vld1q_u8(second));
@@ -191,7 +191,7 @@ QN_INLINE uint16x4_t load_4_f16(const uint8_t *p, size_t step)
     return vset_lane_u16(half[3], f16s, 3);
 }
 
-/* Four unsigned bytes as floats. */
+/* Converts four unsigned bytes to floats. */
 QN_INLINE float32x4_t u8_to_f32(uint32_t bytes)
 {
     const uint8x8_t eight = vreinterpret_u8_u32(vdup_n_u32(bytes));

@@ -96,7 +96,7 @@ QN_INLINE __m512i high_nibbles(__m512i x)
     return low_nibbles(_mm512_srli_epi16(x, 4));
 }
 
-/* 2-bit field n of every byte; all other bits are cleared. */
+/* Returns 2-bit field n of every byte; all other bits are cleared. */
 QN_INLINE __m512i two_bits(__m512i x, int n)
 {
     return _mm512_and_si512(n ? _mm512_srli_epi16(x, 2 * n) : x, _mm512_set1_epi8(3));
@@ -242,7 +242,7 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
     }
 }
 
-/* fp16 values in the lower (upper) words of 32-bit lanes, as f32. */
+/* Converts the fp16 values in the lower (upper) words of 32-bit lanes to f32. */
 QN_INLINE __m512 low_f16_to_f32(__m512i x)
 {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
@@ -274,7 +274,7 @@ QN_INLINE __m512i load_block_heads(qn_type type, const struct quarter *at)
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* Byte `first` + q of every row, in the 32-bit lane of group q. */
+/* Moves byte `first` + q of every row into the 32-bit lane of group q. */
 QN_INLINE __m512i bytes_to_groups(__m512i x, int first)
 {
     const int none = (int)0x80808000;
@@ -316,7 +316,7 @@ QN_INLINE void read_scales(qn_type type, const struct quarter *at, __m512 *scale
     }
 }
 
-/* Q6_K: the factors of both halves of every group. */
+/* Reads the factors of both halves of every group of Q6_K. */
 QN_INLINE void read_factors(const struct quarter *at, __m512i *lo, __m512i *hi)
 {
     const __m512i both = _mm512_shuffle_epi8(
@@ -380,8 +380,8 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
     return partial;
 }
 
-/* The canonical sums of four rows, in lanes 0, 4, 8, 12. Partial sum i of a row is lane i % 4 of the row's lanes in
- * vector i / 4. */
+/* Returns the canonical sums of four rows, in lanes 0, 4, 8, 12. Partial sum i of a row is lane i % 4 of the row's
+ * lanes in vector i / 4. */
 QN_INLINE __m512 sum_rows(const __m512 partial[4])
 {
     __m512 p = _mm512_add_ps(_mm512_add_ps(partial[0], partial[2]), _mm512_add_ps(partial[1], partial[3]));

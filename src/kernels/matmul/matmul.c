@@ -189,7 +189,7 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
         }
 }
 
-/* Packed rows. The activations of a block of tokens stay in L2 during the loop over rows. */
+/* Multiplies packed rows. The activations of a block of tokens stay in L2 during the loop over rows. */
 static void matmul_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                           size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
                           size_t out_stride)
@@ -204,7 +204,7 @@ static void matmul_packed(const qn_matmul_kernels *kernels, const qn_packed_matr
     }
 }
 
-/* Rows as stored: GEMM tiles, or one GEMV per token for few tokens. */
+/* Multiplies rows as stored: GEMM tiles, or one GEMV per token for few tokens. */
 static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts,
                           size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
                           size_t out_stride, void *scratch)

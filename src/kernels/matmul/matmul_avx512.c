@@ -112,8 +112,8 @@ QN_INLINE void read_pq2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
                                    _mm512_castps128_ps512(_mm_cvtph_ps(words)));
 }
 
-/* The eight code vectors of a super-block in the layout QN_ACT_TERNARY: vector v holds values 16v to 16v+15 of each
- * block. Digits 0 to 3 of a byte come from one table as 2-bit fields, digit 4 from another. */
+/* Reads the eight code vectors of a super-block in the layout QN_ACT_TERNARY: vector v holds values 16v to 16v+15 of
+ * each block. Digits 0 to 3 of a byte come from one table as 2-bit fields, digit 4 from another. */
 QN_INLINE void read_ptq1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + SECOND(PTQ1_0_BYTES_4)), three = _mm512_set1_epi8(3);
@@ -142,8 +142,8 @@ QN_INLINE void read_super(qn_type type, const uint8_t *p, __m512i code[8], __m51
     }
 }
 
-/* The integer dot products of one super-block of a row, per group. The zero point is 1 for all types here: minus_sum is
- * minus the sum of each group's activations. */
+/* Returns the integer dot products of one super-block of a row, per group. The zero point is 1 for all types here:
+ * minus_sum is minus the sum of each group's activations. */
 QN_INLINE __m512i super_dot(qn_type type, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
 {
     __m512i code[8];

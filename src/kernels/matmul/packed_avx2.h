@@ -160,8 +160,8 @@ QN_INLINE __m256i dot_2bit_end(__m256i sums)
 #endif
 }
 
-/* Dot products of a group's two words with codes, for n_vectors of eight rows: field j of byte k of a word is weight 4k
- * + j. */
+/* Computes the dot products of a group's two words with codes, for n_vectors of eight rows: field j of byte k of a word
+ * is weight 4k + j. */
 QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
                                size_t n_vectors, __m256i sums[QN_PANEL_TOKENS][4])
 {

@@ -295,8 +295,8 @@ static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t 
     return last;
 }
 
-/* Meister et al., Locally Typical Sampling (2022). The entropy's distance from a token's surprisal is that of the mean
- * surprisal from it, both above the surprisal of the most likely token. */
+/* Meister et al., Locally Typical Sampling (2022). A token's distance from the entropy equals the distance of its
+ * surprisal from the mean surprisal, both relative to the surprisal of the most likely token. */
 static void apply_typical_p(qn_sample_draw *d, size_t n_vocab)
 {
     const int bits = qn_sample_weight_bits(n_vocab) - 17;
