@@ -5,8 +5,7 @@
 //   DIM                 head dimension
 //   ENTRY_SHIFT         an entry has 1 << ENTRY_SHIFT bytes: a copy for each lane, against bank conflicts
 //   TABLES_ALIGNED_64K  1 if the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: an address
-//                       is then
-//                       one byte permutation
+//                       is then one byte permutation
 #ifndef QN_CUDA_KERNELS_CODES_CUH
 #define QN_CUDA_KERNELS_CODES_CUH
 

@@ -2,15 +2,12 @@
 // product. There are two forms of the same integers:
 //
 //   bit planes   1-bit weights where the device multiplies bits: codes are an A operand as they are stored
-//   (bit_planes.cuh)
+//                (bit_planes.cuh)
 //   hi/lo int8   else. An A fragment is `word & mask`, with no bit shifted: all codes of a group have the same mask,
-//   whose
-//                power of two goes into the group's scale. Of the eight columns (N), two are a group's hi and lo, so
-//                that
-//                the four groups of 128 columns have sums of their own. Of a group's B fragment the other columns are
-//                zeros:
-//                four mma into one accumulator compute 128 columns. Accumulators start at the bits of the float
-//                1.5 * 2^23, which makes them floats after one subtraction.
+//                whose power of two goes into the group's scale. Of the eight columns (N), two are a group's hi and lo,
+//                so that the four groups of 128 columns have separate sums. The other columns of a group's B fragment
+//                are zeros: four mma into one accumulator compute 128 columns. Accumulators start at the bits of the
+//                float 1.5 * 2^23, which makes them floats after one subtraction.
 //
 // Masks, at two cycles each, take longer than memory with 1-bit weights, but not with 2-bit weights, whose activations
 // have one bit less in planes. Defines: QN_BITS, QN_SCALES.

@@ -8,13 +8,11 @@
 // A GEMV phase, in one block:
 //
 //   1. Prologue (make_activations), all warps: load the inputs of the block's slice of K, reducing the partials of
-//   earlier
-//      phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in shared
-//      memory. __syncthreads().
+//      earlier phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in
+//      shared memory. __syncthreads().
 //   2. Prefetch the next phase's inputs other than weights and partials into L2 (prefetch_next).
 //   3. GEMV (all warps but the barrier warp): each warp multiplies its range of the block's (K tile, row tile) pairs.
-//   The
-//      weights come from its ring buffer, the sums of each pair go to shared memory. __syncthreads().
+//      The weights come from its ring buffer, the sums of each pair go to shared memory. __syncthreads().
 //   4. Reduction over the slice's K tiles, in ascending order: the block's partial sums, to global memory
 //      (reduce_k_tiles).
 //   5. __syncthreads(), arrival at the grid barrier (end_phase), wait, __syncthreads().
