@@ -1,4 +1,4 @@
-/* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without distances, in all types; caches of
+/* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without gaps, in all types; caches of
  * several heads; masks, sinks, empty blocks; dense and Walsh-Hadamard rotations; a step of decoding in a CUDA graph. */
 #include "cuda_api.h"
 #include "cuda_paged_arrays.h"

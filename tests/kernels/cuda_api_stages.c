@@ -1,5 +1,5 @@
 /* The stages of Gated DeltaNet of quern/cuda.h on a GPU: each against the CPU's stage with the same inputs, which are
- * the CPU's results of the stages before it. */
+ * the CPU's results of the previous stages. */
 #include "cuda_deltanet.h"
 #include "cuda_views.h"
 

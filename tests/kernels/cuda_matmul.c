@@ -23,7 +23,7 @@ static float float_at(const uint8_t *at)
     return x;
 }
 
-/* What the matmul multiplies a token's results by. scales: of QN_ACTS_HILO. */
+/* The factor of a token's results. scales: of QN_ACTS_HILO. */
 static double rms_factor(const struct gpu_acts *a, const float *scales, size_t token)
 {
     const size_t n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS;

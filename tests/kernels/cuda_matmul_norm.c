@@ -1,5 +1,5 @@
-/* Few rows of fp16 weights by the RMS norm of rows of floats, against float64; tokens by themselves, among others and
- * repeated; and the time beside a norm into activations and the matmul of these. */
+/* Few rows of fp16 weights by the RMS norm of rows of floats, against float64; single tokens, tokens among others, and
+ * repeated tokens; and the time compared with a norm that writes activations and their matmul. */
 #include "cuda_matmul_problem.h"
 
 #include "base/memory.h"
