@@ -163,7 +163,7 @@ static void compare_y(const struct problem *p)
     free(bound);
 }
 
-/* States of the pool: the last inputs of its sequence, or what was there. */
+/* States of the pool: the last inputs of its sequence, or the previous contents. */
 static void compare_states(const struct problem *p, const qn_gpu_rows *states)
 {
     const struct shape *s = p->s;

@@ -345,7 +345,7 @@ static void check_refusals(void)
 
 /* ---- Speed ---- */
 
-/* Tiles of random bytes with small scales, in shapes of real models, and so many copies that caches do not help. */
+/* Tiles of random bytes with small scales, in shapes of real models, and enough copies that caches do not help. */
 struct timed {
     const qn_matmul_launch *launches;
     size_t each;

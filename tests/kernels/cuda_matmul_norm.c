@@ -13,7 +13,7 @@ enum { MAX_TOKENS = QN_FEW_MAX_TOKENS, STRIDE_PADDING = 4 };
 
 static const float eps = 1e-6f;
 
-/* Two matrices, the second one added to what is there; rows of floats are `stride` apart. */
+/* Two matrices, the second one added to the previous contents; rows of floats are `stride` apart. */
 struct norm_problem {
     struct gpu_weights w;
     size_t n_cols, stride;

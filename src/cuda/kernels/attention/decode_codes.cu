@@ -540,7 +540,7 @@ QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, team_bu
             store_floats<n>(to + dims::dim_of(i, p.g), x);
         }
     }
-    team_barrier(p); // the next split overwrites what the team has read
+    team_barrier(p); // the next split overwrites the data that the team has read
 }
 
 // ---- Pieces of work ----
@@ -602,8 +602,8 @@ QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, shared &s, 
     write_split<QN_VALUE_BITS>(a, s, b, tile, 1, state, acc, piece.last - 1, p);
 }
 
-// A piece of work of a team, in shared memory against register pressure: while it is processed, the other one of two
-// holds what follows.
+// A piece of work of a team, in shared memory against register pressure: while it is processed, the other of the two
+// holds the next one.
 struct team_work {
     block_work rest; // of the team, from this piece on
     work_piece piece;

@@ -45,7 +45,7 @@ QN_DEVICE void find_cache_rows(kv_source &from, kv_range &rows, const qn_attenti
     from.value_scales = (const float *)qn_kv_rows_of(table, c.value_scales, head, c.scale_head_stride, session,
                                                      c.scale_session_stride)
                             .first;
-    from.table = QN_PAGES && table ? table + 1 : table; // rows of codes begin with those of page 1
+    from.table = QN_PAGES && table ? table + 1 : table; // rows of codes begin with page 1
     rows.begin = span.begin;
     rows.end = span.end;
     rows.tile = span.tile0 + first * span.tiles_per_split + warp;

@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __gri
         a.out[row * DIM + d] = x[d];
 }
 
-// Maxima (log2 domain) and sums of a query's blocks, of which a lane holds those of the first blocks: blocks lane, lane
+// Maxima (log2 domain) and sums of a query's blocks. A lane holds those of its first blocks: blocks lane, lane
 // + QN_WARP_SIZE, ... Those of later blocks are read from memory.
 struct block_sums {
     const float *maxima, *exp_sums;

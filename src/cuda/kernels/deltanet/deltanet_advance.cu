@@ -284,14 +284,14 @@ QN_DEVICE void clear_upper(advance_smem &m)
             }
 }
 
-// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where outputs are computed from
-// whatever is in shared memory, and not stored.
+// Data that only a chunk's outputs need is loaded if outputs are wanted: not in a warm-up, where outputs are computed
+// from whatever is in shared memory, and not stored.
 QN_DEVICE void load_record(stage &to, const unsigned char *record, bool outputs, uint32_t thread)
 {
     const uint32_t at = swizzled_offset(thread / 8, thread % 8);
     unsigned char *to_block = to.record + at;
     const unsigned char *from = record + at;
-    asm volatile("" : "+l"(from)); // else each copy's offset has registers of its own
+    asm volatile("" : "+l"(from)); // else each copy's offset takes separate registers
 #pragma unroll
     for (uint32_t block = 0; block < 4; block++)
         if (thread % 8 < 2 * (block + 1))

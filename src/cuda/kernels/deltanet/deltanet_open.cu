@@ -550,8 +550,8 @@ QN_DEVICE void load_next_rows(open_smem &m, const qn_gdn_open_args &a, const ope
     load_new_inputs(m, a, h, done, next_block(h, done, stored).rows, z);
 }
 
-// Processes item `own` of m.heads. The loads of the next item, or of the next block of rows, are issued as soon as what
-// they replace was read.
+// Processes item `own` of m.heads. The loads of the next item, or of the next block of rows, are issued as soon as the
+// data that they replace has been read.
 QN_DEVICE void process_short(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item, uint32_t own, uint32_t &z)
 {
     const uint32_t n = m.heads[own].n, next = item + gridDim.x;

@@ -15,8 +15,8 @@
 // of the key and of the query at the keys of words 0 and 2, columns 4 to 7 the same at the keys of words 1 and 3. The
 // other half of the accumulators is not used.
 //
-// No block reads what another one writes: the new key, its inputs of the convolution and the new value are in no row
-// that the launch reads. A block stores the data of its value head; the block of a key head's first value head also
+// No block reads data that another block writes: the new key, its inputs of the convolution and the new value are in no
+// row that the launch reads. A block stores the data of its value head; the block of a key head's first value head also
 // stores the key's data.
 #include "cuda/kernels/deltanet/open_chunk.cuh"
 
@@ -281,7 +281,7 @@ QN_DEVICE void prepare_row(row_smem &m, const qn_gdn_open_args &a, const open_he
 
 // ---- Products with the new key and query ----
 
-// A lane's part of the dot products of two rows of four lanes: with the key in lanes of even t, with the query in those
+// A lane's part of the dot products of two rows of four lanes: with the key in lanes of even t, with the query in lanes
 // of odd t.
 QN_DEVICE float2 multiply_rows(const row_smem &m, const tile_rows &s)
 {

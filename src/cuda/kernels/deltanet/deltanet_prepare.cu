@@ -565,8 +565,8 @@ QN_DEVICE void compute_block(prepare_smem &m, const head_work &w, const float d[
 
 // ---- The kernel ----
 
-// Grid: key heads of chunks, those of a chunk one after the other, which are adjacent in memory. A block processes all
-// value heads of its key head.
+// Grid: key heads of chunks; the key heads of a chunk are consecutive, because they are adjacent in memory. A block
+// processes all value heads of its key head.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -1,5 +1,5 @@
-// The open chunk of deltanet_open.cu: places in memory of a value head of a sequence, what a block has of it in shared
-// memory, and the loads between them.
+// The open chunk of deltanet_open.cu: places in memory of a value head of a sequence, a block's copy in shared memory,
+// and the loads between them.
 #ifndef QN_CUDA_KERNELS_DELTANET_OPEN_CHUNK_CUH
 #define QN_CUDA_KERNELS_DELTANET_OPEN_CHUNK_CUH
 
@@ -202,8 +202,8 @@ QN_DEVICE uint32_t round_up_8(uint32_t n)
     return (n + 7) / 8 * 8;
 }
 
-// The first n rows of the chunk. Later ones that `more` rows make part of a block of 8 become zeros, so that what a
-// score of zero multiplies is finite.
+// The first n rows of the chunk. Later ones that `more` rows make part of a block of 8 become zeros, so that a score of
+// zero multiplies finite values.
 QN_DEVICE void load_chunk(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n, uint32_t more)
 {
     const uint16_t *keys = keys_of(a, h), *values = values_of(a, h);

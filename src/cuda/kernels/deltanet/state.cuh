@@ -1,5 +1,5 @@
 // A state as MMA accumulators of a warp group, transposed, [values][keys]: loads and stores in memory, rounding, and
-// what the kernels that pass it from chunk to chunk share of warp groups and barriers.
+// the shared code for kernels that pass it from chunk to chunk: warp groups and barriers.
 #ifndef QN_CUDA_KERNELS_DELTANET_STATE_CUH
 #define QN_CUDA_KERNELS_DELTANET_STATE_CUH
 

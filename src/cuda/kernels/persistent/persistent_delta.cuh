@@ -241,7 +241,7 @@ QN_DEVICE void delta_load_chunk(const persistent_sequence &sequence, const qn_pe
 }
 
 // Convolution of a thread's channel. Stores the input in the open chunk. The loads of the chunk's rows are issued after
-// those of the convolution, whose results are used first.
+// the loads of the convolution, whose results are used first.
 QN_DEVICE void delta_convolve(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit, delta_shared &m,
                               delta_regs &regs)
 {

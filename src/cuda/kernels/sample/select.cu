@@ -13,7 +13,7 @@ enum { RANGES = QN_SAMPLE_RANGES, PASSES = 3, SELECT_BLOCKS_PER_SM = 2 };
 #define ALL 0xffffffffu
 #define FLOAT_MAX __uint_as_float(0x7f7fffffu)
 
-// Sums of all tokens before a bin or range, in descending order, and of its own.
+// Sums of all tokens before a bin or range, in descending order, and of its own tokens.
 struct sums {
     uint32_t n_before, n;
     uint64_t weight_before, weight;
@@ -330,7 +330,7 @@ template <typename reached_t> QN_DEVICE bool narrow(search *q, const reached_t &
     return true;
 }
 
-// The token in which the end is, as a range with it alone; false if the sums do not reach it.
+// Finds the token at which a sum reaches its end, as a range of one token; false if the sums do not reach the end.
 template <typename reached_t> QN_DEVICE bool find_token(search *q, const reached_t &reached, range *a)
 {
     uint32_t element;
