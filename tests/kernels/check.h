@@ -13,29 +13,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A failed allocation or device call of the checker itself is no result of a check: it ends the program with its error
- * text.
- *
- * qn_assert_ok - end the program unless the status is QN_OK.
- * qn_xcalloc - count zeroed objects of `size` bytes; release with free. */
+/* A failed allocation or device call of the checker itself is not a failed check: it ends the program with its error
+ * text. */
+
+/* qn_assert_ok - Ends the program unless the status is QN_OK. */
 void qn_assert_ok(qn_status status);
+
+/* qn_xcalloc - Allocates `count` zeroed objects of `size` bytes, or ends the program. Release with free. */
 void *qn_xcalloc(size_t count, size_t size);
 
-/* qn_levels - the levels of instruction sets that this CPU has, the reference first; returns their number. An operation
- * compares a case for each of them: the run counts the cases whose variant is a level's name, and fails for a level
- * with none. */
+/* qn_levels - Lists the levels of instruction sets that this CPU has, the reference first; returns their number. An
+ * operation compares a case for each level: the run counts the cases whose variant is a level's name, and fails for a
+ * level without cases. */
 size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS]);
 
-/* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone.
- * qn_random_floats: normally distributed, times scale; qn_floats_of: n of them, which the caller frees. */
+/* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone. */
 void qn_random_seed(uint64_t seed);
 uint64_t qn_random(void);
 size_t qn_random_below(size_t n);
 float qn_random_normal(void);
+
+/* qn_random_floats - Fills x [n] with normally distributed values times `scale`. */
 void qn_random_floats(float *x, size_t n, float scale);
+
+/* qn_floats_of - Returns n values of qn_random_floats; the caller frees them. */
 float *qn_floats_of(size_t n, float scale);
 
-/* qn_relative_error - |found - expected| / |expected| of vectors (l2 norms); NaN if any element is NaN. */
+/* qn_relative_error - Returns |found - expected| / |expected| of vectors (l2 norms); NaN if any element is NaN. */
 double qn_relative_error(const float *found, const float *expected, size_t n);
 
 /* ---- Memory with guards ---- */
@@ -47,44 +51,45 @@ typedef struct qn_guarded {
     size_t bytes, shift;
 } qn_guarded;
 
-/* qn_guarded_new - ends the program if there is not enough memory. */
+/* qn_guarded_new - Allocates guarded memory; ends the program if memory is short. Free with qn_guarded_free. */
 qn_guarded qn_guarded_new(size_t bytes, size_t shift);
-/* qn_guarded_ok - true if the guards are unchanged. */
+/* qn_guarded_ok - Returns whether the guards are unchanged. */
 bool qn_guarded_ok(const qn_guarded *g);
 void qn_guarded_free(qn_guarded *g);
 
 /* ---- Results ---- */
 
-/* qn_case_selected - true if the next case is to be run: every case, or with --every N every N-th. */
+/* qn_case_selected - Returns whether the next case is to be run: every case, or with --every N every N-th. */
 bool qn_case_selected(void);
-/* qn_case_begin - begin a case, named "op variant" and its shape; following results are counted for it. */
+/* qn_case_begin - Begins a case, named "op variant" and its shape; later results are counted for it. */
 void qn_case_begin(const char *op, const char *variant, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* qn_expect - one assertion about the case; the first failure of a case is printed with the case and counted. */
+/* qn_expect - Asserts `ok` for the current case; the first failure of a case is printed with the case and counted. */
 void qn_expect(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* qn_expect_same - n floats must have the same bits (+0 equals -0; NaN equals NaN of the same bits). */
+/* qn_expect_same - Asserts that n floats have the same bits (+0 equals -0; NaN equals NaN of the same bits). */
 void qn_expect_same(const float *found, const float *expected, size_t n, const char *what);
-/* qn_expect_near - |found - expected| <= bound[i] for all i. */
+/* qn_expect_near - Asserts |found - expected| <= bound[i] for all i. */
 void qn_expect_near(const float *found, const double *expected, const double *bound, size_t n, const char *what);
 
 /* ---- Speed ---- */
 
-/* qn_median - sort the values in ascending order and return the middle one. */
+/* qn_median - Sorts the values in ascending order and returns the middle one. */
 double qn_median(double *values, size_t n);
 
-/* qn_bench - time work(context), the median of several runs of at least 20 ms each, and print a row. One call processes
- * `units` of `unit`. */
+/* qn_bench - Times work(context), the median of several runs of at least 20 ms each, and prints a row. One call
+ * processes `units` of `unit`. */
 void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
               void (*work)(void *context), void *context);
 
-/* qn_report_ratio - print a row for a time measured by the caller: seconds, and its ratio to a reference time named
+/* qn_report_ratio - Prints a row for a time measured by the caller: seconds, and its ratio to a reference time named
  * `of`. */
 void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio,
                      const char *of);
 
-/* qn_bench_selected - whether a shape is to be timed: every one, or with --shape TEXT those whose name contains it. */
+/* qn_bench_selected - Returns whether a shape is to be timed: every shape, or with --shape TEXT shapes whose name
+ * contains TEXT. */
 bool qn_bench_selected(const char *shape);
 
-/* qn_report_rate - print a row for a time measured by the caller: seconds, rate in units per second, and the rate as a
+/* qn_report_rate - Prints a row for a time measured by the caller: seconds, rate in units per second, and the rate as a
  * fraction of `limit` unless that is 0. */
 void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate,
                     const char *unit, double limit);
@@ -97,7 +102,7 @@ typedef struct qn_checked_operation {
 } qn_checked_operation;
 
 typedef struct qn_checked_backend {
-    const char *name; /* of its devices */
+    const char *name; /* of the backend's devices */
     /* Opens a device for this run; false, with one line on standard error, if it is not available. `close` ends the
      * run. */
     bool (*open)(int ordinal);

@@ -58,7 +58,7 @@ static void expect_bytes(const qn_guarded *found, const uint8_t *expected, const
     qn_expect(qn_guarded_ok(found), "%s: bytes outside were written", what);
 }
 
-/* Quantises, unpacks and compares with the source, each step on what the reference gave. */
+/* Quantises, unpacks and compares with the source, each step on the reference's result of the step before. */
 static void check_type(const qn_quant_kernels *reference, const qn_quant_kernels *kernels, qn_type id, const float *x,
                        size_t n_blocks)
 {

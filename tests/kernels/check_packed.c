@@ -1,5 +1,5 @@
 /* GEMM of packed matrices, compared bit for bit with the reference on the stored rows; and packing and unpacking
- * themselves. Which types are packed, and how, depends on the instruction set: everything that it lists is checked. */
+ * themselves. The instruction set lists the types that it packs and their layouts: all of them are checked. */
 #include "problem.h"
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
 /* Passes over rows of logits: every variant against the reference, whose sums are compared with sums over sorted
- * copies. The sampler that is made of them is in check_sample_token.c. */
+ * copies. check_sample_token.c checks the sampler, which is made of these passes. */
 #include "check_sample.h"
 
 #include "check.h"

@@ -6,10 +6,10 @@
 
 #include <stddef.h>
 
-/* qn_check_sample_tokens - compare the tokens of each level's kernels with those of the reference's, levels[0]. */
+/* qn_check_sample_tokens - Compares the tokens of each level's kernels with the tokens of the reference, levels[0]. */
 void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels);
 
-/* qn_bench_sample_tokens - time the settings of clients on the vocabularies and distributions of models. */
+/* qn_bench_sample_tokens - Times the settings of clients on the vocabularies and distributions of models. */
 void qn_bench_sample_tokens(const qn_cpu_level *level);
 
 #endif

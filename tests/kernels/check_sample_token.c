@@ -1,5 +1,5 @@
-/* The sampler of the CPU: the tokens of every instruction set are the reference's, and its speed on one core. That the
- * reference's tokens are right is tests/unit/kernels/test_sample_exact.c. */
+/* The sampler of the CPU: every instruction set must sample the reference's tokens; and its speed on one core.
+ * tests/unit/kernels/test_sample_exact.c checks the reference's tokens. */
 #include "check_sample.h"
 
 #include "check.h"

@@ -27,12 +27,12 @@ struct shape {
     bool raw;        /* g and beta are bf16, before softplus and sigmoid */
 };
 
-/* One call: rows hold q, k and v of a token, with a gap behind them. */
+/* One call: rows hold q, k and v of a token, with a gap after them. */
 struct problem {
     const struct shape *s;
     size_t rows, keys, values, state, n_states;         /* elements of a sequence's state; states of the pool */
     float *q, *k, *v, *g, *beta, *o, *final;            /* o and final: expected */
-    qn_gpu_rows qkv, gates[2], states, out, out_states; /* gates: g and beta, or what they are computed from */
+    qn_gpu_rows qkv, gates[2], states, out, out_states; /* gates: g and beta, or their inputs */
     qn_gpu_guarded factor, bias, indices, seqlens, workspace;
     qn_cuda_gdn_shape shape;
 };
@@ -129,7 +129,7 @@ static void expected(const struct problem *p)
                              view(p->o, p->rows * p->values)));
 }
 
-/* Log decays and beta; with raw gates, what they are computed from is on the device. */
+/* Log decays and beta; with raw gates, the device has their inputs. */
 static void draw_gates(struct problem *p)
 {
     const size_t heads = p->s->v_heads, n = p->rows * heads;

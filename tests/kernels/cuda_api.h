@@ -5,14 +5,14 @@
 #include "cuda.h"
 #include "quern/cuda.h"
 
-/* qn_check_api_* - the sections AURA; attention with rope; matmul; rows; convolution and Hadamard transform. */
+/* qn_check_api_* - Check the sections AURA; attention with rope; matmul; rows; convolution and Hadamard transform. */
 void qn_check_api_aura(qn_cuda_kernels *kernels);
 void qn_check_api_attention(qn_cuda_kernels *kernels);
 void qn_check_api_matmul(qn_cuda_kernels *kernels);
 void qn_check_api_rows(qn_cuda_kernels *kernels);
 void qn_check_api_conv(qn_cuda_kernels *kernels);
 
-/* qn_bench_api - time the functions that are bound by memory. */
+/* qn_bench_api - Times the functions that are bound by memory. */
 void qn_bench_api(qn_cuda_kernels *kernels);
 
 #endif

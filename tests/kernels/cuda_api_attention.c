@@ -1,5 +1,5 @@
 /* Attention over an fp16 KV cache and rope of quern/cuda.h on a GPU against the CPU's functions: several sequences, all
- * types, rows with and without distances, decode and prefill, a step of decoding in a CUDA graph. */
+ * types, rows with and without gaps, decode and prefill, a step of decoding in a CUDA graph. */
 #include "cuda_api.h"
 #include "cuda_paged_arrays.h"
 #include "cuda_views.h"

@@ -1,4 +1,4 @@
-/* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without distances, in all types; caches of
+/* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without gaps, in all types; caches of
  * several heads; masks, sinks, empty blocks; dense and Walsh-Hadamard rotations; a step of decoding in a CUDA graph. */
 #include "cuda_api.h"
 #include "cuda_paged_arrays.h"
@@ -102,7 +102,7 @@ static float *special_rows(size_t n_rows, size_t dim, qn_dtype dtype)
     return x;
 }
 
-/* The CPU's codes; of a row that it rejects, those of zeros and a scale of NaN (not that of poison). */
+/* The CPU's codes; for a row that it rejects, the codes of zeros and a scale of NaN (not the NaN of poison). */
 static void encode_on_cpu(const qn_aura_codec *codec, const float *x, size_t n_rows, uint32_t *codes, float *scales)
 {
     const size_t dim = codec->dim, words = qn_aura_words(codec);
@@ -343,7 +343,7 @@ struct attention_check {
     size_t gap;
 };
 
-/* A workspace of as many bytes as the query function says, and no more. */
+/* A workspace of exactly the number of bytes that the query function returns. */
 static qn_gpu_guarded workspace_of(qn_gpu_arrays *arrays, qn_status status, size_t bytes)
 {
     qn_assert_ok(status);

@@ -1,6 +1,6 @@
 /* The causal convolution of quern/cuda.h on a GPU against the CPU's functions: sequences of all lengths, states in
- * place and in pools with sequences that are skipped, all types, any number of taps, channels with tails, rows at any
- * distance. */
+ * place and in pools with sequences that are skipped, all types, any number of taps, channels with tails, rows with any
+ * stride. */
 #include "cuda_api.h"
 #include "cuda_views.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SEQUENCES = 5, SPARE_STATES = 2, SKIPPED = 1, OUTSIDE = 3 /* tokens behind the last sequence */ };
+enum { MAX_SEQUENCES = 5, SPARE_STATES = 2, SKIPPED = 1, OUTSIDE = 3 /* tokens after the last sequence */ };
 
 struct shape {
     qn_dtype dtype, seqlens; /* seqlens: of cu_seqlens; f32: none, all sequences have ends[1] tokens */
@@ -163,7 +163,7 @@ static void compare_y(const struct problem *p)
     free(bound);
 }
 
-/* States of the pool: the last inputs of its sequence, or what was there. */
+/* States of the pool: the last inputs of its sequence, or the previous contents. */
 static void compare_states(const struct problem *p, const qn_gpu_rows *states)
 {
     const struct shape *s = p->s;

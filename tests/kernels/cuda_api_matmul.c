@@ -1,6 +1,6 @@
 /* Matmuls of quern/cuda.h on a GPU against the CPU's functions: weights of every type, packed on the device; all types
- * of activations and outputs at any distance; several matrices, operations in front, results that are added; captured
- * in a graph. */
+ * of activations and outputs with any stride; several matrices, fused operations before the matmul, results added to
+ * outputs; captured in a graph. */
 #include "cuda_api.h"
 #include "cuda_views.h"
 

@@ -1,5 +1,5 @@
 /* Operations on rows of quern/cuda.h, and the Hadamard transform, on a GPU against the CPU's functions: all types,
- * widths with tails, rows at any distance, results in place of inputs. */
+ * widths with tails, rows with any stride, results in place of inputs. */
 #include "cuda_api.h"
 #include "cuda_views.h"
 

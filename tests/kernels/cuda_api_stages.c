@@ -1,5 +1,5 @@
 /* The stages of Gated DeltaNet of quern/cuda.h on a GPU: each against the CPU's stage with the same inputs, which are
- * the CPU's results of the stages before it. */
+ * the CPU's results of the previous stages. */
 #include "cuda_deltanet.h"
 #include "cuda_views.h"
 
@@ -73,7 +73,7 @@ static double tolerance_of(qn_dtype dtype)
     return dtype == QN_DTYPE_F32 ? TOLERANCE_F32 : dtype == QN_DTYPE_F16 ? TOLERANCE_F16 : TOLERANCE_BF16;
 }
 
-/* Compares what the device wrote with the CPU's result. */
+/* Compares the device's result with the CPU's. */
 static void compare(const struct problem *p, enum array i, double tolerance)
 {
     float *found = qn_gpu_rows_read(&p->gpu[i], names[i]);

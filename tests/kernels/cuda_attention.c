@@ -636,7 +636,7 @@ void qn_check_cuda_attention(bool bench)
         { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
         { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 }
     };
-    /* Rows of one split beside rows of several; of the many rows, blocks have several pieces of work, and two warps or
+    /* Rows of one split next to rows of several; of the many rows, blocks have several pieces of work, and two warps or
      * one. */
     static const struct {
         size_t dim, n_heads, capacity, n_rows;

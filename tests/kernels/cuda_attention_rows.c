@@ -20,7 +20,7 @@ struct shape {
     bool pages, gated, interleaved, norms, biases;
 };
 
-/* What the two ways write: a cache of all sessions, and results. */
+/* The outputs of either way: a cache of all sessions, and results. */
 struct way {
     qn_gpu_guarded cache, out;
     qn_attention_decode_args args;

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* qn_check_cuda_attention_rows - attention that does qk_norm, rope and kv_store itself. */
+/* qn_check_cuda_attention_rows - Checks attention that does qk_norm, rope and kv_store itself. */
 void qn_check_cuda_attention_rows(bool bench);
 
 #endif

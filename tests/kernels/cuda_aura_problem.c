@@ -1,4 +1,4 @@
-/* Problem of the public AURA operations on the GPU: random inputs on the host and on the device. */
+/* Test problem of the public AURA operations on the GPU: random inputs on the host and on the device. */
 #include "cuda_aura_problem.h"
 
 #include "base/f16.h"

@@ -1,5 +1,5 @@
-/* Problem of the public AURA operations on the GPU: random codes, scales, queries and weights, on the host as the CPU's
- * operations take them and on the device. The files that check and time the operations run them. */
+/* Test problem of the public AURA operations on the GPU: random codes, scales, queries and weights, on the host in the
+ * form of the CPU's operations, and on the device. Other files check and time the operations. */
 #ifndef QN_CHECK_CUDA_AURA_PROBLEM_H
 #define QN_CHECK_CUDA_AURA_PROBLEM_H
 
@@ -35,31 +35,35 @@ typedef struct qn_aura_ops_problem {
     qn_gpu_arrays arrays;
 } qn_aura_ops_problem;
 
-/* qn_aura_ops_problem_new, qn_aura_ops_problem_free - with all arrays on both sides. */
+/* qn_aura_ops_problem_new - Creates a problem with all arrays on host and device. */
 void qn_aura_ops_problem_new(qn_aura_ops_problem *p, const qn_aura_ops_shape *s);
+
+/* qn_aura_ops_problem_free - Frees the problem's arrays. */
 void qn_aura_ops_problem_free(qn_aura_ops_problem *p);
 
-/* qn_aura_ops_codes - random codes of all heads; qn_aura_ops_scales - scales of rows with elements of about 1: scores
- * are then about 1, too. Scales of positions after n_keys are NaN: they must not be read. The caller frees both. */
+/* qn_aura_ops_codes - Returns random codes of all heads; the caller frees them. */
 uint32_t *qn_aura_ops_codes(const qn_aura_ops_shape *s, unsigned bits);
+
+/* qn_aura_ops_scales - Returns scales of rows with elements of about 1, so that scores are about 1 too; the caller
+ * frees them. Scales of positions after n_keys are NaN: they must not be read. */
 float *qn_aura_ops_scales(const qn_aura_ops_shape *s);
 
-/* qn_aura_ops_codec - the standard codec, or one created from its tables, which has the same rotation as a dense
+/* qn_aura_ops_codec - Returns the standard codec, or a codec created from its tables, with the same rotation as a dense
  * matrix. */
 qn_aura_codec *qn_aura_ops_codec(const qn_aura_ops_shape *s, unsigned bits, uint64_t seed);
 qn_attention_gpu_codec qn_aura_ops_gpu_codec(qn_aura_ops_problem *p, const qn_aura_codec *codec,
                                              const qn_aura_gpu_rotation *rotation);
 
-/* qn_aura_ops_bytes - bytes of an element. */
+/* qn_aura_ops_bytes - Returns the bytes of an element. */
 size_t qn_aura_ops_bytes(qn_dtype dtype);
 
-/* qn_floats_view - n floats. */
+/* qn_floats_view - Returns a view of n floats. */
 static inline qn_view qn_floats_view(void *data, size_t n)
 {
     return (qn_view){ data, QN_DTYPE_F32, n };
 }
 
-/* qn_bench_cuda_aura_ops - time the operations. */
+/* qn_bench_cuda_aura_ops - Times the operations. */
 void qn_bench_cuda_aura_ops(void);
 
 #endif

@@ -146,8 +146,8 @@ static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *divisi
     qn_free(found);
 }
 
-/* Pieces of so many chunks, 0 for heads that are not divided: of one chunk, of a part of a head, of several heads.
- * Decays forget a state within a piece, or not. */
+/* Pieces of this number of chunks, 0 for heads that are not divided: of one chunk, of a part of a head, of several
+ * heads. Decays forget a state within a piece, or not. */
 static const struct {
     uint32_t chunks, slices;
 } divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 2 }, { 2, 1 }, { 3, 2 }, { 7, 1 }, { 7, 2 }, { 40, 2 } };

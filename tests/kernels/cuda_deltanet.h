@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-/* Log decays of tokens. */
+/* Distributions of tokens' log decays. */
 enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
 
 static inline qn_view view(const float *x, size_t n)
@@ -45,7 +45,7 @@ static inline double uniform(void)
     return (double)(qn_random() >> 11) * 0x1p-53;
 }
 
-/* Round x to f16 or bf16 in place, and return the 16-bit values. */
+/* Rounds x to f16 or bf16 in place, and returns the 16-bit values; the caller frees them. */
 static inline uint16_t *to_16_bits(float *x, size_t n, qn_dtype dtype)
 {
     uint16_t *h;
@@ -86,18 +86,21 @@ struct delta_layer {
 
 #define QN_DELTA_LAYER_EPS 1e-6f
 
-/* qn_delta_layer_draw - allocate the arrays of a layer with these sizes, and draw inputs and weights.
- * qn_delta_layer_expect - the result for them. */
+/* qn_delta_layer_draw - Allocates the arrays of a layer with these sizes, and draws inputs and weights. */
 void qn_delta_layer_draw(struct delta_layer *layer);
+
+/* qn_delta_layer_expect - Computes the layer's `expected` and `expected_state` with the CPU's kernels. */
 void qn_delta_layer_expect(struct delta_layer *layer);
 void qn_delta_layer_free(struct delta_layer *layer);
 float qn_delta_layer_scale(const struct delta_layer *layer);
 
-/* qn_check_cuda_deltanet_open - check the kernels over open chunks. */
+/* qn_check_cuda_deltanet_open - Checks the kernels over open chunks. */
 void qn_check_cuda_deltanet_open(void);
 
-/* qn_bench_cuda_deltanet, qn_bench_cuda_deltanet_open - time the kernels. */
+/* qn_bench_cuda_deltanet - Times the chunk kernels and the token-by-token kernels. */
 void qn_bench_cuda_deltanet(void);
+
+/* qn_bench_cuda_deltanet_open - Times the kernels over open chunks. */
 void qn_bench_cuda_deltanet_open(void);
 
 #endif

@@ -268,11 +268,11 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
     return n < limit ? n : limit;
 }
 
-/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. BY_ROW: the same, with
- * single rows and their kernel. */
+/* The rows of a step. RESUMED: a sequence continues from a state and an empty open chunk at every multiple of 64.
+ * BY_ROW: the same, with single rows and their kernel. */
 enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, MODES };
 
-/* Folds a full open chunk, of which nothing is left then. The sequence's place is in the arguments. */
+/* Folds a full open chunk, which is empty afterwards. The sequence's place is in the arguments. */
 static void resume_from_state(struct open_run *r, uint32_t sequence, bool separate)
 {
     const qn_gdn_gpu gpu = device_limits();
@@ -379,8 +379,7 @@ static void check_history(const struct open_run *r, size_t sequence, const float
     }
 }
 
-/* The states at the sequences' lengths. All layers of the slots are folded in one launch; what is not used is
- * poison. */
+/* The states at the sequences' lengths. All layers of the slots are folded in one launch; unused parts are poison. */
 static void check_fold(struct open_run *r)
 {
     const size_t n_state = r->history / sizeof(float);

@@ -67,7 +67,7 @@ static qn_status plan(const struct row *r, bool with_signs, qn_launch *launch, q
                                            with_signs ? r->gpu_signs.data : 0, r->block, launch, args);
 }
 
-/* What a row is quantised from. other: weights of the norm, or the second factor. */
+/* The inputs of a row's quantisation. other: weights of the norm, or the second factor. */
 static void expect_row(int op, size_t block, const float *x, const float *other, const float *signs, size_t n,
                        float *expected)
 {

@@ -23,7 +23,7 @@ static float float_at(const uint8_t *at)
     return x;
 }
 
-/* What the matmul multiplies a token's results by. scales: of QN_ACTS_HILO. */
+/* The factor of a token's results. scales: of QN_ACTS_HILO. */
 static double rms_factor(const struct gpu_acts *a, const float *scales, size_t token)
 {
     const size_t n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS;
@@ -345,7 +345,7 @@ static void check_refusals(void)
 
 /* ---- Speed ---- */
 
-/* Tiles of random bytes with small scales, in shapes of real models, and so many copies that caches do not help. */
+/* Tiles of random bytes with small scales, in shapes of real models, and enough copies that caches do not help. */
 struct timed {
     const qn_matmul_launch *launches;
     size_t each;

@@ -414,7 +414,7 @@ void qn_check_cuda_matmul_fused(bool with_bench)
         qn_random_seed(9000 + t);
         if (qn_case_selected())
             check_layer(&types[t], 3 * block, 2 * block, 100, 0);
-        if (qn_case_selected()) /* rows that several blocks share, and of which one has several */
+        if (qn_case_selected()) /* rows that several blocks share, and a block with several parts */
             check_layer(&types[t], 13 * 256, 3 * 256, 1000, 8);
         if (qn_case_selected()) /* rows not a multiple of 256, if the type allows that */
             check_layer(&types[t], 5 * 256, 11 * block, 260, 0);

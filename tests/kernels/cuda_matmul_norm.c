@@ -1,5 +1,5 @@
-/* Few rows of fp16 weights by the RMS norm of rows of floats, against float64; tokens by themselves, among others and
- * repeated; and the time beside a norm into activations and the matmul of these. */
+/* Few rows of fp16 weights by the RMS norm of rows of floats, against float64; single tokens, tokens among others, and
+ * repeated tokens; and the time compared with a norm that writes activations and their matmul. */
 #include "cuda_matmul_problem.h"
 
 #include "base/memory.h"
@@ -13,7 +13,7 @@ enum { MAX_TOKENS = QN_FEW_MAX_TOKENS, STRIDE_PADDING = 4 };
 
 static const float eps = 1e-6f;
 
-/* Two matrices, the second one added to what is there; rows of floats are `stride` apart. */
+/* Two matrices, the second one added to the previous contents; rows of floats are `stride` apart. */
 struct norm_problem {
     struct gpu_weights w;
     size_t n_cols, stride;

@@ -1,4 +1,4 @@
-/* What the checks of the matmul on a GPU share: activations and weights in device memory. */
+/* Shared by the checks of the matmul on a GPU: activations and weights in device memory. */
 #ifndef QN_CHECK_CUDA_MATMUL_PROBLEM_H
 #define QN_CHECK_CUDA_MATMUL_PROBLEM_H
 
@@ -20,33 +20,36 @@ struct gpu_weights {
     qn_gpu_guarded tiles;
 };
 
-/* qn_check_alloc - memory for so many elements; ends the program if there is none. */
+/* qn_check_alloc - Allocates memory for `count` elements of `size` bytes, or ends the program. */
 void *qn_check_alloc(size_t count, size_t size);
 
 qn_matmul_gpu qn_check_matmul_gpu(void);
 void qn_check_launch(const qn_matmul_launch *l);
 
-/* Poisoned, with a capacity for n_tokens; freeing them checks their guards. */
+/* qn_check_acts_new - Allocates poisoned activations with a capacity for n_tokens. qn_check_acts_free checks their
+ * guards. */
 struct gpu_acts qn_check_acts_new(int layout, size_t n_cols, size_t n_tokens);
 void qn_check_acts_free(struct gpu_acts *a);
 
-/* The integer of column k of a token in QN_ACTS_HILO. */
+/* qn_check_hilo_code - Returns the integer of column k of a token in QN_ACTS_HILO. */
 int qn_check_hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k);
 
-/* Signs of n columns, and v times signs, then the Walsh-Hadamard transform of each block, in float64. block 0: v as it
- * is. */
+/* qn_check_signs_new - Returns random signs of n columns. */
 float *qn_check_signs_new(size_t n);
+
+/* qn_check_hadamard_f64 - Multiplies v by signs and applies the Walsh-Hadamard transform to each block, in float64.
+ * block 0: v is unchanged. */
 void qn_check_hadamard_f64(double *v, const float *signs, size_t n, size_t block);
 
-/* Random matrices, packed. */
+/* qn_check_weights_new - Creates random matrices, packed on the device. */
 struct gpu_weights qn_check_weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices,
                                         const size_t n_rows[3]);
 void qn_check_weights_free(struct gpu_weights *w);
 
-/* cuda_matmul_fused.c: matmuls that compute the activations of the next. */
+/* qn_check_cuda_matmul_fused - Checks matmuls that compute the activations of the next (cuda_matmul_fused.c). */
 void qn_check_cuda_matmul_fused(bool with_bench);
 
-/* cuda_matmul_norm.c: those that read rows of floats. */
+/* qn_check_cuda_matmul_norm - Checks matmuls that read rows of floats (cuda_matmul_norm.c). */
 void qn_check_cuda_matmul_norm(bool with_bench);
 
 #endif

@@ -1,4 +1,4 @@
-/* Arrays of caches in pages: from contiguous ones to the pages of a pool, and back. */
+/* Arrays of caches in pages: copies from contiguous arrays to the pages of a pool, and back. */
 #ifndef QN_CHECK_CUDA_PAGED_ARRAYS_H
 #define QN_CHECK_CUDA_PAGED_ARRAYS_H
 
@@ -17,22 +17,26 @@ typedef struct qn_paged_arrays {
     qn_gpu_guarded pool, entries, tables;
 } qn_paged_arrays;
 
-/* qn_paged_new - pages of poison, in random order, with arrays [n_heads][QN_ATTENTION_PAGE] of rows of row_bytes[i]
- * bytes; row_bytes ends with 0. One more entry in each page table is 0. */
+/* qn_paged_new - Allocates pages of poison, in random order, with arrays [n_heads][QN_ATTENTION_PAGE] of rows of
+ * row_bytes[i] bytes; row_bytes ends with 0. Each page table has one more entry, 0. Free with qn_paged_free. */
 void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t n_heads,
                   const size_t row_bytes[QN_PAGED_ARRAYS]);
 void qn_paged_free(qn_paged_arrays *p);
 
-/* qn_paged_scatter, qn_paged_gather - between array i and a contiguous one, [n_sequences][n_heads][capacity] rows, on
- * the host; rows beyond the pages are left out. */
+/* qn_paged_scatter - Copies a contiguous array [n_sequences][n_heads][capacity] of rows to array i, on the host; rows
+ * beyond the pages are left out. */
 void qn_paged_scatter(qn_paged_arrays *p, size_t i, const void *from, size_t capacity);
+
+/* qn_paged_gather - Copies array i to a contiguous array, the inverse of qn_paged_scatter. */
 void qn_paged_gather(const qn_paged_arrays *p, size_t i, void *to, size_t capacity);
 
-/* qn_paged_upload, qn_paged_read - all pages between host and device. Guards must be intact. */
+/* qn_paged_upload - Copies all pages from the host to the device. */
 void qn_paged_upload(qn_paged_arrays *p);
+
+/* qn_paged_read - Copies all pages from the device to the host. Guards must be intact. */
 void qn_paged_read(qn_paged_arrays *p);
 
-/* qn_paged_tables - the view of all page tables. */
+/* qn_paged_tables - Returns the view of all page tables. */
 qn_cuda_view qn_paged_tables(const qn_paged_arrays *p);
 
 #endif

@@ -21,15 +21,16 @@ typedef struct qn_pages_layout {
 
 qn_pages_layout qn_pages_layout_of(const qn_pages_shape *s);
 
-/* qn_pages_cache, qn_pages_f16 - the caches of a layer, for kernels. tables: on the device, addresses of page
- * tables. */
+/* qn_pages_cache - Returns the cache of a layer, for kernels. tables: addresses of page tables, on the device. */
 qn_attention_gpu_cache qn_pages_cache(const qn_pages_shape *s, const qn_pages_layout *l, size_t layer, uint64_t tables);
+
+/* qn_pages_f16 - Returns the fp16 pages of a layer's cache of codes, for kernels. tables as for qn_pages_cache. */
 qn_attention_gpu_pages qn_pages_f16(const qn_pages_shape *s, const qn_pages_layout *l, size_t layer, uint64_t tables);
 
-/* qn_pages_gpu - the attention of a shape on the device under test. */
+/* qn_pages_gpu - Returns the attention of a shape on the device under test. */
 qn_attention_gpu qn_pages_gpu(const qn_pages_shape *s);
 
-/* qn_bench_cuda_pages - decode of many sequences of the same and of very different lengths. */
+/* qn_bench_cuda_pages - Times decode of many sequences of the same and of very different lengths. */
 void qn_bench_cuda_pages(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The device's measured limits, of which other benchmarks print their rate as a percentage. No results are checked. */
+/* The device's measured limits; other benchmarks print their rate as a percentage of them. No results are checked. */
 #include "cuda.h"
 
 #include "cuda/kernels/peak/peak.h"

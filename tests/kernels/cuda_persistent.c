@@ -73,7 +73,7 @@ static bool matrix_row(const struct matrix *a, size_t row, float *weights)
 
 /* ---- A launch ---- */
 
-enum { MAX_PHASES = 8 }; /* three GEMVs, and as many phases of activations; two stores */
+enum { MAX_PHASES = 8 }; /* three GEMVs with three phases of activations; two stores */
 
 struct persistent {
     qn_persistent_phase phases[MAX_PHASES];

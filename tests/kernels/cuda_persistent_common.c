@@ -1,4 +1,4 @@
-/* Helpers that the checks of the persistent decode kernel share. */
+/* Helpers for the checks of the persistent decode kernel. */
 #include "cuda_persistent.h"
 
 #include "base/f16.h"

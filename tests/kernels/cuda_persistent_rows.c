@@ -490,7 +490,7 @@ static struct found run_alone(struct problem *p)
     return read_all(p);
 }
 
-/* The first n of n_rows, of which the others have no sequence. */
+/* Computes the first n of n_rows rows; the other rows have no sequence. */
 static struct found run_together(struct problem *p, uint32_t n, uint32_t n_rows)
 {
     static struct run r;

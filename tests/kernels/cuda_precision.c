@@ -16,7 +16,7 @@ enum { TOKENS = 64, ROWS = 256, COLS = 5120, COUNTS = 6 };
 
 static const size_t counts[COUNTS] = { 1, 2, 8, 16, 17, 64 };
 
-/* The largest error by the smallest. What may differ is the order of float32 additions. */
+/* The limit of the largest error divided by the smallest. Only the order of float32 additions may differ. */
 static const double tolerance = 1.1;
 
 struct problem {

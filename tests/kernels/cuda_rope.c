@@ -1,4 +1,5 @@
-/* Biases, qk_norm, rope and kv_store on the GPU, against the same in double; rope angles against the CPU's. */
+/* Biases, qk_norm, rope and kv_store on the GPU, against the same operations in double; rope angles against the CPU's.
+ * */
 #include "cuda_arrays.h"
 
 #include "base/f16.h"

@@ -144,8 +144,8 @@ static void sample(struct gpu_sampler *c, const qn_sample_request *requests, siz
 
 /* ---- Distributions and filters ---- */
 
-/* TIES: thousands of equal logits below the largest ones. ROUGH: adjacent logits of which the smaller has the larger
- * weight at temperature 1. */
+/* TIES: thousands of equal logits below the largest ones. ROUGH: pairs of adjacent logits whose smaller logit has the
+ * larger weight at temperature 1. */
 enum shape {
     NORMAL,
     WIDE,
@@ -249,7 +249,7 @@ enum { N_FILTERS = sizeof filters / sizeof *filters };
 
 /* ---- Requests ---- */
 
-/* A request with what it points to. */
+/* A request with the data that it points to. */
 struct problem {
     enum shape shape;
     size_t filter;
@@ -268,7 +268,7 @@ static void fill_mask(struct problem *p, size_t n)
         const size_t token = qn_random_below(n);
         p->allowed[token / 32] |= 1u << token % 32;
     }
-    /* Bits behind the vocabulary are not read as tokens. */
+    /* Bits after the vocabulary are not read as tokens. */
     if (n % 32)
         p->allowed[n / 32] |= UINT32_MAX << n % 32;
 }
@@ -426,7 +426,7 @@ static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds,
     free(again);
 }
 
-/* Steps over one set of buffers, so that what a step leaves in the states is what the next one finds. */
+/* Steps over one set of buffers, so that each step begins with the states that the previous step left. */
 static void check_sampling(size_t n)
 {
     static const size_t steps[] = { 1, 2, 1, 3, 1, 5, 17, 1, 64, MAX_ROWS, 1, 9 };

@@ -1,5 +1,5 @@
-/* Recurrent states between f32 and the two planes of the engine (cuda/kernels/deltanet/state_planes.h), in place: both
- * take the same bytes. */
+/* Conversion of recurrent states between f32 and the engine's two planes (cuda/kernels/deltanet/state_planes.h), in
+ * place: both forms have the same size. */
 #ifndef QN_CHECK_CUDA_STATES_H
 #define QN_CHECK_CUDA_STATES_H
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* qn_split_states, qn_join_states - n_states states of n elements each, to planes and back. */
+/* qn_split_states - Converts n_states states of n elements each to planes. */
 static inline void qn_split_states(float *states, size_t n_states, size_t n)
 {
     uint16_t *planes = qn_xcalloc(2 * n, sizeof *planes);
@@ -22,6 +22,7 @@ static inline void qn_split_states(float *states, size_t n_states, size_t n)
     free(planes);
 }
 
+/* qn_join_states - Converts n_states states of n elements each from planes to f32. */
 static inline void qn_join_states(float *states, size_t n_states, size_t n)
 {
     uint16_t *planes = qn_xcalloc(2 * n, sizeof *planes);

@@ -1,4 +1,4 @@
-/* Rows of any float type at a distance, in guarded memory. */
+/* Rows of any float type with a stride, in guarded memory. */
 #include "cuda_views.h"
 
 #include "base/f16.h"

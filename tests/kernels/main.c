@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The levels of which an operation has variants. */
+/* The levels for which an operation has variants. */
 enum variants { NO_LEVELS, ALL_LEVELS, ALL_BUT_REF };
 
 static const struct operation {

@@ -6,10 +6,10 @@
 #include "check.h"
 #include "kernels/matmul/matmul.h"
 
-/* qn_random_blocks - random blocks of a type: any codes, and finite weights below `largest` in magnitude. */
+/* qn_random_blocks - Fills blocks of a type with random codes; weights are finite and below `largest` in magnitude. */
 void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks, float largest);
 
-/* qn_quantize_rows - quantise x [n_rows, n_cols] to the first rows of acts. */
+/* qn_quantize_rows - Quantises x [n_rows, n_cols] to the first rows of acts. */
 void qn_quantize_rows(const qn_matmul_kernels *kernels, qn_acts *acts, const float *x, size_t n_rows);
 
 typedef struct qn_problem {
@@ -21,11 +21,12 @@ typedef struct qn_problem {
     float *x; /* [n_tokens, n_cols], normal */
 } qn_problem;
 
-/* qn_problem_new - allocate and fill a problem; hilo: activations as a hi/lo int8 split. */
+/* qn_problem_new - Allocates and fills a problem; hilo: activations as a hi/lo int8 split. Free with qn_problem_free.
+ */
 void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool hilo);
 void qn_problem_free(qn_problem *p);
 
-/* qn_problem_run - compute rows [begin, end) of the result with p's own acts; out is [n_tokens, n_rows]. */
+/* qn_problem_run - Computes rows [begin, end) of the result with p's own acts; out is [n_tokens, n_rows]. */
 void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_t begin, size_t end, bool accumulate,
                     float *out);
 

@@ -21,7 +21,7 @@ _Static_assert((int)QN_CUDA_MATMUL_X == QN_ACTS_OP_NONE && (int)QN_CUDA_MATMUL_R
 typedef struct matmul_call {
     const qn_type_info *type;
     qn_matmul_gpu gpu;
-    qn_tiled_matrix matrix; /* outs: those of the first token */
+    qn_tiled_matrix matrix; /* outs: the outputs of the first token */
     size_t packed_bytes;
     /* The activations of a pass. */
     const qn_cuda_matmul_acts *acts;

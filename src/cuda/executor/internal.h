@@ -39,7 +39,7 @@ typedef struct qn_cuda_common {
     qn_gdn_gpu gdn;
     bool launches_only;    /* do not use the persistent decode kernel */
     bool deterministic;    /* single rows in passes of 2 to same_rows rows, each other piece in a pass of its own */
-    uint64_t memory_limit; /* most bytes that memories may take; 0: all free memory */
+    uint64_t memory_limit; /* most bytes that memories may take; 0: free memory less a reserve */
 } qn_cuda_common;
 
 /* The most rows of one pass of the logits, and of one launch of the decode kernel of attention: the size of their

@@ -1,6 +1,6 @@
-// Inner loop of decode attention over a KV cache: rows from a ring buffer in shared memory (kv_ring.cuh), dequantisation by
-// look-up tables in shared memory, both GEMMs on tensor cores, online softmax; and the reduction over the warps of a
-// block. The including kernel sets the range of rows and writes the results. It defines
+// Inner loop of decode attention over a KV cache: rows from a ring buffer in shared memory (kv_ring.cuh),
+// dequantisation by look-up tables in shared memory, both GEMMs on tensor cores, online softmax; and the reduction over
+// the warps of a block. The including kernel sets the range of rows and writes the results. It defines
 //
 //   QN_HEAD_DIM
 //   QN_KEY_BITS, QN_VALUE_BITS   bits of the codes; 16 and 16: fp16
@@ -51,8 +51,8 @@
 #define SCORE_ACCUMULATORS 4    // independent accumulators, against the MMA latency
 #define LOWEST (-1e30f)
 
-// An entry of the tables has the copies of the key table, then of the value table. With large shared memory the tables are
-// at address QN_ATTENTION_TABLE_BASE.
+// An entry of the tables has the copies of the key table, then of the value table. With large shared memory the tables
+// are at address QN_ATTENTION_TABLE_BASE.
 #define VALUE_ENTRY (1 << ENTRY_SHIFT >> 1)
 #define TABLE_ADDRESS(dynamic) (LARGE_SMEM ? (uint32_t)QN_ATTENTION_TABLE_BASE : qn_shared_address(dynamic))
 #define LANE_TABLE(dynamic, lane) (TABLE_ADDRESS(dynamic) + 4 * (lane) % VALUE_ENTRY) // of the lane's copies
@@ -73,7 +73,8 @@ QN_DEVICE void store_table_entry(uint32_t tables, uint32_t i, uint32_t key, uint
 
 // ---- Operand A of the second MMA: values ----
 
-// A fragments of value codes of `dims` adjacent dimensions. Tile i of 16 of them: codes 2i and 2i+1 of the lane's fragments of four keys.
+// A fragments of value codes of `dims` adjacent dimensions. Tile i of 16 of them: codes 2i and 2i+1 of the lane's
+// fragments of four keys.
 template <int bits, int dims = DIM> struct value_fragments {
     // Codes that are processed together, in one 32-bit word.
     static constexpr int chunk = bits == 2 ? (dims / 8 % 16 == 0 ? 16 : 8) : 8;
@@ -211,8 +212,8 @@ QN_DEVICE void rescale(softmax_state &state, const float x[4], const float value
 }
 
 // The range of a warp: tiles tile, tile + step, ... below last_tile. All queries attend to rows [begin, end).
-// per_query: query i attends to rows [shared.begin[i], shared.end[i]) within [first, limit), and no row of [begin, end) is
-// masked for any query.
+// per_query: query i attends to rows [shared.begin[i], shared.end[i]) within [first, limit), and no row of [begin, end)
+// is masked for any query.
 struct kv_range {
     uint32_t begin, end;
     uint32_t tile, last_tile, step;
@@ -386,11 +387,12 @@ QN_DEVICE void begin_softmax(softmax_state &state, float (*acc)[4])
     state = { { LOWEST, LOWEST }, { 0, 0 }, { LOWEST, LOWEST }, 1, 1 };
 }
 
-// Attention of a block's queries over the tiles of one warp, in rows.n_parts parts of rows.part_tiles tiles each, of all warps
-// together: the first ends before tile rows.part_end. After each part but the last end_part(i) is called, with unnormalised
-// outputs in acc and the softmax state in `state`, where those of the last part are left. The ring streams on over the ends of
-// parts; the caller has filled it with the tiles, and it is empty at the end. Without reserved memory there is one part.
-// per_query: each query has its own range of rows (shared.begin, end), and true_max is computed.
+// Attention of a block's queries over the tiles of one warp, in rows.n_parts parts of rows.part_tiles tiles each, of
+// all warps together: the first ends before tile rows.part_end. After each part but the last end_part(i) is called,
+// with unnormalised outputs in acc and the softmax state in `state`, which hold the results of the last part. The ring
+// streams on over the ends of parts; the caller has filled it with the tiles, and it is empty at the end. Without
+// reserved memory there is one part. per_query: each query has its own range of rows (shared.begin, end), and true_max
+// is computed.
 template <int key_bits, int value_bits, int reserved, bool per_query, class part_sink>
 QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits, reserved> &ring,
                             const query_fragment &c, const shared &s, const kv_range &rows, const thread_coord &p,
@@ -398,7 +400,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
 {
     using kv_slots = kv_ring<key_bits, value_bits, reserved>;
     uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
-    // If registers allow, slots are released before their contents are used, and values are loaded before scores are computed.
+    // If registers allow, slots are released before their contents are used, and values are loaded before scores are
+    // computed.
     constexpr bool in_registers = DIM <= 256, together = in_registers && sizeof k + sizeof v <= 64 * sizeof(uint32_t);
     constexpr bool has_parts = reserved > 0;
     float score[SCORE_ACCUMULATORS][4], key_scales[2] = { 1, 1 };
@@ -422,7 +425,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
         for (int i = 0; i < 4; i++)
             load_fragment<value_bits, 8>(v[i], slot_row<value_bits, false>{ ring.at, 2u * p.t, i / 2 * 8 + i % 2 }, p.g);
     };
-    // Scores of the first tile; of the others, which are independent of the values of the tile before: software pipeline.
+    // Scores of the first tile; of the others, which are independent of the values of the tile before: software
+    // pipeline.
     const auto score_first = [&]() {
         load_keys();
         if (!in_registers)
@@ -514,8 +518,8 @@ template <int n> QN_DEVICE void store_floats(float *to, const float (&x)[n])
 }
 
 // Calls store(column, dim, sums, loaded) with two or four adjacent sums over all warps of acc times factor, after
-// load(column, dim, loaded), which is called early, so that its loads are in flight during the reduction. `buffer` has `bytes`
-// bytes; all previous uses have finished. Ends with a block barrier.
+// load(column, dim, loaded), which is called early, so that its loads are in flight during the reduction. `buffer` has
+// `bytes` bytes; all previous uses have finished. Ends with a block barrier.
 template <int value_bits, int bytes, class source, class sink>
 QN_DEVICE void reduce_warps(float *buffer, const float (*acc)[4], const float factor[2], uint32_t n_columns,
                             const thread_coord &p, source load, sink store)

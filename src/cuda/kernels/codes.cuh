@@ -4,8 +4,8 @@
 //
 //   DIM                 head dimension
 //   ENTRY_SHIFT         an entry has 1 << ENTRY_SHIFT bytes: a copy for each lane, against bank conflicts
-//   TABLES_ALIGNED_64K  1 if the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: an address is then
-//                       one byte permutation
+//   TABLES_ALIGNED_64K  1 if the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: an address
+//                       is then one byte permutation
 #ifndef QN_CUDA_KERNELS_CODES_CUH
 #define QN_CUDA_KERNELS_CODES_CUH
 
@@ -54,7 +54,8 @@ struct global_row {
     }
 };
 
-// Loads a lane's fragment of a row. Word indices are the sum of one that is constant after unrolling and one of the lane.
+// Loads a lane's fragment of a row. Word indices are the sum of one that is constant after unrolling and one of the
+// lane.
 template <int bits, int lanes, int dims = DIM, class row>
 QN_DEVICE void load_fragment(uint32_t *to, const row &from, int lane)
 {

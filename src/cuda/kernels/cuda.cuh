@@ -128,8 +128,8 @@ QN_DEVICE float qn_warp_max(float x)
     return x;
 }
 
-// Sum and maximum over the lanes whose indices differ only in the bits of first, 2 * first, ..., below end: <1, 4> are four
-// adjacent lanes, a row of an MMA accumulator; <4, 32> are the lanes with its columns in common.
+// Sum and maximum over the lanes whose indices differ only in the bits of first, 2 * first, ..., below end: <1, 4> are
+// four adjacent lanes, a row of an MMA accumulator; <4, 32> are the lanes with its columns in common.
 template <int first, int end> QN_DEVICE float qn_lanes_sum(float x)
 {
 #pragma unroll

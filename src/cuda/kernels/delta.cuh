@@ -1,6 +1,6 @@
-// Device functions for one token of a Gated DeltaNet layer: gates, norms of keys and queries, the delta rule for a row of the
-// state, and the scales of values in an open chunk. For the kernels of deltanet/ and the persistent decode kernel. In float32;
-// deltanet/deltanet.h has the formulas, and the layout of states and open chunks.
+// Device functions for one token of a Gated DeltaNet layer: gates, norms of keys and queries, the delta rule for a row
+// of the state, and the scales of values in an open chunk. For the kernels of deltanet/ and the persistent decode
+// kernel. In float32; deltanet/deltanet.h has the formulas, and the layout of states and open chunks.
 #ifndef QN_CUDA_KERNELS_DELTA_CUH
 #define QN_CUDA_KERNELS_DELTA_CUH
 

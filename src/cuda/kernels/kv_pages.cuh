@@ -10,8 +10,8 @@ QN_DEVICE const uint64_t *qn_kv_table(const uint64_t *tables, uint32_t session)
     return tables ? (const uint64_t *)tables[session] : 0;
 }
 
-// The rows of one head in one array of a cache (keys, values, or scales). `first` is the address of row 0, or with a page
-// table its offset within a page.
+// The rows of one head in one array of a cache (keys, values, or scales). `first` is the address of row 0, or with a
+// page table its offset within a page.
 struct qn_kv_rows {
     const uint64_t *table;
     const uint8_t *first;

@@ -1,7 +1,8 @@
-// Ring buffers in shared memory of the keys and values of a cache, one for each warp, without other warps or block barriers: a
-// warp fills its slots by cp.async and waits for them by groups. A slot holds the keys of a tile and the scales of its keys
-// and values, or the values of a tile. They follow each other in the order of use: keys of tile 0, nothing, keys of 1, values
-// of 0, keys of 2, values of 1, ... Each is one cp.async group; the n-th is in slot n % SLOTS.
+// Ring buffers in shared memory of the keys and values of a cache, one for each warp, without other warps or block
+// barriers: a warp fills its slots by cp.async and waits for them by groups. A slot holds the keys of a tile and the
+// scales of its keys and values, or the values of a tile. They follow each other in the order of use: keys of tile 0,
+// nothing, keys of 1, values of 0, keys of 2, values of 1, ... Each is one cp.async group; the n-th is in slot n %
+// SLOTS.
 //
 // For attend.cuh, which defines the shared memory of the architecture; the layout is that of cuda/kernels/attend.h.
 #ifndef QN_CUDA_KERNELS_KV_RING_CUH
@@ -18,13 +19,14 @@ struct kv_source {
     const uint64_t *table; // or 0; row r is in page r / QN_ATTENTION_PAGE
 };
 
-// ---- Order of bytes within a slot: rows after each other, with 16-byte segments permuted within 128 or 512 bytes, so that
-// the lanes that load at the same time use different banks. Lane 4g + t loads keys of row g, segment t of each four; and
-// values of rows 2t, segment g of each eight. ----
+// ---- Order of bytes within a slot: rows after each other, with 16-byte segments permuted within 128 or 512 bytes, so
+// that the lanes that load at the same time use different banks. Lane 4g + t loads keys of row g, segment t of each
+// four; and values of rows 2t, segment g of each eight. ----
 
 template <int bits, bool is_keys> struct slot_layout {
     static constexpr int row_bytes = ROW_WORDS(bits) * 4;
-    static constexpr bool has_lines = row_bytes % 128 == 0 && lane_fragment<bits, 4>::divides_word; // rows of 128-byte lines
+    // rows of 128-byte lines
+    static constexpr bool has_lines = row_bytes % 128 == 0 && lane_fragment<bits, 4>::divides_word;
     static constexpr bool permutes =
         has_lines || (!is_keys && lane_fragment<bits, 4>::divides_word && (row_bytes == 64 || row_bytes == 32));
 
@@ -84,15 +86,16 @@ template <int bytes> QN_DEVICE void copy_segment(uint32_t to, const uint8_t *fro
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Copies of a tile of keys or values. Rows that are no multiples of 16 bytes are copied by words, because heads then begin at
-// any.
+// Copies of a tile of keys or values. Rows that are no multiples of 16 bytes are copied by words, because heads then
+// begin at any.
 template <int bits, bool is_keys> struct tile_copy {
     using layout = slot_layout<bits, is_keys>;
     static constexpr int bytes = layout::row_bytes % 16 == 0 ? 16 : 4, // of a lane at a time
         all = QN_ATTENTION_TILE_KV * layout::row_bytes;
     const uint8_t *lane_from; // the lane's first bytes of the first tile of a page, or of a contiguous cache
 
-    // Issues the copies of the tile at row `row` of a page, of which the first n_rows rows may be read; zeros for others.
+    // Issues the copies of the tile at row `row` of a page, only the first n_rows rows may be read, other rows are
+    // zeros.
     __device__ __forceinline__ void issue(uint32_t slot, uint64_t page, uint32_t row, uint32_t n_rows, int lane) const
     {
         const uint32_t lane_at = lane * bytes;
@@ -123,7 +126,8 @@ QN_DEVICE const uint8_t *keep_pointer(const void *p)
     return (const uint8_t *)p;
 }
 
-// A warp's ring buffer. All of the functions are called by full warps. reserved: bytes of shared memory after the rings.
+// A warp's ring buffer. All of the functions are called by full warps. reserved: bytes of shared memory after the
+// rings.
 template <int key_bits, int value_bits, int reserved> struct kv_ring {
     static constexpr uint32_t slot_bytes = qn_attention_gpu_slot_bytes(DIM, key_bits, value_bits);
     static constexpr uint32_t table_bytes = TABLE_BYTES;
@@ -168,8 +172,8 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     tile_copy<value_bits, false> values;
     const float *lane_scale; // half of the lanes copy scales of keys, the others of values
     const uint64_t *table;
-    // Pages of the next keys and values: if registers allow, their entries of the page table are loaded when the previous ones
-    // are issued.
+    // Pages of the next keys and values: if registers allow, their entries of the page table are loaded when the
+    // previous ones are issued.
     static constexpr bool looks_ahead = reserved == 0 || (DIM <= 256 && !(QN_WARPS > 8 && DIM > 64 && key_bits > 4));
     uint64_t key_page, value_page;
     uint32_t last_row;
@@ -258,8 +262,8 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
         return shared_float(at + key_bytes + (QN_ATTENTION_TILE_KV + row) * 4);
     }
 
-    // Releases the slot that held the keys or values of `tile`, and issues what follows the contents of the other slots. is_first:
-    // `tile` is the first, or its values are nothing: those of the tile before the first.
+    // Releases the slot that held the keys or values of `tile`, and issues the contents that come after those of the
+    // other slots. is_first: `tile` is the first, or its values are the empty values before the first tile.
     template <bool is_keys, bool is_first>
     __device__ __forceinline__ void advance(uint32_t tile, uint32_t last_tile, uint32_t step)
     {
@@ -282,7 +286,8 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
         next();
     }
 
-    // Waits for the last values, behind the slot of keys after the last tile, which holds nothing. tile: the one after the last.
+    // Waits for the last values, in the slot after the empty slot of keys after the last tile. tile: the tile after the
+    // last.
     __device__ __forceinline__ void wait_for_last_values(uint32_t tile, uint32_t last_tile, uint32_t step)
     {
         if (slots == 1)

@@ -1,7 +1,8 @@
 // mbarriers in shared memory, by their address (PTX ISA, mbarrier).
 //
-// Memory of an mbarrier is that of nothing else while the kernel runs: PTX allows another use only after mbarrier.inval. Where several
-// processes shared a GPU, split-K partials that a GEMM had stored over its mbarriers were found replaced by the mbarriers' contents.
+// The memory of an mbarrier has no other use while the kernel runs: PTX allows another use only after mbarrier.inval.
+// On a GPU shared by several processes, split-K partials that a GEMM had stored over its mbarriers were replaced by the
+// mbarriers' contents.
 #ifndef QN_CUDA_KERNELS_MBARRIER_CUH
 #define QN_CUDA_KERNELS_MBARRIER_CUH
 

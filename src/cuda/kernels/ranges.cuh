@@ -18,8 +18,8 @@ struct qn_range {
     uint64_t begin;
 };
 
-// The range that contains x, of n adjacent ranges from 0 on of size_of(index) each; index n if none does. By full warps: each
-// computes the same.
+// The range that contains x, of n adjacent ranges from 0 on of size_of(index) each; index n if none does. By full
+// warps: each computes the same.
 template <class function> QN_DEVICE qn_range qn_find_range(uint32_t n, uint64_t x, function size_of)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;

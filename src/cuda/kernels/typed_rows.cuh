@@ -1,5 +1,5 @@
-// Loads and stores of fp32, fp16 or bf16 values, and of rows of them between memory and a warp's registers, in the register
-// layout of cuda/kernels/row.cuh. `at` is an index in values, of a row's first.
+// Loads and stores of fp32, fp16 or bf16 values, and of rows of them between memory and a warp's registers, in the
+// register layout of cuda/kernels/row.cuh. `at` is the index of a row's first value.
 #ifndef QN_CUDA_KERNELS_TYPED_ROWS_CUH
 #define QN_CUDA_KERNELS_TYPED_ROWS_CUH
 

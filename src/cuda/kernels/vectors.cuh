@@ -12,8 +12,8 @@ struct qn_raw_vector {
     uint4 low, high;
 };
 
-// Elements at to at + 7 of `from`; element `at` is at a multiple of 16 bytes. Nothing here uses what is loaded, so that
-// several of these loads are in flight together.
+// Elements at to at + 7 of `from`; element `at` is at a multiple of 16 bytes. Nothing here uses the loaded values, so
+// that several of these loads are in flight together.
 QN_DEVICE void qn_load_raw(qn_raw_vector &raw, const void *from, uint64_t at, uint32_t dtype)
 {
     const uint4 *p = (const uint4 *)((const uint8_t *)from + (at << (dtype == QN_TYPED_F32 ? 2 : 1)));
@@ -39,8 +39,8 @@ QN_DEVICE void qn_unpack_raw(float x[QN_VECTOR], const qn_raw_vector &raw, uint3
     }
 }
 
-// Elements at to at + 7 of `from`. Those from `count` on are not read, and are 0. is_aligned: element `at` is at a multiple of
-// 16 bytes.
+// Elements at to at + 7 of `from`. Those from `count` on are not read, and are 0. is_aligned: element `at` is at a
+// multiple of 16 bytes.
 QN_DEVICE void qn_load_vector(float x[QN_VECTOR], const void *from, uint64_t at, uint32_t dtype, uint32_t count,
                               bool is_aligned)
 {
@@ -78,7 +78,8 @@ QN_DEVICE void qn_store_vector(void *to, uint64_t at, uint32_t dtype, uint32_t c
     *(uint4 *)((uint16_t *)to + at) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// SiLU for a result of this type: the error of the fast form, a few ulp of float32, disappears when it is rounded to 16 bits.
+// SiLU for a result of this type: the error of the fast form, a few ulp of float32, disappears when it is rounded to 16
+// bits.
 QN_DEVICE float qn_silu_typed(float x, uint32_t dtype)
 {
     return dtype == QN_TYPED_F32 ? qn_silu(x) : qn_silu_fast(x);

@@ -98,8 +98,8 @@ qn_status qn_cuda_pool_memory_wait(const qn_cuda_pool_memory *m)
 
 /* ---- Opening ---- */
 
-/* Mapping 32 MiB takes the driver about as long as mapping 2 MiB: granules are the largest of which the budget has at
- * least GRANULES. */
+/* Mapping 32 MiB takes the driver about as long as mapping 2 MiB: granules are the largest size with which the budget
+ * has at least GRANULES granules. */
 static qn_status find_granule(qn_cuda *cuda, uint64_t budget, size_t *granule)
 {
     enum { LARGEST = 32 << 20, GRANULES = 1024 };

@@ -1,5 +1,5 @@
-// The end of decode attention: when the splits of a query tile are all written, one block combines them in ascending order. Who
-// does depends on timing, the results do not. decode.cu and decode_codes.cu call it.
+// The end of decode attention: when all splits of a query tile are written, one block combines them in ascending order.
+// The choice of the block depends on timing, the results do not. decode.cu and decode_codes.cu call it.
 #ifndef QN_CUDA_KERNELS_ATTENTION_COMBINE_CUH
 #define QN_CUDA_KERNELS_ATTENTION_COMBINE_CUH
 
@@ -8,8 +8,8 @@
 
 #define SPLITS_IN_FLIGHT (LANE_VALUES <= 8 ? 8 : 4) // rows of partials that a warp has in flight
 
-// Whether a piece of work is the last of its query tile to be written. By one thread, between two barriers of those that write
-// and read splits: release and acquire are cumulative (PTX ISA, "Causality Order").
+// Whether a piece of work is the last of its query tile to be written. Called by one thread, between two barriers of
+// the threads that write and read splits: release and acquire are cumulative (PTX ISA, "Causality Order").
 QN_DEVICE bool arrive(const qn_attention_decode_args &a, const work_piece &piece, uint32_t n_splits, uint32_t n_query_tiles)
 {
     const uint32_t n = piece.last - piece.first;

@@ -1,11 +1,11 @@
-// Split-KV attention of query rows of any sequences over caches of fp16 values: the attention of a decode step, bound by
-// reading the caches. attend.cuh holds the code of a warp; work.cuh gives a block its splits; this file reduces the warps of a
-// block; combine.cuh combines the splits of a row; new_row.cuh does what comes before attention, if no launch of its own does.
-// decode_codes.cu is the same over AURA codes.
+// Split-KV attention of query rows of any sequences over caches of fp16 values: the attention of a decode step, bound
+// by reading the caches. attend.cuh holds the code of a warp; work.cuh gives a block its splits; this file reduces the
+// warps of a block; combine.cuh combines the splits of a row; new_row.cuh does the work before attention (qk_norm,
+// rope, kv_store) if no separate launch does it. decode_codes.cu is the same over AURA codes.
 //
-// A row of a few hundred positions takes a block little longer than the latencies at its beginning and end. So blocks are small
-// and an SM runs several; the next piece of work is found while the first rows of this one are in flight, and its rows are
-// requested before this one is reduced.
+// A row of a few hundred positions takes a block little longer than the latencies at its beginning and end. So blocks
+// are small and an SM runs several; a block finds its next piece of work while the first rows of the current piece are
+// in flight, and issues the loads of its rows before it reduces the current piece.
 //
 // Method: Flash-Decoding (Dao et al., 2023).
 #define QN_KEY_BITS 16
@@ -74,18 +74,18 @@ struct decode_piece {
     query_tile tile;
 };
 
-// What the warps of a block share beside their queries.
+// Data shared by the warps of a block, in addition to their queries.
 struct block_state {
     float factors[TILE_Q]; // result_factor of each column
-    block_work work;       // what follows the next piece
+    block_work work;       // the work after the next piece
     work_piece piece;      // the next piece
     qn_attention_span span;
     uint64_t page; // its first
     bool has_next, arrived;
 };
 
-// Reduces and writes a split, after store_maxima and a barrier. is_only: the row has no other, and its result is written. buffer:
-// `bytes` bytes, for the reduction.
+// Reduces and writes a split, after store_maxima and a barrier. is_only: the row has no other, and its result is
+// written. buffer: `bytes` bytes, for the reduction.
 template <int bytes>
 QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, block_state &b, const thread_coord &p,
                            const decode_piece &work, float *buffer, softmax_state &state, const float (*acc)[4],
@@ -123,7 +123,8 @@ QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, block_s
         });
 }
 
-// The same of the last split of a piece: without a next piece the ring is empty, and has space for all accumulators at once.
+// The same of the last split of a piece: without a next piece the ring is empty, and has space for all accumulators at
+// once.
 QN_DEVICE void write_last_split(const qn_attention_decode_args &a, shared &s, block_state &b, const thread_coord &p,
                                 const decode_piece &work, uint8_t *dynamic, softmax_state &state, const float (*acc)[4],
                                 bool has_next)
@@ -149,7 +150,8 @@ QN_DEVICE void combine_piece(const qn_attention_decode_args &a, block_state &b, 
         combine_splits(a, work.piece.row, head + column, work.n_splits, p.lane);
 }
 
-// Finds the piece of work after the current one. By warp 0. Reading the address of its first page loads its page table into L1.
+// Finds the piece of work after the current one. By warp 0. Reading the address of its first page loads its page table
+// into L1.
 QN_DEVICE void find_next(const qn_attention_decode_args &a, block_state &b, uint32_t n_query_tiles, int lane)
 {
     block_work work = b.work;

@@ -1,11 +1,11 @@
-// Split-KV attention of query rows of any sequences over caches of AURA codes: the attention of a decode step. work.cuh gives
-// a team of QN_WARPS warps its splits; the teams of a block share nothing but the look-up tables. combine.cuh combines the splits
-// of a row. decode.cu is the same over fp16.
+// Split-KV attention of query rows of any sequences over caches of AURA codes: the attention of a decode step. work.cuh
+// gives a team of QN_WARPS warps its splits; the teams of a block share only the look-up tables. combine.cuh combines
+// the splits of a row. decode.cu is the same over fp16.
 //
-// A group of SLICES warps processes as many tiles at a time: each warp computes the scores of its own tile, over all
-// dimensions, and then accumulates the values of all tiles of the group, in its own slice of the dimensions. So accumulators
-// take SLICE_DIMS / 4 registers, and at the end of a split only the few groups of a team are reduced. The rows of a tile are
-// copied by its warp into the warp's ring buffer, and its values are read there by the group.
+// A group of SLICES warps processes SLICES tiles at a time: each warp computes the scores of its own tile, over all
+// dimensions, and then accumulates the values of all tiles of the group, in its own slice of the dimensions. So
+// accumulators take SLICE_DIMS / 4 registers, and at the end of a split only the few groups of a team are reduced. The
+// rows of a tile are copied by its warp into the warp's ring buffer, and its values are read there by the group.
 //
 // With QN_PAGES, split 0 is the first and the open page, in fp16: one tile a warp, from global memory to registers.
 //
@@ -57,13 +57,14 @@ QN_DEVICE void group_barrier(const team_coord &p)
 
 // ---- Rows of codes ----
 
-// The ring buffer of a warp with slots for keys and slots for values; with a single slot both use it in turn. The groups of
-// cp.async are: keys of a tile, values, keys of the next, ...
+// The ring buffer of a warp with slots for keys and slots for values; with a single slot both use it in turn. The
+// groups of cp.async are: keys of a tile, values, keys of the next, ...
 struct codes_ring : kv_ring<QN_KEY_BITS, QN_VALUE_BITS, RESERVED> {
     using base = kv_ring<QN_KEY_BITS, QN_VALUE_BITS, RESERVED>;
     static constexpr bool in_turn = base::slots == 1;
     static constexpr int key_slots = in_turn ? 1 : base::slots / 2, value_slots = in_turn ? 1 : base::slots - key_slots;
-    static constexpr uint32_t first_value = in_turn ? 0 : key_slots * base::slot_bytes; // offset of the slots for values
+    // offset of the slots for values
+    static constexpr uint32_t first_value = in_turn ? 0 : key_slots * base::slot_bytes;
     uint32_t key_at, value_at; // offsets from the first slot: of the next keys and values
 
     __device__ __forceinline__ codes_ring(const kv_source &from, uint32_t dynamic, int warp, int lane)
@@ -107,7 +108,8 @@ struct codes_ring : kv_ring<QN_KEY_BITS, QN_VALUE_BITS, RESERVED> {
         qn_cp_async_wait<2 * (value_slots - 1)>();
     }
 
-    // Releases the slot with the keys of `tile`, of which the warp has read all, and issues what follows in it.
+    // Releases the slot with the keys of `tile`, which the warp has read completely, and issues the slot's next
+    // contents.
     __device__ __forceinline__ void advance_keys(uint32_t tile, uint32_t last_tile, uint32_t step)
     {
         __syncwarp();
@@ -151,8 +153,9 @@ struct slice_row {
 
 // ---- Softmax of a group ----
 
-// The weights of the warp's tile, relative to the maximum of the group so far, to shared memory. factor: of the accumulators.
-// Between the two barriers of the group, after which all weights are there, are before_weights() and after_weights().
+// The weights of the warp's tile, relative to the maximum of the group so far, to shared memory. factor: of the
+// accumulators. Between the two barriers of the group, after which all weights are there, are before_weights() and
+// after_weights().
 template <bool scaled, class before, class after>
 QN_DEVICE void softmax_group(float factor[2], softmax_state &state, bool first, const tile_scores &scores, shared &s,
                              team_buffers &b, const team_coord &p, before before_weights, after after_weights)
@@ -319,7 +322,8 @@ QN_DEVICE page_rows find_page_rows(const qn_attention_decode_args &a, uint32_t p
                                    const team_coord &p)
 {
     static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of the fp16 pages");
-    const uint32_t page = position / QN_ATTENTION_PAGE, before = QN_ATTENTION_PAGE * DIM * 2; // bytes of the first page's rows
+    // bytes of the first page's rows
+    const uint32_t page = position / QN_ATTENTION_PAGE, before = QN_ATTENTION_PAGE * DIM * 2;
     const uint64_t *table = qn_kv_table(a.pages.tables, tile.session);
     const auto page_at = [&](const uint8_t *array, uint32_t i) {
         return qn_kv_f16_page(a.pages, table, array, tile.session, tile.head, i, DIM * 2);
@@ -451,7 +455,7 @@ QN_DEVICE void attend_pages(softmax_state &state, float (*acc)[4], page_keys &ke
 
 // ---- Results of a split ----
 
-// Adds the accumulators of all groups to those of group 0, in ascending order.
+// Adds the accumulators of all groups to group 0's, in ascending order.
 QN_DEVICE void reduce_groups(float (*acc)[4], team_buffers &b, const team_coord &p)
 {
     constexpr int tiles = SLICE_DIMS / 16, others = (GROUPS - 1) * SLICES, pass = others ? QN_WARPS / others : tiles;
@@ -536,7 +540,7 @@ QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, team_bu
             store_floats<n>(to + dims::dim_of(i, p.g), x);
         }
     }
-    team_barrier(p); // the next split overwrites what the team has read
+    team_barrier(p); // the next split overwrites the data that the team has read
 }
 
 // ---- Pieces of work ----
@@ -598,8 +602,8 @@ QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, shared &s, 
     write_split<QN_VALUE_BITS>(a, s, b, tile, 1, state, acc, piece.last - 1, p);
 }
 
-// A piece of work of a team, in shared memory against register pressure: while it is processed, the other one of two holds what
-// follows.
+// A piece of work of a team, in shared memory against register pressure: while it is processed, the other of the two
+// holds the next one.
 struct team_work {
     block_work rest; // of the team, from this piece on
     work_piece piece;

@@ -1,6 +1,7 @@
-// Biases, qk_norm, rope and kv_store in decode attention over fp16 (qn_attention_new_rows). Each warp prepares its queries. The
-// warp whose tiles end with the row's own position prepares the key and the value too. It stores them in the cache, for later
-// launches, and in its ring, which is filled before the previous kernel has ended, with arbitrary bytes for this position.
+// Biases, qk_norm, rope and kv_store in decode attention over fp16 (qn_attention_new_rows). Each warp prepares its
+// queries. The warp whose tiles end with the row's own position prepares the key and the value too. It stores them in
+// the cache, for later launches, and in its ring, which is filled before the previous kernel has ended, with arbitrary
+// bytes for this position.
 #ifndef QN_CUDA_KERNELS_ATTENTION_NEW_ROW_CUH
 #define QN_CUDA_KERNELS_ATTENTION_NEW_ROW_CUH
 
@@ -95,7 +96,8 @@ QN_DEVICE bool has_new_rows(const qn_attention_decode_args &a)
     return NEW_ROWS && a.new_rows.keys;
 }
 
-// What a warp prepares of a row beside its queries. All functions are called by full warps. Without new rows they do nothing.
+// The parts of a row that a warp prepares in addition to its queries. All functions are called by full warps. Without
+// new rows they do nothing.
 struct new_row {
     rope_angles angles;
     lane_values key, value;
@@ -156,7 +158,8 @@ struct new_row {
         }
         store_in_cache(keys, from.keys, from.table, rows.end - 1, lane);
         store_in_cache(values, from.values, from.table, rows.end - 1, lane);
-        // Group 2 i of the ring has the keys of tile i, group 2 i + 3 its values. Copies of later groups are issued later.
+        // Group 2 i of the ring has the keys of tile i, group 2 i + 3 its values. Copies of later groups are issued
+        // later.
         const uint32_t group = (own_tile(rows) - rows.tile) / QN_WARPS * 2;
         if (group + 3 >= ring_type::slots)
             __threadfence(); // they read L2

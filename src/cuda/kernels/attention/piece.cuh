@@ -1,5 +1,5 @@
-// What decode attention over fp16 values (decode.cu) and over codes (decode_codes.cu) share: the query tile of a piece of
-// work, a warp's query, and the rows of a warp in the cache.
+// Shared by decode attention over fp16 values (decode.cu) and over codes (decode_codes.cu): the query tile of a piece
+// of work, a warp's query, and the rows of a warp in the cache.
 #ifndef QN_CUDA_KERNELS_ATTENTION_PIECE_CUH
 #define QN_CUDA_KERNELS_ATTENTION_PIECE_CUH
 
@@ -11,8 +11,8 @@
 // Whether launches with new rows are possible (qn_attention_gpu_prepares_rows).
 #define NEW_ROWS (!CODES && QN_WARPS > 1 && DIM <= QN_ATTENTION_NEW_ROWS_DIM)
 
-// The query heads of a piece of work (the columns of its MMAs): of key-value head `head`, n_columns from first_query on, an
-// index among the query heads of all rows.
+// The query heads of a piece of work (the columns of its MMAs): of key-value head `head`, n_columns from first_query
+// on, an index among the query heads of all rows.
 struct query_tile {
     uint32_t n_columns, first_query, head, session;
     uint32_t head_stride; // of the queries, in values
@@ -30,7 +30,7 @@ struct query_tile {
     }
 };
 
-// The rows of a warp in the cache (fp16 or codes): splits [first, last) of those of the cache.
+// The rows of a warp in the cache (fp16 or codes): splits [first, last) of the cache's splits.
 QN_DEVICE void find_cache_rows(kv_source &from, kv_range &rows, const qn_attention_decode_args &a,
                                const qn_attention_span &span, uint32_t first, uint32_t last, uint32_t session, uint32_t head,
                                uint32_t warp)
@@ -45,7 +45,7 @@ QN_DEVICE void find_cache_rows(kv_source &from, kv_range &rows, const qn_attenti
     from.value_scales = (const float *)qn_kv_rows_of(table, c.value_scales, head, c.scale_head_stride, session,
                                                      c.scale_session_stride)
                             .first;
-    from.table = QN_PAGES && table ? table + 1 : table; // rows of codes begin with those of page 1
+    from.table = QN_PAGES && table ? table + 1 : table; // rows of codes begin with page 1
     rows.begin = span.begin;
     rows.end = span.end;
     rows.tile = span.tile0 + first * span.tiles_per_split + warp;
@@ -83,8 +83,8 @@ struct warp_query {
         }
     }
 
-    // Rotates the query to the basis of the keys, and stores it in the order of fragments of `bits`, with the bias that the
-    // mean of the keys adds to its scores.
+    // Rotates the query to the basis of the keys, and stores it in the order of fragments of `bits`, with the bias that
+    // the mean of the keys adds to its scores.
     template <int bits>
     __device__ __forceinline__ void rotate_and_store(shared &s, const qn_attention_gpu_codec &codec, float scale, float gain,
                                                      uint32_t column, int lane)

@@ -1,14 +1,14 @@
 // Attention of the rows of a prefill step over the caches of their sessions, on tensor cores. A block processes
-// QN_ATTENTION_PREFILL_ROWS queries of a key-value head: the tokens of one page of positions of one session times the query
-// heads of the group, so that all of them read the same rows in the same format. A tile is one page of keys and values, stored
-// as fp16 in shared memory. Codes are dequantised without their scales; key scales multiply scores, value scales
-// multiply weights.
+// QN_ATTENTION_PREFILL_ROWS queries of a key-value head: the tokens of one page of positions of one session times the
+// query heads of the group, so that all of them read the same rows in the same format. A tile is one page of keys and
+// values, stored as fp16 in shared memory. Codes are dequantised without their scales; key scales multiply scores,
+// value scales multiply weights.
 //
 // The next tile is in flight while a tile is processed. A warp has sixteen queries.
 //
 // Method: Dao, FlashAttention-2 (2023).
 #define DIM QN_HEAD_DIM
-#define ENTRY_SHIFT 6 // one copy of an entry for lanes l, l + 8, ...: first the entries of keys, then those of values
+#define ENTRY_SHIFT 6 // one copy of an entry for lanes l, l + 8, ...: first the entries of keys, then of values
 #define TABLES_ALIGNED_64K 0
 
 #include "cuda/kernels/attention/attention.h"
@@ -24,7 +24,8 @@
 #define CODES (QN_KEY_BITS != 16)
 #define VALUE_ENTRY 32
 #define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
-#define STRIDE (DIM * 2 + 16) // bytes of an fp16 row in shared memory; 16 bytes of padding avoid bank conflicts of ldmatrix
+// bytes of an fp16 row in shared memory; 16 bytes of padding avoid bank conflicts of ldmatrix
+#define STRIDE (DIM * 2 + 16)
 #define LANE_VALUES QN_LANE_VALUES(DIM)
 #define LOWEST (-1e30f)
 

@@ -1,8 +1,9 @@
-// Distribution of the KV splits of all rows over the blocks of the launch, or over their teams. The order of splits is: rows,
-// their query tiles, the splits of a row in ascending order. Each split has a weight, an estimate of its time. Of the sum of
-// weights W, block b of G processes the splits whose middle is in [b * W / G, (b + 1) * W / G): adjacent splits of a query tile
-// in one piece of work, whose rows of the cache stream without a gap. The launch depends on neither the number of splits nor the
-// lengths of rows, so that a captured graph serves all. Results do not depend on the distribution.
+// Distribution of the KV splits of all rows over the blocks of the launch, or over their teams. The order of splits is:
+// rows, their query tiles, the splits of a row in ascending order. Each split has a weight, an estimate of its time. Of
+// the sum of weights W, block b of G processes the splits whose middle is in [b * W / G, (b + 1) * W / G): adjacent
+// splits of a query tile in one piece of work, whose rows of the cache stream without a gap. The launch depends on
+// neither the number of splits nor the lengths of rows, so that a captured graph serves all. Results do not depend on
+// the distribution.
 #ifndef QN_CUDA_KERNELS_ATTENTION_WORK_CUH
 #define QN_CUDA_KERNELS_ATTENTION_WORK_CUH
 

@@ -11,8 +11,8 @@
 #define ROW_WORDS ((DIM * QN_BITS + 31) / 32)
 #define THREADS (QN_AURA_GPU_WARPS * QN_WARP_SIZE)
 
-// The rotation is computed on the row scaled to an amax of about 1: otherwise its sums would overflow float32 before the
-// norm does.
+// The rotation is computed on the row scaled to an amax of about 1: otherwise its sums would overflow float32 before
+// the norm does.
 QN_DEVICE void rotate_scaled(float x[VALUES], const qn_aura_gpu_rotation &rotation, int lane)
 {
     float row_max = 0;

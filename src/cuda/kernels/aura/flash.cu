@@ -77,8 +77,8 @@ QN_DEVICE void store_maxima(shared &s, const float2 m_and_l[2], const thread_coo
     }
 }
 
-// The values of a thread's entry of the tables. They are loaded before the PDL wait, and stored after the copies of the cache
-// have been issued: a block that starts when the previous kernel has ended would otherwise issue them later.
+// The values of a thread's entry of the tables. They are loaded before the PDL wait, and stored after the copies of the
+// cache have been issued: a block that starts when the previous kernel has ended would otherwise issue them later.
 struct table_values {
     float2 key, value;
 };

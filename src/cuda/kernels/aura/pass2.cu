@@ -59,7 +59,7 @@ QN_DEVICE row_signs load_signs(const qn_aura_gpu_rotation &r)
     return o;
 }
 
-// Walsh-Hadamard transform of a row of which thread i < DIM / 2 holds values i and i + DIM / 2.
+// Walsh-Hadamard transform of a row. Thread i < DIM / 2 holds values i and i + DIM / 2.
 QN_DEVICE void hadamard_row(float y[2], float *shared)
 {
     qn_group_hadamard<(DIM & (DIM - 1)) == 0 ? DIM : 64>(y, shared, threadIdx.x, threadIdx.x < HALF);
@@ -93,8 +93,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __gri
         a.out[row * DIM + d] = x[d];
 }
 
-// Maxima (log2 domain) and sums of a query's blocks, of which a lane holds those of the first blocks: blocks lane, lane +
-// QN_WARP_SIZE, ... Those of later blocks are read from memory.
+// Maxima (log2 domain) and sums of a query's blocks. A lane holds those of its first blocks: blocks lane, lane
+// + QN_WARP_SIZE, ... Those of later blocks are read from memory.
 struct block_sums {
     const float *maxima, *exp_sums;
     uint32_t n;

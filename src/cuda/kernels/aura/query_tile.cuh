@@ -1,6 +1,6 @@
 // The query tile of a thread block and its visible rows, for the kernels of aura_attention.h. A tile is
-// QN_ATTENTION_TILE_Q queries of a key-value head: tokens times the heads of a group, in that order. Each is a column of the
-// MMAs.
+// QN_ATTENTION_TILE_Q queries of a key-value head: tokens times the heads of a group, in that order. Each is a column
+// of the MMAs.
 #ifndef QN_CUDA_KERNELS_AURA_QUERY_TILE_CUH
 #define QN_CUDA_KERNELS_AURA_QUERY_TILE_CUH
 
@@ -63,8 +63,8 @@ QN_DEVICE uint2 visible_rows(const qn_aura_gpu_queries &q, uint32_t token, uint3
     return make_uint2((uint32_t)(from < to ? from : to), (uint32_t)to);
 }
 
-// What does not depend on the previous kernel: the index of the first value of a warp's query, the one with its index; the
-// token of a lane's column, the one with its index; the signs of the queries' rotation.
+// What does not depend on the previous kernel: the index of the first value of a warp's query, the one with its index;
+// the token of a lane's column, the one with its index; the signs of the queries' rotation.
 struct query_place {
     uint64_t at;
     uint32_t token;

@@ -11,7 +11,7 @@
 #define PREFETCH_VALUES (DIM <= 256) // values of the next tile are prefetched if registers suffice
 #define INITIAL_EXPONENT 8
 
-// Space for the reduction over warps: below the tables, which are still in use by other warps, or behind them.
+// Space for the reduction over warps: below the tables, which other warps still use, or after them.
 #define REDUCE_BYTES (LARGE_SMEM ? QN_ATTENTION_TABLE_BASE - QN_ATTENTION_RESERVED_BYTES - 128 : QN_AURA_VALUE_REDUCE_BYTES)
 
 // Weights of four keys; used: loaded and not below the threshold.

@@ -16,7 +16,7 @@ QN_DEVICE uint32_t sequence_start(const qn_conv_args &a, uint32_t sequence)
     return a.cu_seqlens ? a.cu_seqlens[(uint64_t)sequence << a.wide_seqlens] : sequence * a.tokens;
 }
 
-// The sequence of a row, or a.sequences for a row behind the last one. Called by all threads of the block.
+// The sequence of a row, or a.sequences for a row after the last one. Called by all threads of the block.
 QN_DEVICE uint32_t sequence_of(const qn_conv_args &a, uint32_t row)
 {
     if (!a.cu_seqlens)
@@ -76,7 +76,7 @@ QN_DEVICE void load_input(float x[CHANNELS], const qn_conv_args &a, uint32_t row
     load_channels(x, a.x, (uint64_t)row * a.x_stride + channel, a.dtype);
 }
 
-// The input that is `back` rows before row `row` of a sequence; before its first row those of its initial state.
+// The input that is `back` rows before row `row` of a sequence; before its first row, the inputs of its initial state.
 QN_DEVICE void load_previous(float x[CHANNELS], const qn_conv_args &a, const conv_sequence &s, uint32_t row, uint32_t back,
                              uint32_t channel)
 {

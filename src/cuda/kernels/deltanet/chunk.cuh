@@ -1,5 +1,5 @@
-// Shared by the kernels for chunks of 64 tokens: 16-bit elements, swizzled tiles in shared memory for ldmatrix and wgmma, and
-// sequences, their records, and the spans of blocks.
+// Shared by the kernels for chunks of 64 tokens: 16-bit elements, swizzled tiles in shared memory for ldmatrix and
+// wgmma, and sequences, their records, and the spans of blocks.
 //
 // QN_HEAD_K is the number of elements of a key, a compile-time constant. Keys are padded with zeros to full tiles of 64
 // elements. Elements are bf16, or f16 with QN_F16.
@@ -18,16 +18,17 @@
 #define KEY_TILES (PADDED_K / 64)
 #define TILE QN_GDN_TILE_BYTES
 
-// ---- Tiles: 64 rows of 128 bytes; segments of 16 bytes are swizzled, so that a segment of 8 rows covers all banks ----
+// ---- Tiles: 64 rows of 128 bytes; segments of 16 bytes are swizzled, so that a segment of 8 rows covers all banks
+// ----
 
 QN_DEVICE uint32_t swizzled_offset(uint32_t row, uint32_t segment)
 {
     return row * 128 + ((segment ^ (row & 7)) << 4);
 }
 
-// Issues cp.async of n rows of `segments` segments, of which the first `valid` are loaded and the others filled with zeros, as
-// are rows past n. Each 8 segments (128 bytes) are a tile, and tiles are contiguous. A thread copies the same segment of every
-// (threads / segments)-th row, so its addresses differ by constants.
+// Issues cp.async of n rows of `segments` segments: loads the first `valid` rows and fills the others with zeros, as
+// are rows past n. Each 8 segments (128 bytes) are a tile, and tiles are contiguous. A thread copies the same segment
+// of every (threads / segments)-th row, so its addresses differ by constants.
 template <int segments, int threads>
 QN_DEVICE void load_segments(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n, uint32_t valid,
                              uint32_t thread)
@@ -123,13 +124,13 @@ QN_DEVICE uint32_t divide_up(uint32_t n, uint32_t by)
     return (n + by - 1) / by;
 }
 
-// The indices of a sequence of so many chunks: one without tokens has one too.
+// The number of indices of a sequence with this number of chunks; a sequence without tokens has one index.
 QN_DEVICE uint32_t count_indices(uint32_t chunks)
 {
     return chunks ? chunks : 1;
 }
 
-// The index of a sequence's first chunk among those of all sequences. first: its first token.
+// The index of a sequence's first chunk among the chunks of all sequences. first: the sequence's first token.
 QN_DEVICE uint32_t first_index(const qn_gdn_chunk_args &a, uint32_t sequence, uint32_t first)
 {
     return a.cu_seqlens ? first / TOKENS + sequence : sequence * count_indices(divide_up(a.tokens, TOKENS));
@@ -233,8 +234,9 @@ struct span {
     bool last;              // of its head
 };
 
-// The span of s in the positions [begin, end), with the position `at` of s or of the gap after it; false if that is in the
-// gap, or if s is skipped. In the order of positions heads of the same key head are k_heads apart, whatever the mapping.
+// The span of s in the positions [begin, end), with the position `at` of s or of the gap after it; false if that is in
+// the gap, or if s is skipped. In the order of positions heads of the same key head are k_heads apart, whatever the
+// mapping.
 QN_DEVICE bool span_at(const qn_gdn_chunk_args &a, const sequence &s, uint32_t begin, uint32_t end, uint32_t at, span &p)
 {
     const uint32_t first = first_index(a, s) * a.v_heads, n = count_indices(s.chunks), i = (at - first) / n;

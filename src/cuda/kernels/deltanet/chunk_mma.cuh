@@ -1,8 +1,9 @@
-// MMA of a warp group, four warps of 16 rows each, for the kernels that pass a state from chunk to chunk. Accumulators are in
-// registers, the A operand is in registers or is a tile in shared memory, the B operand is a tile in shared memory.
+// MMA of a warp group, four warps of 16 rows each, for the kernels that pass a state from chunk to chunk. Accumulators
+// are in registers, the A operand is in registers or is a tile in shared memory, the B operand is a tile in shared
+// memory.
 //
-// With wgmma (sm_90a) four warps share each B operand; without it each warp loads it with ldmatrix. The fragment layouts are
-// the same.
+// With wgmma (sm_90a) four warps share each B operand; without it each warp loads it with ldmatrix. The fragment
+// layouts are the same.
 #ifndef QN_CUDA_KERNELS_DELTANET_CHUNK_MMA_CUH
 #define QN_CUDA_KERNELS_DELTANET_CHUNK_MMA_CUH
 
@@ -40,8 +41,8 @@ QN_DEVICE void pack_fragment(uint32_t a[4], const float d0[4], const float d1[4]
     "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
 #define A_REGS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
-// The wgmma descriptor of a tile with 128-byte swizzle: groups of 8 rows (transposed: rows of the inner dimension) are 1024
-// bytes apart, the next 64 columns are in the next tile.
+// The wgmma descriptor of a tile with 128-byte swizzle: groups of 8 rows (transposed: rows of the inner dimension) are
+// 1024 bytes apart, the next 64 columns are in the next tile.
 QN_DEVICE uint64_t matrix_descriptor(const unsigned char *at)
 {
     return (uint64_t)(qn_shared_address(at) >> 4) | (uint64_t)(TILE >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
@@ -58,8 +59,8 @@ QN_DEVICE void mma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most the last `left` groups are in flight. d belongs to a completed group; the empty asm statements prevent
-// the compiler from reading it earlier.
+// Waits until at most the last `left` groups are in flight. d belongs to a completed group; the empty asm statements
+// prevent the compiler from reading it earlier.
 template <int left> QN_DEVICE void mma_wait(float d[8][4])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
@@ -103,8 +104,8 @@ template <bool accumulate> QN_DEVICE void mma_abt_shared(float d[8][4], const un
                                accumulate || s > 0);
 }
 
-// mma_abt for a lower triangular x, in blocks of 16, whose upper blocks are zeros. wgmma of a smaller n for the other blocks
-// alone gain nothing: the compiler then waits after each.
+// mma_abt for a lower triangular x, in blocks of 16, whose upper blocks are zeros. wgmma of a smaller n for the other
+// blocks alone gain nothing: the compiler then waits after each.
 template <bool accumulate> QN_DEVICE void mma_abt_lower(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
     mma_abt<accumulate>(d, a, x);
@@ -132,8 +133,8 @@ template <int left> QN_DEVICE void mma_wait(float d[8][4])
 {
 }
 
-// Lanes 0-7, 8-15, 16-23, 24-31 address the rows of the 8x8 matrices (0,0), (0,1), (1,0), (1,1) of a block of 16 rows and 2
-// segments.
+// Lanes 0-7, 8-15, 16-23, 24-31 address the rows of the 8x8 matrices (0,0), (0,1), (1,0), (1,1) of a block of 16 rows
+// and 2 segments.
 QN_DEVICE void ldmatrix_16x16(uint32_t b[4], const unsigned char *tile, uint32_t row, uint32_t segment)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;

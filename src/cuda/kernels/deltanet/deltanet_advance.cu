@@ -1,12 +1,13 @@
-// Gated DeltaNet over chunks of 64 tokens, the sequential pass from chunk to chunk: qn_gdn_advance of deltanet.h, and with
-// QN_GDN_EFFECTS qn_gdn_span_effects, which computes what spans do to a state.
+// Gated DeltaNet over chunks of 64 tokens, the sequential pass from chunk to chunk: qn_gdn_advance of deltanet.h, and
+// with QN_GDN_EFFECTS qn_gdn_span_effects, which computes the effect of spans on a state.
 //
-// A block has one or two consumer warp groups (QN_GDN_SLICES), one for each slice of 64 values of a head, and a producer warp
-// group that loads what they read. The state is stored transposed, [values][keys], as MMA accumulators. Rounded to bf16 pairs,
-// accumulators are the A operand of the next MMA, in the same registers. The sequential dependency from chunk to chunk
-// therefore stays in a warp's registers, and every B operand is a tile that was loaded to shared memory in advance: k, q, the
-// inverse, the scores. While one warp group waits for its MMAs or rounds their results, the tensor cores work for the other.
-// With keys of more than two tiles there are not enough registers for the rounded state, which is then in shared memory.
+// A block has one or two consumer warp groups (QN_GDN_SLICES), one for each slice of 64 values of a head, and a
+// producer warp group that loads their inputs. The state is stored transposed, [values][keys], as MMA accumulators.
+// Rounded to bf16 pairs, accumulators are the A operand of the next MMA, in the same registers. The sequential
+// dependency from chunk to chunk therefore stays in a warp's registers, and every B operand is a tile that was loaded
+// to shared memory in advance: k, q, the inverse, the scores. While one warp group waits for its MMAs or rounds their
+// results, the tensor cores work for the other. With keys of more than two tiles there are not enough registers for the
+// rounded state, which is then in shared memory.
 #include "cuda/kernels/deltanet/state.cuh"
 
 #ifdef QN_GDN_EFFECTS // else qn_gdn_advance
@@ -33,9 +34,9 @@ static_assert(STATE_TILES == 0 || (OUTPUTS && BLOCK_SLICES == 1), "spans and pai
 struct work {
     span p;
     uint32_t item;                // span effects: the number of this work
-    uint32_t first_slice, slices; // among those of the head
+    uint32_t first_slice, slices; // among the slices of the head
     uint32_t piece, piece_end;    // the piece's end in positions
-    uint32_t begin, end;          // chunks, with those of the warm-up
+    uint32_t begin, end;          // chunks, including the warm-up
     start_state from;
     uint32_t slot; // of the stored state
     bool any;      // false: nothing to compute
@@ -74,14 +75,15 @@ QN_DEVICE uint32_t next(uint32_t stage)
     return stage + 1 == STAGES ? 0 : stage + 1;
 }
 
-// Whether final states replace initial states. Then another block of qn_gdn_advance may write the final state of a head before
-// the initial state is read, unless one block computes the whole head: qn_gdn_span_effects copies those of other heads.
+// Whether final states replace initial states. Then another block of qn_gdn_advance may write the final state of a head
+// before the initial state is read, unless one block computes the whole head: qn_gdn_span_effects copies the initial
+// states of other heads.
 QN_DEVICE bool in_place(const qn_gdn_chunk_args &a)
 {
     return a.initial && a.initial == a.final;
 }
 
-// The slices of block number `block` of those for so many.
+// The slices of block number `block` among the blocks for this number of slices.
 QN_DEVICE void set_slices(work &w, uint32_t block, uint32_t slices)
 {
     w.first_slice = block * BLOCK_SLICES;
@@ -168,7 +170,8 @@ QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
     find_span(a, w, item);
 }
 #else
-// The span at the end of a piece, if its head goes on in the next piece and the effect is needed; else false. By a full warp.
+// The span at the end of a piece, if its head goes on in the next piece and the effect is needed; else false. By a full
+// warp.
 QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all, uint32_t piece, bool identity, uint32_t block)
 {
     const bool sets_source = threadIdx.x == 0 && !identity && block == 0;
@@ -205,9 +208,9 @@ QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all,
     return true;
 }
 
-// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which has a
-// row for each element of a key. A block that has B of a piece has M of one half of all pieces further on: where few heads
-// need either, blocks rarely have both. By a full warp.
+// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which
+// has a row for each element of a key. A block that has B of a piece has M of one half of all pieces further on: where
+// few heads need either, blocks rarely have both. By a full warp.
 QN_DEVICE void find_work_from(const qn_gdn_chunk_args &a, work &w, uint32_t item)
 {
     const uint32_t of_values = divide_up(a.head_v, BLOCK_SLICES * SLICE), of_keys = divide_up(KEY_TILES, BLOCK_SLICES);
@@ -267,7 +270,8 @@ QN_DEVICE bool next_work(const qn_gdn_chunk_args &a, work &w)
 
 // ---- The producer warp group ----
 
-// Zeros the blocks above the diagonal, which records do not contain. By the producer, whose fence makes them visible to wgmma.
+// Zeros the blocks above the diagonal, which records do not contain. By the producer, whose fence makes them visible to
+// wgmma.
 QN_DEVICE void clear_upper(advance_smem &m)
 {
     for (uint32_t i = 0; i < STAGES; i++)
@@ -280,14 +284,14 @@ QN_DEVICE void clear_upper(advance_smem &m)
             }
 }
 
-// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where outputs are computed from whatever
-// is in shared memory, and not stored.
+// Data that only a chunk's outputs need is loaded if outputs are wanted: not in a warm-up, where outputs are computed
+// from whatever is in shared memory, and not stored.
 QN_DEVICE void load_record(stage &to, const unsigned char *record, bool outputs, uint32_t thread)
 {
     const uint32_t at = swizzled_offset(thread / 8, thread % 8);
     unsigned char *to_block = to.record + at;
     const unsigned char *from = record + at;
-    asm volatile("" : "+l"(from)); // else each copy's offset has registers of its own
+    asm volatile("" : "+l"(from)); // else each copy's offset takes separate registers
 #pragma unroll
     for (uint32_t block = 0; block < 4; block++)
         if (thread % 8 < 2 * (block + 1))
@@ -346,8 +350,8 @@ QN_DEVICE void load_rest(const qn_gdn_chunk_args &a, const chunk_inputs &in, sta
     load_record(to, in.record, in.outputs, thread);
 }
 
-// Publishes the next stage to the consumers. With three stages the copies of two chunks are in flight: a chunk is published
-// after the next one is issued, the first after the keys of the next, because the consumers wait for it.
+// Publishes the next stage to the consumers. With three stages the copies of two chunks are in flight: a chunk is
+// published after the next one is issued, the first after the keys of the next, because the consumers wait for it.
 QN_DEVICE void publish(uint32_t &ready)
 {
     qn_cp_async_wait<(STAGES > 2)>();
@@ -363,7 +367,7 @@ QN_DEVICE void produce(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
     uint32_t loaded = 0;                   // chunks, at most 2
     do {
         uint32_t in_group = thread();
-        asm volatile("" : "+r"(in_group)); // what depends on it needs registers in this span alone
+        asm volatile("" : "+r"(in_group)); // values that depend on it need registers in this span only
         for (uint32_t chunk = w.begin; chunk < w.end; chunk++) {
             if (round > 0)
                 wait(m.stage_empty[in], round - 1);
@@ -492,8 +496,8 @@ QN_DEVICE void multiply_states(advance_smem &m, consumer &c, float d[8][4], cons
         multiply_state<true>(m, c, d, tile, tiles + tile * TILE);
 }
 
-// One chunk; the MMA of keys and state is in flight in c.x. Leaves in flight: the state's update, a group for each tile of
-// keys, and the last MMA of the outputs.
+// One chunk; the MMA of keys and state is in flight in c.x. Leaves in flight: the state's update, a group for each tile
+// of keys, and the last MMA of the outputs.
 QN_DEVICE void process_chunk(advance_smem &m, consumer &c, const work &w, const stage &in)
 {
     const uint32_t warp = thread() / QN_WARP_SIZE, lane = thread() % QN_WARP_SIZE, t = lane % 4;
@@ -593,8 +597,8 @@ QN_DEVICE void read_keys(advance_smem &m, consumer &c, const stage &in)
     mma_commit();
 }
 
-// Rounds the state, whose MMAs are in flight, and issues its MMA with the keys of the next chunk. In flight before it: a group
-// for each tile of the state, and the last MMA of the outputs.
+// Rounds the state, whose MMAs are in flight, and issues its MMA with the keys of the next chunk. In flight before it:
+// a group for each tile of the state, and the last MMA of the outputs.
 QN_DEVICE void begin_chunk(advance_smem &m, consumer &c, const stage &in)
 {
 #if STATE_TILES
@@ -623,7 +627,7 @@ QN_DEVICE void begin_chunk(advance_smem &m, consumer &c, const stage &in)
 // Groups of MMAs that begin_chunk issues.
 #define BEGIN_GROUPS (STATE_TILES ? 1 : KEY_TILES)
 
-// The chunks of a span, of which there are some. index: the stage of the first; of the chunk after the last.
+// Processes the chunks of a span, at least one. index: the stage of the first; of the chunk after the last.
 QN_DEVICE void consume_chunks(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, consumer &c, uint32_t &index)
 {
 #pragma unroll
@@ -739,7 +743,8 @@ QN_DEVICE void run(const qn_gdn_chunk_args &a)
     }
 }
 
-// Grid: blocks of slices of a value head, pieces; or blocks of slices, value heads, sequences. Both kernels in one dimension.
+// Grid: blocks of slices of a value head, pieces; or blocks of slices, value heads, sequences. Both kernels in one
+// dimension.
 #if OUTPUTS
 extern "C" __global__ void __launch_bounds__(QN_GDN_ADVANCE_THREADS(BLOCK_SLICES), 1)
     qn_gdn_advance(const __grid_constant__ qn_gdn_chunk_args a)

@@ -1,8 +1,8 @@
 // Gated DeltaNet over spans: qn_gdn_compose of deltanet.h, the states at the starts of pieces that begin within a head
-// from the effects of the spans before them, S M + B. Rows of a state are independent of each other: a block computes 16 of
-// them for all pieces of a head.
+// from the effects S M + B of the spans before them. Rows of a state are independent of each other: a block computes 16
+// rows for all pieces of a head.
 //
-// Products are in tf32 with both operands as the sum of two terms, which is within 2^-21 of f32.
+// MMAs are in tf32 with both operands as the sum of two terms, which is within 2^-21 of f32.
 #include "cuda/kernels/deltanet/chunk.cuh"
 #include "cuda/kernels/deltanet/tf32.cuh"
 
@@ -13,7 +13,8 @@
 #define FRAGMENTS (WARP_COLUMNS / 8)
 
 struct compose_smem {
-    float transitions[2][PADDED_K * PADDED_K]; // ring buffer; the 16-byte segment s of row r is stored at segment s ^ 2 (r & 3)
+    // ring buffer; the 16-byte segment s of row r is stored at segment s ^ 2 (r & 3)
+    float transitions[2][PADDED_K * PADDED_K];
     float state[2][ROWS * ROW];
 };
 

@@ -2,15 +2,15 @@
 // multiple of 64 positions and the rows of the open chunk.
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. An item is one value head of a sequence; a block processes every
-// gridDim.x-th, a warp 16 of its values. Four lanes have two rows of the state, of adjacent values: of the plane hi, which S k
-// and S q are computed from (state_planes.h); in a fold the sum of both planes, as the accumulators of an MMA. As soon as
-// S k and S q are computed the loads of the next item's state into the same registers are issued: they are in flight while
-// this item is completed and the next one prepared. The open chunk is in shared memory. Rows are processed in blocks of
-// QN_GDN_OPEN_ROWS; within a block, rows follow each other without block barriers, since a value depends on the same value of
-// earlier rows alone.
+// gridDim.x-th, a warp 16 of its values. Four lanes have two rows of the state, of adjacent values: of the plane hi,
+// which S k and S q are computed from (state_planes.h); in a fold the sum of both planes, as the accumulators of an
+// MMA. As soon as S k and S q are computed the loads of the next item's state into the same registers are issued: they
+// are in flight while this item is completed and the next one prepared. The open chunk is in shared memory. Rows are
+// processed in blocks of QN_GDN_OPEN_ROWS; within a block, rows follow each other without block barriers, since a value
+// depends only on the same value of earlier rows.
 //
-// Decays are sums of log decays from a row of the chunk to a later one. These have one sign, so their f32 sums are as exact as
-// differences of sums in double.
+// Decays are sums of log decays from a row of the chunk to a later one. These have one sign, so their f32 sums are as
+// exact as differences of sums in double.
 #include "cuda/kernels/deltanet/open_chunk.cuh"
 #include "cuda/kernels/deltanet/tf32.cuh"
 
@@ -110,9 +110,9 @@ QN_DEVICE void split_tf32(float x, uint32_t &hi, uint32_t &lo)
     lo = to_tf32(x - __uint_as_float(hi));
 }
 
-// Adds the chunk's rows: S = e^total S + v'^T k, each v' with the decay since its row. Rows from `n` on count as zeros. An MMA
-// has 8 rows of the chunk, in the order 0 2 4 6 1 3 5 7; its row g is the lower value of lanes 4 g to 4 g + 3 and its row g +
-// 8 the higher; its columns are every other key of a pair of quads.
+// Adds the chunk's rows: S = e^total S + v'^T k, each v' with the decay since its row. Rows from `n` on count as zeros.
+// An MMA has 8 rows of the chunk, in the order 0 2 4 6 1 3 5 7; its row g is the lower value of lanes 4 g to 4 g + 3
+// and its row g + 8 the higher; its columns are every other key of a pair of quads.
 QN_DEVICE void fold(folded_rows &s, const open_smem &m, uint32_t n, uint32_t value)
 {
     const uint32_t group = lane_id() / LANES, t = lane_id() % LANES;
@@ -192,7 +192,8 @@ QN_DEVICE void sum_decays(open_smem &m)
         m.total = sum;
 }
 
-// Convolution of two channels a thread, and gates. Inputs are stored at once unless another block may read what they overwrite.
+// Convolution of two channels a thread, and gates. Inputs are stored at once unless another block may read the
+// overwritten data.
 template <bool overlapping>
 QN_DEVICE void prepare_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b)
 {
@@ -231,8 +232,8 @@ QN_DEVICE float4 key_quad(const open_smem &m, bool is_stored, uint32_t row, uint
     return hi_quad(*(const uint2 *)(m.keys + row * KEY_ROW + 4 * quad));
 }
 
-// Scores of the new rows with the chunk's rows, and with the block's rows before them; and norms of the new rows. A warp has 8
-// rows of the chunk, four lanes each: lanes r, r + 8, r + 16 and r + 24 have row r.
+// Scores of the new rows with the chunk's rows, and with the block's rows before them; and norms of the new rows. A
+// warp has 8 rows of the chunk, four lanes each: lanes r, r + 8, r + 16 and r + 24 have row r.
 QN_DEVICE void compute_scores(open_smem &m, const open_block &b)
 {
     open_scores &scores = scores_in(m);
@@ -359,9 +360,9 @@ QN_DEVICE void solve_rows(open_smem &m, const open_block &b, uint32_t value, flo
     }
 }
 
-// Gated norm of the block's rows, and the rows as the chunk stores them: in the slot, unless another block may read what they
-// overwrite; in shared memory, if this block reads them there. The first warps have the values, one group each; threads from
-// the last one down have pairs of keys.
+// Gated norm of the block's rows, and the rows as the chunk stores them: in the slot, unless another block may read the
+// data that they overwrite; in shared memory, if this block reads them there. The first warps have the values, one
+// group each; threads from the last one down have pairs of keys.
 template <bool overlapping>
 QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b, uint32_t z_at)
 {
@@ -417,8 +418,8 @@ QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_h
 }
 
 // Stores the inputs before row `row` of the launch with the state there: of the head's values, and of its key head if
-// `stores_keys`. A thread has the same channels as in store_chunk, which overwrites inputs, and rows in ascending order: both
-// states may be in the same slot.
+// `stores_keys`. A thread has the same channels as in store_chunk, which overwrites inputs, and rows in ascending
+// order: both states may be in the same slot.
 QN_DEVICE void store_history(const qn_gdn_open_args &a, const open_head &h, uint32_t row, bool stores_keys)
 {
     const uint32_t width = width_of(a);
@@ -433,9 +434,9 @@ QN_DEVICE void store_history(const qn_gdn_open_args &a, const open_head &h, uint
     }
 }
 
-// Stores what finish_rows and prepare_rows did not: in the open slot the launch's rows that are in the chunk at its end, and
-// the last inputs; the history of a state that was folded. Those of key heads are stored by the block that arrived last: then
-// all blocks with this key head have read the rows and inputs that are overwritten.
+// Stores the rows that finish_rows and prepare_rows did not store: in the open slot the launch's rows that are in the
+// chunk at its end, and the last inputs; the history of a state that was folded. Those of key heads are stored by the
+// block that arrived last: then all blocks with this key head have read the rows and inputs that are overwritten.
 QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t stored)
 {
     const uint32_t rows = h.n < stored ? h.n : stored, begin = stored - rows, width = width_of(a);
@@ -471,7 +472,8 @@ QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const 
         a.arrivals[h.sequence * a.k_heads + h.k_head] = 0;
 }
 
-// By one thread of each block with the key head, after the block has read what is overwritten. Whether it is the last one.
+// Called by one thread of each block with the key head, after the block has read the data that is to be overwritten.
+// Returns whether its block is the last.
 QN_DEVICE bool arrive(const qn_gdn_open_args &a, const open_head &h)
 {
     __threadfence();
@@ -548,8 +550,8 @@ QN_DEVICE void load_next_rows(open_smem &m, const qn_gdn_open_args &a, const ope
     load_new_inputs(m, a, h, done, next_block(h, done, stored).rows, z);
 }
 
-// Processes item `own` of m.heads. The loads of the next item, or of the next block of rows, are issued as soon as what they
-// replace was read.
+// Processes item `own` of m.heads. The loads of the next item, or of the next block of rows, are issued as soon as the
+// data that they replace has been read.
 QN_DEVICE void process_short(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item, uint32_t own, uint32_t &z)
 {
     const uint32_t n = m.heads[own].n, next = item + gridDim.x;
@@ -578,7 +580,7 @@ QN_DEVICE void process_short(open_smem &m, const qn_gdn_open_args &a, state_rows
     } while (done < n);
 }
 
-// Processes an item of which rows overlap, on its own.
+// Processes an item whose rows overlap, by itself.
 QN_DEVICE void process_long(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item)
 {
     const open_head h = locate(a, item, read_indices(a, item / a.v_heads));
@@ -614,7 +616,8 @@ QN_DEVICE void process_long(open_smem &m, const qn_gdn_open_args &a, state_rows 
 }
 
 // Grid: blocks that are on the SMs at the same time. Items that fold are processed before the others: if a fold in the
-// pipeline's loop could follow the loads of a state, the compiler would have all items wait for these before the branch to it.
+// pipeline's loop could follow the loads of a state, the compiler would have all items wait for these before the branch
+// to it.
 extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_HEAD_K, QN_HEAD_V))
     qn_gdn_open_step(const __grid_constant__ qn_gdn_open_args a)
 {

@@ -1,22 +1,23 @@
-// Gated DeltaNet for decode of many sequences, one row each: qn_gdn_open_row of deltanet.h. Nothing is folded: the caller
-// folds full chunks before the launch.
+// Gated DeltaNet for decode of many sequences, one row each: qn_gdn_open_row of deltanet.h. Nothing is folded: the
+// caller folds full chunks before the launch.
 //
-// QN_HEAD_K and QN_HEAD_V are compile-time constants. A block has one value head of a sequence. It is bound by its loads,
-// which are all issued before anything else, the state to registers, the rest to shared memory, so that four blocks fit on an
-// SM. The state and earlier inputs are loaded before the wait for the previous kernel; the open chunk after it, since copies
-// complete in the order in which they were issued, and the new row is used first. A warp has 16 rows of the state, of the
-// plane hi, as A fragments of MMAs whose B operand is the new key and query, each as the sum of two f16 terms; 16 rows of the
-// chunk's keys are multiplied by the same operand. Four lanes have two values: their accumulators of S k and S q, and every
-// fourth row of the chunk's values. So there are three block barriers after the loads: for the key and query, for the scores,
-// and for the norm of the output.
+// QN_HEAD_K and QN_HEAD_V are compile-time constants. A block has one value head of a sequence. It is bound by its
+// loads, which are all issued before anything else, the state to registers, the rest to shared memory, so that four
+// blocks fit on an SM. The state and earlier inputs are loaded before the wait for the previous kernel; the open chunk
+// after it, since copies complete in the order in which they were issued, and the new row is used first. A warp has 16
+// rows of the state, of the plane hi, as A fragments of MMAs whose B operand is the new key and query, each as the sum
+// of two f16 terms; 16 rows of the chunk's keys are multiplied by the same operand. Four lanes have two values: their
+// accumulators of S k and S q, and every fourth row of the chunk's values. So there are three block barriers after the
+// loads: for the key and query, for the scores, and for the norm of the output.
 //
-// Keys are in an order in which the registers of a 16-byte load are an A fragment without moves. A load has eight keys of one
-// row; its words 0 and 2 are row g of the fragment, words 1 and 3 row g + 8. Columns 0 to 3 of B are hi and lo of the key and
-// of the query at the keys of words 0 and 2, columns 4 to 7 the same at those of words 1 and 3. The other half of the
-// accumulators is not used.
+// Keys are in an order in which the registers of a 16-byte load are an A fragment without moves. A load has eight keys
+// of one row; its words 0 and 2 are row g of the fragment, words 1 and 3 row g + 8. Columns 0 to 3 of B are hi and lo
+// of the key and of the query at the keys of words 0 and 2, columns 4 to 7 the same at the keys of words 1 and 3. The
+// other half of the accumulators is not used.
 //
-// No block reads what another one writes: the new key, its inputs of the convolution and the new value are in no row that
-// the launch reads. A block stores those of its value head; the first value head of a key head also the key's.
+// No block reads data that another block writes: the new key, its inputs of the convolution and the new value are in no
+// row that the launch reads. A block stores the data of its value head; the block of a key head's first value head also
+// stores the key's data.
 #include "cuda/kernels/deltanet/open_chunk.cuh"
 
 enum {
@@ -39,7 +40,8 @@ static_assert(QN_GDN_SCALE_VALUES % TILE_ROWS == 0, "the values of a warp have o
 struct row_smem {
     __align__(16) uint16_t keys[CHUNK * QN_HEAD_K], values[CHUNK * QN_HEAD_V]; // swizzled
     uint4 operand[KEY_GROUPS / 2][QN_WARP_SIZE];                               // each lane's B of two groups of keys
-    __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V];              // after the convolution; q and k normalised
+    // after the convolution; q and k normalised
+    __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V];
     __align__(16) float scales[GROUPS][CHUNK], decays[CHUNK], norm[QN_HEAD_V], z[QN_HEAD_V];
     __align__(8) float scores[GROUPS][CHUNK][2]; // of the key, of the query: gated, and for scaled values
     float since[CHUNK], total;                   // sums of log decays
@@ -74,8 +76,8 @@ QN_DEVICE uint32_t lane_t()
 
 // ---- Loads ----
 
-// The place of a block's first row among all rows of inputs and channels. Warps that convolve have four channels a thread, and
-// so have the next warps, of weights.
+// The place of a block's first row among all rows of inputs and channels. Warps that convolve have four channels a
+// thread, and so have the next warps, of weights.
 struct row_place {
     uint32_t channel;
     uint32_t slot; // of the row's inputs
@@ -124,7 +126,8 @@ QN_DEVICE void load_vectors(row_smem &m, const qn_gdn_open_args &a, const open_h
         qn_cp_async_16(m.norm + 4 * i, a.norm + 4 * i);
 }
 
-// Where segment `segment` of a row of keys is: eight lanes that read two rows, four segments each, are free of bank conflicts.
+// Where segment `segment` of a row of keys is: eight lanes that read two rows, four segments each, are free of bank
+// conflicts.
 QN_DEVICE uint32_t key_segment(uint32_t row, uint32_t segment)
 {
     return row * QN_HEAD_K + (segment ^ (row & 1) << 2) * 8;
@@ -174,8 +177,8 @@ QN_DEVICE void load_state(tile_rows &s, const open_head &h)
     }
 }
 
-// What previous kernels computed, and what the gates need. To shared memory too: ptxas would count loads to registers and
-// those of the state by one scoreboard, and the first use would wait for the state.
+// Loads the results of previous kernels and the inputs of the gates, to shared memory too: ptxas would count loads to
+// registers and loads of the state by one scoreboard, and the first use would wait for the state.
 QN_DEVICE void load_new(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p)
 {
     const uint32_t warp = warp_id(), lane = threadIdx.x % QN_WARP_SIZE;
@@ -278,8 +281,8 @@ QN_DEVICE void prepare_row(row_smem &m, const qn_gdn_open_args &a, const open_he
 
 // ---- Products with the new key and query ----
 
-// A lane's part of the dot products of two rows of four lanes: with the key in lanes of even t, with the query in those of odd
-// t.
+// A lane's part of the dot products of two rows of four lanes: with the key in lanes of even t, with the query in lanes
+// of odd t.
 QN_DEVICE float2 multiply_rows(const row_smem &m, const tile_rows &s)
 {
     float low[4] = {}, high[4] = {};

@@ -1,10 +1,10 @@
-// Gated DeltaNet over chunks of 64 tokens, the part that does not depend on the state: qn_gdn_prepare of deltanet.h. All
-// chunks run in parallel.
+// Gated DeltaNet over chunks of 64 tokens, the part that does not depend on the state: qn_gdn_prepare of deltanet.h.
+// All chunks run in parallel.
 //
-// 64x64 matrices are processed in blocks of 16x16. Warp w has row block w of A and of the inverse X = (I + A)^-1, and of the
-// scores row block 3 - w, whose numbers of blocks on and below the diagonal are five together. For all value heads these blocks
-// of k k^T and q k^T stay on the SM: those below the diagonal in registers, those on it in shared memory. With D_i the inverse
-// of a diagonal block I + A_ii, the blocks of X below the diagonal are
+// 64x64 matrices are processed in blocks of 16x16. Warp w has row block w of A and of the inverse X = (I + A)^-1, and
+// of the scores row block 3 - w, which together have five blocks on and below the diagonal. For all value heads these
+// blocks of k k^T and q k^T stay on the SM: blocks below the diagonal in registers, blocks on it in shared memory. With
+// D_i the inverse of a diagonal block I + A_ii, the blocks of X below the diagonal are
 //
 //     X_ij = -D_i (A_ij X_jj + ... + A_i,i-1 X_i-1,j)
 //
@@ -14,8 +14,8 @@
 
 #define PREPARE_THREADS QN_GDN_PREPARE_THREADS
 
-// x, hidden from the compiler's analysis. Offsets that are computed from it stay inside the loop over value heads: hoisted out
-// of it, they spill.
+// x, hidden from the compiler's analysis. Offsets that are computed from it stay inside the loop over value heads:
+// hoisted out of it, they spill.
 QN_DEVICE uint32_t opaque(uint32_t x)
 {
     asm volatile("" : "+r"(x));
@@ -30,9 +30,9 @@ QN_DEVICE uint32_t lane_index()
 // ---- Blocks of 16x16 in a warp: float d[2][4], two m16n8 accumulators ----
 //
 // Lane 4g + t has the rows lane_row(0) and lane_row(1) and the four columns from lane_column(): element (lane_row(i),
-// lane_column() + 2n + e) is d[n][2i + e]. To the MMA, row i * 8 + g of the A operand is row lane_row(i) of the block, and
-// column g of the B operand for d[n] is row lane_row(n). Then accumulators are operands of the next MMA, A or B, in the same
-// lanes.
+// lane_column() + 2n + e) is d[n][2i + e]. To the MMA, row i * 8 + g of the A operand is row lane_row(i) of the block,
+// and column g of the B operand for d[n] is row lane_row(n). Then accumulators are operands of the next MMA, A or B, in
+// the same lanes.
 
 QN_DEVICE uint32_t lane_row(uint32_t half)
 {
@@ -76,8 +76,8 @@ QN_DEVICE void multiply(float d[2][4], const float a[2][4], const float b[2][4])
     }
 }
 
-// Blocks in shared memory: rows of 16 floats; the four float4 of a row are swizzled, so that accesses to four columns by 8
-// rows, and by a lane's rows and columns, are free of bank conflicts.
+// Blocks in shared memory: rows of 16 floats; the four float4 of a row are swizzled, so that accesses to four columns
+// by 8 rows, and by a lane's rows and columns, are free of bank conflicts.
 #define BLOCK 256
 
 QN_DEVICE float4 &quad_at(float *block, uint32_t row, uint32_t quad)
@@ -133,9 +133,9 @@ QN_DEVICE void multiply_elements(float d[2][4], const float x[2][4])
 
 // ---- Shared memory ----
 
-// Gates of a value head, gc in units of log 2, as the sum of two floats. rows[i] = { gc_hi, gc_lo, beta, e^(gc_i - gc_first) }
-// for access by row, the separate arrays for access by column. columns: e^(gc_first - gc_j). first is the first row of a block;
-// both exponents are at most 0.
+// Gates of a value head, gc in units of log 2, as the sum of two floats. rows[i] = { gc_hi, gc_lo, beta, e^(gc_i -
+// gc_first) } for access by row, the separate arrays for access by column. columns: e^(gc_first - gc_j). first is the
+// first row of a block; both exponents are at most 0.
 struct head_gates {
     float4 rows[TOKENS];
     float gc_hi[TOKENS], gc_lo[TOKENS], beta[TOKENS];
@@ -147,8 +147,8 @@ struct prepare_smem {
         struct {
             unsigned char k[KEY_TILES * TILE], q[KEY_TILES * TILE]; // the order of rows is load_tiles's
         };
-        // Valid after the tiles have been read. blocks: A_ii, then X_ii, for i = 0 to 3; X_10, X_21; X_20. X are transposed.
-        // kk, qk: the blocks of k k^T and q k^T on the diagonal, for which there are no registers.
+        // Valid after the tiles have been read. blocks: A_ii, then X_ii, for i = 0 to 3; X_10, X_21; X_20. X are
+        // transposed. kk, qk: the blocks of k k^T and q k^T on the diagonal, for which there are no registers.
         struct {
             float blocks[7][BLOCK], kk[4][BLOCK], qk[4][BLOCK];
         };
@@ -183,8 +183,8 @@ QN_DEVICE bool has_plain_gates(const qn_gdn_chunk_args &a)
     return a.g_dtype == QN_TYPED_F32 && a.beta_dtype == QN_TYPED_F32 && !a.gate_factor && !a.sigmoid_beta;
 }
 
-// Log decay and beta of a token, whatever they are computed from. Not inlined, since the code would separate that of the other
-// case.
+// Log decay and beta of a token, whatever they are computed from. Not inlined, since the code would separate that of
+// the other case.
 static __device__ __noinline__ float2 compute_gates(const qn_gdn_chunk_args &a, uint32_t token, uint32_t head)
 {
     const float g = qn_load_typed(a.g, (size_t)token * a.g_stride + head, a.g_dtype);
@@ -275,8 +275,8 @@ struct head_work {
     uint32_t at; // offset of column lane_column() of row lane_row(0) of a tile
 };
 
-// Stores elements (lane_row(n), lane_column() + 2i + {0, 1}) = pairs[n][i] of a block of a tile. Column blocks are 32 bytes
-// apart before the swizzle, and lane_row(1) = lane_row(0) + 2.
+// Stores elements (lane_row(n), lane_column() + 2i + {0, 1}) = pairs[n][i] of a block of a tile. Column blocks are 32
+// bytes apart before the swizzle, and lane_row(1) = lane_row(0) + 2.
 QN_DEVICE void store_pairs(const head_work &w, uint32_t tile, uint32_t block, uint32_t column_block, const uint32_t pairs[2][2])
 {
 #pragma unroll
@@ -357,8 +357,8 @@ QN_DEVICE void store_factors(const prepare_smem &m, const head_gates &gates, uns
 
 // ---- k k^T and q k^T ----
 
-// Issues the copies of k or q. Each 16 rows of the tiles are the rows lane_row(0) of the lanes 0, 4, ..., 28, then lane_row(1):
-// rows of an MMA operand are adjacent. Columns past the key's are zeros.
+// Issues the copies of k or q. Each 16 rows of the tiles are the rows lane_row(0) of the lanes 0, 4, ..., 28, then
+// lane_row(1): rows of an MMA operand are adjacent. Columns past the key's are zeros.
 QN_DEVICE void load_tiles(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n)
 {
     const uint32_t row = threadIdx.x / 8, segment = threadIdx.x % 8, first = row % 8 / 2 * 4 + row / 8 * 2 + row % 2;
@@ -374,15 +374,15 @@ QN_DEVICE void load_tiles(unsigned char *tiles, const uint16_t *from, uint32_t s
         }
 }
 
-// The column block of d[n] of the warp that has row block `block` of A: d[0] to d[block] are k k^T from the diagonal to the
-// left, the others row block 3 - block of q k^T from the left to the diagonal.
+// The column block of d[n] of the warp that has row block `block` of A: d[0] to d[block] are k k^T from the diagonal to
+// the left, the others row block 3 - block of q k^T from the left to the diagonal.
 QN_DEVICE uint32_t column_block_of(uint32_t n, uint32_t block)
 {
     return n <= block ? block - n : n - block - 1;
 }
 
-// d, and of the warp's rows of q the blocks of q q^T on the diagonal. The row block is a template parameter: MMAs under a
-// condition that the compiler cannot prove to be the same in all lanes would each be preceded by WARPSYNC.
+// d, and of the warp's rows of q the blocks of q q^T on the diagonal. The row block is a template parameter: MMAs under
+// a condition that the compiler cannot prove to be the same in all lanes would each be preceded by WARPSYNC.
 template <uint32_t block> QN_DEVICE void compute_products(const prepare_smem &m, float d[5][2][4], float qq[2][4])
 {
     const uint32_t lane = lane_index(), of_rows = swizzled_offset(lane % 16, lane / 16);
@@ -431,8 +431,8 @@ QN_DEVICE void store_norms(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t
     }
 }
 
-// Divides k and q by their norms and multiplies q by scale; clears the blocks on the diagonal above it, and of k k^T on it; and
-// rounds the blocks of k k^T that are operands of MMAs.
+// Divides k and q by their norms and multiplies q by scale; clears the blocks on the diagonal above it, and of k k^T on
+// it; and rounds the blocks of k k^T that are operands of MMAs.
 QN_DEVICE void apply_norms(const prepare_smem &m, uint32_t block, float d[5][2][4])
 {
 #pragma unroll
@@ -458,8 +458,8 @@ QN_DEVICE void apply_norms(const prepare_smem &m, uint32_t block, float d[5][2][
 
 // ---- The inverse ----
 
-// at = (I + at)^-1, transposed, for a strictly lower triangular block: a lane computes a column by forward substitution. Two
-// lanes compute each column.
+// at = (I + at)^-1, transposed, for a strictly lower triangular block: a lane computes a column by forward
+// substitution. Two lanes compute each column.
 QN_DEVICE void invert_block(float *at)
 {
     const uint32_t column = opaque(lane_index() % 16);
@@ -487,8 +487,8 @@ QN_DEVICE void invert_block(float *at)
     __syncwarp();
 }
 
-// The block X_ii of row block i, to shared memory and to the record. Returns in `left` what the blocks X_ij are products of:
-// -D_i with its columns scaled by beta and e^(gc - gc_first), in tf32. Not for row block 0.
+// The block X_ii of row block i, to shared memory and to the record. Returns in `left` the left factors of the blocks
+// X_ij: -D_i with its columns scaled by beta and e^(gc - gc_first), in tf32. Not for row block 0.
 QN_DEVICE void compute_diagonal(prepare_smem &m, const head_work &w, float left[2][4])
 {
     const float4 rows[2] = { w.gates.rows[w.block * 16 + lane_row(0)], w.gates.rows[w.block * 16 + lane_row(1)] };
@@ -519,9 +519,9 @@ QN_DEVICE void compute_diagonal(prepare_smem &m, const head_work &w, float left[
     multiply(left, identity, x); // transposes x
 }
 
-// sum += the transposed product of the blocks A_ij and X_jc of column block c = i - n, j = c + distance - 1; kk is the block of
-// k k^T. An element of A is beta_i e^(gc_i - gc_first), which is a factor of `left`, times that of k k^T, times e^(gc_first -
-// gc_j), by which X is scaled.
+// sum += the transposed product of the blocks A_ij and X_jc of column block c = i - n, j = c + distance - 1; kk is the
+// block of k k^T. An element of A is beta_i e^(gc_i - gc_first), which is a factor of `left`, times that of k k^T,
+// times e^(gc_first - gc_j), by which X is scaled.
 QN_DEVICE void add_product(prepare_smem &m, const head_work &w, uint32_t n, uint32_t distance, const float kk[2][4],
                            float sum[2][4])
 {
@@ -538,9 +538,9 @@ QN_DEVICE void add_product(prepare_smem &m, const head_work &w, uint32_t n, uint
     multiply(sum, x, kk);
 }
 
-// The block that is `distance` blocks below the diagonal in a row block of the inverse, to the record, and to shared memory if
-// other warps need it; then what the other warps' blocks that are one nearer to the diagonal contribute to those further to the
-// left. sums[n] is the transposed sum for column block - n.
+// The block that is `distance` blocks below the diagonal in a row block of the inverse, to the record, and to shared
+// memory if other warps need it; then what the other warps' blocks that are one nearer to the diagonal contribute to
+// those further to the left. sums[n] is the transposed sum for column block - n.
 template <uint32_t distance>
 QN_DEVICE void compute_block(prepare_smem &m, const head_work &w, const float d[5][2][4], const float left[2][4],
                              float sums[4][2][4])
@@ -565,8 +565,8 @@ QN_DEVICE void compute_block(prepare_smem &m, const head_work &w, const float d[
 
 // ---- The kernel ----
 
-// Grid: key heads of chunks, those of a chunk one after the other, which are adjacent in memory. A block processes all value
-// heads of its key head.
+// Grid: key heads of chunks; the key heads of a chunk are consecutive, because they are adjacent in memory. A block
+// processes all value heads of its key head.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -580,7 +580,8 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
         return;
     const uint32_t begin = chunk * TOKENS;
     const uint32_t first = s.first + begin, n = s.n - begin < TOKENS ? s.n - begin : TOKENS, heads = a.v_heads / a.k_heads;
-    // Row blocks differ in latency. The warps that get them alternate between thread blocks, which balances the warps of an SM.
+    // Row blocks differ in latency. The warps that get them alternate between thread blocks, which balances the warps
+    // of an SM.
     const uint32_t block = (warp + blockIdx.x) % 4;
     load_tiles(m.k, (const uint16_t *)a.k + (size_t)first * a.k_stride + k_head * HEAD_K, a.k_stride, n);
     load_tiles(m.q, (const uint16_t *)a.q + (size_t)first * a.q_stride + k_head * HEAD_K, a.q_stride, n);

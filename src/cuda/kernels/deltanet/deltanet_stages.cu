@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_gdn_kkt(const __grid_co
 
 #define ROW QN_GDN_INVERSE_ROW
 
-// Columns of the inverse from column `first` on, one a lane, by forward substitution; those before it are zeros in rows before
-// `first`. Stores n rows.
+// Columns of the inverse from column `first` on, one a lane, by forward substitution; those before it are zeros in rows
+// before `first`. Stores n rows.
 template <int first> QN_DEVICE void solve_columns(const float *a, float *to, uint32_t stride, uint32_t n)
 {
     const uint32_t column = first + threadIdx.x % QN_WARP_SIZE;
@@ -153,8 +153,8 @@ extern "C" __global__ void __launch_bounds__(QN_GDN_INVERSE_THREADS)
 
 // ---- Results of 64 tokens by 64 columns ----
 
-// Rounds accumulators to a tile, which all warps have read, and stores n of its rows. A warp stores the rows that it has
-// rounded.
+// Rounds accumulators to a tile, which all warps have read, and stores n of its rows. A warp stores the rows that it
+// has rounded.
 QN_DEVICE void store_result(void *to, uint32_t stride, unsigned char *tile, const float d[8][4], uint32_t n, uint32_t columns)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, segment = lane % 8;
@@ -174,7 +174,7 @@ QN_DEVICE void store_result(void *to, uint32_t stride, unsigned char *tile, cons
 struct w_u_smem {
     chunk_gates gates;
     unsigned char unused[1024 - sizeof(chunk_gates)]; // tiles begin at multiples of 1024
-    unsigned char tiles[KEY_TILES * TILE];            // then those of the values
+    unsigned char tiles[KEY_TILES * TILE];            // then the tiles of the values
 };
 
 // A thread's elements of the inverse as an A operand; those above the diagonal are zeros.

@@ -1,7 +1,7 @@
-// The recurrence over chunks as a stage of its own: qn_gdn_state_pass of stages.h. A block has a slice of 64 values of a
-// value head: a consumer warp group with the state as MMA accumulators, [values][keys], two producer warps that load what it
-// reads, and two writer warps that store its results. The rounded state of a chunk is in shared memory, from where it is an MMA
-// operand and is stored as h.
+// The recurrence over chunks as a separate stage: qn_gdn_state_pass of stages.h. A block has a slice of 64 values of a
+// value head: a consumer warp group with the state as MMA accumulators, [values][keys], two producer warps that load
+// its inputs, and two writer warps that store its results. The rounded state of a chunk is in shared memory, from where
+// it is an MMA operand and is stored as h.
 #include "cuda/kernels/deltanet/stages.cuh"
 
 #ifndef QN_GDN_STAGES

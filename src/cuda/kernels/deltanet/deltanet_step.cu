@@ -1,11 +1,11 @@
-// Several tokens of Gated DeltaNet: the delta rule token by token, in f32 (qn_gdn_recurrent); convolution and gates before the
-// chunk kernels (qn_gdn_conv), and the gated norm after them (qn_gdn_norm). deltanet.h documents them; the chunked form on
-// tensor cores is in deltanet_prepare.cu and deltanet_advance.cu.
+// Several tokens of Gated DeltaNet: the delta rule token by token, in f32 (qn_gdn_recurrent); convolution and gates
+// before the chunk kernels (qn_gdn_conv), and the gated norm after them (qn_gdn_norm). deltanet.h documents them; the
+// chunked form on tensor cores is in deltanet_prepare.cu and deltanet_advance.cu.
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are f32, bf16 with QN_BF16, or f16 with QN_F16.
 //
-// Four lanes hold a row of the state (the keys of one value), interleaved in quads of 4 keys. A warp thus loads 8 rows in
-// segments of 64 bytes, with all loads in flight at the same time, and a sum over keys takes two shuffles.
+// Four lanes hold a row of the state (the keys of one value), interleaved in quads of 4 keys. A warp thus loads 8 rows
+// in segments of 64 bytes, with all loads in flight at the same time, and a sum over keys takes two shuffles.
 #include "cuda/kernels/deltanet/inputs.cuh"
 
 #ifndef QN_HEAD_K

@@ -39,8 +39,8 @@ QN_DEVICE float qn_gdn_beta(const qn_gdn_chunk_args &a, float beta)
     return a.sigmoid_beta ? qn_sigmoid(beta) : beta;
 }
 
-// A value head's state in device memory: null for zeros, or if it is not stored. Element (value, key) is at value * value_step
-// + key * key_step; of QN_GDN_STATE_PLANES, in hi, and `plane` elements later in lo.
+// A value head's state in device memory: null for zeros, or if it is not stored. Element (value, key) is at value *
+// value_step + key * key_step; of QN_GDN_STATE_PLANES, in hi, and `plane` elements later in lo.
 struct qn_gdn_head_state {
     void *data;
     uint32_t type; // a qn_gdn_state_type

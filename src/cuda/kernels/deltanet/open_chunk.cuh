@@ -1,4 +1,4 @@
-// The open chunk of deltanet_open.cu: places in memory of a value head of a sequence, what a block has of it in shared memory,
+// The open chunk of deltanet_open.cu: places in memory of a value head of a sequence, a block's copy in shared memory,
 // and the loads between them.
 #ifndef QN_CUDA_KERNELS_DELTANET_OPEN_CHUNK_CUH
 #define QN_CUDA_KERNELS_DELTANET_OPEN_CHUNK_CUH
@@ -49,7 +49,7 @@ struct open_smem {
     __align__(16) float norm[QN_HEAD_V];
     float since[CHUNK];                             // the sum of g of the rows after this one
     float k_near[ROWS][ROWS], q_near[ROWS][ROWS];   // with earlier rows of the block
-    float alpha[ROWS], beta_in[ROWS], bias, factor; // what g and beta are computed from
+    float alpha[ROWS], beta_in[ROWS], bias, factor; // inputs of g and beta
     float g[ROWS], beta[ROWS];
     qn_delta_qk_norms norms[ROWS];
     qn_gdn_open_sequence indices[2]; // of an item and the next one
@@ -58,8 +58,8 @@ struct open_smem {
     uint32_t stores_keys; // the block stores rows and inputs of the key head
 };
 
-// After open_smem is memory that is used twice. First the convolution's inputs and weights, rows of CHANNELS: taps - 1 earlier
-// inputs, ROWS new ones, weights of each tap. Then this.
+// After open_smem is memory that is used twice. First the convolution's inputs and weights, rows of CHANNELS: taps - 1
+// earlier inputs, ROWS new ones, weights of each tap. Then this.
 struct open_scores {
     float k[ROWS][GROUPS][CHUNK], q[ROWS][GROUPS][CHUNK]; // gated, and for scaled values; not normalised
     float state_k[ROWS][QN_HEAD_V];                       // S k
@@ -130,7 +130,7 @@ QN_DEVICE uint32_t open_rows(const open_head &h)
     return h.position - h.state_position;
 }
 
-// An item of the pipeline. Others are as sequences of length 0 without rows, of which nothing is read.
+// An item of the pipeline. Without an item, it is a sequence of length 0 without rows, and nothing is read.
 QN_DEVICE open_head locate_short(const qn_gdn_open_args &a, uint32_t item, qn_gdn_open_sequence x)
 {
     if (overlaps(x) || x.end == x.begin)
@@ -168,7 +168,7 @@ QN_DEVICE uint32_t width_of(const qn_gdn_open_args &a)
     return 2 * a.k_heads * QN_HEAD_K + a.v_heads * QN_HEAD_V;
 }
 
-// The elements of the layer's S, of which each plane has one.
+// The number of elements of the layer's S; each plane has this number.
 QN_DEVICE size_t plane_of(const qn_gdn_open_args &a)
 {
     return (size_t)a.v_heads * QN_HEAD_V * QN_HEAD_K;
@@ -186,8 +186,8 @@ QN_DEVICE size_t history_of(const qn_gdn_open_args &a)
     return 2 * plane_of(a) * sizeof(uint16_t);
 }
 
-// The input of the convolution `back` > 0 positions before the launch's first row, if that position exists: in the open slot,
-// or before the state.
+// The input of the convolution `back` > 0 positions before the launch's first row, if that position exists: in the open
+// slot, or before the state.
 QN_DEVICE const float *past_input(const qn_gdn_open_args &a, const open_head &h, uint32_t back)
 {
     const bool is_open = back <= open_rows(h);
@@ -202,8 +202,8 @@ QN_DEVICE uint32_t round_up_8(uint32_t n)
     return (n + 7) / 8 * 8;
 }
 
-// The first n rows of the chunk. Later ones that `more` rows make part of a block of 8 become zeros, so that what a score of
-// zero multiplies is finite.
+// The first n rows of the chunk. Later ones that `more` rows make part of a block of 8 become zeros, so that a score of
+// zero multiplies finite values.
 QN_DEVICE void load_chunk(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n, uint32_t more)
 {
     const uint16_t *keys = keys_of(a, h), *values = values_of(a, h);
@@ -234,7 +234,7 @@ QN_DEVICE uint32_t channel_of(const qn_gdn_open_args &a, const open_head &h, uin
                                : 2 * keys + h.head * QN_HEAD_V + i - 2 * QN_HEAD_K;
 }
 
-// Rows of what the convolution of a block of rows reads. done: the sequence's rows before the block.
+// The number of input rows that the convolution of a block of rows reads. done: the sequence's rows before the block.
 QN_DEVICE void load_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t begin,
                            uint32_t end)
 {

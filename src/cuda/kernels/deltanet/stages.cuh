@@ -17,8 +17,8 @@ QN_DEVICE chunk chunk_of(const sequence &s, uint32_t number)
     return { s, number, s.first + begin, s.n - begin < TOKENS ? s.n - begin : TOKENS };
 }
 
-// The chunk of the block and its index among n heads (or blocks of heads) of the chunk, which are adjacent in memory and
-// therefore in the grid; false for an index that is not used. By full warps.
+// The chunk of the block and its index among n heads (or blocks of heads) of the chunk, which are adjacent in memory
+// and therefore in the grid; false for an index that is not used. By full warps.
 QN_DEVICE bool chunk_of_block(const qn_gdn_chunk_args &a, uint32_t n, chunk &c, uint32_t &head)
 {
     const uint32_t index = blockIdx.x / n;
@@ -47,8 +47,8 @@ QN_DEVICE const uint16_t *row_of(const void *rows, uint32_t token, uint32_t stri
     return (const uint16_t *)rows + (size_t)token * stride + column;
 }
 
-// The gc of two tokens of a lane, made non-increasing in a chunk of n tokens, in units of log 2. Tokens past the end have that
-// of the last. By a full warp.
+// The gc of two tokens of a lane, made non-increasing in a chunk of n tokens, in units of log 2. Tokens past the end
+// have that of the last. By a full warp.
 QN_DEVICE float2 running_minimum(float2 gc, uint32_t n)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;

@@ -1,5 +1,5 @@
-// A state as MMA accumulators of a warp group, transposed, [values][keys]: loads and stores in memory, rounding, and what the
-// kernels that pass it from chunk to chunk share of warp groups and barriers.
+// A state as MMA accumulators of a warp group, transposed, [values][keys]: loads and stores in memory, rounding, and
+// the shared code for kernels that pass it from chunk to chunk: warp groups and barriers.
 #ifndef QN_CUDA_KERNELS_DELTANET_STATE_CUH
 #define QN_CUDA_KERNELS_DELTANET_STATE_CUH
 
@@ -55,7 +55,8 @@ QN_DEVICE void fence_async_proxy()
 
 // ---- The state in memory ----
 
-// Of a slice a thread has the values first_value(slice) and first_value(slice) + 8, and the keys n * 8 + first_key() + {0, 1}.
+// Of a slice a thread has the values first_value(slice) and first_value(slice) + 8, and the keys n * 8 + first_key() +
+// {0, 1}.
 QN_DEVICE uint32_t first_value(uint32_t slice)
 {
     return slice * SLICE + thread() / QN_WARP_SIZE * 16 + thread() % QN_WARP_SIZE / 4;
@@ -72,8 +73,8 @@ QN_DEVICE bool is_key(const qn_gdn_head_state &state, int n)
     return state.value_step == PADDED_K || HEAD_K == PADDED_K || n * 8 < HEAD_K;
 }
 
-// The two values of a thread in a state in memory: the addresses of their first keys, and whether they exist. Those that do not
-// have the address of one that does.
+// The two values of a thread in a state in memory: the addresses of their first keys, and whether they exist. Those
+// that do not have the address of one that does.
 struct state_rows {
     uint32_t at[2];
     bool exists[2];

@@ -4,8 +4,8 @@
 
 #include "cuda/kernels/cuda.cuh"
 
-// Rounds to the nearest of tf32, ties away from zero, for finite values. The MMA ignores the low 13 bits. One addition, where
-// cvt.rna.tf32 takes four instructions on sm_90.
+// Rounds to the nearest of tf32, ties away from zero, for finite values. The MMA ignores the low 13 bits. One addition,
+// where cvt.rna.tf32 takes four instructions on sm_90.
 QN_DEVICE uint32_t to_tf32(float x)
 {
     return __float_as_uint(x) + 0x1000;

@@ -1,10 +1,11 @@
-// Block Walsh-Hadamard transform of a tile in registers: strides within a warp's 128 values by shuffles, larger strides after
-// one exchange through shared memory. Strides are processed in the order of the reference, so the result has the same bits.
+// Block Walsh-Hadamard transform of a tile in registers: strides within a warp's 128 values by shuffles, larger strides
+// after one exchange through shared memory. Strides are processed in the order of the reference, so the result has the
+// same bits.
 #include "cuda/kernels/butterflies.cuh"
 #include "cuda/kernels/hadamard/hadamard.h"
 
-// Index in the tile of a thread's i-th value. index_vec4: quads of 4 contiguous values, for 16-byte loads. index_strided:
-// values QN_HADAMARD_THREADS apart, consecutive over the threads.
+// Index in the tile of a thread's i-th value. index_vec4: quads of 4 contiguous values, for 16-byte loads.
+// index_strided: values QN_HADAMARD_THREADS apart, consecutive over the threads.
 QN_DEVICE uint32_t index_vec4(int i)
 {
     return i / 4 * (4 * QN_HADAMARD_THREADS) + threadIdx.x * 4 + i % 4;
@@ -57,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2)
         if (a.n > 4 * distance)
             qn_lane_butterflies<QN_HADAMARD_PER_THREAD>(v, distance);
-    // From here on, a thread's sixteen values are 128 apart: the remaining strides of the tile are between its registers.
+    // From here on, a thread's sixteen values are 128 apart: the remaining strides of the tile are between its
+    // registers.
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_PER_THREAD; i += 4)
         *(float4 *)&exchange[index_vec4(i)] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);

@@ -1,4 +1,5 @@
-// What the kernels that quantise activations share: the operation fused before the matmul, and hi/lo int8. Defines: QN_OP.
+// What the kernels that quantise activations share: the operation fused before the matmul, and hi/lo int8. Defines:
+// QN_OP.
 #ifndef QN_CUDA_KERNELS_MATMUL_ACTS_CUH
 #define QN_CUDA_KERNELS_MATMUL_ACTS_CUH
 

@@ -1,6 +1,6 @@
 // Inner product of 1- and 2-bit weights with activations in bit planes, by binary MMA: mma.m16n8k256 b1 (AND, then
-// popcount). For one token, in gemv_acts.cuh and in the persistent decode kernel, which lay out and quantise activations each
-// in their own way. Defines: QN_BITS, QN_SCALES.
+// popcount). For one token, in gemv_acts.cuh and in the persistent decode kernel, which lay out and quantise
+// activations each in their own way. Defines: QN_BITS, QN_SCALES.
 //
 // Operand A (16 x 256 bits) is a 512-byte fragment of weight codes exactly as it is stored (matmul.h): no
 // unpacking. The 8 columns of operand B are bit planes of the activations, which are 16-bit integers (15-bit with 2-bit

@@ -1,11 +1,12 @@
-// Codes of 1 and 2 bits as int8, for MMAs with hi/lo int8 activations of several tokens (QN_ACTS_HILO). Defines: QN_BITS.
+// Codes of 1 and 2 bits as int8, for MMAs with hi/lo int8 activations of several tokens (QN_ACTS_HILO). Defines:
+// QN_BITS.
 #ifndef QN_CUDA_KERNELS_MATMUL_CODES_S8_CUH
 #define QN_CUDA_KERNELS_MATMUL_CODES_S8_CUH
 
 #include "cuda/kernels/cuda.cuh"
 
-// Of the codes of a group, shifted to the high bits of their bytes. To be kept in a register: mask and exclusive or are one
-// instruction then, which takes one constant.
+// Of the codes of a group, shifted to the high bits of their bytes. To be kept in a register: mask and exclusive or are
+// one instruction then, which takes one constant.
 #define CODE_MASK (QN_BITS == 1 ? 0x80808080u : 0xc0c0c0c0u)
 
 // The first step of unpacking: the words of a fragment with the codes of a group in the high bits of their bytes.
@@ -17,8 +18,8 @@ QN_DEVICE void shift_group(uint32_t shifted[4], const uint4 &fragment, int group
         shifted[i] = words[i] << (8 - QN_BITS * (1 + group % (8 / QN_BITS)));
 }
 
-// The second step: the A fragment of the group, codes minus their zero point: of 1 bit times 64, of 2 bits times -64. As bits of
-// an int8, a code c1 c0 of 2 bits is -128 c1 + 64 c0, and inverting c0 makes of it 64 - 64 (2 c1 + c0).
+// The second step: the A fragment of the group, codes minus their zero point: of 1 bit times 64, of 2 bits times -64.
+// As bits of an int8, a code c1 c0 of 2 bits is -128 c1 + 64 c0, and inverting c0 makes of it 64 - 64 (2 c1 + c0).
 QN_DEVICE void mask_group(uint32_t a[4], const uint32_t shifted[4], uint32_t mask)
 {
 #pragma unroll

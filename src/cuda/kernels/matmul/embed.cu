@@ -43,8 +43,8 @@ QN_DEVICE void dequantize_8(float v[PER_THREAD], const qn_matmul_embed_args &a, 
     }
 }
 
-// By all threads. Both the token and the source may be in pinned host memory, where loads of several warps, even of the same
-// address, take the time of as many: two lanes load for all.
+// By all threads. Both the token and the source may be in pinned host memory, where loads of several warps, even of the
+// same address, would take the time of separate loads: two lanes load for all.
 QN_DEVICE uint32_t token_of(const qn_matmul_embed_args &a, uint32_t row)
 {
     __shared__ uint32_t loaded[2];

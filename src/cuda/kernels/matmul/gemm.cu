@@ -2,7 +2,7 @@
 // (B), float accumulators. A block computes 256 rows by up to 128 tokens: weights of few bits are cheap to load,
 // activations are not. Two warpgroups of 128 rows each multiply (consumers); one thread of a third (producer) issues
 // bulk copies of activations, several steps of 64 columns ahead. Weights are loaded directly to registers,
-// UNITS_IN_FLIGHT units ahead, and dequantised for the groups after those that are being multiplied. Blocks of 192 rows, three
+// UNITS_IN_FLIGHT units ahead, and dequantised while the groups before are being multiplied. Blocks of 192 rows, three
 // consumers of 64, are for matrices that fill the SMs better in such blocks.
 //
 // If rows and tokens give too few blocks for all SMs, or a few more than run concurrently, the blocks of a cluster
@@ -103,8 +103,8 @@ QN_DEVICE uint32_t token_of(uint32_t first_token, int i)
     return first_token + i / 2 * 8 + i % 2;
 }
 
-// Loads what a row's results are added to, if they are. The compiler cannot move a load before a store: all loads of a row come
-// before its stores.
+// Loads the outputs to which a row's results are added, if they accumulate. The compiler cannot move a load before a
+// store: all loads of a row come before its stores.
 template <class type, int n>
 QN_DEVICE void load_row(const qn_matmul_gemm_args &a, const output_row<type> &out, uint32_t first_token, float (&before)[n])
 {
@@ -192,8 +192,8 @@ QN_DEVICE void store_partials(uint32_t shared, const float acc[WARP_TILES][ACCUM
                              : "memory");
 }
 
-// Reduces this block's part of the quads over the blocks, in their order. All loads of REDUCED_QUADS are in flight together;
-// those beyond the part are of its last one.
+// Reduces this block's part of the quads over the blocks, in their order. All loads of REDUCED_QUADS are in flight
+// together; those beyond the part are of its last one.
 template <class type>
 QN_DEVICE void reduce_partials(const qn_matmul_gemm_args &a, uint32_t shared, uint32_t first_tile, uint32_t thread)
 {
@@ -361,7 +361,7 @@ QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, flo
 #pragma unroll
     for (int r = 0; r < WGMMA_GROUPS; r++)
         dequantize_group(a[0][r], units[0], r);
-    qn_pdl_wait(); // weights are not written by the previous kernel; what outputs are added to may be
+    qn_pdl_wait(); // weights are not written by the previous kernel; accumulated outputs may be
 #pragma unroll 1
     for (uint32_t k_tile = 0; k_tile < n_k_tiles; k_tile++)
 #pragma unroll

@@ -1,21 +1,21 @@
-// GEMM of few tokens by weights of 1 and 2 bits: codes as int8 in registers (A), hi/lo int8 activations in shared memory in
-// wgmma's layout (B, QN_ACTS_HILO), int32 accumulators over the columns of a weight scale. hi and lo of a token are columns of
-// one B, so that codes are unpacked once for both.
+// GEMM of few tokens by weights of 1 and 2 bits: codes as int8 in registers (A), hi/lo int8 activations in shared
+// memory in wgmma's layout (B, QN_ACTS_HILO), int32 accumulators over the columns of a weight scale. hi and lo of a
+// token are columns of one B, so that codes are unpacked once for both.
 //
-// A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by row
-// block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then whole
-// ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global memory, and
-// the last one to arrive adds them in the order of the columns: results do not depend on which one that is, and no block waits
-// for another.
+// A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by
+// row block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then
+// whole ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global
+// memory, and the last one to arrive adds them in the order of the columns: results do not depend on which one that is,
+// and no block waits for another.
 //
-// Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row block
-// are added as if every block had two parts: those of parts 2i and 2i + 1 first, then those of the pairs. Sums of a unit are
-// integers, and tiles of more tokens only have more columns.
+// Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row
+// block are added as if every block had two parts: first the partials of parts 2i and 2i + 1, then the sums of the
+// pairs. Sums of a unit are integers, and tiles of more tokens only have more columns.
 //
-// Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the tensor
-// cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies into rings; a
-// third warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same division and order of
-// additions.
+// Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the
+// tensor cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies
+// into rings; a third warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same
+// division and order of additions.
 #include "cuda/kernels/matmul/codes_s8.cuh"
 #include "cuda/kernels/matmul/hilo.cuh"
 #include "cuda/kernels/matmul/tiles.cuh"
@@ -38,12 +38,13 @@ enum {
     CONSUMER_THREADS = QN_FEW_THREADS - 128
 };
 
-// Bytes from the beginning of a stage to what a lane loads of it.
+// Bytes from the beginning of a stage to a lane's data.
 struct lane_offsets {
     uint32_t codes, scales, acts_scales;
 };
 
-// The thread's index is opaque to the compiler: it would keep what follows from it for all units, and registers are lacking.
+// The thread's index is opaque to the compiler: otherwise it would keep values derived from the index for all units,
+// and exceed the register budget.
 QN_DEVICE lane_offsets lane_offsets_of_thread()
 {
     uint32_t thread = threadIdx.x;
@@ -100,7 +101,7 @@ QN_DEVICE uint32_t piece_tiles(const qn_matmul_few_args &a)
     return BLOCK_TILES / pieces_of(a);
 }
 
-// The tiles of a row block's piece that the matrix has: gate and up have as many rows.
+// The tiles of a row block's piece within the matrix: gate and up have the same number of rows.
 QN_DEVICE uint32_t piece_count(const qn_matmul_few_args &a, uint32_t row_block)
 {
     const uint32_t first = row_block * piece_tiles(a), end = a.n_tiles / pieces_of(a), left = first < end ? end - first : 0;
@@ -126,7 +127,7 @@ QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales,
     }
 }
 
-// Products of the columns of a span, and what they are multiplied by when they are added to the sums.
+// MMA results of the columns of a span, and the factors with which they are added to the sums.
 struct span_products {
     int products[SUMS];
     float acts_scales[SUMS / 2];
@@ -216,7 +217,8 @@ QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t first, uint32_t l
     }
 }
 
-// Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
+// Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if
+// not.
 QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
 {
     const uint32_t first = block_of(a, w.n_units, row_block * a.n_k_tiles),
@@ -323,7 +325,7 @@ QN_DEVICE void init_ring(const ring &r, uint32_t consumers)
     }
 }
 
-// A stage of arbitrary contents behind the last one: consumers load ahead without a condition, and use nothing of it.
+// A stage of arbitrary contents after the last one: consumers load ahead unconditionally, and do not use it.
 QN_DEVICE void produce_nothing(const ring &r)
 {
     qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
@@ -375,7 +377,7 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
     produce_nothing(r);
 }
 
-// By a warp: what the outputs need, while weights are multiplied.
+// One warp loads the inputs of the outputs while weights are multiplied.
 QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
@@ -446,7 +448,8 @@ QN_DEVICE void load_weights(unit_weights &x, ring &r, const lane_offsets &lane)
     advance(r);
 }
 
-// The compiler is kept from moving either step: it would unpack between two instructions of wgmma, which then wait for it.
+// The compiler is kept from moving either step: it would unpack between two instructions of wgmma, which then wait for
+// it.
 QN_DEVICE void shift_span(uint32_t (&shifted)[SPAN_GROUPS][4], const unit_weights &x, int span)
 {
 #pragma unroll
@@ -470,8 +473,8 @@ QN_DEVICE void mask_span(uint32_t (&codes)[SPAN_GROUPS][4], const uint32_t (&shi
     }
 }
 
-// wgmma matrix descriptor (PTX ISA): 128-byte swizzle, rows of 128 bytes, eight rows are 1024 bytes apart from the next eight.
-// This is its low word; bytes from the address on are added to it as sixteenths.
+// wgmma matrix descriptor (PTX ISA): 128-byte swizzle, rows of 128 bytes, eight rows are 1024 bytes apart from the next
+// eight. This is its low word; bytes from the address on are added to it as sixteenths.
 QN_DEVICE uint32_t descriptor_of(uint32_t address)
 {
     return (1u << 16) + (address >> 4);
@@ -488,15 +491,16 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[S
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Whether the codes of the next span are shifted and the products of the one before are added while a span is multiplied. What
-// changes operands of wgmma waits for the products. For 32 tokens registers are lacking.
+// Whether the codes of the next span are shifted and the products of the one before are added while a span is
+// multiplied. What changes operands of wgmma waits for the products. For 32 tokens registers are lacking.
 enum { OVERLAPS = QN_TILE_N < QN_FEW_TILE_N };
 
-// The next unit's weights are loaded as soon as the codes of this one are shifted. Spans are added in their order; before the
-// first of a segment zeros are.
+// The next unit's weights are loaded as soon as the codes of this one are shifted. Spans are added in their order;
+// before the first of a segment zeros are.
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
 {
-    // The compiler cannot prove that it is a constant, nor that all lanes have it, and keeps it in a register that LOP3 takes.
+    // The compiler cannot prove that it is a constant, nor that all lanes have it, and keeps it in a register that LOP3
+    // takes.
     const uint32_t code_mask = __shfl_sync(QN_FULL_MASK, CODE_MASK + (a.n_k_tiles >> 31), 0);
     const uint32_t acts_descriptor = descriptor_of(acts.shared);
     float sums[SUMS] = {};
@@ -533,7 +537,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             before.scales = scales[span];
             if (span % SPANS == SPANS - 1)
                 advance(acts);
-            // The assembler would move what is before wgmma.wait_group behind it. It does not across this loop.
+            // The assembler would move code from before wgmma.wait_group to after it, but not across this loop.
             qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             join_hilo(before, acc);
@@ -595,7 +599,8 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
 
 #else
 
-// All threads copy a step of activations; the copies of a step are one commit group. step: counted from the block's first.
+// All threads copy a step of activations; the copies of a step are one commit group. step: counted from the block's
+// first.
 QN_DEVICE void load_step(const qn_matmul_few_args &a, const block_work &w, uint32_t shared, uint32_t step)
 {
     const uint32_t unit = w.begin + step / UNIT_STEPS;
@@ -613,7 +618,8 @@ QN_DEVICE void load_step(const qn_matmul_few_args &a, const block_work &w, uint3
 QN_DEVICE void load_weights(unit_weights &x, const qn_matmul_few_args &a, uint32_t row_block, uint32_t k_tile)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n = piece_tiles(a), piece = warp_tile() / n;
-    const uint32_t wanted = piece * a.up_tile + row_block * n + warp_tile() % n; // beyond its piece the sums are not used
+    // beyond its piece the sums are not used
+    const uint32_t wanted = piece * a.up_tile + row_block * n + warp_tile() % n;
     const uint64_t tile = (uint64_t)k_tile * a.n_tiles + (wanted < a.n_tiles ? wanted : a.n_tiles - 1);
     const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + tile * SCALE_BYTES;
 #pragma unroll
@@ -638,7 +644,7 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
         unpack_group(x, w.fragments[group * QN_BITS / QN_TILE_GROUPS], group, CODE_MASK);
 #pragma unroll
         for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
-            // Lanes 0 to 15 have the addresses of hi, 16 to 31 those of lo.
+            // Lanes 0 to 15 have the addresses of hi, 16 to 31 of lo.
             const uint32_t piece = group % 4 * 2 + lane / 8 % 2;
             uint32_t b[4];
             qn_ldmatrix_x4(b, stage + octet * QN_ACTS_HILO_BYTES + lane / 16 * 1024 + token * 128 + (piece ^ token) * 16);

@@ -1,8 +1,8 @@
-// What gemm_few.cu, which includes this file, does with the sums of a row block: stores them, or computes the activations of
-// the next matmul from them: adds them to the residual stream and multiplies by the weight of its RMS norm, or applies SwiGLU;
-// the Hadamard transform; and quantises. For this the results of a round of tokens go through shared memory, from which a warp
-// takes 128 columns of a token. From equal sums, values and their sums of squares have the bits of separate launches
-// (quantize_acts.cu).
+// What gemm_few.cu, which includes this file, does with the sums of a row block: stores them, or computes the
+// activations of the next matmul from them: adds them to the residual stream and multiplies by the weight of its RMS
+// norm, or applies SwiGLU; the Hadamard transform; and quantises. For this the results of a round of tokens go through
+// shared memory, from which a warp takes 128 columns of a token. From equal sums, values and their sums of squares have
+// the bits of separate launches (quantize_acts.cu).
 #ifndef QN_CUDA_KERNELS_MATMUL_GEMM_FEW_OUTPUTS_CUH
 #define QN_CUDA_KERNELS_MATMUL_GEMM_FEW_OUTPUTS_CUH
 
@@ -123,8 +123,8 @@ QN_DEVICE void transform_and_quantize(const qn_matmul_few_args &a, uint32_t bloc
     write_hilo(a.next.acts, a.next.scale, a.next.capacity, block, token, v, h.scale, stored);
 }
 
-// A lane's part of 128 columns of a token of the next activations, of a round by all warps. The residual stream is loaded
-// before the results are shared; for the weights too, registers are lacking.
+// A lane's part of 128 columns of a token of the next activations, of a round by all warps. The residual stream is
+// loaded before the results are shared; for the weights too, registers are lacking.
 struct norm_columns {
     uint32_t in_round, in_row_block; // the token, the first column
     uint32_t token, block;
@@ -179,8 +179,8 @@ QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block
     }
 }
 
-// The next activations are silu(gate) * up; rows of the block: gate, then up. Of 8 tokens half of the warps have none and do
-// as if: in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
+// The next activations are silu(gate) * up; rows of the block: gate, then up. Of 8 tokens half of the warps have none
+// and do as if: in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
 QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, in_round = warp_tile() % ROUND_TOKENS;

@@ -1,6 +1,7 @@
-// GEMV: one token in hi/lo int8 by weights of 1 or 2 bits (gemv_acts.cuh), up to 8 tokens in fp16 by weights of more bits.
-// Weights stream through shared memory, QN_STAGES steps in flight per warp; the tensor cores are not the limit. The first
-// weights are issued before the grid dependency is waited for (PDL): the previous kernel may still be running.
+// GEMV: one token in hi/lo int8 by weights of 1 or 2 bits (gemv_acts.cuh), up to 8 tokens in fp16 by weights of more
+// bits. Weights stream through shared memory, QN_STAGES steps in flight per warp; the tensor cores are not the limit.
+// The first weights are issued before the grid dependency is waited for (PDL): the previous kernel may still be
+// running.
 #include "cuda/kernels/matmul/tiles.cuh"
 
 #define HILO_N1 (QN_ACTS_LAYOUT == QN_ACTS_HILO_N1)
@@ -8,8 +9,8 @@
 #include "cuda/kernels/matmul/gemv_acts.cuh"
 #endif
 
-// Weight copies: cp.async by each thread for one token, which was measured to be faster than bulk copies (a 27B layer in 39
-// instead of 41 us); bulk copies for fp16, whose steps are several times larger.
+// Weight copies: cp.async by each thread for one token, which was measured to be faster than bulk copies (a 27B layer
+// in 39 instead of 41 us); bulk copies for fp16, whose steps are several times larger.
 #define BULK_COPY (__CUDA_ARCH__ >= 900 && !HILO_N1)
 
 enum {
@@ -29,7 +30,8 @@ struct weight_stream {
     const uint8_t *codes, *scales;
     uint32_t k_tile, n_k_tiles;
     uint32_t tile, tile_step, n_tiles;
-    uint64_t k_stride_tiles, rewind_tiles; // tiles to the next k-tile, and from the last one back to the next step of tiles
+    // tiles to the next k-tile, and from the last one back to the next step of tiles
+    uint64_t k_stride_tiles, rewind_tiles;
     uint32_t shared, mbarriers;            // shared memory addresses of QN_STAGES stages and mbarriers
 };
 
@@ -138,9 +140,9 @@ QN_DEVICE void step_n1(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count
     }
 }
 
-// Converts the activations to operands in shared memory: each warp those k-tiles of its k_warp that it reads; with several
-// m_warps they share the work. Loads of LOADS k-tiles are in flight. They go to registers: cp.async would arrive behind all
-// weights that the warp has issued.
+// Converts the activations to operands in shared memory: each warp those k-tiles of its k_warp that it reads; with
+// several m_warps they share the work. Loads of LOADS k-tiles are in flight. They go to registers: cp.async would
+// arrive after all weights that the warp has issued.
 QN_DEVICE void convert_acts_n1(uint8_t *shared_acts, const qn_matmul_gemv_args &a, const warp_split &split, uint32_t lane)
 {
     enum { LOADS = 4 };

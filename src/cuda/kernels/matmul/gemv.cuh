@@ -16,8 +16,9 @@ QN_DEVICE uint2 load_shared_8(uint32_t address)
     return v;
 }
 
-// For the weight scales of 128 columns of activations with this scale: the factor of the sum of codes times activations, and
-// the correction for the zero point (1, or 1/2 for 1-bit codes). all: the sum of the activations; first: that of 64 columns.
+// For the weight scales of 128 columns of activations with this scale: the factor of the sum of codes times
+// activations, and the correction for the zero point (1, or 1/2 for 1-bit codes). all: the sum of the activations;
+// first: that of 64 columns.
 QN_DEVICE void store_scale_info(float2 *info, float scale, int all, int first)
 {
     const float bit_scale = QN_BITS == 1 ? 2 * scale : scale; // 1-bit codes are 2 code - 1

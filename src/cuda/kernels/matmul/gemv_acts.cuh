@@ -1,15 +1,16 @@
-// The activations of one token (QN_ACTS_HILO_N1) as B operands of the GEMV by tiles of 1 or 2 bits, and its inner product.
-// There are two forms of the same integers:
+// The activations of one token (QN_ACTS_HILO_N1) as B operands of the GEMV by tiles of 1 or 2 bits, and its inner
+// product. There are two forms of the same integers:
 //
-//   bit planes   1-bit weights where the device multiplies bits: codes are an A operand as they are stored (bit_planes.cuh)
-//   hi/lo int8   else. An A fragment is `word & mask`, with no bit shifted: all codes of a group have the same mask, whose
-//                power of two goes into the group's scale. Of the eight columns (N), two are a group's hi and lo, so that
-//                the four groups of 128 columns have sums of their own. Of a group's B fragment the other columns are zeros:
-//                four mma into one accumulator compute 128 columns. Accumulators start at the bits of the float
-//                1.5 * 2^23, which makes them floats after one subtraction.
+//   bit planes   1-bit weights where the device multiplies bits: codes are an A operand as they are stored
+//                (bit_planes.cuh)
+//   hi/lo int8   else. An A fragment is `word & mask`, with no bit shifted: all codes of a group have the same mask,
+//                whose power of two goes into the group's scale. Of the eight columns (N), two are a group's hi and lo,
+//                so that the four groups of 128 columns have separate sums. The other columns of a group's B fragment
+//                are zeros: four mma into one accumulator compute 128 columns. Accumulators start at the bits of the
+//                float 1.5 * 2^23, which makes them floats after one subtraction.
 //
-// Masks, at two cycles each, take longer than memory with 1-bit weights, but not with 2-bit weights, whose activations have
-// one bit less in planes. Defines: QN_BITS, QN_SCALES.
+// Masks, at two cycles each, take longer than memory with 1-bit weights, but not with 2-bit weights, whose activations
+// have one bit less in planes. Defines: QN_BITS, QN_SCALES.
 #ifndef QN_CUDA_KERNELS_MATMUL_GEMV_ACTS_CUH
 #define QN_CUDA_KERNELS_MATMUL_GEMV_ACTS_CUH
 
@@ -22,7 +23,7 @@
 #endif
 
 enum {
-    OPERAND_BYTES = QN_FRAGMENT_BYTES, // of a k-tile, then for each weight scale what store_scale_info stores
+    OPERAND_BYTES = QN_FRAGMENT_BYTES, // of a k-tile, then for each weight scale the data of store_scale_info
     PARTS = 2                          // of a k-tile, with an activation scale each
 };
 
@@ -151,8 +152,8 @@ QN_DEVICE void mask_fragment(uint32_t a[4], const uint4 *fragments, int group)
     a[0] = fragment.x & mask, a[1] = fragment.y & mask, a[2] = fragment.z & mask, a[3] = fragment.w & mask;
 }
 
-// A lane's part of a k-tile's activations. words[r]: B fragments of group r of both parts, which are always zero unless the
-// lane's column is one of group r. scale: of group t of each part.
+// A lane's part of a k-tile's activations. words[r]: B fragments of group r of both parts, which are always zero unless
+// the lane's column is one of group r. scale: of group t of each part.
 struct acts_n1 {
     uint4 words[4];
     float scale[PARTS], minus_sum[PARTS];
@@ -187,16 +188,18 @@ QN_DEVICE void load_acts_n1(acts_n1 &x, uint32_t shared, uint32_t lane)
         // Divided by the power of two of the group's bit position.
         const float bit_scale = QN_BITS == 1 ? (part ? 0.0625f : 1.0f) / (1 << t) : 1.0f / (1 << 2 * t);
         x.scale[part] = __uint_as_float(info.x) * bit_scale;
-        x.minus_sum[part] = t % (QN_SCALES == 4 ? 2 : 4) == 0 ? __uint_as_float(info.y) : 0; // once a row and weight scale
+        // once a row and weight scale
+        x.minus_sum[part] = t % (QN_SCALES == 4 ? 2 : 4) == 0 ? __uint_as_float(info.y) : 0;
     }
 }
 
-// Adds the products of `count` tiles of a k-tile, interleaved: their dependent mma instructions overlap. acc[m] is the lane's
-// part of rows g and g+8 of tile m. codes, scales: shared addresses of the lane's words of the first tile.
+// Adds the products of `count` tiles of a k-tile, interleaved: their dependent mma instructions overlap. acc[m] is the
+// lane's part of rows g and g+8 of tile m. codes, scales: shared addresses of the lane's words of the first tile.
 template <int count>
 QN_DEVICE void mma_n1(float (*acc)[2], uint32_t codes, uint32_t scales, const acts_n1 &x, uint32_t lane)
 {
-    const int acc_init[4] = { 0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000 }; // as float bits: 12582912.0f, 1.5 * 2^23
+    // as float bits: 12582912.0f, 1.5 * 2^23
+    const int acc_init[4] = { 0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000 };
     uint4 fragments[count][QN_BITS];
     uint32_t scale[count][PARTS];
     int c[count][PARTS][4];

@@ -1,7 +1,7 @@
-// Few rows of fp16 weights by the RMS norm of rows of floats. A block has one k-tile of some tiles, a warp one group of 32
-// columns, whose weights are in registers before the previous kernel ends; the block of a token and tiles that is the last to
-// store its partials adds those of all k-tiles. Values become fp16 with a power of two as their scale for a token and group;
-// the norm's division comes last. Results of a token do not depend on the number of tokens.
+// Few rows of fp16 weights by the RMS norm of rows of floats. A block has one k-tile of some tiles, a warp one group of
+// 32 columns, whose weights are in registers before the previous kernel ends; the last block of a token and tiles to
+// store its partials adds the partials of all k-tiles. Values become fp16 with a power of two as their scale for a
+// token and group; the norm's division comes last. Results of a token do not depend on the number of tokens.
 #include "cuda/kernels/matmul/tiles.cuh"
 
 enum {
@@ -9,7 +9,7 @@ enum {
     WARPS = THREADS / QN_WARP_SIZE,
     TILES = QN_GEMV_NORM_TILES,
     LANES = TILES * QN_WARP_SIZE, // of the accumulators of a block, four a lane
-    QUARTERS = THREADS / LANES    // of the k-tiles, whose partials are added by as many threads
+    QUARTERS = THREADS / LANES    // of the k-tiles; LANES threads add the partials of each
 };
 static_assert(WARPS == QN_TILE_GROUPS, "a warp has a group");
 static_assert(4 * LANES + QN_MMA_N == QN_GEMV_NORM_PARTIALS, "accumulators, and sums of squares of tokens");
@@ -121,7 +121,7 @@ QN_DEVICE float *partials_of(const qn_matmul_gemv_norm_args &a, uint32_t octet, 
     return a.partials + (((uint64_t)octet * gridDim.y + blockIdx.y) * a.n_k_tiles + k_tile) * QN_GEMV_NORM_PARTIALS;
 }
 
-// Adds the sums of all groups and stores them. True if those of all other k-tiles have been stored.
+// Adds the sums of all groups and stores them. Returns true if the sums of all other k-tiles have been stored.
 QN_DEVICE bool store_partials(const qn_matmul_gemv_norm_args &a, uint32_t octet, shared_memory &shared)
 {
     float *to = partials_of(a, octet, blockIdx.x);

@@ -1,6 +1,6 @@
-// RMS norm or SwiGLU, signed Walsh-Hadamard transform and hi/lo int8 quantisation of one token's row, fused. Butterflies:
-// strides within a thread's values, then over the lanes of a warp, and after an exchange through shared memory over the four
-// warps. After another exchange a warp quantises 128 adjacent columns at a time, four a lane.
+// RMS norm or SwiGLU, signed Walsh-Hadamard transform and hi/lo int8 quantisation of one token's row, fused.
+// Butterflies: strides within a thread's values, then over the lanes of a warp, and after an exchange through shared
+// memory over the four warps. After another exchange a warp quantises 128 adjacent columns at a time, four a lane.
 #include "cuda/kernels/butterflies.cuh"
 #include "cuda/kernels/matmul/acts.cuh"
 #include "cuda/kernels/matmul/hadamard_quantize.h"

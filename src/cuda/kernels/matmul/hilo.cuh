@@ -1,5 +1,5 @@
-// Hi/lo int8 activations (QN_ACTS_HILO, matmul.h): the Hadamard transform and quantisation of a token's 128 columns by a
-// warp, with the same bits by whichever kernel computes them, and its constants, which other layouts share.
+// Hi/lo int8 activations (QN_ACTS_HILO, matmul.h): the Hadamard transform and quantisation of a token's 128 columns by
+// a warp, with the same bits by whichever kernel computes them, and its constants, which other layouts share.
 #ifndef QN_CUDA_KERNELS_MATMUL_HILO_CUH
 #define QN_CUDA_KERNELS_MATMUL_HILO_CUH
 
@@ -52,15 +52,16 @@ QN_DEVICE uint32_t magnitude(float4 v)
     return max(max(MAGNITUDE(v.x), MAGNITUDE(v.y)), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
 }
 
-// v times signs[column] to signs[column + 3]; column is a multiple of four. signs: null for none. What the butterflies add is
-// rounded before, by whichever kernel: no product is contracted with their additions.
+// v times signs[column] to signs[column + 3]; column is a multiple of four. signs: null for none. What the butterflies
+// add is rounded before, by whichever kernel: no product is contracted with their additions.
 QN_DEVICE float4 apply_signs(float4 v, const float *signs, uint32_t column, uint32_t n_cols)
 {
     const float4 s = signs && column < n_cols ? __ldg((const float4 *)(signs + column)) : make_float4(1, 1, 1, 1);
     return make_float4(__fmul_rn(v.x, s.x), __fmul_rn(v.y, s.y), __fmul_rn(v.z, s.z), __fmul_rn(v.w, s.w));
 }
 
-// Butterflies of blocks of up to 128 columns, or those of larger blocks within 128. block: a power of two, or 0 for none.
+// Butterflies of blocks of up to 128 columns, or the butterflies of larger blocks within 128 columns. block: a power of
+// two, or 0 for none.
 QN_DEVICE float4 warp_hadamard(float4 x, uint32_t block)
 {
     float v[4] = { x.x, x.y, x.z, x.w };

@@ -14,7 +14,8 @@ QN_DEVICE uint32_t minus_zero_point(uint32_t d, int zero)
     return qn_f32_to_f16(fminf(fmaxf((float)-zero * qn_f16_to_f32((uint16_t)d), -65504.0f), 65504.0f));
 }
 
-// ---- Types without tiles of their own, dequantised: d factor (code - zero) + minimum, rounded as quant/quant.c does ----
+// ---- Types without tiles of their own, dequantised: d factor (code - zero) + minimum, rounded as quant/quant.c does
+// ----
 
 // The 6-bit scale or minimum of group r of a Q4_K or Q5_K block (quant/kquants.c).
 QN_DEVICE uint32_t k_factor(const uint8_t *bytes, uint32_t r, bool minimum)
@@ -83,7 +84,7 @@ QN_DEVICE uint32_t saturated_f16(float x)
     return (h & 0x7fffu) == 0x7c00u ? h - 1 : h;
 }
 
-// The code of a column, with as many bits as the tiles have.
+// The code of a column, in the number of bits of the tiles.
 QN_DEVICE uint32_t stored_code(uint32_t stored, const uint8_t *row, uint32_t col)
 {
     switch (stored) {

@@ -1,8 +1,8 @@
-// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. In hi/lo int8 a warp
-// quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A Hadamard transform before QN_ACTS_HILO
-// is of up to 1024 columns, those of a thread block. A token's scale in fp16 needs all of its row: a block has a row, which it
-// reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a row share it; for the norm each of them reads all of
-// it. With QN_16BIT rows are fp16 or bf16.
+// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. In hi/lo int8
+// a warp quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A Hadamard transform
+// before QN_ACTS_HILO is of up to 1024 columns, the columns of a thread block. A token's scale in fp16 needs all of its
+// row: a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a row share it;
+// for the norm each block reads the whole row. With QN_16BIT rows are fp16 or bf16.
 #include "cuda/kernels/matmul/acts.cuh"
 
 enum {
@@ -123,8 +123,8 @@ QN_DEVICE float4 cross_hadamard(float4 v, uint32_t block)
 
 #endif
 
-// Writes a warp's 128 columns of a token, 4 i to 4 i + 3 in lane i, if there is such a block of the activations. QN_ACTS_HILO:
-// by all warps.
+// Writes a warp's 128 columns of a token, 4 i to 4 i + 3 in lane i, if there is such a block of the activations.
+// QN_ACTS_HILO: by all warps.
 QN_DEVICE void quantize_128(const qn_matmul_quantize_acts_args &a, uint32_t block, uint32_t token, float4 x, float4 other)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n_blocks = a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
@@ -197,8 +197,8 @@ QN_DEVICE float square(float4 v)
 
 #endif
 
-// Reads the row and applies the operation; sets source.scale. Writes hi/lo int8 if that is wanted too. Returns the MAGNITUDE
-// of the row.
+// Reads the row and applies the operation; sets source.scale. Writes hi/lo int8 if that is wanted too. Returns the
+// MAGNITUDE of the row.
 QN_DEVICE uint32_t load_row(const qn_matmul_quantize_acts_args &a, uint32_t token, held_values &held, row_source &source)
 {
     float4 other[HELD_VEC4S] = {};

@@ -99,8 +99,8 @@ QN_DEVICE void mma_m16n8k32_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, ui
 
 #if __CUDA_ARCH__ >= 900
 
-// True in one lane of the warp. With elect.sync the compiler can rely on a single lane executing, and uses its addresses
-// directly.
+// True in one lane of the warp. With elect.sync the compiler can rely on a single lane executing, and uses its
+// addresses directly.
 QN_DEVICE bool elect_one()
 {
     uint32_t elected;
@@ -156,8 +156,9 @@ QN_DEVICE void cp_async_16(uint32_t shared, const void *global)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
-// Copies `count` of up to `tiles` adjacent tiles of weights of a K tile to shared memory: codes, and behind those of `tiles`
-// tiles, scales. By a full warp, 16 bytes a lane. `offset`: 16 * lane; `add`: the same, or 0 if all addresses include it.
+// Copies `count` of up to `tiles` adjacent tiles of weights of a K tile to shared memory: codes, and after the codes of
+// `tiles` tiles, scales. By a full warp, 16 bytes a lane. `offset`: 16 * lane; `add`: the same, or 0 if all addresses
+// include it.
 template <int tiles, int code_bytes, int scale_bytes>
 QN_DEVICE void copy_weights(uint32_t to, const uint8_t *codes, const uint8_t *scales, uint32_t count, uint32_t offset,
                             uint32_t add)
@@ -197,8 +198,8 @@ QN_DEVICE float2 load_shared_float2(uint32_t address)
 
 // ---- Partials of several blocks ----
 
-// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all
-// its threads (PTX ISA, "Causality Order").
+// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold
+// for all its threads (PTX ISA, "Causality Order").
 QN_DEVICE uint32_t arrive(uint32_t *counter)
 {
     uint32_t before;
@@ -247,8 +248,8 @@ QN_DEVICE void store_output(bf16_output *at, float x)
     at->bits = qn_f32_to_bf16(x);
 }
 
-// Calls function<type> for a qn_dtype of outputs. The branch is uniform, and outside of all loops over outputs: the code of
-// f32 is that of a kernel without other types.
+// Calls function<type> for a qn_dtype of outputs. The branch is uniform, and outside of all loops over outputs: the
+// code of f32 is that of a kernel without other types.
 #define WITH_OUTPUT_TYPE(dtype, function, ...)                                                                                 \
     do {                                                                                                                       \
         if ((dtype) == QN_TYPED_F32)                                                                                           \

@@ -4,7 +4,8 @@
 
 enum { WARPS = QN_NORM_GPU_THREADS / QN_WARP_SIZE };
 
-// A row by `threads` threads, of which this one is number `thread`. All elements are read before the first is written.
+// Processes a row by `threads` threads; this thread has number `thread`. All elements are read before the first is
+// written.
 template <uint32_t threads> QN_DEVICE void norm_row(const qn_norm_views_args &a, uint32_t row, uint32_t thread)
 {
     const uint64_t x_row = (uint64_t)row * a.x_stride, gate_row = (uint64_t)row * a.gate_stride,

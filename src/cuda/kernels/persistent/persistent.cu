@@ -1,18 +1,18 @@
-// The persistent decode kernel of one row: one cooperative launch, one block an SM, one grid barrier after each phase. Read
-// the head comment of persistent.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and memory
-// ordering. Here are the loop over phases (at the end of the file), the GEMV and store phases. persistent_stream.cuh has the
-// weight pipeline, work descriptors and the grid barrier; persistent_prologue.cuh, persistent_delta.cuh and
-// persistent_attention.cuh prologues and the other phases; plane_acts.cuh the activations and matmul/bit_planes.cuh the inner
-// product of the GEMV.
+// The persistent decode kernel of one row: one cooperative launch, one block an SM, one grid barrier after each phase.
+// Read the head comment of persistent.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and
+// memory ordering. Here are the loop over phases (at the end of the file), the GEMV and store phases.
+// persistent_stream.cuh has the weight pipeline, work descriptors and the grid barrier; persistent_prologue.cuh,
+// persistent_delta.cuh and persistent_attention.cuh prologues and the other phases; plane_acts.cuh the activations and
+// matmul/bit_planes.cuh the inner product of the GEMV.
 //
 // A GEMV phase, in one block:
 //
-//   1. Prologue (make_activations), all warps: load the inputs of the block's slice of K, reducing the partials of earlier
-//      phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in shared
-//      memory. __syncthreads().
+//   1. Prologue (make_activations), all warps: load the inputs of the block's slice of K, reducing the partials of
+//      earlier phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in
+//      shared memory. __syncthreads().
 //   2. Prefetch the next phase's inputs other than weights and partials into L2 (prefetch_next).
-//   3. GEMV (all warps but the barrier warp): each warp multiplies its range of the block's (K tile, row tile) pairs. The
-//      weights come from its ring buffer, the sums of each pair go to shared memory. __syncthreads().
+//   3. GEMV (all warps but the barrier warp): each warp multiplies its range of the block's (K tile, row tile) pairs.
+//      The weights come from its ring buffer, the sums of each pair go to shared memory. __syncthreads().
 //   4. Reduction over the slice's K tiles, in ascending order: the block's partial sums, to global memory
 //      (reduce_k_tiles).
 //   5. __syncthreads(), arrival at the grid barrier (end_phase), wait, __syncthreads().
@@ -30,7 +30,8 @@
 // Layout of a GEMV phase's scratch in shared memory.
 struct gemv_shared {
     uint8_t *acts;   // activations of the slice as bit planes
-    float *acts_f32; // with fp16 rows: activations in f32, neither rotated nor quantised, then F16_SCRATCH floats; else null
+    // with fp16 rows: activations in f32, neither rotated nor quantised, then F16_SCRATCH floats; else null
+    float *acts_f32;
     // The same memory twice. acc: sums, [k_tiles][tiles][16]; rotated: before that, the Hadamard transform's exchange
     // between warps.
     float *acc, *rotated;

@@ -59,7 +59,7 @@ QN_DEVICE float4 scale_4(float4 a, float f)
 }
 
 // The lane's part of the sum of squares over all slices, by full warps. rms_scale finishes it. Called before partials
-// are reduced, so that these loads are in flight together with those of the partials.
+// are reduced, so that these loads are in flight together with the loads of the partials.
 QN_DEVICE float rms_sumsq(const qn_persistent_partials &p)
 {
     const uint32_t n = p.sumsq ? p.n_sumsq : 0, lane = threadIdx.x % QN_WARP_SIZE;

@@ -1,11 +1,12 @@
 // Phases of the persistent decode kernel: attention of one row over an fp16 KV cache (qn_persistent_attention), and the
 // GEMV prologue that combines its splits (QN_PROLOGUE_ATTENTION_COMBINE). Grid barriers are in persistent.cu.
 //
-// A unit is one split of one key-value head of a row, for all query heads of the group; a block computes one at a time. A tile
-// is 16 positions. A warp processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps) processes a tile,
-// and the groups of a block alternate over the tiles of the split. Each warp loads keys and values from global memory directly
-// into registers. This way a short context is spread over many warps, whose loads are in flight at the same time, and
-// accumulators take few registers (20). The warps of a group add their scores in shared memory.
+// A unit is one split of one key-value head of a row, for all query heads of the group; a block computes one at a time.
+// A tile is 16 positions. A warp processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps)
+// processes a tile, and the groups of a block alternate over the tiles of the split. Each warp loads keys and values
+// from global memory directly into registers. This way a short context is spread over many warps, whose loads are in
+// flight at the same time, and accumulators take few registers (20). The warps of a group add their scores in shared
+// memory.
 //
 // As in attention/decode.cu, scores are the MMA of keys (A) and queries (B; the N dimension is the query heads of the
 // group), and outputs the MMA of transposed values (A) and softmax weights (B). The order of dimensions within
@@ -30,8 +31,8 @@
 #define ATTENTION_PARTIAL_LOADS 5 // loads of partials in flight: most qkv GEMVs have at most 5 slices
 #define ATTENTION_F16_MAX 65504.0f
 #define ATTENTION_F16_NAN 0x7e00
-// Bytes from a warp group's tile to its next tile in a contiguous cache: n_groups tiles on, the same for all head dimensions.
-// With a page table it is at the same place of another page, since n_groups tiles are pages.
+// Bytes from a warp group's tile to its next tile in a contiguous cache: n_groups tiles on, the same for all head
+// dimensions. With a page table it is at the same place of another page, since n_groups tiles are pages.
 #define ATTENTION_TILE_STRIDE (ATTENTION_WARPS * ATTENTION_TILE_KV * ATTENTION_SLICE * 2)
 
 // Queries, as attention_qk_norm_rope_store prepares them for the loop over tiles.
@@ -57,15 +58,16 @@ struct attention_shared {
 
 static_assert(sizeof(attention_shared) <= QN_PERSISTENT_SCRATCH_BYTES, "attention needs more than the scratch of a phase");
 
-// A head has 1 << log_slices slices of 64 dimensions; a warp group has as many warps and processes one tile at a time.
+// A head has 1 << log_slices slices of 64 dimensions; a warp group has one warp for each slice and processes one tile
+// at a time.
 QN_DEVICE uint32_t attention_log_slices(uint32_t head_dim)
 {
     return head_dim >> (ATTENTION_LOG_SLICE + 1); // 64, 128, 256: 0, 1, 2
 }
 
 // Tiles of a split for the positions 0 to `position`: ceil(tiles / n_splits). A short context is spread over many
-// splits, since the reduction over the warps of a block costs more than one more split. Several rows occupy the blocks with
-// fewer splits of each: these have a minimum, the same for any number of rows.
+// splits, since the reduction over the warps of a block costs more than one more split. Several rows occupy the blocks
+// with fewer splits of each: these have a minimum, the same for any number of rows.
 QN_DEVICE uint32_t attention_tiles_per_split(uint32_t position, uint32_t n_splits)
 {
     const uint32_t tiles = (position / ATTENTION_TILE_KV + n_splits) >> (31 - __clz(n_splits));
@@ -98,8 +100,8 @@ QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, u
 }
 
 // Page table entries of the first pages of a block's first unit, in shared memory. Loaded by the first call of
-// attention_prefetch, and again only where the range of tiles differs. Each of the two warps that prefetch has a copy of its
-// own; the phase reads the first.
+// attention_prefetch, and again only where the range of tiles differs. Each of the two warps that prefetch has a copy
+// of its own; the phase reads the first.
 struct attention_pages {
     uint64_t entries[2][QN_WARP_SIZE];
     uint32_t first[2], last[2]; // the range of tiles; first > last: nothing is loaded
@@ -203,7 +205,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
     attention_inputs &inputs = shared.u.inputs;
     const uint32_t log_quads = 4 + attention_log_slices(s.head_dim);
     const uint32_t n_new_kv = new_kv ? 2 : 0, count = (n + n_new_kv) << log_quads, half_rot = s.n_rot / 2;
-    // Without biases the norm's factor is applied last: its reduction then runs together with those of qk_norm.
+    // Without biases the norm's factor is applied last: its reduction then runs together with qk_norm's reductions.
     const bool has_biases = s.query_bias || s.key_bias || s.value_bias;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i - threadIdx.x < count; i += QN_PERSISTENT_THREADS) {
@@ -473,9 +475,9 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
 
 // ---- The phase ----
 
-// Prefetches into L2 the cache rows that the block's warps load first, and makes the page table's entries ready in `pages`.
-// Called while the block waits at the grid barrier before the phase. By two warps, for keys and values; with page tables by a
-// lane a page.
+// Prefetches into L2 the cache rows that the block's warps load first, and makes the page table's entries ready in
+// `pages`. Called while the block waits at the grid barrier before the phase. By two warps, for keys and values; with
+// page tables by a lane a page.
 QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pages &pages, uint32_t row,
                                   const attention_range &r)
 {
@@ -592,7 +594,8 @@ QN_DEVICE void combine_load(float4 x[COMBINE_LOADS], const float *partials, uint
 // of 128. Partials are added in ascending order of the split.
 QN_DEVICE float4 prologue_attention_combine(const qn_persistent_gemv &s, uint32_t position, uint32_t first, uint32_t lane)
 {
-    const uint32_t width = min(s.head / 4, (uint32_t)QN_WARP_SIZE), log_head = 31 - __clz(s.head); // width: lanes of a head
+    // width: lanes of a head
+    const uint32_t width = min(s.head / 4, (uint32_t)QN_WARP_SIZE), log_head = 31 - __clz(s.head);
     const uint32_t lane_of_head = lane % width,
                    n = attention_used_splits(position, attention_tiles_per_split(position, s.n_splits));
     const uint32_t column = first + 4 * lane;

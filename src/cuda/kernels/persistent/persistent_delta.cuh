@@ -11,14 +11,15 @@
 
 // ---- The delta rule, over the state and the open chunk (deltanet.h) ----
 
-// A unit is 64 values of a head: 64 rows of the state by 128 keys, and its part of the 64 rows of the open chunk. Eight lanes
-// hold a row of the state, and the key of a row of the chunk: a block holds both in registers.
+// A unit is 64 values of a head: 64 rows of the state by 128 keys, and its part of the 64 rows of the open chunk. Eight
+// lanes hold a row of the state, and the key of a row of the chunk: a block holds both in registers.
 #define DELTA_HEAD_DIM 128
 #define DELTA_VALUES 64
 #define DELTA_LANES 8
 #define DELTA_VECS (DELTA_HEAD_DIM / (4 * DELTA_LANES))
 #define DELTA_CHANNELS (2 * DELTA_HEAD_DIM + DELTA_VALUES) // channels that a unit convolves: its query, key and values
-#define DELTA_VALUE_ROW (DELTA_VALUES + 8)                 // of values in shared memory: eight rows are free of bank conflicts
+// of values in shared memory: eight rows are free of bank conflicts
+#define DELTA_VALUE_ROW (DELTA_VALUES + 8)
 
 static_assert(DELTA_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "a unit occupies all threads of a block");
 static_assert(DELTA_VALUES == QN_GDN_SCALE_VALUES, "the values of a unit have one scale");
@@ -27,8 +28,10 @@ static_assert(DELTA_VALUES == QN_GDN_CHUNK_TOKENS, "eight lanes have a row of th
 struct delta_shared {
     __align__(16) uint16_t values[QN_GDN_CHUNK_TOKENS * DELTA_VALUE_ROW]; // v' of the chunk's rows, scaled
     __align__(16) float inputs[DELTA_CHANNELS];                           // q, k, v after the convolution
-    float2 scores[QN_GDN_CHUNK_TOKENS];                                   // of the row's key and query, gated, for scaled values
-    float factors[QN_GDN_CHUNK_TOKENS];                                   // decay since the row, times the scale of its values
+    // of the row's key and query, gated, for scaled values
+    float2 scores[QN_GDN_CHUNK_TOKENS];
+    // decay since the row, times the scale of its values
+    float factors[QN_GDN_CHUNK_TOKENS];
     __align__(16) float v_new[DELTA_VALUES];                              // v' of the new row
     float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE];                       // of q and k, one for each warp
     float g, decay, beta;                                                 // of the new row; decay = e^g
@@ -37,8 +40,8 @@ struct delta_shared {
 
 static_assert(sizeof(delta_shared) <= QN_PERSISTENT_SCRATCH_BYTES, "QN_PERSISTENT_SCRATCH_BYTES is too small");
 
-// Roles of warps before the first block barrier: a thread for each channel of the convolution, then a warp for each gate, and
-// one for the decays of the chunk. After the phase, two warps store the new row.
+// Roles of warps before the first block barrier: a thread for each channel of the convolution, then a warp for each
+// gate, and one for the decays of the chunk. After the phase, two warps store the new row.
 enum {
     DELTA_DECAY_WARP = DELTA_CHANNELS / QN_WARP_SIZE,
     DELTA_BETA_WARP,
@@ -124,7 +127,7 @@ QN_DEVICE float *delta_inputs(const persistent_sequence &sequence, const qn_pers
     return (float *)(sequence.open + s.open.inputs) + row * delta_width(s);
 }
 
-// The same, `back` positions before the row's, of which there are so many: in the open chunk, or before the state.
+// The same, `back` positions before the row's position: in the open chunk, or before the state.
 QN_DEVICE const float *delta_past_inputs(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t back)
 {
     const uint32_t open_rows = delta_open_rows(sequence);
@@ -207,7 +210,8 @@ template <uint32_t first, uint32_t last> QN_DEVICE float delta_add_taps(float su
     return sum;
 }
 
-// What a thread loads for its part of a row of the state; of the key of a row of the chunk, and of the values of that row.
+// What a thread loads for its part of a row of the state; of the key of a row of the chunk, and of the values of that
+// row.
 struct delta_regs {
     uint2 state[DELTA_VECS], key[DELTA_VECS];
     uint4 values;
@@ -236,8 +240,8 @@ QN_DEVICE void delta_load_chunk(const persistent_sequence &sequence, const qn_pe
     regs.values = exists ? *(const uint4 *)(values + 8 * lane) : make_uint4(0, 0, 0, 0);
 }
 
-// Convolution of a thread's channel. Stores the input in the open chunk. The loads of the chunk's rows are issued after those
-// of the convolution, whose results are used first.
+// Convolution of a thread's channel. Stores the input in the open chunk. The loads of the chunk's rows are issued after
+// the loads of the convolution, whose results are used first.
 QN_DEVICE void delta_convolve(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit, delta_shared &m,
                               delta_regs &regs)
 {
@@ -358,7 +362,8 @@ QN_DEVICE void delta_score_row(delta_shared &m, const delta_regs &regs, uint32_t
         m.scores[row] = make_float2(k_score, q_score);
 }
 
-// One unit, by the whole block: output to s.out, input to the open chunk. The new row is stored later, by delta_store_row.
+// One unit, by the whole block: output to s.out, input to the open chunk. The new row is stored later, by
+// delta_store_row.
 QN_DEVICE void delta_unit(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit, delta_shared &m)
 {
     const uint32_t value = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES, rows = delta_open_rows(sequence);
@@ -398,8 +403,8 @@ QN_DEVICE void delta_unit(const persistent_sequence &sequence, const qn_persiste
     }
 }
 
-// Stores the new row in the open chunk, after a block barrier: v' with its scale, key and decay. Reads results of delta_unit,
-// which are still in shared memory.
+// Stores the new row in the open chunk, after a block barrier: v' with its scale, key and decay. Reads results of
+// delta_unit, which are still in shared memory.
 QN_DEVICE void delta_store_row(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
                                const delta_shared &m)
 {

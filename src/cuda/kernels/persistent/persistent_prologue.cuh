@@ -1,5 +1,5 @@
-// The prologues of GEMVs in the persistent decode kernel, 128 columns a warp: norm, SwiGLU, gated norm or combine, and the
-// Walsh-Hadamard transform. Quantisation is the kernels'.
+// The prologues of GEMVs in the persistent decode kernel, 128 columns a warp: norm, SwiGLU, gated norm or combine, and
+// the Walsh-Hadamard transform. The kernels quantise the results.
 #ifndef QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_PROLOGUE_CUH
 #define QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_PROLOGUE_CUH
 
@@ -67,7 +67,7 @@ QN_DEVICE float4 hadamard_in_warp(float4 x, uint32_t rotation, uint32_t lane)
 }
 
 // The remaining butterflies, strides of 128 and more: columns within to within+3 of group `group` of a block of `count`
-// groups of 128 columns, each of which has been transformed by itself. Each step combines adjacent groups; a bit of the
+// groups of 128 columns, each already transformed by itself. Each step combines adjacent groups; a bit of the
 // group's index selects the sum or the difference.
 template <int count> QN_DEVICE float4 hadamard_over_groups(const float *block, uint32_t group, uint32_t within)
 {
@@ -91,8 +91,8 @@ QN_DEVICE float4 hadamard_over_groups(const float *block, uint32_t group, uint32
                              : hadamard_over_groups<8>(block, group, within);
 }
 
-// Columns first + 4*lane to first + 4*lane + 3 of a GEMV's prologue, by a full warp. RMS_NORM adds the squares of x + from to
-// `square`, and with store_x stores x + from to x_out.
+// Columns first + 4*lane to first + 4*lane + 3 of a GEMV's prologue, by a full warp. RMS_NORM adds the squares of x +
+// from to `square`, and with store_x stores x + from to x_out.
 QN_DEVICE float4 run_prologue(const qn_persistent_gemv &s, uint32_t position, uint32_t first, bool store_x, float &square,
                               uint32_t lane)
 {

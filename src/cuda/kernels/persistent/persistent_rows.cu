@@ -1,22 +1,22 @@
-// The persistent decode kernel for 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. Phases, partials and the grid
-// barrier are those of one row (persistent.h, persistent.cu); arrays of values have the rows outermost. What differs:
+// The persistent decode kernel for 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. Phases, partials and the
+// grid barrier are as for one row (persistent.h, persistent.cu); arrays of values have the rows outermost. Differences:
 //
-// Activations have a phase of their own before each GEMV (QN_PHASE_ACTS). In the launch of one row, each block computes those
-// of its slice in the prologue, and the blocks of a slice the same ones. With 8 rows the partials of gate and up, read by the
-// 7 blocks of each slice, are 31 MB (27B model), 6 us of L2 traffic, and a prologue of 8 rows is longer than a grid barrier.
-// Here each value is computed once, by a warp somewhere in the grid, and stored as hi/lo int8 to L2; blocks of the GEMV copy
-// their slice.
+// Activations have a separate phase before each GEMV (QN_PHASE_ACTS). In the launch of one row, each block computes the
+// activations of its slice in the prologue, and all blocks of a slice compute the same activations. With 8 rows the
+// partials of gate and up, read by the 7 blocks of each slice, are 31 MB (27B model), 6 us of L2 traffic, and a
+// prologue of 8 rows is longer than a grid barrier. Here each value is computed once, by a warp somewhere in the grid,
+// and stored as hi/lo int8 to L2; blocks of the GEMV copy their slice.
 //
-// GEMV by int8 MMA (m16n8k32): the 8 columns of operand B are the rows, hi and lo are two MMAs. A tile and K tile of 1-bit
-// weights take 16 MMAs (6.1 cycles each) and 115 instructions for any number of rows; by binary MMA they would take 4 MMAs
-// and about 30 instructions for each row, which is more from 4 rows on. Limits of a token of the 27B model, 6.3 million pairs
-// of tile and K tile on 132 SMs: 0.66 ms of MMAs, 0.82 ms of instructions, 0.8 ms of memory.
+// GEMV by int8 MMA (m16n8k32): the 8 columns of operand B are the rows, hi and lo are two MMAs. A tile and K tile of
+// 1-bit weights take 16 MMAs (6.1 cycles each) and 115 instructions for any number of rows; by binary MMA they would
+// take 4 MMAs and about 30 instructions for each row, which is more from 4 rows on. Limits of a token of the 27B model,
+// 6.3 million pairs of tile and K tile on 132 SMs: 0.66 ms of MMAs, 0.82 ms of instructions, 0.8 ms of memory.
 //
-// A warp's steps go over the K tiles of up to STEP_TILES row tiles first, so that sums over K tiles stay in registers. A
-// warp's part of such a group is a segment; the block adds a group's segments in ascending order of K.
+// A warp's steps go over the K tiles of up to STEP_TILES row tiles first, so that sums over K tiles stay in registers.
+// A warp's part of such a group is a segment; the block adds a group's segments in ascending order of K.
 //
-// Results of a row do not depend on the other rows nor on their number: partitions are the same for any, rows are columns of
-// the MMA, KV splits depend on the position alone.
+// Results of a row do not depend on the other rows nor on their number: partitions are the same for any, rows are
+// columns of the MMA, KV splits depend only on the position.
 #define KERNEL_ROWS 8
 
 #include "cuda/kernels/matmul/codes_s8.cuh"
@@ -57,8 +57,8 @@ QN_DEVICE qn_persistent_gemv row_of(const qn_persistent_gemv &s, uint32_t row)
     return r;
 }
 
-// Copies phase i to control.row_phase, with the addresses of a row. By the whole block, when none of its threads reads the
-// previous copy any more.
+// Copies phase i to control.row_phase, with the addresses of a row. By the whole block, when none of its threads reads
+// the previous copy any more.
 QN_DEVICE void set_row_phase(persistent_control &control, uint32_t i, uint32_t row)
 {
     const uint32_t *from = (const uint32_t *)&phase_at(control, i);
@@ -87,8 +87,8 @@ QN_DEVICE void set_row_phase(persistent_control &control, uint32_t i, uint32_t r
 
 // ---- Activations ----
 
-// Quantises 128 columns of a row, four a lane, by a full warp. An infinity or NaN among them makes the scale NaN, and so the
-// row's sums.
+// Quantises 128 columns of a row, four a lane, by a full warp. An infinity or NaN among them makes the scale NaN, and
+// so the row's sums.
 QN_DEVICE void quantize_group(const qn_persistent_args &a, uint32_t group, uint32_t row, float4 x, uint32_t lane)
 {
     const uint32_t lane_amax = max(max(MAGNITUDE(x.x), MAGNITUDE(x.y)), max(MAGNITUDE(x.z), MAGNITUDE(x.w)));
@@ -102,8 +102,8 @@ QN_DEVICE void quantize_group(const qn_persistent_args &a, uint32_t group, uint3
         __stcg(a.acts_scale + group * KERNEL_ROWS + row, f.scale);
 }
 
-// A unit is the columns of a Hadamard transform of a row, or 128 columns; adjacent warps compute the groups of 128 columns
-// of a unit, and exchange values through `exchange` [WARPS][128]. Unit u is computed by block u % gridDim.x.
+// A unit is the columns of a Hadamard transform of a row, or 128 columns; adjacent warps compute the groups of 128
+// columns of a unit, and exchange values through `exchange` [WARPS][128]. Unit u is computed by block u % gridDim.x.
 QN_DEVICE void acts_phase(const qn_persistent_args &a, const persistent_control &control, const qn_persistent_gemv &s,
                           float *exchange, uint32_t warp, uint32_t lane)
 {
@@ -166,8 +166,8 @@ QN_DEVICE gemv_shared gemv_shared_of(const qn_persistent_gemv &s, uint8_t *scrat
     return m;
 }
 
-// Copies n times 16 bytes that other blocks have written to shared memory. By the whole block. Not by cp.async: waiting for it
-// would wait for the weights in flight.
+// Copies n times 16 bytes that other blocks have written to shared memory. By the whole block. Not by cp.async: waiting
+// for it would wait for the weights in flight.
 QN_DEVICE void load_acts(void *to, const void *from, uint32_t n)
 {
     enum { LOADS = 8 };
@@ -185,9 +185,10 @@ QN_DEVICE void load_acts(void *to, const void *from, uint32_t n)
     }
 }
 
-// Adds the products of one step, `count` tiles at shared address `step` by a K tile, to sums: of a lane, rows of weights g and
-// g+8 of each tile by rows 2t and 2t+1. Two tiles at a time: with an odd count the last tile is stale data, whose sums are not
-// stored. acts: the lane's row of a matrix of the K tile's activations; acts_scales: of rows 2t and 2t+1.
+// Adds the products of one step, `count` tiles at shared address `step` by a K tile, to sums: of a lane, rows of
+// weights g and g+8 of each tile by rows 2t and 2t+1. Two tiles at a time: with an odd count the last tile is stale
+// data, whose sums are not stored. acts: the lane's row of a matrix of the K tile's activations; acts_scales: of rows
+// 2t and 2t+1.
 QN_DEVICE void gemv_step(float (&sums)[STEP_TILES][4], uint32_t step, uint32_t count, const uint8_t *acts,
                          const float *acts_scales, uint32_t code_mask, uint32_t lane)
 {
@@ -247,8 +248,8 @@ QN_DEVICE uint32_t warp_of_step(uint32_t all, uint32_t step)
     return ((step + 1) * GEMV_WARPS + all - 1) / all - 1;
 }
 
-// Adds the segments of each group of tiles, in ascending order of K, and stores the block's partial sums to out, row_stride
-// apart for each row. The segment of a group and a warp is at their sum: both ascend.
+// Adds the segments of each group of tiles, in ascending order of K, and stores the block's partial sums to out,
+// row_stride apart for each row. The segment of a group and a warp is at their sum: both ascend.
 QN_DEVICE void reduce_segments(float *out, uint64_t row_stride, const float *segments, const work_descriptor &work,
                                uint32_t n_rows)
 {
@@ -269,8 +270,8 @@ QN_DEVICE void reduce_segments(float *out, uint64_t row_stride, const float *seg
 
 // ---- Rows of weights in fp16, in a GEMV phase ----
 
-// Unit u is K tile u / n_f16_tiles of a tile of 16 rows; block u % gridDim.x computes it. A warp has a fragment of its weights
-// (f16_rows_gemv). By the whole block; ends with a block barrier.
+// Unit u is K tile u / n_f16_tiles of a tile of 16 rows; block u % gridDim.x computes it. A warp has a fragment of its
+// weights (f16_rows_gemv). By the whole block; ends with a block barrier.
 QN_DEVICE void f16_rows_phase(const qn_persistent_args &a, const qn_persistent_gemv &s, uint32_t n_rows, float *sums,
                               uint32_t warp, uint32_t lane)
 {
@@ -380,8 +381,8 @@ QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, const persist
                         (uint64_t)s.n_slices * s.n_tiles * QN_TILE_ROWS, m.segments, work, control.n_rows);
 }
 
-// The units of phase i, 64 values of a head of a row: block u % gridDim.x computes unit u. The row of the block's last unit is
-// stored by delta_store_deferred.
+// The units of phase i, 64 values of a head of a row: block u % gridDim.x computes unit u. The row of the block's last
+// unit is stored by delta_store_deferred.
 QN_DEVICE void delta_phase(persistent_control &control, uint32_t i, uint8_t *scratch)
 {
     const uint32_t row_units = 2 * phase_at(control, i).u.delta.v_heads, n_units = row_units * control.n_rows;
@@ -461,7 +462,7 @@ QN_DEVICE void store_phase(const qn_persistent_store &s, uint32_t n_rows)
 
 // ---- The kernel ----
 
-// The rows whose sequences are computed, and these. By one warp.
+// Loads the sequences of the rows that are computed, and counts them. Called by one warp.
 QN_DEVICE void load_sequences(const qn_persistent_args &a, persistent_control &control, uint32_t lane)
 {
     const bool is_row = lane < a.n_rows && (!a.sequences || a.sequences[lane] != QN_ATTENTION_NO_SESSION);

@@ -1,12 +1,12 @@
-// The weight pipeline of the persistent decode kernel, and what else both of its kernels share (persistent.cu: one row;
-// persistent_rows.cu: up to 8): ring buffers, work descriptors, control data of a block, the launch around the phases, the
-// grid barrier. Defines: QN_BITS, QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch.
+// The weight pipeline of the persistent decode kernel, and the other code shared by both of its kernels (persistent.cu:
+// one row; persistent_rows.cu: up to 8): ring buffers, work descriptors, control data of a block, the launch around the
+// phases, the grid barrier. Defines: QN_BITS, QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch.
 //
 // Weight pipeline. Every warp but the barrier warp has a ring buffer of QN_STAGES stages in shared memory of its own; a
 // stage holds one step, up to STEP_TILES weight tiles of a K tile. The warp issues the cp.async of a step as soon as a
 // stage is free and waits only with cp.async.wait_group and __syncwarp: no block barrier, no other warp is involved.
-// When all steps of a GEMV are issued, the warp continues with those of the next GEMV. This is allowed before the grid
-// barrier, because weights never change, and keeps the ring full during barriers, prologues, attention and delta
+// When all steps of a GEMV are issued, the warp continues with the steps of the next GEMV. This is allowed before the
+// grid barrier, because weights never change, and keeps the ring full during barriers, prologues, attention and delta
 // phases. At the start of the launch, the ring is filled before qn_pdl_wait, while the previous kernel still runs.
 //
 // Work descriptors. To run ahead across phases, a warp needs the addresses and tile ranges of the following GEMVs in
@@ -41,9 +41,9 @@ enum {
     PHASE_WORDS = sizeof(qn_persistent_phase) / 4
 };
 
-// A part of a block's (K tile, row tile) pairs, from (k_tile, tile) on. One row: `remaining` pairs, row tile fastest. Several
-// rows: `remaining` steps, K tile fastest, so that a warp's sums over K tiles stay in registers; tile is a multiple of
-// STEP_TILES.
+// A part of a block's (K tile, row tile) pairs, from (k_tile, tile) on. One row: `remaining` pairs, row tile fastest.
+// Several rows: `remaining` steps, K tile fastest, so that a warp's sums over K tiles stay in registers; tile is a
+// multiple of STEP_TILES.
 struct tile_range {
     uint32_t k_tile, tile, remaining;
 };
@@ -217,7 +217,7 @@ QN_DEVICE uint32_t load_descriptor_word(const qn_persistent_args &a, uint32_t in
 
 #if KERNEL_ROWS > 1
 
-// The steps of a block, of which warp w has [first_step(w), first_step(w + 1)).
+// The steps of a block. Warp w has steps [first_step(w), first_step(w + 1)).
 QN_DEVICE uint32_t block_steps(uint32_t k_tiles, uint32_t tiles)
 {
     return (tiles + STEP_TILES - 1) / STEP_TILES * k_tiles;
@@ -384,8 +384,8 @@ QN_DEVICE weight_stream begin_launch(const qn_persistent_args &a, persistent_con
         begin_gemv(stream, control, warp, lane);
     issue_steps(stream, control, warp, lane); // phases and weights do not depend on the previous launch
     qn_pdl_wait();
-    // All blocks are resident, and hold all registers: blocks of the next kernel begin where one of these has ended. After the
-    // wait, so that all work before this launch is complete for what they load early.
+    // All blocks are resident, and hold all registers: blocks of the next kernel begin where one of these has ended.
+    // After the wait, so that all work before this launch is complete, whose results they load early.
     qn_pdl_trigger();
     if (threadIdx.x < 2) {
         control.pages.first[threadIdx.x] = 1;

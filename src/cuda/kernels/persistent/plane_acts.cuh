@@ -1,5 +1,5 @@
-// Activations of a GEMV phase in shared memory, as bit planes: quantisation of 128 columns, and the B fragments of a K tile
-// (matmul/bit_planes.cuh). For persistent.cu. Defines: QN_BITS, QN_SCALES.
+// Activations of a GEMV phase in shared memory, as bit planes: quantisation of 128 columns, and the B fragments of a K
+// tile (matmul/bit_planes.cuh). For persistent.cu. Defines: QN_BITS, QN_SCALES.
 #ifndef QN_CUDA_KERNELS_PERSISTENT_PLANE_ACTS_CUH
 #define QN_CUDA_KERNELS_PERSISTENT_PLANE_ACTS_CUH
 
@@ -47,9 +47,9 @@ QN_DEVICE uint32_t spread_nibbles(uint32_t w)
     return (w | w << 1) & 0x55555555u;
 }
 
-// Quantises 128 columns of a slice from `at` on (a multiple of QN_ACTS_HILO_COLS), four a lane, by a full warp, to the bit
-// planes of acts: K tiles of K_TILE_ACTS_BYTES bytes. An infinity or NaN among them makes the scale NaN, and so every
-// row's sum.
+// Quantises 128 columns of a slice from `at` on (a multiple of QN_ACTS_HILO_COLS), four a lane, by a full warp, to the
+// bit planes of acts: K tiles of K_TILE_ACTS_BYTES bytes. An infinity or NaN among them makes the scale NaN, and so
+// every row's sum.
 QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
 {
     const uint32_t lane_amax = max(max(abs_bits(x.x), abs_bits(x.y)), max(abs_bits(x.z), abs_bits(x.w)));

@@ -1,6 +1,6 @@
-// Biases, qk_norm, rope and kv_store, between the q, k, v matmuls and attention. A warp, or where heads are rotated a group of
-// warps ("team"), processes one query head of a row, or one key head with its value. A rotation is bound by the length of the
-// instruction sequence, so such a team is as large as useful: two values per thread.
+// Biases, qk_norm, rope and kv_store, between the q, k, v matmuls and attention. A warp, or where heads are rotated a
+// group of warps ("team"), processes one query head of a row, or one key head with its value. A rotation is bound by
+// the length of the instruction sequence, so such a team is as large as useful: two values per thread.
 #include "cuda/kernels/rope/rope.h"
 
 #include "cuda/kernels/kv_pages.cuh"
@@ -179,8 +179,8 @@ QN_DEVICE row_place find_place(const qn_rope_qk_norm_store_args &a, uint32_t row
 #endif
 }
 
-// Stores a key and its value at their place, if they have one. A NaN in the value is stored as 0, and the whole key as NaN.
-// has_nan: of the team, in shared memory, 0. By all threads of the team.
+// Stores a key and its value at their place, if they have one. A NaN in the value is stored as 0, and the whole key as
+// NaN. has_nan: of the team, in shared memory, 0. By all threads of the team.
 QN_DEVICE void store_key_value(const row_place &place, const values &key, const values &value, int *has_nan,
                                const team_context &p)
 {

@@ -1,4 +1,5 @@
-// Keys that order logits and, of equal ones, their indices in descending order, as in sample.h. A NaN is above all numbers.
+// Keys that order logits and, of equal ones, their indices in descending order, as in sample.h. A NaN is above all
+// numbers.
 #ifndef QN_CUDA_KERNELS_SAMPLE_KEYS_CUH
 #define QN_CUDA_KERNELS_SAMPLE_KEYS_CUH
 

@@ -1,5 +1,5 @@
-// Log probabilities of rows that have them: the sum of all weights and the keys of the most likely tokens, of the logits
-// before qn_sample_argmax changes them.
+// Log probabilities of rows that have them: the sum of all weights and the keys of the most likely tokens, of the
+// logits before qn_sample_argmax changes them.
 #include "cuda/kernels/sample/sample.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)

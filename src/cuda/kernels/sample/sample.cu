@@ -1,5 +1,6 @@
-// Sampling: mask, bias and penalties, the largest logit of each slice, a histogram of the logits' distance to the maximum, and
-// a sort of the few candidates by the last block of a row. sample.h describes the method; select.cu samples from many.
+// Sampling: mask, bias and penalties, the largest logit of each slice, a histogram of the logits' distance to the
+// maximum, and a sort of the few candidates by the last block of a row. sample.h describes the method; select.cu
+// samples from many.
 #include "cuda/kernels/sample/sample.cuh"
 
 // ---- Argmax ----
@@ -106,11 +107,12 @@ QN_DEVICE void zero_sums(qn_sample_state *s)
         words[i] = 0;
 }
 
-// Selects the bins whose tokens qn_sample_draw needs in order. cutoff_bin is the bin in which the filters (top_k, or top_p and
-// min_p) end. If the bins up to it hold few tokens, all of them are candidates. Otherwise candidates are the tokens of
-// cutoff_bin, to find the exact end of the kept tokens, and of bins low to high: the random number selects a token in low for
-// the smallest possible kept weight (without cutoff_bin) and in high for the largest (with all of it). Where these are too many,
-// or min_p may end in a bin before, or the row has filters that are no bins, it is left to qn_sample_select.
+// Selects the bins whose tokens qn_sample_draw needs in order. cutoff_bin is the bin in which the filters (top_k, or
+// top_p and min_p) end. If the bins up to it hold few tokens, all of them are candidates. Otherwise candidates are the
+// tokens of cutoff_bin, to find the exact end of the kept tokens, and of bins low to high: the random number selects a
+// token in low for the smallest possible kept weight (without cutoff_bin) and in high for the largest (with all of it).
+// Where these are too many, or min_p may end in a bin before, or the row has filters that are no bins, it is left to
+// qn_sample_select.
 QN_DEVICE void choose_candidates(const row &r, uint64_t largest, uint32_t *counts, uint64_t *weights)
 {
     __shared__ uint32_t cutoff_bin, low, high;

@@ -1,5 +1,5 @@
-// What the kernels of sampling share: weights, the rows of a launch, results, reductions over a block, bins, slices, sorting.
-// blockIdx.y is the row; the blocks of a row divide its logits.
+// Shared by the kernels of sampling: weights, the rows of a launch, results, reductions over a block, bins, slices,
+// sorting. blockIdx.y is the row; the blocks of a row divide its logits.
 #ifndef QN_CUDA_KERNELS_SAMPLE_SAMPLE_CUH
 #define QN_CUDA_KERNELS_SAMPLE_SAMPLE_CUH
 
@@ -71,8 +71,8 @@ QN_DEVICE row row_of(const qn_sample_args &a)
              a.tokens ? a.tokens + blockIdx.y : nullptr };
 }
 
-// The parameters of the block's row into shared memory; a block barrier makes them visible. The previous kernel does not write
-// them, so this may precede qn_pdl_wait.
+// The parameters of the block's row into shared memory; a block barrier makes them visible. The previous kernel does
+// not write them, so this may precede qn_pdl_wait.
 QN_DEVICE void load_params(qn_sample_params *shared, const qn_sample_args &a)
 {
     const uint32_t *from = (const uint32_t *)(a.params + blockIdx.y);
@@ -96,9 +96,9 @@ QN_DEVICE bool is_inside(const row &r, uint32_t first)
     return first < r.n && r.n - first >= VECTOR;
 }
 
-// Calls visit(logit, index) for the logits of the vectors begin, begin + stride and so on of the row, begin < stride. Only its
-// first and its last vector may have elements outside. The index of a vector's first logit wraps where the vector begins
-// before the row.
+// Calls visit(logit, index) for the logits of the vectors begin, begin + stride and so on of the row, begin < stride.
+// Only its first and its last vector may have elements outside. The index of a vector's first logit wraps where the
+// vector begins before the row.
 template <typename visit_t> QN_DEVICE void for_each_logit(const row &r, uint32_t begin, uint32_t stride, const visit_t &visit)
 {
     const uint32_t last = (r.n + r.shift - 1) / VECTOR;
@@ -130,7 +130,8 @@ template <typename visit_t> QN_DEVICE void for_each_logit(const row &r, uint32_t
     }
 }
 
-// The same, called equally often by all lanes of a warp, which `begin` numbers in order: with -inf for what is not in the row.
+// The same, called equally often by all lanes of a warp, which `begin` numbers in order: -inf stands for logits beyond
+// the row.
 template <typename visit_t>
 QN_DEVICE void for_each_logit_of_warp(const row &r, uint32_t begin, uint32_t stride, const visit_t &visit)
 {
@@ -171,7 +172,8 @@ QN_DEVICE softmax_scale scale_of(const row &r, uint64_t best)
     return { logit_of(best), r.params->inverse, r.params->weight_unit };
 }
 
-// The bin of a logit, BINS if its weight is 0. If the largest logit is not finite, the difference is NaN and the result BINS.
+// The bin of a logit, BINS if its weight is 0. If the largest logit is not finite, the difference is NaN and the result
+// BINS.
 QN_DEVICE uint32_t bin_of(const softmax_scale &s, float bins_per_unit, float logit)
 {
     const float position = (s.largest - logit) * s.inverse * bins_per_unit;
@@ -206,7 +208,8 @@ QN_DEVICE void store_no_token(const row &r, uint64_t best)
 
 // ---- Reductions over the blocks of a row, and over a block ----
 
-// True in the last block of the row to call it; the writes of all its other blocks are then visible. Resets the ticket to 0.
+// True in the last block of the row to call it; the writes of all its other blocks are then visible. Resets the ticket
+// to 0.
 QN_DEVICE bool is_last(uint32_t *ticket)
 {
     __shared__ bool last;
@@ -263,8 +266,8 @@ QN_DEVICE uint64_t block_max_key(uint64_t key)
 
 // ---- Bins in shared memory: counts and weights ----
 
-// Adds n tokens. There is no 64-bit addition in shared memory, atomicAdd of such numbers is a loop: the thread whose addition to
-// the low word overflows adds the carry.
+// Adds n tokens. There is no 64-bit addition in shared memory, atomicAdd of such numbers is a loop: the thread whose
+// addition to the low word overflows adds the carry.
 QN_DEVICE void add_to_bin(uint32_t *counts, uint64_t *weights, uint32_t bin, uint32_t n, uint64_t weight)
 {
     uint32_t *words = (uint32_t *)&weights[bin];
@@ -274,8 +277,8 @@ QN_DEVICE void add_to_bin(uint32_t *counts, uint64_t *weights, uint32_t bin, uin
     atomicAdd(&counts[bin], n);
 }
 
-// Adds tokens of a warp, of the lanes that have one, by one lane for all those of a bin, where many are in one: additions to the
-// same address are done one after another. Returns true in the lanes whose token the caller has to add.
+// Adds tokens of a warp, of the lanes that have one, by one lane for all tokens of a bin, if a bin has many: additions
+// to the same address are done one after another. Returns true in the lanes whose token the caller has to add.
 QN_DEVICE bool sum_by_warp(uint32_t *counts, uint64_t *weights, uint32_t bin, bool has_token, uint64_t weight)
 {
     enum { MANY = 8 };
@@ -301,7 +304,7 @@ QN_DEVICE bool sum_by_warp(uint32_t *counts, uint64_t *weights, uint32_t bin, bo
 
 // ---- Slices: threads of a block whose largest key is stored ----
 
-// A power of two, for QN_SAMPLE_SLICES slices of the row at most and half as many at least.
+// A power of two, for at most QN_SAMPLE_SLICES slices of the row and at least half that number.
 QN_DEVICE uint32_t slices_per_block()
 {
     uint32_t slices = QN_SAMPLE_SLICES / 2;
@@ -423,8 +426,8 @@ QN_DEVICE void bitonic_sort(uint64_t *keys, uint32_t n)
         }
 }
 
-// The k-th largest key of the row, which is from low to high, by passes of one block over the row. A pass counts the keys in
-// ranges and continues with the one that has the k-th. counts: QN_SAMPLE_RANGES in shared memory.
+// The k-th largest key of the row, which is from low to high, by passes of one block over the row. A pass counts the
+// keys in ranges and continues with the one that has the k-th. counts: QN_SAMPLE_RANGES in shared memory.
 QN_DEVICE uint64_t kth_key(const row &r, uint32_t *counts, uint64_t low, uint64_t high, uint32_t k)
 {
     enum { PER_THREAD = QN_SAMPLE_RANGES / THREADS };
@@ -465,8 +468,8 @@ QN_DEVICE uint64_t kth_key(const row &r, uint32_t *counts, uint64_t low, uint64_
     }
 }
 
-// The k largest keys of the row, unordered, by one block: where more are candidates than are sorted, as of thousands of equal
-// logits. All of them are from low to high.
+// The k largest keys of the row, unordered, by one block: where more are candidates than are sorted, as of thousands of
+// equal logits. All of them are from low to high.
 QN_DEVICE void collect_largest(uint64_t keys[QN_SAMPLE_CANDIDATES], const row &r, uint64_t low, uint64_t high, uint32_t k)
 {
     __shared__ uint32_t n;
@@ -498,8 +501,8 @@ QN_DEVICE void sort(uint64_t keys[QN_SAMPLE_CANDIDATES], uint32_t n)
     bitonic_sort(keys, size);
 }
 
-// The row's candidates in descending order; or where they are too many, the k largest keys, which are from low to high. Returns
-// the number.
+// The row's candidates in descending order; or where they are too many, the k largest keys, which are from low to high.
+// Returns the number.
 QN_DEVICE uint32_t load_sorted(uint64_t keys[QN_SAMPLE_CANDIDATES], const row &r, uint64_t low, uint64_t high, uint32_t k)
 {
     uint32_t n = __ldcg(&r.state->n_candidates);

@@ -1,10 +1,10 @@
-// Sampling of rows in which too many tokens may be kept to be sorted. The order of keys is searched for the token in which a sum
-// reaches its end: the count of top_k, the weight of top_p, the random number's weight. The histogram gives the bin in which it
-// does. A pass sums the bin's tokens in ranges of keys; the range in which the end is found is divided by the next pass. Keys
-// include the index, so a range of one token is reached whatever the number of equal logits.
+// Sampling of rows in which too many tokens may be kept to be sorted. The order of keys is searched for the token in
+// which a sum reaches its end: the count of top_k, the weight of top_p, the random number's weight. The histogram gives
+// the bin of that token. A pass sums the bin's tokens in ranges of keys; the range in which the end is found is divided
+// by the next pass. Keys include the index, so a range of one token is reached whatever the number of equal logits.
 //
-// The blocks of a row are a cluster. Each sums a part of the tokens, adds its sums to the row's in global memory, and finds the
-// same range in these after the cluster's barrier.
+// The blocks of a row are a cluster. Each block sums a part of the tokens, adds its sums to the row's sums in global
+// memory, and finds the same range in them after the cluster's barrier.
 #include "cuda/kernels/cluster.cuh"
 #include "cuda/kernels/sample/sample.cuh"
 
@@ -13,7 +13,7 @@ enum { RANGES = QN_SAMPLE_RANGES, PASSES = 3, SELECT_BLOCKS_PER_SM = 2 };
 #define ALL 0xffffffffu
 #define FLOAT_MAX __uint_as_float(0x7f7fffffu)
 
-// Sums of all tokens before a bin or range, in descending order, and of its own.
+// Sums of all tokens before a bin or range, in descending order, and of its own tokens.
 struct sums {
     uint32_t n_before, n;
     uint64_t weight_before, weight;
@@ -24,14 +24,14 @@ QN_DEVICE uint64_t weight_through(const sums &s)
     return s.weight_before + s.weight;
 }
 
-// A range of keys in a bin. Keys are those of key_of without the bits that are equal for all indices.
+// A range of keys in a bin. Keys are as returned by key_of, without the bits that are equal for all indices.
 struct range {
     uint32_t bin;
     uint64_t low, high;
     sums sum;
 };
 
-// The tokens that are left by top_n_sigma, top_k and typical_p in rows that have filters besides sums in descending order.
+// The tokens kept by top_n_sigma, top_k and typical_p in rows that have filters other than sums in descending order.
 struct left_tokens {
     double most_deviation; // of top_n_sigma, in units
     float per_unit;        // units of deviation; 0: without top_n_sigma
@@ -54,7 +54,7 @@ struct search {
     uint32_t *last_tokens; // [RANGES] a token of each range with one token only
 };
 
-// Makes what the row's blocks wrote visible to all of them.
+// Makes the writes of the row's blocks visible to all of them.
 QN_DEVICE void row_sync()
 {
 #if __CUDA_ARCH__ >= 900
@@ -108,7 +108,7 @@ QN_DEVICE uint64_t deviation(const search &q, float logit)
     return (uint64_t)(fminf(q.largest - logit, FLOAT_MAX) * q.left.per_unit);
 }
 
-// Whether the filters of a row without histogram leave a token. -inf stands for what is outside of the row, too.
+// Whether the filters of a row without histogram keep a token. -inf also stands for logits beyond the row.
 QN_DEVICE bool is_left(const search &q, float logit, uint64_t key)
 {
     return logit > -QN_INFINITY && key >= q.left.low && (double)deviation(q, logit) <= q.left.most_deviation &&
@@ -179,8 +179,8 @@ template <typename value_t> QN_DEVICE uint64_t max_row(search *q, const value_t 
 
 // ---- The bin or range in which the end is ----
 
-// Thread i has the counts and weights of elements i * per_thread and on. Finds the element after which reached(count, weight) is
-// true, with the sums over all tokens before; s: those before the first element. False if there is none.
+// Thread i has the counts and weights of elements i * per_thread and on. Finds the element after which reached(count,
+// weight) is true, with the sums over all tokens before; s: those before the first element. False if there is none.
 template <int per_thread, typename reached_t>
 QN_DEVICE bool find_end(const uint32_t *counts, const uint64_t *weights, const reached_t &reached, sums *s, uint32_t *element)
 {
@@ -215,8 +215,8 @@ QN_DEVICE bool find_end(const uint32_t *counts, const uint64_t *weights, const r
     return is_found;
 }
 
-// Bounds of the keys of a bin: tokens of other bins may be within them, none of the bin are outside. The margins are many times
-// the rounding errors of bin_of and of the bounds.
+// Bounds of the keys of a bin: tokens of other bins may be within them, none of the bin are outside. The margins are
+// many times the rounding errors of bin_of and of the bounds.
 QN_DEVICE void bound_keys(const search &q, range *a)
 {
     const float width = 1 / (q.scale.inverse * q.bins_per_unit), near = (float)a->bin * width * (1 - 1e-6f),
@@ -253,7 +253,7 @@ template <typename reached_t> QN_DEVICE bool find_first_range(const search &q, c
 
 // ---- A pass ----
 
-// Sums this block's part of the tokens. locate(logit, index, &range) is true for those that are in a range.
+// Sums this block's part of the tokens. locate(logit, index, &range) is true for tokens in a range.
 template <typename locate_t> QN_DEVICE void sum_ranges(const search &q, const locate_t &locate)
 {
     for (uint32_t i = threadIdx.x; i < RANGES; i += THREADS) {
@@ -274,8 +274,8 @@ template <typename locate_t> QN_DEVICE void sum_ranges(const search &q, const lo
     __syncthreads();
 }
 
-// Adds this block's sums to the row's. Sums of the pass before the last have been read by all blocks: they are zeroed for the
-// pass after the next one.
+// Adds this block's sums to the row's. Sums of the pass before the last have been read by all blocks: they are zeroed
+// for the pass after the next one.
 QN_DEVICE void share_ranges(const search &q)
 {
     qn_sample_pass *own = &q.r.state->passes[q.pass % PASSES], *read = &q.r.state->passes[(q.pass + PASSES - 1) % PASSES];
@@ -330,7 +330,7 @@ template <typename reached_t> QN_DEVICE bool narrow(search *q, const reached_t &
     return true;
 }
 
-// The token in which the end is, as a range with it alone; false if the sums do not reach it.
+// Finds the token at which a sum reaches its end, as a range of one token; false if the sums do not reach the end.
 template <typename reached_t> QN_DEVICE bool find_token(search *q, const reached_t &reached, range *a)
 {
     uint32_t element;
@@ -351,8 +351,8 @@ template <typename reached_t> QN_DEVICE uint64_t find_weight(search *q, const re
 
 // ---- The filters ----
 
-// The weight of the tokens before the first whose weight, as a float, is less than `least`. A lower logit may have a larger weight,
-// by the last bit: then this is less than the sum of all weights that are not smaller.
+// The weight of the tokens before the first whose weight, as a float, is less than `least`. A lower logit may have a
+// larger weight, by the last bit: then this is less than the sum of all weights that are not smaller.
 QN_DEVICE uint64_t find_weight_above(search *q, float least)
 {
     uint64_t *row_end = next_reduction(q), *row_sum = next_reduction(q), *row_last = next_reduction(q),
@@ -428,7 +428,8 @@ QN_DEVICE void apply_top_n_sigma(search *q, const qn_sample_params &p)
     q->left.most_deviation = (double)p.top_n_sigma * sqrt(variance) / (double)n;
 }
 
-// The least distance within which the tokens have enough weight is found in ranges of 2^7 distances, and in one of these.
+// The least distance within which the tokens have enough weight is found in ranges of 2^7 distances, and in one of
+// these.
 QN_DEVICE void apply_typical_p(search *q, const qn_sample_params &p)
 {
     enum { SHIFT = 7 };

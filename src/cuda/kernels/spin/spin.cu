@@ -1,4 +1,4 @@
-// Waits. The kernel after it may begin at once; it waits for this one to end, and so for the one before this.
+// Waits. The next kernel may begin at once; its PDL wait covers this kernel, and so the kernel before this one.
 #include "cuda/kernels/spin/spin.h"
 
 QN_DEVICE uint64_t nanoseconds()
