@@ -3,6 +3,7 @@
  * evaluated and rewound. */
 #include "fuzz.h"
 
+#include "cache/saved_layout.h"
 #include "engine/internal.h"
 #include "engine/state_file.h"
 
@@ -67,8 +68,8 @@ static size_t right_size(const qn_session *session, qn_extent extent)
 {
     if (!extent.length)
         extent.has_last_page = false;
-    return HEADER + extent.length * sizeof(qn_token) +
-           (size_t)session->memory->vtable->serialized_bytes(session->memory, &extent) + CHECKSUM;
+    const qn_saved_layout layout = qn_saved_layout_of(&session->model->plan, session->format);
+    return HEADER + extent.length * sizeof(qn_token) + (size_t)qn_saved_bytes(&layout, &extent) + CHECKSUM;
 }
 
 /* Makes the extent valid: the open chunk is full or empty if the length is a multiple of 64. */
