@@ -154,8 +154,8 @@ is 'r["answered"] == 5 and r["failed"] == 5 and r["errors"] == {"HTTP 429": 5} a
 measure "$url" --model empty --requests 2
 is 'r["ttft_ms"] is None and r["errors"] == {"no text": 2}'
 
-# Ctrl-C: the results so far.
-timeout -s INT 4 "$QN_BIN/quern" bench-serve "$url" --requests 1000 --parallel 2 -n 2 --format json >"$work/out" 2>"$work/err"
+# Ctrl-C: the results so far. In the foreground, timeout signals the program once; a second signal would end it without them.
+timeout --foreground -s INT 4 "$QN_BIN/quern" bench-serve "$url" --requests 1000 --parallel 2 -n 2 --format json >"$work/out" 2>"$work/err"
 : >>"$work/log"
 is 'r["answered"] > 0 and r["cancelled"] == 2 and r["sent"] == r["answered"] + 2 and r["failed"] == 0'
 

@@ -172,7 +172,7 @@ with WeakFileLock(sys.argv[1]):
 P
     holder=$!
     while [ ! -e "$work/held" ] && kill -0 $holder 2>/dev/null; do sleep 0.1; done
-    timeout -s INT 1 "$QN_BIN/quern" pull t/cut >"$work/out" 2>"$work/err"
+    timeout --foreground -s INT 1 "$QN_BIN/quern" pull t/cut >"$work/out" 2>"$work/err"
     grep -q 'another process downloads it' "$work/err" && [ ! -e "$(folder cut)/blobs/$hash.incomplete" ] || fail "quern does not wait for a lock of huggingface_hub"
     wait $holder
     quern rm t/good-gguf

@@ -29,7 +29,7 @@ if [ -n "$host" ]; then # not loopback; nobody listens there
     waits+=" $!"
 fi
 sleep 0.5
-timeout -s INT 1 "$QN_BIN/quern" pull t/slow:Q1_0 >"$work/out" 2>"$work/err" # the process in the background has the lock
+timeout --foreground -s INT 1 "$QN_BIN/quern" pull t/slow:Q1_0 >"$work/out" 2>"$work/err" # the process in the background has the lock
 [ ! -s "$work/out" ] || fail "Ctrl-C while another process has the lock: $(cat "$work/out")"
 grep -q 'another process downloads it; waiting' "$work/err" || fail "a second process: does not say that it waits"
 
@@ -77,7 +77,7 @@ is_whole away
 export HF_HOME=$work/home2
 for signal in INT KILL; do
     rm -rf "$HF_HOME"
-    { timeout -s $signal 1.5 "$QN_BIN/quern" pull -q t/slow >"$work/out" 2>"$work/err"; } 2>/dev/null
+    { timeout --foreground -s $signal 1.5 "$QN_BIN/quern" pull -q t/slow >"$work/out" 2>"$work/err"; } 2>/dev/null
     [ ! -s "$work/out" ] && [ ! -e "$(blob slow)" ] && [ ! -L "$(link slow)" ] || fail "$signal: something under its final name"
     size=$(stat -c %s "$(blob slow).incomplete")
     [ "${size:-0}" -gt 0 ] || fail "$signal: nothing is kept"
