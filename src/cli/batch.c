@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/utf8.h"
+#include "quern/grammar.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -411,6 +412,7 @@ static int run(qn_batch *b, qn_model *model)
     b->served.sampling.min_p = 0;
     if (!count_lines(b))
         return QN_EXIT_FAILED;
+    (void)qn_grammar_prepare(model); /* an error returns with the first constrained request */
     if (qn_scheduler_create(model, &params, &b->scheduler))
         return qn_cli_fail();
     qn_progress_begin(&b->progress, "batch");

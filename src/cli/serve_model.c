@@ -6,6 +6,7 @@
 #include "cache/sequence.h"
 #include "cli/cli.h"
 #include "gguf/gguf.h"
+#include "quern/grammar.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -107,6 +108,7 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
     pthread_once(&once, make_fingerprint);
     const uint32_t n_parallel = choose_parallel(args, model);
     QN_TRY(qn_model_get_capacity(model, args->kv, 1, &capacity));
+    (void)qn_grammar_prepare(model); /* an error returns with the first constrained request */
     if (!capacity.tokens_per_sequence)
         return qn_fail(QN_ERR_MEMORY, "serve: the memory does not hold a request; see --memory");
     const uint32_t n_ctx = qn_choose_context(args, model, &capacity);

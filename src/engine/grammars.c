@@ -356,3 +356,14 @@ qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *given, 
     json_decref(format);
     return status;
 }
+
+qn_status qn_grammar_prepare(qn_model *model)
+{
+    const qn_tokenizer *tokenizer;
+    qn_output_params output;
+    qn_grammar_vocab *vocab;
+    QN_TRY(qn_model_check_process(model, __func__));
+    QN_TRY(qn_model_tokenizer(model, &tokenizer));
+    qn_model_output(model, &output);
+    return qn_grammars_vocab(model->grammars, tokenizer, &output, &vocab);
+}

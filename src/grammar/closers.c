@@ -21,25 +21,6 @@ static bool have_equal_bytes(const qn_trie_text *a, const qn_trie_text *b)
     return a->length == b->length && !memcmp(a->text, b->text, a->length);
 }
 
-/* The bytes after the quote of each token that closes. texts: [n]. Returns their number. */
-static size_t find_texts(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
-                         qn_closers *closers, qn_trie_text *texts)
-{
-    size_t n_texts = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t n_characters, n_bytes;
-        size_t length;
-        const char *text = qn_grammar_vocab_bytes(v, tokens[i], &length);
-        if (qn_vocab_run_string(v, tokens[i], form, &n_characters, &n_bytes) != QN_IN_STRING_CLOSES)
-            continue;
-        if (closers->most_characters < n_characters)
-            closers->most_characters = n_characters;
-        texts[n_texts++] = (qn_trie_text){ text + n_bytes, (uint32_t)length - n_bytes, tokens[i] };
-    }
-    qsort(texts, n_texts, sizeof *texts, compare_texts);
-    return n_texts;
-}
-
 static size_t count_tokens(const qn_grammar_vocab *v, const qn_trie_text *texts, size_t n)
 {
     size_t n_tokens = 0;
@@ -67,22 +48,13 @@ static void make_groups(const qn_grammar_vocab *v, qn_trie_text *texts, size_t n
     closers->has_bare = closers->n_groups > 0 && texts[0].length == 0;
 }
 
-qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
-                          qn_closers *closers)
+qn_status qn_closers_make(const qn_grammar_vocab *v, qn_trie_text *texts, size_t n, qn_closers *closers)
 {
-    qn_trie_text *texts;
-    QN_TRY(qn_alloc(&texts, n, sizeof *texts, "grammar vocabulary"));
-    const size_t n_texts = find_texts(v, tokens, n, form, closers, texts);
-    qn_status status =
-        qn_alloc(&closers->tokens, count_tokens(v, texts, n_texts), sizeof *closers->tokens, "grammar vocabulary");
-    if (status == QN_OK)
-        status = qn_alloc(&closers->begins, n_texts + 1, sizeof *closers->begins, "grammar vocabulary");
-    if (status == QN_OK) {
-        make_groups(v, texts, n_texts, closers);
-        status = qn_trie_make(texts + closers->has_bare, closers->n_groups - closers->has_bare, &closers->trie);
-    }
-    qn_free(texts);
-    return status;
+    qsort(texts, n, sizeof *texts, compare_texts);
+    QN_TRY(qn_alloc(&closers->tokens, count_tokens(v, texts, n), sizeof *closers->tokens, "grammar vocabulary"));
+    QN_TRY(qn_alloc(&closers->begins, n + 1, sizeof *closers->begins, "grammar vocabulary"));
+    make_groups(v, texts, n, closers);
+    return qn_trie_make(texts + closers->has_bare, closers->n_groups - closers->has_bare, &closers->trie);
 }
 
 void qn_closers_free(qn_closers *closers)

@@ -11,7 +11,29 @@ static qn_status no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "grammar vocabulary: no memory");
 }
 
+/* A token, the first of those with equal bytes, and what is known of its text. */
+typedef struct token_text {
+    int32_t token;
+    uint16_t n_characters; /* where the class is below QN_TEXT_CLASSES */
+    uint8_t kind, trie;    /* the smallest class; the one trie that has it, beside QN_TRIE_CLOSING */
+    bool closes;           /* a JSON string, read from between two characters */
+} token_text;
+
 /* ---- The order of tokens ---- */
+
+/* A token with its first bytes as a number that sorts like them, so that few comparisons read the texts. */
+typedef struct sorted_token {
+    uint64_t head;
+    int32_t token;
+} sorted_token;
+
+static uint64_t read_head(const char *text, size_t length)
+{
+    uint64_t head = 0;
+    for (size_t i = 0; i < sizeof head; i++)
+        head = head << 8 | (i < length ? (uint8_t)text[i] : 0);
+    return head;
+}
 
 static bool have_equal_bytes(const qn_grammar_vocab *v, int32_t a, int32_t b)
 {
@@ -22,19 +44,58 @@ static bool have_equal_bytes(const qn_grammar_vocab *v, int32_t a, int32_t b)
 
 static int compare_tokens(const void *a, const void *b, void *vocab)
 {
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    const sorted_token *x = a, *y = b;
     size_t n_x, n_y;
-    const char *text_x = qn_grammar_vocab_bytes(vocab, x, &n_x), *text_y = qn_grammar_vocab_bytes(vocab, y, &n_y);
+    if (x->head != y->head)
+        return x->head < y->head ? -1 : 1;
+    const char *text_x = qn_grammar_vocab_bytes(vocab, x->token, &n_x),
+               *text_y = qn_grammar_vocab_bytes(vocab, y->token, &n_y);
     const int order = memcmp(text_x, text_y, n_x < n_y ? n_x : n_y);
-    return order ? order : n_x != n_y ? (n_x > n_y) - (n_x < n_y) : (x > y) - (x < y);
+    return order ? order : n_x != n_y ? (n_x > n_y) - (n_x < n_y) : (x->token > y->token) - (x->token < y->token);
 }
 
-/* The smallest class of a token. */
-static qn_text_class find_class(const qn_grammar_vocab *v, int32_t token, uint32_t *n_characters)
+/* Sorts the tokens by bytes. Of tokens with equal bytes `texts` gets the first; `same` links the rest.
+ *
+ *   sorted   [n_tokens] scratch */
+static size_t find_order(qn_grammar_vocab *v, sorted_token *sorted, token_text *texts)
 {
-    size_t length;
-    const char *text = qn_grammar_vocab_bytes(v, token, &length);
-    return qn_text_class_of(text, length, n_characters);
+    size_t n = 0, n_distinct = 0;
+    for (size_t t = 0; t < v->n_tokens; t++) {
+        size_t length;
+        const char *text = qn_grammar_vocab_bytes(v, (int32_t)t, &length);
+        v->same[t] = -1;
+        if (length)
+            sorted[n++] = (sorted_token){ read_head(text, length), (int32_t)t };
+    }
+    qsort_r(sorted, n, sizeof *sorted, compare_tokens, v);
+    for (size_t i = 0; i < n; i++) {
+        const int32_t token = sorted[i].token;
+        if (i && have_equal_bytes(v, sorted[i - 1].token, token))
+            v->same[sorted[i - 1].token] = token;
+        else
+            texts[n_distinct++].token = token;
+    }
+    return n_distinct;
+}
+
+static int find_trie(const token_text *t, const char *text, size_t length)
+{
+    if (t->kind == QN_TEXT_CLASSES && (memchr(text, '\n', length) || memchr(text, '\r', length)))
+        return QN_TRIE_LINES;
+    return t->kind;
+}
+
+static void classify(const qn_grammar_vocab *v, token_text *texts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        token_text *t = &texts[i];
+        uint32_t n_characters;
+        size_t length;
+        const char *text = qn_grammar_vocab_bytes(v, t->token, &length);
+        t->kind = (uint8_t)qn_text_class_of(text, length, &n_characters);
+        t->n_characters = (uint16_t)n_characters;
+        t->trie = (uint8_t)find_trie(t, text, length);
+    }
 }
 
 /* ---- Sets of tokens by their characters ---- */
@@ -57,12 +118,14 @@ static qn_status make_set(const qn_grammar_vocab *v, uint16_t *characters, bool 
     }
     if (!is_counted)
         return QN_OK;
-    for (uint32_t most = 0; most < QN_SHORT_TEXTS; most++) {
+    for (uint32_t most = 0; most < QN_SHORT_TEXTS; most++)
         QN_TRY(qn_alloc(&set->few[most], v->n_words, sizeof *set->all, "grammar vocabulary"));
-        for (size_t t = 0; t < v->n_tokens; t++)
-            if (characters[t] && characters[t] <= most)
-                qn_mask_set(set->few[most], (uint32_t)t);
-    }
+    for (size_t t = 0; t < v->n_tokens; t++)
+        if (characters[t] && characters[t] < QN_SHORT_TEXTS)
+            qn_mask_set(set->few[characters[t]], (uint32_t)t);
+    for (uint32_t most = 1; most < QN_SHORT_TEXTS; most++)
+        for (size_t i = 0; i < v->n_words; i++)
+            set->few[most][i] |= set->few[most - 1][i];
     QN_TRY(qn_alloc(&set->longer, set->n_longer, sizeof *set->longer, "grammar vocabulary"));
     QN_TRY(qn_alloc(&set->characters, set->n_longer, sizeof *set->characters, "grammar vocabulary"));
     for (size_t t = 0, i = 0; t < v->n_tokens; t++)
@@ -85,61 +148,59 @@ static void free_set(qn_token_set *set)
 
 /* ---- Tries and precomputed sets ---- */
 
-static qn_status make_string_sets(qn_grammar_vocab *v, const int32_t *tokens, size_t n, uint16_t *characters)
+/* Sets `closes` of the texts. some: [n] scratch */
+static qn_status make_string_sets(qn_grammar_vocab *v, token_text *texts, size_t n, uint16_t *characters,
+                                  qn_trie_text *some)
 {
     for (int form = 0; form < QN_STRING_FORMS; form++) {
+        size_t n_some = 0;
         memset(characters, 0, v->n_tokens * sizeof *characters);
         for (size_t i = 0; i < n; i++) {
             uint32_t n_characters, n_bytes;
-            if (qn_vocab_run_string(v, tokens[i], (qn_string_form)form, &n_characters, &n_bytes) == QN_IN_STRING_STAYS)
-                for (int32_t t = tokens[i]; t >= 0; t = v->same[t])
-                    characters[t] = (uint16_t)n_characters;
+            size_t length;
+            const int32_t first = texts[i].token;
+            const char *text = qn_grammar_vocab_bytes(v, first, &length);
+            const qn_in_string end = qn_vocab_run_string(v, first, (qn_string_form)form, &n_characters, &n_bytes);
+            for (int32_t t = first; end == QN_IN_STRING_STAYS && t >= 0; t = v->same[t])
+                characters[t] = (uint16_t)n_characters;
+            texts[i].closes = form == QN_STRING_VALUE ? end == QN_IN_STRING_CLOSES : texts[i].closes;
+            if (end != QN_IN_STRING_CLOSES)
+                continue;
+            qn_closers *closers = &v->closers[form];
+            closers->most_characters =
+                n_characters > closers->most_characters ? n_characters : closers->most_characters;
+            some[n_some++] = (qn_trie_text){ text + n_bytes, (uint32_t)length - n_bytes, first };
         }
         QN_TRY(make_set(v, characters, form == QN_STRING_VALUE, &v->inside[form]));
-        QN_TRY(qn_closers_make(v, tokens, n, (qn_string_form)form, &v->closers[form]));
+        QN_TRY(qn_closers_make(v, some, n_some, &v->closers[form]));
     }
     return QN_OK;
 }
 
-static qn_status make_text_sets(qn_grammar_vocab *v, const int32_t *tokens, size_t n, uint16_t *characters)
+static qn_status make_text_sets(qn_grammar_vocab *v, const token_text *texts, size_t n, uint16_t *characters)
 {
     for (int kind = 0; kind < QN_TEXT_CLASSES; kind++) {
         memset(characters, 0, v->n_tokens * sizeof *characters);
-        for (size_t i = 0; i < n; i++) {
-            uint32_t n_characters;
-            const qn_text_class smallest = find_class(v, tokens[i], &n_characters);
-            if (smallest < QN_TEXT_CLASSES && qn_text_contains((qn_text_class)kind) >> smallest & 1)
-                for (int32_t t = tokens[i]; t >= 0; t = v->same[t])
-                    characters[t] = (uint16_t)n_characters;
-        }
+        for (size_t i = 0; i < n; i++)
+            if (texts[i].kind < QN_TEXT_CLASSES && qn_text_contains((qn_text_class)kind) >> texts[i].kind & 1)
+                for (int32_t t = texts[i].token; t >= 0; t = v->same[t])
+                    characters[t] = texts[i].n_characters;
         QN_TRY(make_set(v, characters, true, &v->texts[kind]));
     }
     return QN_OK;
 }
 
-static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
-{
-    uint32_t n_characters, n_bytes;
-    if (which == QN_TRIE_CLOSING)
-        return qn_vocab_run_string(v, token, QN_STRING_VALUE, &n_characters, &n_bytes) == QN_IN_STRING_CLOSES;
-    const qn_text_class kind = find_class(v, token, &n_characters);
-    size_t length;
-    const char *text = qn_grammar_vocab_bytes(v, token, &length);
-    if (kind == QN_TEXT_CLASSES && (memchr(text, '\n', length) || memchr(text, '\r', length)))
-        return which == QN_TRIE_LINES;
-    return which == (int)kind;
-}
-
-/* tokens: sorted by bytes, the first of those with equal bytes; some: [n] scratch */
-static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie_text *some)
+/* some: [n] scratch */
+static qn_status make_tries(qn_grammar_vocab *v, const token_text *texts, size_t n, qn_trie_text *some)
 {
     for (int which = 0; which < QN_TRIES; which++) {
         size_t n_some = 0;
         for (size_t i = 0; i < n; i++) {
+            if (which == QN_TRIE_CLOSING ? !texts[i].closes : texts[i].trie != which)
+                continue;
             size_t length;
-            const char *text = qn_grammar_vocab_bytes(v, tokens[i], &length);
-            if (is_in_trie(v, tokens[i], which))
-                some[n_some++] = (qn_trie_text){ text, (uint32_t)length, tokens[i] };
+            const char *text = qn_grammar_vocab_bytes(v, texts[i].token, &length);
+            some[n_some++] = (qn_trie_text){ text, (uint32_t)length, texts[i].token };
         }
         QN_TRY(qn_trie_make(some, n_some, &v->tries[which]));
     }
@@ -216,28 +277,6 @@ static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer,
     return QN_OK;
 }
 
-/* Sorts the tokens by bytes. Of tokens with equal bytes `order` has the first; `same` links the rest. */
-static size_t find_order(qn_grammar_vocab *v, int32_t *order)
-{
-    size_t n = 0, n_distinct = 0;
-    for (size_t t = 0; t < v->n_tokens; t++) {
-        v->same[t] = -1;
-        if (v->offsets[t + 1] > v->offsets[t])
-            order[n++] = (int32_t)t;
-    }
-    qsort_r(order, n, sizeof *order, compare_tokens, v);
-    int32_t last = -1;
-    for (size_t i = 0; i < n; i++) {
-        const int32_t token = order[i];
-        if (last >= 0 && have_equal_bytes(v, last, token))
-            v->same[last] = token;
-        else
-            order[n_distinct++] = token;
-        last = token;
-    }
-    return n_distinct;
-}
-
 static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_output_params *output)
 {
     QN_TRY(qn_alloc(&v->offsets, v->n_tokens + 1, sizeof *v->offsets, "grammar vocabulary"));
@@ -246,22 +285,25 @@ static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, con
     QN_TRY(qn_alloc(&v->cached, v->n_cached, sizeof *v->cached, "masks"));
     QN_TRY(qn_alloc(&v->cached_masks, v->n_cached * v->n_words, sizeof *v->cached_masks, "masks"));
     QN_TRY(copy_tokens(v, tokenizer, output));
-    int32_t *order = malloc((v->n_tokens + 1) * sizeof *order);
+    sorted_token *sorted = malloc((v->n_tokens + 1) * sizeof *sorted);
+    token_text *texts = malloc((v->n_tokens + 1) * sizeof *texts);
     qn_trie_text *some = malloc((v->n_tokens + 1) * sizeof *some);
     uint16_t *characters = malloc((v->n_tokens + 1) * sizeof *characters);
-    qn_status status = order && some && characters ? QN_OK : no_memory();
+    qn_status status = sorted && texts && some && characters ? QN_OK : no_memory();
     size_t n = 0;
+    if (status == QN_OK) {
+        n = find_order(v, sorted, texts);
+        classify(v, texts, n);
+        status = make_string_sets(v, texts, n, characters, some);
+    }
     if (status == QN_OK)
-        n = find_order(v, order);
-    if (status == QN_OK)
-        status = make_tries(v, order, n, some);
+        status = make_tries(v, texts, n, some);
     if (status == QN_OK)
         status = make_shapes(v);
     if (status == QN_OK)
-        status = make_string_sets(v, order, n, characters);
-    if (status == QN_OK)
-        status = make_text_sets(v, order, n, characters);
-    free(order);
+        status = make_text_sets(v, texts, n, characters);
+    free(sorted);
+    free(texts);
     free(some);
     free(characters);
     return status;

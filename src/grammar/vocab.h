@@ -151,9 +151,9 @@ void qn_shapes_free(qn_shapes *shapes);
 
 /* qn_closers_make - makes the closers of a form. Free them with qn_closers_free, even after an error.
  *
- *   tokens   [n] tokens with bytes, the first of those with equal bytes */
-qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
-                          qn_closers *closers);
+ *   texts   [n] the bytes after the quote of each token that closes, and the token, the first of those with equal
+ *           bytes; sorted and changed */
+qn_status qn_closers_make(const qn_grammar_vocab *v, qn_trie_text *texts, size_t n, qn_closers *closers);
 void qn_closers_free(qn_closers *closers);
 
 /* Where a token leads that begins in a JSON string. */

@@ -59,6 +59,7 @@ static void make_greedy(struct job *job)
     let_run_ahead(job);
     job->params.sampling.temperature = 0;
     job->params.sampling.repeat_penalty = 1;
+    job->params.min_tokens = 0; /* which bans the best token where it would end the answer */
 }
 
 /* Logits may be 4e-2 of their length away from those of other steps. The difference of two of a vector is then seldom
