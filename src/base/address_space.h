@@ -1,4 +1,4 @@
-/* Address space that is reserved first and backed by memory later, piece by piece. */
+/* Address space that is reserved first and backed by memory later, piece by piece; and advice about memory. */
 #ifndef QN_BASE_ADDRESS_SPACE_H
 #define QN_BASE_ADDRESS_SPACE_H
 
@@ -20,5 +20,9 @@ qn_status qn_address_space_commit(void *granule);
 
 /* qn_address_space_release - returns a granule's memory to the system and makes it inaccessible. */
 void qn_address_space_release(void *granule);
+
+/* qn_advise_huge - advises huge pages for memory that is read sequentially, for fewer TLB misses. Call it before the
+ * memory is first written. It has no effect if the system has no huge pages. */
+void qn_advise_huge(void *memory, size_t bytes);
 
 #endif

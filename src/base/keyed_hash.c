@@ -2,10 +2,10 @@
  * publicly known words. */
 #include "base/keyed_hash.h"
 
+#include "base/random.h"
 #include "base/splitmix.h"
 
 #include <pthread.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -28,7 +28,7 @@ static void guess_secret(void)
 
 static void make_secret(void)
 {
-    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+    if (!qn_random_bytes(secret, sizeof secret))
         guess_secret();
 }
 

@@ -4,8 +4,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 /* calloc returns untouched zero pages for large sizes, so the unused part of an array does not become resident. Its
  * pointer is stored in the word before the aligned address, for qn_free. */
@@ -55,17 +53,4 @@ void qn_free(void *memory)
     void *raw;
     memcpy(&raw, (unsigned char *)memory - sizeof raw, sizeof raw);
     free(raw);
-}
-
-void qn_advise_huge(void *memory, size_t bytes)
-{
-#ifdef MADV_HUGEPAGE
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)memory + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
-    if (begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
-#else
-    (void)memory;
-    (void)bytes;
-#endif
 }

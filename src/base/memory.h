@@ -29,10 +29,6 @@ qn_status qn_realloc_array(void *array, size_t *capacity, size_t need, size_t si
 /* qn_free - frees memory from qn_alloc. NULL is allowed. */
 void qn_free(void *memory);
 
-/* qn_advise_huge - advises huge pages for memory that is read sequentially, for fewer TLB misses. Call it before the
- * memory is first written. It has no effect if the system has no huge pages. */
-void qn_advise_huge(void *memory, size_t bytes);
-
 /* Size arithmetic with overflow checks. On overflow they return false, and *out is unspecified. */
 static inline bool qn_mul_size(size_t a, size_t b, size_t *out)
 {

@@ -3,20 +3,14 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/wait_value.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-
-#ifdef __linux__
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 /* About 20 to 50 microseconds on current CPUs: longer than the load imbalance of any operation, shorter than a time
  * slice of the scheduler. */
@@ -54,18 +48,11 @@ static inline void spin_hint(void)
 #endif
 }
 
-/* Sleeps while the value is `seen`. FUTEX_WAIT compares the value again, so a change before the system call is not
- * missed. */
 static void eventcount_sleep(struct eventcount *eventcount, unsigned seen)
 {
     atomic_fetch_add(&eventcount->waiters, 1);
-    while (atomic_load(&eventcount->value) == seen) {
-#ifdef __linux__
-        syscall(SYS_futex, &eventcount->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-#else
-        sched_yield();
-#endif
-    }
+    while (atomic_load(&eventcount->value) == seen)
+        qn_wait_value(&eventcount->value, seen);
     atomic_fetch_sub(&eventcount->waiters, 1);
 }
 
@@ -82,10 +69,8 @@ static void eventcount_wait(struct eventcount *eventcount, unsigned seen, int sp
 static void eventcount_advance(struct eventcount *eventcount)
 {
     atomic_fetch_add(&eventcount->value, 1);
-#ifdef __linux__
     if (atomic_load(&eventcount->waiters))
-        syscall(SYS_futex, &eventcount->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-#endif
+        qn_wake_value(&eventcount->value);
 }
 
 void qn_team_barrier(qn_team *team)

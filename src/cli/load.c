@@ -5,6 +5,7 @@
 #include "cli/signals.h"
 #include "base/append.h"
 #include "base/atomic_file.h"
+#include "base/random.h"
 #include "base/utf8.h"
 #include "device/registry.h"
 #include "engine/state_file.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -332,6 +332,6 @@ void qn_sampling_args_defaults(qn_args *args)
 {
     uint32_t random_seed; /* 32 bits, so that it can be typed again */
     args->sampling = (qn_sampling)QN_SAMPLING_INIT;
-    if (getrandom(&random_seed, sizeof random_seed, 0) == (ssize_t)sizeof random_seed)
+    if (qn_random_bytes(&random_seed, sizeof random_seed))
         args->sampling.seed = random_seed;
 }

@@ -1,6 +1,7 @@
 /* Packs weights, one matrix at a time on all threads. */
 #include "cpu/weights.h"
 
+#include "base/address_space.h"
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
 

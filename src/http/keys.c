@@ -2,6 +2,7 @@
 #include "http/keys.h"
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 
@@ -223,7 +223,7 @@ qn_status qn_keys_create(const char *const *values, size_t n_values, const char 
     qn_status status = copy_texts(values, n_values, &keys->values, &keys->n_values);
     if (!status)
         status = copy_texts(files, n_files, &keys->files, &keys->n_files);
-    if (!status && getrandom(&keys->seed, sizeof keys->seed, 0) != (ssize_t)sizeof keys->seed)
+    if (!status && !qn_random_bytes(&keys->seed, sizeof keys->seed))
         status = qn_fail(QN_ERR_IO, "the system has no random numbers: %s", strerror(errno));
     if (!status)
         status = read_all(keys, &keys->set);

@@ -3,12 +3,12 @@
 #include "protocol/recall.h"
 
 #include "base/memory.h"
+#include "base/random.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <xxhash.h>
 
 enum { MAX_ANSWERS = 10000, MAX_BYTES = 64 << 20, MAX_TABLE = 1 << 24 };
@@ -77,7 +77,7 @@ qn_status qn_recall_create(size_t max_answers, size_t max_bytes, qn_recall **out
     while (recall->n_buckets < recall->max_entries && recall->n_buckets < MAX_TABLE)
         recall->n_buckets *= 2;
     qn_status status = qn_alloc(&recall->buckets, recall->n_buckets, sizeof *recall->buckets, "reasoning");
-    if (!status && getrandom(&recall->seed, sizeof recall->seed, 0) != (ssize_t)sizeof recall->seed)
+    if (!status && !qn_random_bytes(&recall->seed, sizeof recall->seed))
         status = qn_fail(QN_ERR_IO, "the system has no random numbers: %s", strerror(errno));
     if (status) {
         qn_free(recall->buckets);

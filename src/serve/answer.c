@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "http/clock.h"
 #include "protocol/json_body.h"
 
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* One of the answer's scheduler requests. */
@@ -472,7 +472,7 @@ static bool find_origin(qn_answer *a)
     unsigned char random[24] = { 0 };
     if (*a->secret)
         return true;
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+    if (!qn_random_bytes(random, sizeof random))
         return false;
     qn_text_buffer text = QN_APPEND_TO(a->secret);
     qn_append_hex(&text, random, sizeof random);

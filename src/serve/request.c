@@ -3,6 +3,7 @@
 #include "serve/http.h"
 
 #include "base/append.h"
+#include "base/random.h"
 #include "http/clock.h"
 #include "http/framing.h"
 #include "http/guard.h"
@@ -11,15 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* ---- Begin and end ---- */
 
 void qn_request_make_id(char id[QN_HTTP_ID_BYTES])
 {
     unsigned char random[16] = { 0 };
-    const ssize_t n = getrandom(random, sizeof random, 0);
-    (void)n; /* 24 bytes or fewer never fail; ids are names, not secrets */
+    (void)qn_random_bytes(random, sizeof random); /* ids are names, not secrets */
     qn_text_buffer text = qn_append_to(id, QN_HTTP_ID_BYTES);
     qn_append_hex(&text, random, sizeof random);
 }

@@ -5,6 +5,7 @@
 #include "problem.h"
 
 #include "base/f16.h"
+#include "base/address_space.h"
 #include "base/memory.h"
 #include "kernels/kernels.h"
 

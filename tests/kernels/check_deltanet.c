@@ -2,6 +2,7 @@
  * with the shapes of a 27B model. tests/unit/kernels/test_deltanet.c checks whole chunks. */
 #include "check.h"
 
+#include "base/address_space.h"
 #include "base/memory.h"
 #include "base/team.h"
 #include "kernels/canon.h"

@@ -1,12 +1,11 @@
 /* Reserved address space by mmap and mprotect. */
 #include "base/address_space.h"
 
-#include "base/memory.h"
-
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 qn_status qn_address_space_reserve(size_t bytes, void **address)
 {
@@ -48,4 +47,17 @@ void qn_address_space_release(void *granule)
     if (mmap(granule, QN_COMMIT_GRANULE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
         MAP_FAILED)
         (void)madvise(granule, QN_COMMIT_GRANULE, MADV_DONTNEED); /* too many mappings */
+}
+
+void qn_advise_huge(void *memory, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)memory + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)memory;
+    (void)bytes;
+#endif
 }
