@@ -3,8 +3,6 @@
 
 #include "base/append.h"
 
-#include <stdio.h>
-
 static _Thread_local char labels[512];
 static _Thread_local size_t labels_length;
 

@@ -1,8 +1,10 @@
 /* Assertions of the unit tests: those of cmocka, which also print the failed case of a loop, and assertions on
- * statuses and error texts. Every unit test includes this header instead of cmocka.h. */
+ * statuses and error texts. Every unit test includes this header, instead of cmocka.h and of the C headers below;
+ * helper_test.h registers the tests. */
 #ifndef QN_TESTS_HELPER_ASSERT_H
 #define QN_TESTS_HELPER_ASSERT_H
 
+#include "helper_test.h"
 #include "quern/status.h"
 
 #include <setjmp.h>
@@ -10,6 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -37,6 +41,9 @@ void label_failed(void);
 void labelled_ok(qn_status status, const char *expression, const char *file, int line);
 void labelled_text(const char *part, const char *file, int line);
 void fail_with(const char *file, int line, const char *format, ...) QN_PRINTF(3, 4);
+
+/* COUNT - the number of elements of an array. */
+#define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* ---- cmocka's assertions with labels ---- */
 

@@ -9,8 +9,6 @@
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/pipeline.h"
 
-#include <stdlib.h>
-
 enum { FAKE_GRANULE = 2 << 20 };
 enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 512, FAKE_MAX_ARGS = 1024 };
 

@@ -7,8 +7,6 @@
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 
-#include <stdlib.h>
-
 /* Not every test calls all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 

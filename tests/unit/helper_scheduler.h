@@ -2,16 +2,13 @@
 #ifndef QN_TESTS_HELPER_SCHEDULER_H
 #define QN_TESTS_HELPER_SCHEDULER_H
 
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_overlap.h"
 
 #include "base/splitmix.h"
 #include "scheduler/scheduler.h"
 #include "helper_request.h"
 #include "quern/scheduler.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { MAX_ANSWER = 256 };
 
@@ -66,7 +63,6 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
                                 struct answer *a)
 {
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
-    qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
     params.min_tokens = request->min_tokens;
@@ -81,8 +77,7 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
     params.on_token = answer_token;
     params.on_text = request->on_text ? answer_text : NULL;
     params.user = a;
-    assert_ok(qn_session_create(
-        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = n_ctx, .kv = kv }, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = n_ctx, .kv = kv));
     assert_ok(generate_from(session, request->tokens, request->n_tokens, &params, NULL));
     qn_session_free(session);
 }
@@ -101,13 +96,9 @@ static inline void load_model(const char *file, uint64_t memory, int n_threads, 
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(path,
-                            &(qn_model_params){ .size = sizeof(qn_model_params),
-                                                .device = "cpu",
-                                                .memory = memory,
-                                                .n_threads = n_threads,
-                                                .skip_weight_scan = true },
-                            model));
+    assert_ok(qn_model_load(
+        path, &MODEL_PARAMS(.device = "cpu", .memory = memory, .n_threads = n_threads, .skip_weight_scan = true),
+        model));
 }
 
 /* The number of items that the sequences of a cache hold. */
@@ -115,7 +106,7 @@ static inline size_t items_held(const qn_cache *cache)
 {
     qn_pool_class *const classes[] = { cache->pages, cache->f16_pages, cache->states, cache->open_chunks };
     size_t n = 0;
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+    for (size_t i = 0; i < COUNT(classes); i++)
         n += classes[i] ? qn_pool_count(classes[i]) : 0;
     return n;
 }

@@ -11,8 +11,6 @@
 #include "cache/sequence.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { GRANULE = 4096, MAX_LENGTH = 1000, TAPS = 4, DROPPED = 5, RING = TAPS - 1 + DROPPED };
 

@@ -5,7 +5,6 @@
 #include "cuda/runtime/cubin_file.h"
 
 #include <ftw.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,9 +13,8 @@ enum { NOBODY = 65534 };
 static const qn_cubin_key key = { { 1, 2, 3 } };
 static char work[64], folder[96], path[160];
 
-static int setup(void **unused)
+static int setup(void)
 {
-    (void)unused;
     char name[QN_CUBIN_NAME_MAX];
     snprintf(work, sizeof work, "/tmp/quern-trust.XXXXXX");
     assert_non_null(mkdtemp(work));
@@ -38,9 +36,8 @@ static int remove_entry(const char *name, const struct stat *st, int type, struc
     return remove(name);
 }
 
-static int teardown(void **unused)
+static int teardown(void)
 {
-    (void)unused;
     return nftw(work, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -77,9 +74,8 @@ static unsigned mode_of(const char *name)
     return st.st_mode & 0777;
 }
 
-static void test_modes(void **unused)
+TEST_WITH(test_modes, setup, teardown)
 {
-    (void)unused;
     assert_int_equal(mode_of(folder), 0700);
     assert_int_equal(mode_of(path), 0600);
     expect_trusted();
@@ -87,7 +83,7 @@ static void test_modes(void **unused)
     assert_int_equal(chmod(folder, 0755), 0);
     expect_trusted();
     static const mode_t modes[] = { 0620, 0602, 0666 };
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+    for (size_t i = 0; i < COUNT(modes); i++) {
         label("file of mode %03o", (unsigned)modes[i]);
         assert_int_equal(chmod(path, modes[i]), 0);
         expect_refused(QN_ERR_INVALID, "other users can write");
@@ -100,9 +96,8 @@ static void test_modes(void **unused)
     assert_int_equal(qn_cubin_write(folder, &key, "test", "code", 4), QN_ERR_INVALID);
 }
 
-static void test_owners(void **unused)
+TEST_WITH(test_owners, setup, teardown)
 {
-    (void)unused;
     if (geteuid() != 0)
         skip();
     assert_int_equal(chown(path, NOBODY, NOBODY), 0);
@@ -119,9 +114,8 @@ static void test_owners(void **unused)
     assert_int_equal(seteuid(0), 0);
 }
 
-static void test_links(void **unused)
+TEST_WITH(test_links, setup, teardown)
 {
-    (void)unused;
     char moved[128];
     snprintf(moved, sizeof moved, "%s/elsewhere", work);
     assert_int_equal(rename(path, moved), 0);
@@ -145,9 +139,8 @@ static void on_log(void *user, const char *line)
 }
 
 /* A device says once why its cache is not used, and quern kernels can print it. */
-static void test_reason(void **unused)
+TEST_WITH(test_reason, setup, teardown)
 {
-    (void)unused;
     char log[512] = "";
     const qn_cuda_tools tools = { .cache_folder = folder, .nvcc = "", .nvrtc = "" };
     const qn_cuda_params params = { .driver = fake_driver(), .tools = &tools, .on_log = on_log, .user = log };
@@ -164,11 +157,4 @@ static void test_reason(void **unused)
     assert_string_equal(qn_cuda_no_cache(device), "");
     qn_cuda_close(device);
     fake_expect_empty();
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = { TEST(test_modes), TEST(test_owners), TEST(test_links), TEST(test_reason) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

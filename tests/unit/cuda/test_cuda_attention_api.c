@@ -123,7 +123,7 @@ static qn_status fused(qn_cuda_kernels *k, const struct call *c)
 
 static qn_cuda_kernels *open_kernels(void)
 {
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    qn_cuda_kernels *kernels = open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
     return kernels;
 }
@@ -139,9 +139,8 @@ static void expect_cache(const qn_attention_gpu_cache *cache)
 }
 
 /* Few tokens are split over keys. The launch counts the splits of each query, from zero. */
-static void decode(void **unused)
+TEST(decode)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.queries.stride = HEADS * DIM + 8;
@@ -193,9 +192,8 @@ static void decode(void **unused)
 }
 
 /* Many consecutive tokens need no workspace; others, and heads of 512, are split over keys. */
-static void prefill(void **unused)
+TEST(prefill)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.tokens.n_tokens = MANY;
@@ -235,9 +233,8 @@ static void prefill(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void stores(void **unused)
+TEST(stores)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.keys.stride = 3 * DIM;
@@ -296,9 +293,8 @@ static void stores(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void ropes(void **unused)
+TEST(ropes)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     assert_ok(angles(kernels, &c));
@@ -333,13 +329,12 @@ static void ropes(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void caches(void **unused)
+TEST(caches)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
     size_t n;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         struct call c = call_of();
         refused(calls[i](NULL, &c), "kernels: NULL");
         c.cache.n_kv_heads = 0;
@@ -385,9 +380,8 @@ static void caches(void **unused)
 }
 
 /* A cache in pages: keys and values are offsets, and nothing but the page tables is read of the cache's views. */
-static void pages(void **unused)
+TEST(pages)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.cache.keys = c.cache.values = (qn_cuda_view){ 0 };
@@ -413,7 +407,7 @@ static void pages(void **unused)
 
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
     const struct call good = c;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         c = good;
         c.cache.tables.count--;
         refused(calls[i](kernels, &c), "tables: 2 elements, expected at least 3");
@@ -434,10 +428,9 @@ static void pages(void **unused)
 }
 
 /* Of many tokens 256 at a time are split over keys: the workspace is for as many. */
-static void groups(void **unused)
+TEST(groups)
 {
     enum { ALL = 300 };
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.tokens.n_tokens = ALL;
@@ -461,9 +454,8 @@ static void groups(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void refusals(void **unused)
+TEST(refusals)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.n_heads = 7;
@@ -501,9 +493,8 @@ static void refusals(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void rope_refusals(void **unused)
+TEST(rope_refusals)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.shape.n_rot = 63;
@@ -574,21 +565,20 @@ static void rope_refusals(void **unused)
 }
 
 /* After qn_cuda_kv_prepare, every function can be captured. */
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, angles, rope, fused };
     struct call c = call_of();
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         refused(calls[i](kernels, &c), "the stream is captured");
     fake.capturing = false;
     assert_ok(qn_cuda_kv_prepare(kernels, DIM));
     assert_ok(qn_cuda_kv_prepare(kernels, 512)); /* which has no prefill kernel */
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         assert_ok(calls[i](kernels, &c));
     c.tokens.n_tokens = MANY;
     c.tokens.consecutive = true;
@@ -597,14 +587,4 @@ static void captures(void **unused)
     refused(qn_cuda_kv_prepare(kernels, 72), "heads of 72");
     refused(qn_cuda_kv_prepare(NULL, DIM), "kernels: NULL");
     qn_cuda_kernels_close(kernels);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),        cmocka_unit_test(prefill),
-                                        cmocka_unit_test(stores),        cmocka_unit_test(pages),
-                                        cmocka_unit_test(groups),        cmocka_unit_test(ropes),
-                                        cmocka_unit_test(caches),        cmocka_unit_test(refusals),
-                                        cmocka_unit_test(rope_refusals), cmocka_unit_test(captures) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

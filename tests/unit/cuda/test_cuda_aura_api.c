@@ -32,7 +32,7 @@ static size_t args_bytes(const char *function)
                   { "qn_aura_flash_pass1", sizeof(qn_aura_flash_pass1_args) },
                   { "qn_aura_flash_pass2", sizeof(qn_aura_flash_pass2_args) },
                   { "qn_aura_attention", sizeof(qn_aura_attention_args) } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (size_t i = 0; i < COUNT(sizes); i++)
         if (!strcmp(function, sizes[i].function))
             return sizes[i].bytes;
     fail_msg("no kernel %s", function);
@@ -134,14 +134,13 @@ static qn_status attention(qn_cuda_kernels *k, const struct call *c)
 
 static qn_cuda_kernels *open_kernels(void)
 {
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    qn_cuda_kernels *kernels = open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
     return kernels;
 }
 
-static int make_codecs(void **unused)
+static int make_codecs(void)
 {
-    (void)unused;
     assert_ok(qn_aura_codec_create(&key_codec, 128, 4, 1));
     assert_ok(qn_aura_codec_create(&value_codec, 128, 3, 2));
     assert_ok(qn_aura_codec_create(&dense_key_codec, 80, 2, 3));
@@ -149,9 +148,8 @@ static int make_codecs(void **unused)
     return 0;
 }
 
-static int free_codecs(void **unused)
+static int free_codecs(void)
 {
-    (void)unused;
     qn_aura_codec_free(key_codec);
     qn_aura_codec_free(value_codec);
     qn_aura_codec_free(dense_key_codec);
@@ -160,9 +158,8 @@ static int free_codecs(void **unused)
 }
 
 /* What the device gets is what qn_aura_codec_tables gives; P itself follows its transpose. */
-static void tables(void **unused)
+TEST(tables)
 {
-    (void)unused;
     enum { DIM = 80, LEVELS = 4, SIZE = 2 * LEVELS + 2 * DIM * DIM };
     static float found[SIZE], rotation[DIM * DIM], boundaries[LEVELS - 1], codebook[LEVELS];
     assert_int_equal(qn_cuda_aura_table_size(NULL), 0);
@@ -187,9 +184,8 @@ static void tables(void **unused)
     assert_text("tables: 12807 elements, expected at least 12808");
 }
 
-static void rows(void **unused)
+TEST(rows)
 {
-    (void)unused;
     enum { ROWS = 20 };
     qn_cuda_kernels *kernels = open_kernels();
     const qn_cuda_aura_codec codec = { key_codec, f32_at(0x10000, qn_cuda_aura_table_size(key_codec)) },
@@ -249,9 +245,8 @@ static void rows(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void stores(void **unused)
+TEST(stores)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.keys.stride = 3 * 128;
@@ -307,9 +302,8 @@ static void stores(void **unused)
 }
 
 /* Refusals that all functions of a cache share, by the single pass. */
-static void caches(void **unused)
+TEST(caches)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     refused(qn_cuda_aura_attention(kernels, NULL, &c.q, c.out, NULL, 0, NULL), "cache: NULL");
@@ -383,9 +377,8 @@ static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache
 }
 
 /* What each operation queues, with signs. 3 tokens of 3 heads a key-value head are two tiles of 8 queries. */
-static void operations(void **unused)
+TEST(operations)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     assert_ok(qn_cuda_aura_queries_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
@@ -464,9 +457,8 @@ static void operations(void **unused)
 }
 
 /* A dense rotation of queries is a launch before. */
-static void dense_rotations(void **unused)
+TEST(dense_rotations)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_with(dense_key_codec, dense_value);
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { score, pass1, attention };
@@ -506,9 +498,8 @@ static void dense_rotations(void **unused)
 }
 
 /* Without keys, results are zeros; without queries, nothing is queued. */
-static void empty(void **unused)
+TEST(empty)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     for (int dense = 0; dense < 2; dense++) {
         label("dense %d", dense);
@@ -541,9 +532,8 @@ static void empty(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void refusals(void **unused)
+TEST(refusals)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     size_t n;
     struct call c = call_of();
@@ -623,22 +613,21 @@ static void refusals(void **unused)
 }
 
 /* After qn_cuda_aura_prepare, every function can be captured. */
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_with(dense_key_codec, dense_value);
     qn_status (*const calls[])(qn_cuda_kernels *,
                                const struct call *) = { store, score, value, pass1, pass2, attention };
     const qn_cuda_view codes = c.cache.key_codes, scales = c.cache.key_scales, x = c.keys;
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         refused(calls[i](kernels, &c), "the stream is captured");
     fake.capturing = false;
     assert_ok(qn_cuda_aura_prepare(kernels, dense_key_codec, dense_value));
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         assert_ok(calls[i](kernels, &c));
     assert_ok(qn_cuda_aura_encode(kernels, &c.cache.key_codec, x, TOKENS, codes, scales, NULL));
     assert_ok(qn_cuda_aura_decode(kernels, &c.cache.key_codec, codes, scales, TOKENS, true, x, NULL));
@@ -650,9 +639,8 @@ static void captures(void **unused)
 }
 
 /* A cache in pages: arrays are offsets, and nothing but the page table is read of the cache's views. */
-static void pages(void **unused)
+TEST(pages)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.cache.key_codes = c.cache.value_codes = c.cache.key_scales = c.cache.value_scales = (qn_cuda_view){ 0 };
@@ -679,7 +667,7 @@ static void pages(void **unused)
 
     const struct call good = c;
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, score, value };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         c = good;
         c.cache.tables.count = 0;
         refused(calls[i](kernels, &c), "tables: 0 elements, expected at least 1");
@@ -702,12 +690,4 @@ static void pages(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(tables),          cmocka_unit_test(rows),
-                                        cmocka_unit_test(stores),          cmocka_unit_test(pages),
-                                        cmocka_unit_test(caches),          cmocka_unit_test(operations),
-                                        cmocka_unit_test(dense_rotations), cmocka_unit_test(empty),
-                                        cmocka_unit_test(refusals),        cmocka_unit_test(captures) };
-    return cmocka_run_group_tests(tests, make_codecs, free_codecs);
-}
+TEST_GROUP(make_codecs, free_codecs)

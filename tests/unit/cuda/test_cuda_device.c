@@ -9,7 +9,6 @@
 #include "cuda/kernels/spin/spin.h"
 
 #include <pthread.h>
-#include <stdio.h>
 
 /* The smallest module that the fake driver accepts. */
 static const struct {
@@ -41,9 +40,8 @@ static const qn_launch launch = { .variant.source = &source_a,
                                   .block = { 128, 1, 1 },
                                   .args_bytes = FAKE_ARGS_BYTES };
 
-static void test_open(void **unused)
+TEST(test_open)
 {
-    (void)unused;
     qn_cuda *device;
     const qn_cuda_driver *driver = fake_driver();
     int count;
@@ -79,9 +77,8 @@ static void test_open(void **unused)
     fake_expect_empty();
 }
 
-static void test_no_device(void **unused)
+TEST(test_no_device)
 {
-    (void)unused;
     qn_cuda *device;
     const qn_cuda_driver *driver = fake_driver();
     fake.n_devices = 0;
@@ -96,13 +93,12 @@ static void test_no_device(void **unused)
 }
 
 /* Each driver call of opening fails once: the error text has its name, and nothing leaks. */
-static void test_open_fails(void **unused)
+TEST(test_open_fails)
 {
-    (void)unused;
     static const char *const calls[] = { "cuDeviceGetCount",         "cuDeviceGet",      "cuDeviceGetName",
                                          "cuDeviceGetAttribute",     "cuDeviceTotalMem", "cuDriverGetVersion",
                                          "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent" };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         qn_cuda *device;
         const qn_cuda_driver *driver = fake_driver();
         fake.fails = calls[i];
@@ -114,9 +110,8 @@ static void test_open_fails(void **unused)
     }
 }
 
-static void test_memory(void **unused)
+TEST(test_memory)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_buffer buffer;
     size_t bytes;
@@ -164,16 +159,15 @@ static bool on_progress(void *user, size_t done)
     return ++p->calls != p->stop_at;
 }
 
-static void test_upload(void **unused)
+TEST(test_upload)
 {
-    (void)unused;
     const size_t piece = 16 << 20, sizes[] = { 0, 1, piece - 1, piece, piece + 1, 3 * piece + 77 };
     qn_cuda *device = open_with(fake_driver());
     uint8_t *from = malloc(4 * piece);
     assert_non_null(from);
     for (size_t i = 0; i < 4 * piece; i++)
         from[i] = (uint8_t)(i * 2654435761u >> 24);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         qn_cuda_buffer to;
         struct progress p = { 0 };
         assert_ok(qn_cuda_alloc(device, sizes[i], 1, "upload", &to));
@@ -191,7 +185,7 @@ static void test_upload(void **unused)
     assert_int_equal(p.last, 2 * piece);
     static const char *const calls[] = { "cuMemcpyHtoDAsync", "cuEventRecord", "cuEventSynchronize",
                                          "cuStreamSynchronize" };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         fake.fails = calls[i];
         fake.fails_after = i < 2 ? 1 : 0;
         assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_ERR_DEVICE);
@@ -224,9 +218,8 @@ static void *upload_thread(void *context)
 }
 
 /* More threads than sets of staging buffers. */
-static void test_uploads_at_once(void **unused)
+TEST(test_uploads_at_once)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     struct upload uploads[7];
     pthread_t threads[7];
@@ -247,9 +240,8 @@ static void test_uploads_at_once(void **unused)
     fake_expect_empty();
 }
 
-static void test_streams(void **unused)
+TEST(test_streams)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_stream stream;
     qn_cuda_event a, b;
@@ -273,9 +265,8 @@ static void test_streams(void **unused)
     fake_expect_empty();
 }
 
-static void test_launch(void **unused)
+TEST(test_launch)
 {
-    (void)unused;
     const unsigned char args[FAKE_ARGS_BYTES] = "twenty-four bytes of it";
     qn_cuda *device = open_with(fake_driver());
     assert_ok(qn_cuda_launch(device, NULL, &launch, args));
@@ -340,9 +331,8 @@ static void test_launch(void **unused)
 }
 
 /* No PDL before Hopper; the size of the argument struct is checked only if the driver reports it. */
-static void test_older(void **unused)
+TEST(test_older)
 {
-    (void)unused;
     const unsigned char args[FAKE_ARGS_BYTES] = { 0 };
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
@@ -360,25 +350,23 @@ static void test_older(void **unused)
     fake_expect_empty();
 }
 
-static void test_archs(void **unused)
+TEST(test_archs)
 {
-    (void)unused;
     static const struct {
         int major, minor;
         const char *arch;
     } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_80" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },
                   { 9, 0, "sm_90a" },  { 10, 0, "sm_100" }, { 10, 3, "sm_100" }, { 11, 0, "sm_110" },
                   { 12, 0, "sm_120" }, { 12, 1, "sm_120" } };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    for (size_t i = 0; i < COUNT(known); i++) {
         char arch[16];
         qn_gpu_arch(known[i].major, known[i].minor, arch);
         assert_string_equal(arch, known[i].arch);
     }
 }
 
-static void test_graphs(void **unused)
+TEST(test_graphs)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_graph *graph = NULL;
     qn_cuda_stream stream;
@@ -418,9 +406,8 @@ static bool is_filled(const void *memory, size_t bytes, uint8_t value)
 }
 
 /* Memory that nothing has written is poisoned, and only with the variable. */
-static void test_poison(void **unused)
+TEST(test_poison)
 {
-    (void)unused;
     const unsigned char args[FAKE_ARGS_BYTES] = { 0 };
     for (int poisons = 0; poisons < 2; poisons++) {
         assert_int_equal(setenv("QN_CUDA_POISON", poisons ? "1" : "0", 1), 0);
@@ -456,9 +443,8 @@ static size_t args_bytes(const char *function)
 }
 
 /* Something waits before each launch, copy, memset and graph. */
-static void test_delay(void **unused)
+TEST(test_delay)
 {
-    (void)unused;
     unsigned char args[FAKE_ARGS_BYTES] = { 0 };
     qn_cuda_buffer buffer;
     qn_cuda_graph *graph = NULL;
@@ -500,13 +486,12 @@ static void test_delay(void **unused)
     assert_int_equal(unsetenv("QN_CUDA_DELAY"), 0);
 }
 
-static void test_provoke_variables(void **unused)
+TEST(test_provoke_variables)
 {
-    (void)unused;
     static const char *const wrong[][2] = { { "QN_CUDA_POISON", "2" },  { "QN_CUDA_POISON", "yes" },
                                             { "QN_CUDA_DELAY", "-1" },  { "QN_CUDA_DELAY", "100001" },
                                             { "QN_CUDA_DELAY", "1ms" }, { "QN_CUDA_DELAY", " " } };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < COUNT(wrong); i++) {
         qn_cuda *device;
         assert_int_equal(setenv(wrong[i][0], wrong[i][1], 1), 0);
         assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &tools }, &device),
@@ -518,9 +503,8 @@ static void test_provoke_variables(void **unused)
 }
 
 /* The installed driver, if any: a device, or an error that names what is missing. */
-static void test_real_driver(void **unused)
+TEST(test_real_driver)
 {
-    (void)unused;
     qn_cuda *device;
     for (int i = 0; i < 2; i++) { /* the second time the driver is already loaded */
         const qn_status status = qn_cuda_open(NULL, &device);
@@ -536,9 +520,8 @@ static void test_real_driver(void **unused)
 
 /* A quarter of the free memory is read eight times in 0.25 s, the time between any two events of the fake driver. No
  * failed call leaks anything. */
-static void test_read_rate(void **unused)
+TEST(test_read_rate)
 {
-    (void)unused;
     enum { MIB = 1 << 20 };
     static const char *const calls[] = {
         "cuMemGetInfo",  "cuMemAlloc",       "cuEventCreate",      "cuMemcpyDtoDAsync",
@@ -556,7 +539,7 @@ static void test_read_rate(void **unused)
     assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_MEMORY);
     qn_cuda_close(device);
     fake_expect_empty();
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         for (int after = 0; after < 2; after++) {
             label("%s fails after %d calls", calls[i], after);
             device = open_with(fake_driver());
@@ -568,19 +551,4 @@ static void test_read_rate(void **unused)
             qn_cuda_close(device);
             fake_expect_empty();
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),        cmocka_unit_test(test_no_device),
-        cmocka_unit_test(test_open_fails),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_upload),      cmocka_unit_test(test_uploads_at_once),
-        cmocka_unit_test(test_streams),     cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_older),       cmocka_unit_test(test_archs),
-        cmocka_unit_test(test_graphs),      cmocka_unit_test(test_read_rate),
-        cmocka_unit_test(test_real_driver), cmocka_unit_test(test_poison),
-        cmocka_unit_test(test_delay),       cmocka_unit_test(test_provoke_variables),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

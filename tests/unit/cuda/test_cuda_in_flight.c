@@ -5,9 +5,8 @@
 #include <stdatomic.h>
 
 /* Launching a step waits for nothing: what was sampled is there when it is finished. */
-static void launching_does_not_wait(void **unused)
+TEST(launching_does_not_wait)
 {
-    (void)unused;
     for (size_t mixed = 0; mixed < 2; mixed++) {
         struct fixture x;
         qn_sample_request requests[5] = { { .token = 0 } };
@@ -109,9 +108,8 @@ static void expect_tokens(const struct flight *f, int32_t first, size_t not_fini
 
 /* Two steps in flight have inputs and results of their own; tokens go from one to the next on the device, and the
  * logits stay there. */
-static void two_steps_in_flight(void **unused)
+TEST(two_steps_in_flight)
 {
-    (void)unused;
     for (size_t n = 1; n < 6; n += 2) {
         struct fixture x;
         struct flight flights[4];
@@ -175,9 +173,8 @@ static void prepare(void *user, qn_sample_request *request)
 }
 
 /* The rows are queued first, also behind another step; the sampler when the requests are prepared, with their masks. */
-static void requests_are_prepared_later(void **unused)
+TEST(requests_are_prepared_later)
 {
-    (void)unused;
     for (size_t n = 1; n < 6; n += 2) {
         struct fixture x;
         struct flight flights[3];
@@ -238,12 +235,4 @@ static void requests_are_prepared_later(void **unused)
         free(p.allowed);
         tear_down(&x);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(launching_does_not_wait),
-                                        cmocka_unit_test(two_steps_in_flight),
-                                        cmocka_unit_test(requests_are_prepared_later) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static const qn_gpu_cubin cubins[] = {
 
 static qn_cuda_kernels *open_kernels(void)
 {
-    return open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    return open_fake_kernels(cubins, COUNT(cubins));
 }
 
 enum { TOKENS = 4096, HEADS_K = 2, HEADS_V = 8, HEAD = 128 };
@@ -66,9 +66,8 @@ static qn_status step(qn_cuda_kernels *k, const struct call *c)
     return qn_cuda_gdn_step(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->o, NULL);
 }
 
-static void handles(void **unused)
+TEST(handles)
 {
-    (void)unused;
     qn_cuda_kernels *kernels;
     assert_int_equal(qn_cuda_kernels_open_with(&kernels, 2, fake_driver(), &fake_tools), QN_ERR_INVALID);
     assert_null(kernels);
@@ -91,9 +90,8 @@ static void handles(void **unused)
 }
 
 /* Code is loaded once for each context, the current context stays current, and closing unloads everything. */
-static void contexts_have_modules(void **unused)
+TEST(contexts_have_modules)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     for (int round = 0; round < 3; round++)
@@ -111,9 +109,8 @@ static void contexts_have_modules(void **unused)
 }
 
 /* The modules of a context went with it: they are not used, nor unloaded, when another context has its address. */
-static void contexts_end(void **unused)
+TEST(contexts_end)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     assert_ok(step(kernels, &c));
@@ -124,9 +121,8 @@ static void contexts_end(void **unused)
     assert_int_equal(fake.modules, 0);
 }
 
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of(QN_DTYPE_F32);
     fake.capturing = true;
@@ -154,9 +150,8 @@ static void captures(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void workspaces(void **unused)
+TEST(workspaces)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of(QN_DTYPE_BF16);
     size_t bytes, longer;
@@ -192,9 +187,8 @@ static void refuses(qn_cuda_kernels *kernels, const struct call *c, const char *
     assert_int_equal(fake.launches, launches);
 }
 
-static void views(void **unused)
+TEST(views)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of(QN_DTYPE_F32);
     assert_ok(chunk(kernels, &c));
@@ -239,9 +233,8 @@ static void views(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void shapes(void **unused)
+TEST(shapes)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of(QN_DTYPE_I32);
     refuses(kernels, &c, "data type 26");
@@ -291,9 +284,8 @@ static void shapes(void **unused)
 }
 
 /* Contexts are the parent's. The child calls nothing of the driver. */
-static void a_forked_child_is_refused(void **unused)
+TEST(a_forked_child_is_refused)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     int status;
@@ -310,13 +302,4 @@ static void a_forked_child_is_refused(void **unused)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     qn_cuda_kernels_close(kernels);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(handles),      cmocka_unit_test(contexts_have_modules),
-                                        cmocka_unit_test(contexts_end), cmocka_unit_test(captures),
-                                        cmocka_unit_test(workspaces),   cmocka_unit_test(views),
-                                        cmocka_unit_test(shapes),       cmocka_unit_test(a_forked_child_is_refused) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

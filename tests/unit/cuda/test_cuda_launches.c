@@ -23,8 +23,6 @@
 #include "cuda/kernels/sample/sample.h"
 #include "plan/limits.h"
 
-#include <stdarg.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <xxhash.h>
 
@@ -196,7 +194,7 @@ static const struct function {
 /* The first row whose name the function's begins with. quern compares the size with that of the launch. */
 static size_t bytes_of(const char *name)
 {
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+    for (size_t i = 0; i < COUNT(functions); i++)
         if (!strncmp(name, functions[i].name, strlen(functions[i].name)))
             return functions[i].args_bytes;
     fail_msg("%s: its arguments are not in the table of this test", name);
@@ -611,7 +609,7 @@ static void run_later(struct fixture *x, size_t n)
 static void run_decode(struct fixture *x)
 {
     static const size_t numbers[] = { 1, 2, 5, 8, 33 };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    for (size_t i = 0; i < COUNT(numbers); i++) {
         char name[48];
         for (int again = 0; again < 2; again++) { /* the graph is captured, and launched again */
             struct rows r = decode_of(x, numbers[i]);
@@ -759,9 +757,8 @@ static void expect_lines(const char *found, const char *expected)
     assert_int_equal(differ, 0);
 }
 
-static void steps_launch_what_they_did(void **unused)
+TEST(steps_launch_what_they_did)
 {
-    (void)unused;
     const char *folder = getenv("QN_LAUNCHES");
     char path[512], *lines;
     size_t bytes;
@@ -773,8 +770,8 @@ static void steps_launch_what_they_did(void **unused)
         trace.log = fopen(path, "w");
         assert_non_null(trace.log);
     }
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
-        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+    for (size_t m = 0; m < COUNT(models); m++)
+        for (size_t w = 0; w < COUNT(ways); w++)
             run_model(&models[m], &ways[w]);
     unsetenv("QN_CUDA");
     fclose(trace.lines);
@@ -795,11 +792,9 @@ static void steps_launch_what_they_did(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(steps_launch_what_they_did) };
 #ifdef __clang__
-    (void)tests;
     return 77; /* arguments are hashed with the padding of their structs, which gcc clears and clang does not */
 #else
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 #endif
 }

@@ -77,9 +77,8 @@ static qn_status pack(qn_cuda_kernels *k, const struct call *c, size_t matrix)
 
 /* ---- Weights ---- */
 
-static void sizes(void **unused)
+TEST(sizes)
 {
-    (void)unused;
     /* Two k-tiles of 3 and 1 tiles; bytes of codes and scales of each. */
     static const struct {
         qn_dtype dtype;
@@ -90,7 +89,7 @@ static void sizes(void **unused)
                   { QN_DTYPE_F16, 16 * 512 },        { QN_DTYPE_BF16, 16 * 512 },      { QN_DTYPE_F32, 16 * 512 },
                   { QN_DTYPE_Q5_0, 16 * 512 },       { QN_DTYPE_Q5_1, 16 * 512 },      { QN_DTYPE_Q4_K, 16 * 512 },
                   { QN_DTYPE_Q5_K, 16 * 512 },       { QN_DTYPE_Q6_K, 16 * 512 } };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (size_t i = 0; i < COUNT(types); i++) {
         label("type %d", (int)types[i].dtype);
         const struct call c = call_of(types[i].dtype, 1, QN_DTYPE_F32, QN_DTYPE_F32);
         size_t bytes;
@@ -120,9 +119,8 @@ static void refuses_weights(qn_cuda_kernels *k, const struct call *c, const char
     refused(qn_cuda_matmul_prepare(k, &c->weights, &c->acts), text);
 }
 
-static void weights(void **unused)
+TEST(weights)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_F32);
     struct call c = valid;
@@ -153,9 +151,8 @@ static void weights(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void packing(void **unused)
+TEST(packing)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q4_K, 1, QN_DTYPE_F32, QN_DTYPE_F32);
     assert_ok(pack(k, &c, 1));
@@ -199,9 +196,8 @@ static void packing(void **unused)
 /* ---- Launches ---- */
 
 /* One token of 1-bit weights: a GEMV, without scales of tokens. */
-static void one_token(void **unused)
+TEST(one_token)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q1_0, 1, QN_DTYPE_F32, QN_DTYPE_F32);
     c.acts.op = QN_CUDA_MATMUL_RMS_NORM;
@@ -253,9 +249,8 @@ static void one_token(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void types(void **unused)
+TEST(types)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q8_0, 3, QN_DTYPE_BF16, QN_DTYPE_F16);
     c.acts.op = QN_CUDA_MATMUL_SWIGLU;
@@ -286,9 +281,8 @@ static void types(void **unused)
 }
 
 /* More tokens than a pass has: the same workspace again, inputs and outputs further on. */
-static void passes(void **unused)
+TEST(passes)
 {
-    (void)unused;
     enum { PASS = 32768, LAST = 5 };
     qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q1_0, PASS + LAST, QN_DTYPE_F16, QN_DTYPE_BF16);
@@ -314,9 +308,8 @@ static void passes(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_PQ2_0, TOKENS, QN_DTYPE_BF16, QN_DTYPE_BF16);
     fake.capturing = true;
@@ -341,9 +334,8 @@ static void captures(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void no_tokens(void **unused)
+TEST(no_tokens)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q1_0, 0, QN_DTYPE_F32, QN_DTYPE_F32);
     size_t bytes = 1;
@@ -360,9 +352,8 @@ static void no_tokens(void **unused)
 
 /* ---- Refusals of a call ---- */
 
-static void acts(void **unused)
+TEST(acts)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
     struct call c = valid;
@@ -409,9 +400,8 @@ static void acts(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void outputs(void **unused)
+TEST(outputs)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_with("");
     const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
     struct call c = valid;
@@ -448,14 +438,4 @@ static void outputs(void **unused)
     refused(qn_cuda_matmul_workspace(k, &valid.weights, &valid.acts, NULL), "bytes: NULL");
     refused(qn_cuda_matmul_workspace(NULL, &valid.weights, &valid.acts, &bytes), "kernels: NULL");
     qn_cuda_kernels_close(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(sizes),    cmocka_unit_test(weights),
-                                        cmocka_unit_test(packing),  cmocka_unit_test(one_token),
-                                        cmocka_unit_test(types),    cmocka_unit_test(passes),
-                                        cmocka_unit_test(captures), cmocka_unit_test(no_tokens),
-                                        cmocka_unit_test(acts),     cmocka_unit_test(outputs) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * budget, failures; and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a
  * GPU. */
 #include "helper_cuda_model.h"
+#include "helper_create.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
@@ -94,17 +95,15 @@ static void check_tables(unsigned bits)
     free_device(&x);
 }
 
-static void page_tables(void **unused)
+TEST(page_tables)
 {
-    (void)unused;
     check_tables(0);
     check_tables(4);
 }
 
 /* An empty sequence that adopts pages and a state of another. */
-static void adopted_pages(void **unused)
+TEST(adopted_pages)
 {
-    (void)unused;
     struct cuda_fixture x;
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
@@ -124,9 +123,8 @@ static void adopted_pages(void **unused)
 
 /* ---- Layout ---- */
 
-static void items_hold_all_layers(void **unused)
+TEST(items_hold_all_layers)
 {
-    (void)unused;
     struct cuda_fixture x;
     qn_attention_gpu_cache cache, last;
     qn_attention_gpu_pages pages;
@@ -146,7 +144,7 @@ static void items_hold_all_layers(void **unused)
     assert_int_equal(last.keys - cache.keys, (f->n_attention - 1) * f->kv.layer_bytes);
     const uint64_t offsets[] = { last.keys,  last.values,  last.key_scales, last.value_scales,
                                  pages.keys, pages.values, pages.means };
-    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+    for (size_t i = 0; i < COUNT(offsets); i++)
         assert_int_equal(offsets[i] % 256, 0);
     assert_true(last.value_scales + f->attention.n_kv_heads * last.scale_head_stride <= qn_pool_stride(c->pages));
     assert_true(pages.means + f->attention.n_kv_heads * f->attention.head_dim * 4 <= qn_pool_stride(c->f16_pages));
@@ -158,9 +156,8 @@ static void items_hold_all_layers(void **unused)
 }
 
 /* Memories of one format share its classes; states are of one class in all formats. */
-static void formats(void **unused)
+TEST(formats)
 {
-    (void)unused;
     struct cuda_fixture x;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory *codes = memory_of(&x), *same = memory_of(&x), *f16;
@@ -233,9 +230,8 @@ static void assert_same(const struct contents *a, const struct contents *b)
 
 static qn_session *session_of(const char *kv, const qn_token *tokens, size_t n)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
+    const qn_session_params params = SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv);
+    qn_session *session = create_session(model, &params);
     assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
     return session;
 }
@@ -286,10 +282,9 @@ static void compare_recurrent(const qn_saved_layout *layout, const float *cpu, c
 /* From a GPU's contents a session on the CPU goes on, can be truncated as far as the GPU's could, and no further. */
 static void continues_on_cpu(const struct contents *gpu, const qn_extent *extent, const char *kv, const float *wanted)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv };
+    const qn_session_params params = SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv);
     const uint32_t length = extent->length;
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &params);
     fill(session->memory, gpu, extent);
     memcpy(session->tokens, ids, length * sizeof *ids);
     session->length = length;
@@ -312,10 +307,10 @@ static void check_contents(const char *golden, unsigned bits, const char *kv)
 {
     static const uint32_t lengths[] = { 1, 3, 16, 63, 64, 65, 70, 127, 128, 129, 200, 330 };
     struct cuda_fixture x;
-    open_model(golden, (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
+    open_model(golden, MODEL_PARAMS(.n_threads = 1, .device = "cpu"), 1);
     set_up(&x, golden, bits);
     qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%s, %s, %u tokens", golden, kv, (unsigned)lengths[i]);
         qn_session *session = session_of(kv, ids, lengths[i]);
         const qn_extent extent = qn_sequence_extent(session->memory->sequence);
@@ -347,9 +342,8 @@ static void check_contents(const char *golden, unsigned bits, const char *kv)
     close_model();
 }
 
-static void contents_move_between_devices(void **unused)
+TEST(contents_move_between_devices)
 {
-    (void)unused;
     check_contents("qwen3.q1_0", 0, "f16");
     check_contents("qwen3.q1_0", 4, "aura4");
     check_contents("llama.q1_0", 3, "aura3");
@@ -477,7 +471,7 @@ static void check_items(const char *golden, unsigned bits, const char *kv)
     enum { LENGTH = 4 * PAGE + 20 };
     struct cuda_fixture x;
     label("%s, %s", golden, kv);
-    open_model(golden, (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
+    open_model(golden, MODEL_PARAMS(.n_threads = 1, .device = "cpu"), 1);
     set_up(&x, golden, bits);
     qn_memory *gpu = memory_of(&x);
     qn_session *session = session_of(kv, ids, LENGTH);
@@ -501,20 +495,18 @@ static void check_items(const char *golden, unsigned bits, const char *kv)
     close_model();
 }
 
-static void items_have_the_kernels_layout(void **unused)
+TEST(items_have_the_kernels_layout)
 {
-    (void)unused;
     check_items("qwen3.q1_0", 0, "f16");
     check_items("llama.q1_0", 3, "aura3");
     check_items("qwen35.q1_0", 6, "aura6");
 }
 
 /* Scales are such that values which come from fp16 are exact, also if the largest is a power of two. */
-static void values_of_fp16_are_exact(void **unused)
+TEST(values_of_fp16_are_exact)
 {
-    (void)unused;
     struct cuda_fixture x;
-    open_model("qwen35.q1_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
+    open_model("qwen35.q1_0", MODEL_PARAMS(.n_threads = 1, .device = "cpu"), 1);
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
     qn_session *session = session_of("f16", ids, 2);
@@ -544,11 +536,10 @@ static void values_of_fp16_are_exact(void **unused)
 }
 
 /* A GPU's sequence after whole chunks: the state is that at its length, and nothing is in the open chunk. */
-static void an_empty_open_chunk(void **unused)
+TEST(an_empty_open_chunk)
 {
-    (void)unused;
     struct cuda_fixture x;
-    open_model("qwen35.q1_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
+    open_model("qwen35.q1_0", MODEL_PARAMS(.n_threads = 1, .device = "cpu"), 1);
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *gpu = memory_of(&x);
     const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
@@ -586,13 +577,11 @@ static void an_empty_open_chunk(void **unused)
 /* ---- Checkpoints ---- */
 
 /* A checkpoint at 70 tokens has the fp16 page that begins at position 64, and the recurrent states. */
-static void checkpoints(void **unused)
+TEST(checkpoints)
 {
-    (void)unused;
     struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint, *copy;
-    open_model("qwen35-rotated.pq2_0",
-               (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
+    open_model("qwen35-rotated.pq2_0", MODEL_PARAMS(.n_threads = 1, .device = "cpu"), 1);
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_session *session = session_of("aura4", ids, 70);
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
@@ -634,9 +623,8 @@ static uint64_t held_by(const qn_memory *memory)
 }
 
 /* A budget of a few granules: what does not fit changes nothing, and what is given back is there for others. */
-static void budget(void **unused)
+TEST(budget)
 {
-    (void)unused;
     struct cuda_fixture x;
     set_up(&x, "qwen3.q1_0", 0);
     ((qn_cuda_model *)x.device)->common.memory_limit = 2 * (uint64_t)FAKE_GRANULE;
@@ -661,12 +649,11 @@ static void budget(void **unused)
 }
 
 /* Any call that fails leaves the memory as it was, and it goes on afterwards. */
-static void failing_steps(void **unused)
+TEST(failing_steps)
 {
     static const char *const calls[] = { "cuMemCreate",     "cuMemMap",          "cuMemSetAccess",
                                          "cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuEventRecord" };
-    (void)unused;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         for (int after = 0; after < 3; after++) {
             struct cuda_fixture x;
             set_up(&x, "qwen35-rotated.pq2_0", 4);
@@ -689,7 +676,7 @@ static void failing_steps(void **unused)
         }
 }
 
-static void failing_creation(void **unused)
+TEST(failing_creation)
 {
     static const char *const calls[] = { "cuMemGetAllocationGranularity",
                                          "cuMemGetInfo",
@@ -702,13 +689,12 @@ static void failing_creation(void **unused)
                                          "cuMemcpyHtoDAsync" };
     struct cuda_fixture x;
     qn_memory *memory;
-    (void)unused;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory_params params = memory_params(&x, (size_t)1 << 60, BATCH);
     assert_int_equal(x.device->vtable->memory_new(x.device, &params, &memory), QN_ERR_MEMORY);
     assert_null(memory);
     free_device(&x);
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         for (int after = 0; after < 4; after++) {
             set_up(&x, "qwen35-rotated.pq2_0", 4);
             params = memory_params(&x, CONTEXT, BATCH);
@@ -756,36 +742,15 @@ static void *use_memories(void *context)
     return NULL;
 }
 
-static void threads(void **unused)
+TEST(threads)
 {
     enum { THREADS = 4 };
     struct cuda_fixture x;
     pthread_t all[THREADS];
-    (void)unused;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&all[i], NULL, use_memories, &x), 0);
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(all[i], NULL), 0);
     free_device(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(page_tables),
-        cmocka_unit_test(adopted_pages),
-        cmocka_unit_test(items_hold_all_layers),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(contents_move_between_devices),
-        cmocka_unit_test(items_have_the_kernels_layout),
-        cmocka_unit_test(values_of_fp16_are_exact),
-        cmocka_unit_test(an_empty_open_chunk),
-        cmocka_unit_test(checkpoints),
-        cmocka_unit_test(budget),
-        cmocka_unit_test(failing_steps),
-        cmocka_unit_test(failing_creation),
-        cmocka_unit_test(threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void set_up(struct fixture *x, size_t head)
     static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &fake_code };
     *x = (struct fixture){ .is_recurrent = { true, false, true } };
     fake_code.cubins = cubins;
-    fake_code.n_cubins = sizeof cubins / sizeof *cubins;
+    fake_code.n_cubins = COUNT(cubins);
     fake.no_param_info = true;
     const qn_cuda_params params = { .driver = fake_driver(), .tools = &tools };
     x->layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, head, head, TAPS);
@@ -191,9 +191,8 @@ static void expect_open_pieces(int i, int n, size_t first, uint32_t pieces)
     assert_int_equal(a->state_positions, INPUTS + 160 + 4 * first);
 }
 
-static void rows_of_many(void **unused)
+TEST(rows_of_many)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x, 128);
     add_piece(&x, 10, 0, 1);
@@ -213,9 +212,8 @@ static void rows_of_many(void **unused)
 }
 
 /* 130 rows from position 72: 56 fill the open chunk, 64 are a chunk, 10 are in the next open chunk. */
-static void complete_chunks(void **unused)
+TEST(complete_chunks)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x, 128);
     add_piece(&x, 7, 0, 1);
@@ -252,9 +250,8 @@ static void complete_chunks(void **unused)
 }
 
 /* Chunks from position 0, from a state without open rows, and from a full open chunk. */
-static void starts(void **unused)
+TEST(starts)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x, 128);
     add_piece(&x, 0, 0, 64);
@@ -283,9 +280,8 @@ static void starts(void **unused)
     tear_down(&x);
 }
 
-static void heads_without_chunks(void **unused)
+TEST(heads_without_chunks)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x, 48);
     add_piece(&x, 0, 0, 200);
@@ -296,9 +292,8 @@ static void heads_without_chunks(void **unused)
 
 /* A step of one row: its result is in the buffer of the plan, and a full open chunk is folded before, in both
  * layers. */
-static void one_row(void **unused)
+TEST(one_row)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x, 128);
     add_piece(&x, 127, 64, 1);
@@ -323,13 +318,4 @@ static void one_row(void **unused)
     assert_int_equal(args.state_positions, INPUTS + 160);
     assert_int_equal(args.open_slots, INPUTS + 128);
     tear_down(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_of_many),         cmocka_unit_test(complete_chunks), cmocka_unit_test(starts),
-        cmocka_unit_test(heads_without_chunks), cmocka_unit_test(one_row),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

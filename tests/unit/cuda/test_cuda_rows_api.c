@@ -28,7 +28,7 @@ static qn_cuda_kernels *open_kernels(void)
                                            FAKE_CUBIN("conv/conv.cu", "-DQN_CHANNELS=8"),
                                            FAKE_CUBIN("conv/conv.cu", "-DQN_CHANNELS=1"),
                                            FAKE_CUBIN("hadamard/hadamard.cu", "") };
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    qn_cuda_kernels *kernels = open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
     return kernels;
 }
@@ -49,9 +49,8 @@ static const qn_cuda_view none = { 0 };
 
 /* ---- Norms ---- */
 
-static void norms(void **unused)
+TEST(norms)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_view weight = view(4096, QN_DTYPE_F32);
     assert_ok(
@@ -80,9 +79,8 @@ static void norms(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void norms_refuse(void **unused)
+TEST(norms_refuse)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_view x = view(16, QN_DTYPE_F32), weight = view(4096, QN_DTYPE_F32);
     qn_cuda_view v = x;
@@ -124,9 +122,8 @@ static void norms_refuse(void **unused)
 
 /* ---- SwiGLU, argmax ---- */
 
-static void swiglu(void **unused)
+TEST(swiglu)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_view x = view(16, QN_DTYPE_F16);
     assert_ok(qn_cuda_swiglu(k, strided(16, QN_DTYPE_F16, 6000), strided(48, QN_DTYPE_F16, 6008), 7, 3000,
@@ -150,9 +147,8 @@ static void swiglu(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void argmax(void **unused)
+TEST(argmax)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_view x = view(16, QN_DTYPE_BF16), index = view(32, QN_DTYPE_I64);
     assert_ok(qn_cuda_argmax(k, strided(18, QN_DTYPE_BF16, 152), 4, 151, index, NULL));
@@ -203,9 +199,8 @@ static qn_status step(qn_cuda_kernels *k, const struct conv *c)
     return qn_cuda_conv_step(k, &c->shape, c->x, c->weights, c->bias, c->initial, c->y, NULL);
 }
 
-static void scans(void **unused)
+TEST(scans)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     struct conv c = conv_of(QN_DTYPE_BF16);
     assert_ok(scan(k, &c));
@@ -263,9 +258,8 @@ static void scans(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void steps(void **unused)
+TEST(steps)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     struct conv c = conv_of(QN_DTYPE_BF16);
     c.shape.tokens = 1;
@@ -304,9 +298,8 @@ static void refuses_both(qn_cuda_kernels *k, const struct conv *c, const char *t
     refused(step(k, c), text);
 }
 
-static void conv_refuses(void **unused)
+TEST(conv_refuses)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     struct conv c = conv_of(QN_DTYPE_F16);
     refused(qn_cuda_conv_scan(k, NULL, c.x, c.weights, c.bias, c.initial, c.final, c.y, NULL), "shape: NULL");
@@ -371,9 +364,8 @@ static void conv_refuses(void **unused)
 
 /* ---- Hadamard transform ---- */
 
-static void hadamard(void **unused)
+TEST(hadamard)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_view x = view(4096, QN_DTYPE_F32), signs = view(64, QN_DTYPE_F32);
     assert_ok(qn_cuda_hadamard(k, x, signs, 3, 1024, 128, QN_HADAMARD_SIGN_FIRST, NULL));
@@ -422,9 +414,8 @@ static void hadamard(void **unused)
 }
 
 /* All functions can be captured after the functions that prepare them, and none before. */
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
     const qn_cuda_view x = view(4096, QN_DTYPE_F32);
     struct conv c[4] = { conv_of(QN_DTYPE_F16), conv_of(QN_DTYPE_F16), conv_of(QN_DTYPE_F32), conv_of(QN_DTYPE_BF16) };
     c[1].shape.channels = 2041;
@@ -458,14 +449,4 @@ static void captures(void **unused)
     refused(qn_cuda_conv_prepare(NULL), "kernels: NULL");
     refused(qn_cuda_hadamard_prepare(NULL), "kernels: NULL");
     qn_cuda_kernels_close(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(norms),        cmocka_unit_test(norms_refuse),
-                                        cmocka_unit_test(swiglu),       cmocka_unit_test(argmax),
-                                        cmocka_unit_test(scans),        cmocka_unit_test(steps),
-                                        cmocka_unit_test(conv_refuses), cmocka_unit_test(hadamard),
-                                        cmocka_unit_test(captures) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static qn_cuda_kernels *open_kernels(void)
         FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3"),
         FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_F16"),
     };
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    qn_cuda_kernels *kernels = open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
     return kernels;
 }
@@ -69,9 +69,8 @@ static struct views views_of(qn_dtype d)
                            .o = rows(15 << 12, d, values) };
 }
 
-static void queues(void **unused)
+TEST(queues)
 {
-    (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
     const qn_cuda_gdn_shape s = shape_of();
     const struct views v = views_of(QN_DTYPE_BF16);
@@ -107,9 +106,8 @@ static void queues(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void refuses_views(void **unused)
+TEST(refuses_views)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_gdn_shape s = shape_of();
     struct views v = views_of(QN_DTYPE_BF16);
@@ -145,9 +143,8 @@ static void refuses_views(void **unused)
     qn_cuda_kernels_close(k);
 }
 
-static void refuses_shapes(void **unused)
+TEST(refuses_shapes)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     qn_cuda_gdn_shape s = shape_of();
     struct views v = views_of(QN_DTYPE_F32);
@@ -198,16 +195,14 @@ static void capture_all(qn_dtype dtype)
     qn_cuda_kernels_close(k);
 }
 
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
     capture_all(QN_DTYPE_BF16);
     capture_all(QN_DTYPE_F16);
 }
 
-static void in_place(void **unused)
+TEST(in_place)
 {
-    (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_gdn_shape s = shape_of();
     struct views v = views_of(QN_DTYPE_BF16);
@@ -220,12 +215,4 @@ static void in_place(void **unused)
     v.g.data = v.gc.data;
     refused(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL), "gc: data type 0, expected 30 as g");
     qn_cuda_kernels_close(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(queues), cmocka_unit_test(refuses_views),
-                                        cmocka_unit_test(refuses_shapes), cmocka_unit_test(captures),
-                                        cmocka_unit_test(in_place) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

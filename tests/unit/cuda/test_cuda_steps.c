@@ -86,7 +86,7 @@ static const uint64_t *addresses(const struct fixture *x, size_t offset)
 /* ---- The tests ---- */
 
 static const char *const models[] = { "qwen3.q1_0", "qwen35.q1_0", "qwen35-rotated.ptq1_0" };
-enum { N_MODELS = sizeof models / sizeof *models };
+enum { N_MODELS = COUNT(models) };
 
 /* The inputs of a step of n sequences from position 10 on. */
 static void expect_inputs(const struct fixture *x, size_t n, size_t bucket)
@@ -123,9 +123,8 @@ static int segments_of_rows(const struct fixture *x, int *n_gemms)
 
 /* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it
  * supports all layers, which reads what it computes from the inputs. */
-static void decode_in_phases(void **unused)
+TEST(decode_in_phases)
 {
-    (void)unused;
     static const size_t cases[][2] = { { 2, 2 }, { 3, 4 }, { 8, 8 } };
     for (size_t i = 0; i < N_MODELS * 3; i++) {
         const size_t n = cases[i % 3][0], bucket = cases[i % 3][1];
@@ -168,9 +167,8 @@ static void decode_in_phases(void **unused)
 
 /* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and
  * the padding of their bucket is no sequence. */
-static void decode_of_many(void **unused)
+TEST(decode_of_many)
 {
-    (void)unused;
     static const struct {
         size_t n, bucket;
     } cases[] = { { 5, 8 }, { 9, 16 }, { 33, 48 } };
@@ -242,9 +240,8 @@ static bool expect_prepared_rows(const struct fixture *x, const qn_attention_dec
 
 /* Over an fp16 cache attention prepares the rows of a decode step, over codes and in other steps a launch before it
  * does. */
-static void attention_prepares_rows(void **unused)
+TEST(attention_prepares_rows)
 {
-    (void)unused;
     int n_prepared = 0, n_launched = 0;
     for (size_t i = 0; i < N_MODELS * 2; i++) {
         struct fixture x;
@@ -272,9 +269,8 @@ static void attention_prepares_rows(void **unused)
 
 /* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when
  * buffers have moved. */
-static void graphs_are_shared(void **unused)
+TEST(graphs_are_shared)
 {
-    (void)unused;
     for (size_t i = 0; i < N_MODELS; i++) {
         struct fixture x;
         label("%s", models[i]);
@@ -309,9 +305,8 @@ static void graphs_are_shared(void **unused)
 }
 
 /* GEMMs are of as many rows as the step has, also after a step of another number. */
-static void gemms_of_rows(void **unused)
+TEST(gemms_of_rows)
 {
-    (void)unused;
     static const size_t n[] = { 8, 3, 24, 2 }, buckets[] = { 8, 4, 24, 2 };
     struct fixture x;
     set_up(&x, models[0], 0, 24);
@@ -329,9 +324,8 @@ static void gemms_of_rows(void **unused)
 /* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and
  * SwiGLU but the first and the last norm. Matrices in fp16 in recurrent layers read the rows themselves, before the
  * next GEMM. */
-static void fused_activations(void **unused)
+TEST(fused_activations)
 {
-    (void)unused;
     static const size_t rows[] = { 2, 33, 64, 70 };
     for (size_t m = 0; m < N_MODELS; m++)
         for (size_t i = 0; i < 4; i++) {
@@ -371,9 +365,8 @@ static void fused_activations(void **unused)
 }
 
 /* Pieces of many rows come after those of few, with one launch of prefill attention, and logit rows are gathered. */
-static void mixed_pieces(void **unused)
+TEST(mixed_pieces)
 {
-    (void)unused;
     static const struct {
         size_t memory, n;
         uint32_t position;
@@ -424,9 +417,8 @@ static void mixed_pieces(void **unused)
 
 /* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but
  * for one row. */
-static void parameters_are_inputs(void **unused)
+TEST(parameters_are_inputs)
 {
-    (void)unused;
     static const size_t n_sequences[] = { 3, 5 };
     for (size_t mixed = 0; mixed < 2; mixed++) {
         struct fixture x;
@@ -462,9 +454,8 @@ static void parameters_are_inputs(void **unused)
 
 /* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its
  * own. */
-static void deterministic_passes(void **unused)
+TEST(deterministic_passes)
 {
-    (void)unused;
     struct fixture x;
     struct rows rows = { .n = 0 };
     const struct fake_launch *last = NULL;
@@ -496,9 +487,8 @@ static void deterministic_passes(void **unused)
 }
 
 /* All logits of a prompt need no gathering. */
-static void consecutive_logits(void **unused)
+TEST(consecutive_logits)
 {
-    (void)unused;
     struct fixture x;
     struct rows rows = { .n = 0 };
     const struct fake_launch *last = NULL;
@@ -513,9 +503,8 @@ static void consecutive_logits(void **unused)
 
 /* A decode step quantises the pages that are completed in all layers with one launch, whatever the positions are; other
  * steps in each layer, before its attention, if a page is completed. */
-static void aura_pages(void **unused)
+TEST(aura_pages)
 {
-    (void)unused;
     for (size_t i = 0; i < 2; i++) {
         struct fixture x;
         const struct fake_launch *last = NULL;
@@ -548,9 +537,8 @@ static void aura_pages(void **unused)
 }
 
 /* Sequences of other cache formats are executed one after the other. */
-static void formats(void **unused)
+TEST(formats)
 {
-    (void)unused;
     struct fixture x;
     const struct fake_launch *last = NULL;
     set_up(&x, models[0], 4, 2);
@@ -566,9 +554,8 @@ static void formats(void **unused)
 }
 
 /* After a failure no work is queued any more, and what memories hold is as it was; the same step then succeeds. */
-static void failures(void **unused)
+TEST(failures)
 {
-    (void)unused;
     static const char *const calls[] = { "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuGraphLaunch",
                                          "cuStreamEndCapture" };
     for (size_t i = 0; i < 4; i++)
@@ -597,9 +584,8 @@ static void failures(void **unused)
 }
 
 /* Workspace for few rows is enough for their bucket. */
-static void small_workspace(void **unused)
+TEST(small_workspace)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x, models[1], 0, 5);
     assert_int_equal(qn_gpu_bucket(5), 8);
@@ -613,25 +599,4 @@ static void small_workspace(void **unused)
     const struct rows rows = decode_of(&x, 0, 5, 10);
     assert_ok(run(&x, &rows));
     tear_down(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deterministic_passes),
-        cmocka_unit_test(parameters_are_inputs),
-        cmocka_unit_test(decode_in_phases),
-        cmocka_unit_test(decode_of_many),
-        cmocka_unit_test(attention_prepares_rows),
-        cmocka_unit_test(graphs_are_shared),
-        cmocka_unit_test(mixed_pieces),
-        cmocka_unit_test(fused_activations),
-        cmocka_unit_test(gemms_of_rows),
-        cmocka_unit_test(consecutive_logits),
-        cmocka_unit_test(aura_pages),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(failures),
-        cmocka_unit_test(small_workspace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -333,7 +333,7 @@ static void run_delta(struct machine *m, const qn_persistent_delta *s)
              read_partials(m, &s->beta, s->beta_row), slot, s->conv));
     const uint64_t offsets[] = { s->open.keys - open.keys, s->open.values - open.values, s->open.scales - open.scales,
                                  s->open.decays - open.decays, s->open.inputs - open.inputs };
-    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+    for (size_t i = 0; i < COUNT(offsets); i++)
         assert_int_equal(offsets[i], slot * open.bytes);
 }
 
@@ -490,9 +490,8 @@ static struct counts counts_of(const struct shape *shape, unsigned bits)
 }
 
 /* All layers are one launch, also the first, whose activations separate launches quantise with higher precision. */
-static void whole_models_are_one_launch(void **unused)
+TEST(whole_models_are_one_launch)
 {
-    (void)unused;
     struct counts c = counts_of(&hybrid, 0);
     assert_int_equal(c.persistent, 1);
     assert_int_equal(c.launched, 1); /* the embedding */
@@ -512,9 +511,8 @@ static void whole_models_are_one_launch(void **unused)
 }
 
 /* Operations that are not supported are launched between segments of phases. */
-static void persistent_segments_end_at_launches(void **unused)
+TEST(persistent_segments_end_at_launches)
 {
-    (void)unused;
     struct counts c = counts_of(&dense, 4);
     assert_int_equal(c.persistent, 6); /* up to the first keys, and from each layer's output to the next one's keys */
     assert_int_equal(c.gemms, 5 * 4);
@@ -543,9 +541,8 @@ static void persistent_segments_end_at_launches(void **unused)
 }
 
 /* Unsupported weights are no error: all operations are launched. */
-static void other_weights_are_launched(void **unused)
+TEST(other_weights_are_launched)
 {
-    (void)unused;
     struct shape other = dense;
     other.type = QN_TYPE_F16;
     struct counts c = counts_of(&other, 0);
@@ -565,9 +562,8 @@ static void other_weights_are_launched(void **unused)
     assert_true(c.persistent > 0);
 }
 
-static void unknown_settings_are_refused(void **unused)
+TEST(unknown_settings_are_refused)
 {
-    (void)unused;
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
@@ -575,7 +571,7 @@ static void unknown_settings_are_refused(void **unused)
                                                                                                          the driver is
                                                                                                          loaded */
     static const char *const unknown[] = { "fast", "chains", "Persistent" };
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+    for (size_t i = 0; i < COUNT(unknown); i++) {
         label("%s", unknown[i]);
         setenv("QN_CUDA", unknown[i], 1);
         const qn_status status = qn_cuda_executor_create(&params, &device);
@@ -587,13 +583,12 @@ static void unknown_settings_are_refused(void **unused)
     tear_down(&x);
 }
 
-static void small_models_too(void **unused)
+TEST(small_models_too)
 {
-    (void)unused;
     static const char *const models[] = { "llama.q1_0",          "llama.ptq1_0",       "qwen2.q1_0",
                                           "qwen3.f16",           "qwen3.pq2_0",        "qwen3.q2_0",
                                           "qwen35-rotated.q1_0", "qwen35-rotated.f16", "qwen35.ptq1_0" };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+    for (size_t i = 0; i < COUNT(models); i++)
         for (unsigned bits = 0; bits <= 4; bits += 4) {
             label("%s, %u bits", models[i], bits);
             struct fixture x;
@@ -611,12 +606,5 @@ static void small_models_too(void **unused)
 int main(void)
 {
     unsetenv("QN_CUDA");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_models_are_one_launch),
-        cmocka_unit_test(persistent_segments_end_at_launches),
-        cmocka_unit_test(other_weights_are_launched),
-        cmocka_unit_test(unknown_settings_are_refused),
-        cmocka_unit_test(small_models_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -67,9 +66,8 @@ static void set_mood(const char *mood)
     write_text(path, mood, 0600);
 }
 
-static int setup(void **unused)
+static int setup(void)
 {
-    (void)unused;
     snprintf(work, sizeof work, "/tmp/quern-test.XXXXXX");
     assert_non_null(mkdtemp(work));
     snprintf(cache, sizeof cache, "%s/home/.cache/quern", work); /* neither it nor home exists yet */
@@ -96,9 +94,8 @@ static int n_entries(const char *folder)
 }
 
 /* No compilation, failed or not, leaves temporary files. */
-static int teardown(void **unused)
+static int teardown(void)
 {
-    (void)unused;
     const int left = n_entries(tmp);
     assert_int_equal(nftw(work, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
     assert_int_equal(left, 0);
@@ -231,9 +228,8 @@ static void cache_file(char *path, size_t size)
 
 /* ---- The order ---- */
 
-static void test_built_in(void **unused)
+TEST_WITH(test_built_in, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&with_cubins);
     const struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_BUILT_IN, "nvcc of the build");
@@ -244,9 +240,8 @@ static void test_built_in(void **unused)
 }
 
 /* Built-in code is passed over if it has other definitions, or if the driver rejects it. */
-static void test_built_in_passed_over(void **unused)
+TEST_WITH(test_built_in_passed_over, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&with_cubins);
     struct lookup l = lookup(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
@@ -257,9 +252,8 @@ static void test_built_in_passed_over(void **unused)
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
-static void test_nvcc_then_cache(void **unused)
+TEST_WITH(test_nvcc_then_cache, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
     struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
@@ -280,9 +274,8 @@ static void test_nvcc_then_cache(void **unused)
     assert_int_equal(n_entries(cache), 2);
 }
 
-static void test_nvrtc(void **unused)
+TEST_WITH(test_nvrtc, setup, teardown)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
     struct lookup l = lookup(&t, NULL, &launch_defines);
@@ -296,16 +289,15 @@ static void test_nvrtc(void **unused)
 }
 
 /* Failures of nvcc, and its time limit: NVRTC is tried next; if that fails too, the error text has nvcc's reason. */
-static void test_nvcc_fails(void **unused)
+TEST_WITH(test_nvcc_fails, setup, teardown)
 {
-    (void)unused;
     static const struct {
         const char *mood, *says;
     } cases[] = { { "fails", "a.cu(3): error: no such thing" },
                   { "nothing", "nvcc wrote no cubin" },
                   { "garbage", "not a cubin (8 bytes)" },
                   { "hangs", "still running after 1 s" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct timespec begin, end;
         qn_cuda_tools t = tools(&sources);
         t.nvcc_seconds = !strcmp(cases[i].mood, "hangs") ? 1 : 60;
@@ -331,9 +323,8 @@ static void test_nvcc_fails(void **unused)
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
-static void test_nothing(void **unused)
+TEST_WITH(test_nothing, setup, teardown)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = t.nvrtc = "";
     struct lookup l = lookup(&t, NULL, &launch_a);
@@ -368,9 +359,8 @@ static void test_nothing(void **unused)
     qn_cuda_close(device);
 }
 
-static void test_finding_nvcc(void **unused)
+TEST_WITH(test_finding_nvcc, setup, teardown)
 {
-    (void)unused;
     char *found, *path = strdup(getenv("PATH")), folders[256];
     assert_non_null(path);
     setenv("QN_NVCC", nvcc, 1);
@@ -440,9 +430,8 @@ static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsi
     free(now);
 }
 
-static void test_damaged(void **unused)
+TEST_WITH(test_damaged, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = without_nvcc();
     unsigned char *data;
     char path[512];
@@ -456,7 +445,7 @@ static void test_damaged(void **unused)
     const size_t sizes[] = { 0, 1, 8, 100, size / 2, size - 1, size + 1 };
     memcpy(bad, data, size);
     bad[size] = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         write_file(path, bad, sizes[i]);
         expect_replaced(&t, path, data, size);
     }
@@ -471,9 +460,8 @@ static void test_damaged(void **unused)
     free(data);
 }
 
-static void test_foreign(void **unused)
+TEST_WITH(test_foreign, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = without_nvcc();
     unsigned char *data, *other;
     char path[512], path_of_other[512];
@@ -509,9 +497,8 @@ static void test_foreign(void **unused)
 }
 
 /* An undamaged cubin that the driver rejects, for example from a compiler newer than the driver. */
-static void test_refused(void **unused)
+TEST_WITH(test_refused, setup, teardown)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
     struct lookup l = lookup(&t, NULL, &launch_a);
@@ -525,9 +512,8 @@ static void test_refused(void **unused)
 }
 
 /* Without write access to the cache directory, the kernel is used without being cached. */
-static void test_no_place(void **unused)
+TEST_WITH(test_no_place, setup, teardown)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     char file[128], below[160], *folder;
     snprintf(file, sizeof file, "%s/file", work);
@@ -578,9 +564,8 @@ static qn_cubin_key key(const char *arch, const char *defines, const qn_gpu_file
     return qn_cubin_key_of(arch, defines, list, n);
 }
 
-static void test_keys(void **unused)
+TEST_WITH(test_keys, setup, teardown)
 {
-    (void)unused;
     static const char source_and_blank[] = SOURCE " ", header_and_x[] = HEADER "x";
     static const qn_gpu_file changed_source = TEXT("cuda/kernels/module/a.cu", source_and_blank);
     static const qn_gpu_file changed_header = TEXT("cuda/kernels/module/a.h", header_and_x);
@@ -603,7 +588,7 @@ static void test_keys(void **unused)
         key("sm_90a", "", other_source, 3), key("sm_90a", "", other_header, 3), key("sm_90a", "", other_name, 3),
         key("sm_90a", "", other_order, 3),  key("sm_90a", "", list, 2),
     };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; i < COUNT(keys); i++)
         for (size_t j = 0; j < i; j++) {
             label("keys %zu and %zu", i, j);
             assert_memory_not_equal(&keys[i], &keys[j], sizeof keys[i]);
@@ -618,9 +603,8 @@ static void test_keys(void **unused)
 }
 
 /* A changed source has another key and cache file; the old file stays valid for the old source. */
-static void test_changed_source(void **unused)
+TEST_WITH(test_changed_source, setup, teardown)
 {
-    (void)unused;
     qn_gpu_file changed[4];
     static const char text[] = "source a, better\n#include \"cuda/kernels/module/a.h\"\n";
     memcpy(changed, files, sizeof changed);
@@ -643,9 +627,8 @@ static void test_changed_source(void **unused)
 
 /* ---- Concurrency ---- */
 
-static void test_threads(void **unused)
+TEST_WITH(test_threads, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
     qn_cuda *device;
     qn_pipeline_info info;
@@ -686,9 +669,8 @@ static void test_threads(void **unused)
 }
 
 /* Eight processes start with an empty cache: each gets its kernel, and the cache then has one valid file. */
-static void test_processes(void **unused)
+TEST_WITH(test_processes, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
     pid_t children[8];
     for (size_t i = 0; i < 8; i++) {
@@ -714,9 +696,8 @@ static void test_processes(void **unused)
     assert_int_equal(n_entries(cache), 1);
 }
 
-static void test_clear(void **unused)
+TEST_WITH(test_clear, setup, teardown)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
     static const char *const kept[] = { "notes.txt", "0123456789abcdef0123456789abcdeX.cubin", "short.cubin",
                                         "0123456789abcdef0123456789abcdef.cubin.bak" };
@@ -731,7 +712,7 @@ static void test_clear(void **unused)
                                                                                                            that was
                                                                                                            killed */
     write_text(path, "part", 0600);
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+    for (size_t i = 0; i < COUNT(kept); i++) {
         snprintf(path, sizeof path, "%s/%s", cache, kept[i]);
         write_text(path, "mine", 0600);
     }
@@ -741,21 +722,4 @@ static void test_clear(void **unused)
     assert_int_equal(n_entries(cache), 4);
     const struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_built_in),        TEST(test_built_in_passed_over),
-        TEST(test_nvcc_then_cache), TEST(test_nvrtc),
-        TEST(test_nvcc_fails),      TEST(test_nothing),
-        TEST(test_finding_nvcc),    TEST(test_damaged),
-        TEST(test_foreign),         TEST(test_refused),
-        TEST(test_no_place),        TEST(test_keys),
-        TEST(test_threads),         TEST(test_changed_source),
-        TEST(test_processes),       TEST(test_clear),
-
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

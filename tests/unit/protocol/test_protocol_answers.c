@@ -23,9 +23,8 @@
 
 /* ---- Streams of chats ---- */
 
-static void choices_begin_in_order(void **unused)
+TEST(choices_begin_in_order)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"n\":2}");
     assert_bytes(&out, ROLE(0) ROLE(1));
     token(1, 'b');
@@ -42,9 +41,8 @@ static void choices_begin_in_order(void **unused)
     close_exchange();
 }
 
-static void reasoning_and_calls_stream(void **unused)
+TEST(reasoning_and_calls_stream)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true}");
     output(0, QN_OUTPUT_REASONING, "Hm.", 0, QN_OUTPUT_COMPLETE);
     content(0, "So");
@@ -75,9 +73,8 @@ static void reasoning_and_calls_stream(void **unused)
     close_exchange();
 }
 
-static void usage_is_the_last_chunk(void **unused)
+TEST(usage_is_the_last_chunk)
 {
-    (void)unused;
     open_exchange(CHAT,
                   "{" ASK
                   ",\"stream\":true,\"n\":2,\"stream_options\":{\"include_usage\":true},\"timings_per_token\":true}");
@@ -106,9 +103,8 @@ static void usage_is_the_last_chunk(void **unused)
     close_exchange();
 }
 
-static void reasoning_can_be_content(void **unused)
+TEST(reasoning_can_be_content)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"reasoning_format\":\"none\"}");
     output(0, QN_OUTPUT_REASONING, "a", 0, QN_OUTPUT_COMPLETE);
     output(0, QN_OUTPUT_REASONING, "b", 0, QN_OUTPUT_COMPLETE);
@@ -122,9 +118,8 @@ static void reasoning_can_be_content(void **unused)
 
 #define BROKE "{\"error\":{\"message\":\"it broke\",\"type\":\"server_error\",\"param\":null,\"code\":\"failed\"}}"
 
-static void an_error_ends_a_stream(void **unused)
+TEST(an_error_ends_a_stream)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"n\":2}");
     content(0, "a");
     out.length = 0;
@@ -152,9 +147,8 @@ static void an_error_ends_a_stream(void **unused)
     close_exchange();
 }
 
-static void an_error_is_a_whole_answer(void **unused)
+TEST(an_error_is_a_whole_answer)
 {
-    (void)unused;
     static const char *const paths[] = { CHAT, TEXT, "/completion" };
     for (size_t i = 0; i < 3; i++) {
         label("%s", paths[i]);
@@ -172,9 +166,8 @@ static void an_error_is_a_whole_answer(void **unused)
     "broke\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"unsupported\"}}"
 
 /* A grammar that masks cannot follow is found out when the request runs: an error of the client. */
-static void an_unsupported_grammar_is_of_the_client(void **unused)
+TEST(an_unsupported_grammar_is_of_the_client)
 {
-    (void)unused;
     static const char *const paths[] = { CHAT, TEXT, "/completion" };
     for (size_t i = 0; i < 6; i++) {
         char body[200];
@@ -192,9 +185,8 @@ static void an_unsupported_grammar_is_of_the_client(void **unused)
 
 /* The status of HTTP tells what kind of failure it was: a client tries again after 429 and 503, also with another
  * replica. */
-static void each_failure_has_its_status(void **unused)
+TEST(each_failure_has_its_status)
 {
-    (void)unused;
     static const struct {
         qn_status status;
         int http;
@@ -204,7 +196,7 @@ static void each_failure_has_its_status(void **unused)
                   { QN_ERR_DEVICE, 503, "unavailable_error", "device_failed" },
                   { QN_ERR_IO, 500, "server_error", "failed" },
                   { QN_ERR_INVALID, 500, "server_error", "failed" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char expected[200];
         label("%s", qn_status_name(cases[i].status));
         snprintf(expected, sizeof expected,
@@ -234,9 +226,8 @@ static void assert_choice(const char *expected)
     close_exchange();
 }
 
-static void whole_chats(void **unused)
+TEST(whole_chats)
 {
-    (void)unused;
     char expected[1000], id[QN_CALL_ID_BYTES];
     open_exchange(CHAT, "{" ASK "}");
     finish(0, QN_FINISH_LENGTH, false);
@@ -281,9 +272,8 @@ static void whole_chats(void **unused)
 }
 
 /* Another call than the one that `function_call` has: its text, unless it is cut. */
-static void functions_have_one_call(void **unused)
+TEST(functions_have_one_call)
 {
-    (void)unused;
     static const char *const contents[] = { "\"<raw>\"", "null", "\"<raw>\"" };
     static const qn_output_call_end ends[] = { QN_OUTPUT_COMPLETE, QN_OUTPUT_CUT, QN_OUTPUT_BROKEN };
     char expected[400];
@@ -315,9 +305,8 @@ static void functions_have_one_call(void **unused)
     CHUNK("{\"index\":0,\"delta\":{" delta "},\"logprobs\":{\"content\":[" entries                                     \
           "],\"refusal\":null},\"finish_reason\":" why "}]")
 
-static void tokens_come_with_their_text(void **unused)
+TEST(tokens_come_with_their_text)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":1}");
     likely(0, 'a', -1);
     content(0, "a");
@@ -348,9 +337,8 @@ static void tokens_come_with_their_text(void **unused)
     close_exchange();
 }
 
-static void lists_of_completions(void **unused)
+TEST(lists_of_completions)
 {
-    (void)unused;
     open_exchange(TEXT, "{\"prompt\":\"a\",\"logprobs\":1}");
     likely(0, 'a', -1);
     likely(0, 0xc3, -2);
@@ -372,9 +360,8 @@ static void lists_of_completions(void **unused)
     "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[{\"index\":" #index  \
     ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":" why "}]}\n\n"
 
-static void completions_stream(void **unused)
+TEST(completions_stream)
 {
-    (void)unused;
     open_exchange(TEXT, "{\"prompt\":[\"p\",\"q\"],\"stream\":true,\"echo\":true}");
     text(1, "b");
     text(0, "a");
@@ -386,9 +373,8 @@ static void completions_stream(void **unused)
     close_exchange();
 }
 
-static void whole_completions(void **unused)
+TEST(whole_completions)
 {
-    (void)unused;
     open_exchange(TEXT, "{\"prompt\":[\"p\",\"q\"],\"n\":2,\"echo\":true}");
     for (size_t i = 4; i-- > 0;) {
         text(i, i % 2 ? "b" : "a");
@@ -408,9 +394,8 @@ static void whole_completions(void **unused)
 
 /* ---- Streams that wait for their model ---- */
 
-static void streams_fail_before_bind(void **unused)
+TEST(streams_fail_before_bind)
 {
-    (void)unused;
     static const struct {
         const char *path, *body;
     } cases[] = { { "/v1/chat/completions", "{'stream':true,'messages':[{'role':'user','content':'a'}]}" },
@@ -420,7 +405,7 @@ static void streams_fail_before_bind(void **unused)
                   { "/v1/responses", "{'stream':true,'input':'a','model':'o'}" },
                   { "/v1/responses", "{'stream':true,'input':'a'}" } };
     const qn_exchange_origin origin = { .id = "1", .secret = "s" };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].path);
         const qn_protocol *protocol = qn_protocol_find(cases[i].path);
         const char *body = quoted(cases[i].body);
@@ -439,17 +424,4 @@ static void streams_fail_before_bind(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_fail_before_bind),    cmocka_unit_test(choices_begin_in_order),
-        cmocka_unit_test(reasoning_and_calls_stream),  cmocka_unit_test(usage_is_the_last_chunk),
-        cmocka_unit_test(reasoning_can_be_content),    cmocka_unit_test(an_error_ends_a_stream),
-        cmocka_unit_test(an_error_is_a_whole_answer),  cmocka_unit_test(an_unsupported_grammar_is_of_the_client),
-        cmocka_unit_test(each_failure_has_its_status), cmocka_unit_test(whole_chats),
-        cmocka_unit_test(functions_have_one_call),     cmocka_unit_test(tokens_come_with_their_text),
-        cmocka_unit_test(lists_of_completions),        cmocka_unit_test(completions_stream),
-        cmocka_unit_test(whole_completions),
-    };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

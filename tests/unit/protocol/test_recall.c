@@ -39,9 +39,8 @@ static bool is_known(qn_recall *recall, const char *scope, const char *id)
 
 #define CALLS "\"tool_calls\":[{\"id\":\"other\"},{\"id\":\"call_1\"}]"
 
-static void messages_get_their_reasoning(void **unused)
+TEST(messages_get_their_reasoning)
 {
-    (void)unused;
     static const struct {
         const char *message, *content, *reasoning; /* NULL: unchanged */
     } cases[] = {
@@ -76,7 +75,7 @@ static void messages_get_their_reasoning(void **unused)
     qn_recall *recall;
     assert_ok(qn_recall_create(0, 0, &recall));
     put(recall, "scope", "1", "I think.\n", "\n\nLet me see.");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].message);
         size_t n;
         json_t *before = json_loads(cases[i].message, 0, NULL);
@@ -99,9 +98,8 @@ static void messages_get_their_reasoning(void **unused)
 }
 
 /* An answer is put back into one message: others that name it do not multiply it. Its texts are promised before. */
-static void an_answer_is_put_back_once(void **unused)
+TEST(an_answer_is_put_back_once)
 {
-    (void)unused;
     enum { MESSAGES = 100, BYTES = 1 << 20 };
     qn_recall *recall;
     qn_budget *budget;
@@ -130,9 +128,8 @@ static void an_answer_is_put_back_once(void **unused)
     qn_recall_free(recall);
 }
 
-static void the_oldest_is_forgotten(void **unused)
+TEST(the_oldest_is_forgotten)
 {
-    (void)unused;
     qn_recall *recall;
     assert_ok(qn_recall_create(3, 0, &recall));
     put(recall, "s", "a", "1", "");
@@ -150,9 +147,8 @@ static void the_oldest_is_forgotten(void **unused)
     qn_recall_free(recall);
 }
 
-static void bytes_are_bounded(void **unused)
+TEST(bytes_are_bounded)
 {
-    (void)unused;
     static char large[10000];
     char id[16];
     size_t n_known = 0;
@@ -179,9 +175,8 @@ static void bytes_are_bounded(void **unused)
 }
 
 /* A scope with many answers, or large ones, makes room by its own. */
-static void scopes_keep_theirs(void **unused)
+TEST(scopes_keep_theirs)
 {
-    (void)unused;
     enum { PLACES = 20, KEPT = 8 };
     qn_recall *recall;
     char id[32];
@@ -240,9 +235,8 @@ static void think(qn_recall_answer *answer)
     give(answer, QN_OUTPUT_REASONING, "think", 0, QN_OUTPUT_COMPLETE);
 }
 
-static void answers_are_kept_by_their_calls(void **unused)
+TEST(answers_are_kept_by_their_calls)
 {
-    (void)unused;
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}";
     qn_exchange *exchange = must_take("/v1/chat/completions", body);
     char id[QN_CALL_ID_BYTES], other[QN_CALL_ID_BYTES];
@@ -279,14 +273,13 @@ static void answers_are_kept_by_their_calls(void **unused)
 }
 
 /* Protocols with ids of reasoning need no call. */
-static void answers_are_kept_by_their_reasoning(void **unused)
+TEST(answers_are_kept_by_their_reasoning)
 {
-    (void)unused;
     static const struct {
         const char *path, *body;
     } cases[] = { { "/v1/messages", "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}" },
                   { "/v1/responses", "{\"input\":\"x\"}" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].path);
         qn_exchange *exchange = must_take(cases[i].path, cases[i].body);
         char id[QN_CALL_ID_BYTES];
@@ -317,9 +310,8 @@ static void *use(void *user)
     return NULL;
 }
 
-static void threads_share_it(void **unused)
+TEST(threads_share_it)
 {
-    (void)unused;
     pthread_t threads[4];
     qn_recall *recall;
     assert_ok(qn_recall_create(20, 0, &recall));
@@ -330,15 +322,4 @@ static void threads_share_it(void **unused)
     qn_recall_free(recall);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(messages_get_their_reasoning),
-                                        cmocka_unit_test(an_answer_is_put_back_once),
-                                        cmocka_unit_test(the_oldest_is_forgotten),
-                                        cmocka_unit_test(scopes_keep_theirs),
-                                        cmocka_unit_test(bytes_are_bounded),
-                                        cmocka_unit_test(answers_are_kept_by_their_calls),
-                                        cmocka_unit_test(answers_are_kept_by_their_reasoning),
-                                        cmocka_unit_test(threads_share_it) };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)
