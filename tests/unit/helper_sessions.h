@@ -2,7 +2,7 @@
 #ifndef QN_TESTS_HELPER_SESSIONS_H
 #define QN_TESTS_HELPER_SESSIONS_H
 
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_sanitizers.h"
 
 #include "engine/internal.h"
@@ -10,16 +10,13 @@
 #include "helper_request.h"
 #include "quern/quern.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/quern-sessions-XXXXXX";
 static char path[64], other_path[64]; /* in the temporary directory */
 
-static inline int make_folder(void **unused)
+static inline int make_folder(void)
 {
-    (void)unused;
     if (!mkdtemp(folder))
         return 1;
     snprintf(path, sizeof path, "%s/state", folder);
@@ -27,9 +24,8 @@ static inline int make_folder(void **unused)
     return 0;
 }
 
-static inline int remove_folder(void **unused)
+static inline int remove_folder(void)
 {
-    (void)unused;
     unlink(path);
     unlink(other_path);
     return rmdir(folder) != 0; /* fails if a temporary file was not removed */
@@ -120,11 +116,10 @@ static inline void verify_drafts(const qn_session *base, size_t drafted, size_t 
 static inline void drafts_leave_nothing(const char *kv, bool same,
                                         void (*compare)(const float *x, const float *reference, size_t n))
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = MAX_IDS, .kv = kv };
-    qn_session *base;
+    const qn_session_params params = SESSION_PARAMS(.n_ctx = MAX_IDS, .kv = kv);
     float *plain = malloc(DRAFT_ROWS * info.n_vocab * sizeof *plain);
     assert_non_null(plain);
-    assert_ok(qn_session_create(model, &params, &base));
+    qn_session *base = create_session(model, &params);
     assert_ok(qn_session_eval(base, ids, 55, QN_LOGITS_NONE, NULL));
     for (uint32_t length = 55; length < 140; length++) {
         const size_t allowed = qn_sequence_max_drafted(base->memory->sequence, 1),

@@ -1,6 +1,6 @@
 /* Models and sessions through the public header: errors, rewinding, several sessions, cancelling, generation; and valid
  * GGUF files that do not match their architecture. */
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
 
@@ -11,8 +11,6 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,33 +20,29 @@ enum { VOCAB = 320, N_IDS = 40 };
 static qn_model *model;
 static qn_token ids[N_IDS];
 
-static int load_model(void **unused)
+static int load_model(void)
 {
-    (void)unused;
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
+    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 2);
     for (int i = 0; i < N_IDS; i++)
         ids[i] = i * 61 % VOCAB;
     return qn_model_load(MODEL, &params, &model) != QN_OK;
 }
 
-static int free_model(void **unused)
+static int free_model(void)
 {
-    (void)unused;
     qn_model_free(model);
     return 0;
 }
 
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = n_ctx, .n_batch = n_batch };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
+    const qn_session_params params = SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch);
+    qn_session *session = create_session(model, &params);
     return session;
 }
 
-static void evaluation_rejects_bad_arguments(void **unused)
+TEST(evaluation_rejects_bad_arguments)
 {
-    (void)unused;
     qn_session *session = new_session(10, 4);
     float logits[VOCAB];
     qn_token bad[] = { 1, VOCAB, 2 };
@@ -75,9 +69,8 @@ static void evaluation_rejects_bad_arguments(void **unused)
     }
 }
 
-static void rewinding_truncates(void **unused)
+TEST(rewinding_truncates)
 {
-    (void)unused;
     qn_session *a = new_session(64, 16), *b = new_session(64, 16);
     float first[VOCAB], second[VOCAB];
     const qn_token other[] = { 5, 6, 7, 8, 9 };
@@ -92,9 +85,8 @@ static void rewinding_truncates(void **unused)
 }
 
 /* Positions beyond one block of keys, where partial results are combined. */
-static void long_contexts_do_not_depend_on_the_split(void **unused)
+TEST(long_contexts_do_not_depend_on_the_split)
 {
-    (void)unused;
     enum { LONG = 700 };
     qn_token tokens[LONG];
     float first[VOCAB], second[VOCAB];
@@ -123,9 +115,8 @@ static void *evaluate_side(void *context)
     return NULL;
 }
 
-static void sessions_take_turns(void **unused)
+TEST(sessions_take_turns)
 {
-    (void)unused;
     struct side sides[2] = { { .session = new_session(64, 0) }, { .session = new_session(64, 0) } };
     pthread_t threads[2];
     float alone[VOCAB];
@@ -156,9 +147,8 @@ static void *cancel_soon(void *context)
     return NULL;
 }
 
-static void cancelling(void **unused)
+TEST(cancelling)
 {
-    (void)unused;
     int calls = 0;
     qn_session *session = new_session(1 << 20, 4);
     qn_session_on_progress(session, stop_after_two, &calls);
@@ -181,9 +171,8 @@ static void cancelling(void **unused)
 }
 
 /* For a request at any time, the last generated token is pending and all tokens before it are in the session. */
-static void cancelled_sessions_can_continue(void **unused)
+TEST(cancelled_sessions_can_continue)
 {
-    (void)unused;
     for (int i = 0; i < 10; i++) {
         qn_session *session = new_session(1 << 20, 4);
         pthread_t thread;
@@ -212,9 +201,8 @@ static bool cancel_at_third(void *user, qn_token token, const qn_logprobs *logpr
 }
 
 /* A request during the callback of the last token is too late for this generation and does not stop the next one. */
-static void a_late_cancel_is_forgotten(void **unused)
+TEST(a_late_cancel_is_forgotten)
 {
-    (void)unused;
     qn_session *session = new_session(64, 4);
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
@@ -236,9 +224,8 @@ static void a_late_cancel_is_forgotten(void **unused)
 
 #if !QN_TEST_SANITIZED
 /* A session whose creation fails for lack of memory does not affect existing sessions. */
-static void failing_sessions_leave_others_alone(void **unused)
+TEST(failing_sessions_leave_others_alone)
 {
-    (void)unused;
     qn_session *session = new_session(64, 8), *other;
     float before[VOCAB], after[VOCAB];
     struct rlimit limit, low;
@@ -254,7 +241,7 @@ static void failing_sessions_leave_others_alone(void **unused)
         low = limit;
         low.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 4096, .n_batch = 4096 };
+        const qn_session_params params = SESSION_PARAMS(.n_ctx = 4096, .n_batch = 4096);
         const qn_status status = qn_session_create(model, &params, &other);
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
         failed += status == QN_ERR_MEMORY;
@@ -277,9 +264,8 @@ static bool count_tokens(void *user, qn_token token, const qn_logprobs *logprobs
     return ++*(int *)user < 7;
 }
 
-static void generation_stops(void **unused)
+TEST(generation_stops)
 {
-    (void)unused;
     qn_session *session = new_session(20, 0);
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
@@ -374,9 +360,8 @@ static void write_changed(const char *path, const struct change *change)
     qn_gguf_close(file);
 }
 
-static void wrong_models_are_rejected(void **unused)
+TEST(wrong_models_are_rejected)
 {
-    (void)unused;
     static const struct {
         struct change change;
         qn_status status;
@@ -406,19 +391,17 @@ static void wrong_models_are_rejected(void **unused)
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_model *wrong;
         write_changed(path, &cases[i].change);
-        const qn_status status =
-            qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &wrong);
+        const qn_status status = qn_model_load(path, &MODEL_PARAMS(.device = "cpu"), &wrong);
         if (status != cases[i].status)
             fail_msg("case %zu: status %d, '%s'", i, (int)status, status == QN_OK ? "" : qn_error_text());
         assert_null(wrong);
         assert_text(cases[i].text);
     }
     write_changed(path, &(struct change){ 0 });
-    qn_model *right;
-    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &right));
+    qn_model *right = create_model(path, &MODEL_PARAMS(.device = "cpu"));
     qn_model_free(right);
     unlink(path);
 }
@@ -429,30 +412,25 @@ static void keep_line(void *user, const char *line)
 }
 
 /* Two tokens with the same text are not an error, and are logged. */
-static void repeated_tokens_are_logged(void **unused)
+TEST(repeated_tokens_are_logged)
 {
-    (void)unused;
     char path[] = "/tmp/quern-test-XXXXXX", line[160] = "";
     const struct vocab_spec spec = { .model = "gpt2", .duplicate_token = "a" };
-    const qn_model_params params = {
-        .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true, .on_log = keep_line, .user = line
-    };
+    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .vocab_only = true, .on_log = keep_line, .user = line);
     struct file_bytes bytes = make_vocab(&spec);
-    qn_model *vocabulary;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, bytes.data, bytes.n), bytes.n);
     close(fd);
-    assert_ok(qn_model_load(path, &params, &vocabulary));
+    qn_model *vocabulary = create_model(path, &params);
     assert_string_equal(line, "tokens 97 and 256 are both 'a': the first is used");
     qn_model_free(vocabulary);
     free(bytes.data);
     unlink(path);
 }
 
-static void information(void **unused)
+TEST(information)
 {
-    (void)unused;
     const qn_model_info info = *qn_model_get_info(model);
     assert_string_equal(info.architecture, "llama");
     assert_string_equal(info.quantisation, "q1_0");
@@ -462,23 +440,4 @@ static void information(void **unused)
     assert_true(info.bytes_per_token > 0 && info.bytes_per_token < info.file_bytes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(evaluation_rejects_bad_arguments),
-        cmocka_unit_test(rewinding_truncates),
-        cmocka_unit_test(long_contexts_do_not_depend_on_the_split),
-        cmocka_unit_test(sessions_take_turns),
-        cmocka_unit_test(cancelling),
-        cmocka_unit_test(cancelled_sessions_can_continue),
-        cmocka_unit_test(a_late_cancel_is_forgotten),
-#if !QN_TEST_SANITIZED /* sanitizers reserve more address space than the limit */
-        cmocka_unit_test(failing_sessions_leave_others_alone),
-#endif
-        cmocka_unit_test(generation_stops),
-        cmocka_unit_test(wrong_models_are_rejected),
-        cmocka_unit_test(repeated_tokens_are_logged),
-        cmocka_unit_test(information),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
-}
+TEST_GROUP(load_model, free_model)

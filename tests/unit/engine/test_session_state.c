@@ -1,6 +1,7 @@
 /* Sessions that are saved, restored, forked and rolled back, for models with and without recurrent layers, continue
  * with the same bits as sessions that are not. Session files that are damaged, foreign or forged are rejected. */
 #include "helper_sanitizers.h"
+#include "helper_create.h"
 #include "helper_sessions.h"
 
 #include "cpu/recurrent_layout.h"
@@ -8,8 +9,6 @@
 #include "kernels/deltanet/deltanet.h"
 #include "quern/quern.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -27,16 +26,16 @@ static const char *const names[] = {
 
 static uint8_t *bytes; /* [FILE_MAX] contents of a session file */
 
-static int set_up(void **unused)
+static int set_up(void)
 {
     bytes = malloc(FILE_MAX);
-    return bytes == NULL || make_folder(unused);
+    return bytes == NULL || make_folder();
 }
 
-static int tear_down(void **unused)
+static int tear_down(void)
 {
     free(bytes);
-    return remove_folder(unused);
+    return remove_folder();
 }
 
 static bool is_recurrent(void)
@@ -48,14 +47,13 @@ static bool is_recurrent(void)
 static void for_each_model(void (*test)(void))
 {
     size_t n_run = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         char file[512];
         snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
         if (access(file, R_OK) != 0)
             continue;
         label("%s", names[i]);
-        open_model(names[i], (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 },
-                   N_MORE);
+        open_model(names[i], MODEL_PARAMS(.device = "cpu", .n_threads = 1), N_MORE);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
         test();
@@ -67,9 +65,8 @@ static void for_each_model(void (*test)(void))
 
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = n_ctx, .n_batch = n_batch };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
+    const qn_session_params params = SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch);
+    qn_session *session = create_session(model, &params);
     assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
     return session;
 }
@@ -89,9 +86,8 @@ static void drops_drafted_rows(void)
     drafts_leave_nothing("aura4", true, NULL);
 }
 
-static void drafted_rows_leave_nothing(void **unused)
+TEST(drafted_rows_leave_nothing)
 {
-    (void)unused;
     for_each_model(drops_drafted_rows);
 }
 
@@ -112,9 +108,8 @@ static void saves_a_truncated_fork(void)
     qn_session_free(whole);
 }
 
-static void saving_a_fork_leaves_shared_pages(void **unused)
+TEST(saving_a_fork_leaves_shared_pages)
 {
-    (void)unused;
     for_each_model(saves_a_truncated_fork);
 }
 
@@ -132,21 +127,18 @@ static uint32_t fill_memory(qn_session *session)
     return before;
 }
 
-static void a_full_pool_changes_nothing(void **unused)
+TEST(a_full_pool_changes_nothing)
 {
-    (void)unused;
     static const char *const kinds[] = { "f16", "aura4" };
     static const uint64_t memory[] = { 2, 4, 6, 8 };            /* MiB: the least, one granule for each kind of item */
     for (size_t i = 0; i < 4; i += QN_TEST_SANITIZED ? 2 : 1) { /* codes take a quarter of the memory: many more
                                                                    positions */
-        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 1 << 20, .kv = kinds[i % 2] };
+        const qn_session_params params = SESSION_PARAMS(.n_ctx = 1 << 20, .kv = kinds[i % 2]);
         qn_session *session, *fork;
         label("%s, %s", i / 2 ? "qwen35.f16" : "qwen3.f16", kinds[i % 2]);
         open_model(i / 2 ? "qwen35.f16" : "qwen3.f16",
-                   (qn_model_params){
-                       .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = memory[i] << 20 },
-                   N_MORE);
-        assert_ok(qn_session_create(model, &params, &session));
+                   MODEL_PARAMS(.device = "cpu", .n_threads = 1, .memory = memory[i] << 20), N_MORE);
+        session = create_session(model, &params);
         eval_more(session, expected);
         assert_ok(qn_session_truncate(session, 0));
         const uint32_t held = fill_memory(session);
@@ -181,7 +173,7 @@ static const uint32_t lengths[] = { 1, 16, 17, 63, 64, 65, 128, 197 };
 
 static void continues_after_restore(void)
 {
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(280, 0, lengths[i]), *restored;
         assert_ok(qn_session_save(session, path));
@@ -205,15 +197,14 @@ static void continues_after_restore(void)
     }
 }
 
-static void restored_sessions_continue(void **unused)
+TEST(restored_sessions_continue)
 {
-    (void)unused;
     for_each_model(continues_after_restore);
 }
 
 static void continues_beside_a_fork(void)
 {
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *whole = new_session(300, 0, lengths[i]), *session = new_session(300, 5, lengths[i]), *fork;
         eval_more(whole, expected);
@@ -229,16 +220,15 @@ static void continues_beside_a_fork(void)
     }
 }
 
-static void forks_continue(void **unused)
+TEST(forks_continue)
 {
-    (void)unused;
     for_each_model(continues_beside_a_fork);
 }
 
 /* A session's file depends on its tokens alone, not on the steps or rollbacks that produced them. */
 static void files_are_of_tokens_alone(void)
 {
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(300, 0, lengths[i]);
         assert_ok(qn_session_save(session, path));
@@ -260,9 +250,8 @@ static void files_are_of_tokens_alone(void)
     }
 }
 
-static void the_same_tokens_give_the_same_file(void **unused)
+TEST(the_same_tokens_give_the_same_file)
 {
-    (void)unused;
     for_each_model(files_are_of_tokens_alone);
 }
 
@@ -272,9 +261,8 @@ static void generates_the_same(void)
     generates_in_parts(at_once, new_session(200, 0, 0));
 }
 
-static void generation_continues(void **unused)
+TEST(generation_continues)
 {
-    (void)unused;
     for_each_model(generates_the_same);
 }
 
@@ -302,7 +290,7 @@ static void assert_rejected(qn_session *session, uint32_t length, const char *te
 static void truncates_within_the_chunk(void)
 {
     const uint32_t held[] = { 1, 40, 64, 65, 128, 150, 192 };
-    for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+    for (size_t i = 0; i < COUNT(held); i++) {
         label("%u tokens", (unsigned)held[i]);
         const uint32_t start = (held[i] - 1) / CHUNK * CHUNK;
         const uint32_t targets[] = { start + 1, start + (held[i] - start + 1) / 2, held[i] };
@@ -335,9 +323,8 @@ static void truncates_within_the_chunk(void)
     }
 }
 
-static void truncation_within_the_open_chunk(void **unused)
+TEST(truncation_within_the_open_chunk)
 {
-    (void)unused;
     for_each_model(truncates_within_the_chunk);
 }
 
@@ -383,9 +370,8 @@ static void truncates_to_checkpoints(void)
     qn_session_free(fork);
 }
 
-static void truncation_to_checkpoints(void **unused)
+TEST(truncation_to_checkpoints)
 {
-    (void)unused;
     for_each_model(truncates_to_checkpoints);
 }
 
@@ -408,14 +394,12 @@ static void restores_the_pending_token(void)
     qn_session_free(session);
 }
 
-static void checkpoints_keep_the_pending_token(void **unused)
+TEST(checkpoints_keep_the_pending_token)
 {
-    (void)unused;
     for_each_model(restores_the_pending_token);
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_checkpoints = 65 };
+    const qn_session_params params = SESSION_PARAMS(.n_checkpoints = 65);
     qn_session *session;
-    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf",
-                            &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
+    model = create_model(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &MODEL_PARAMS(.device = "cpu"));
     assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_INVALID);
     assert_text("65, at most 64");
     qn_model_free(model);
@@ -472,9 +456,8 @@ static void rejects_corruption(void)
     assert_restore(QN_ERR_FORMAT, "expected");
 }
 
-static void corrupt_files_are_rejected(void **unused)
+TEST(corrupt_files_are_rejected)
 {
-    (void)unused;
     for_each_model(rejects_corruption);
 }
 
@@ -544,9 +527,8 @@ static void rejects_forgery(void)
     free(copy);
 }
 
-static void forged_files_are_rejected(void **unused)
+TEST(forged_files_are_rejected)
 {
-    (void)unused;
     for_each_model(rejects_forgery);
 }
 
@@ -558,21 +540,19 @@ static qn_status restore_from(const char *file, const qn_session_params *params)
     return status;
 }
 
-static void foreign_files_are_rejected(void **unused)
+TEST(foreign_files_are_rejected)
 {
-    (void)unused;
     const char *const ours = QN_SOURCE_DIR "/tests/golden/qwen3.q1_0.gguf";
     const char *const others[] = { QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
                                    QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf" };
-    assert_ok(qn_model_load(ours, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
+    model = create_model(ours, &MODEL_PARAMS(.device = "cpu"));
     info = *qn_model_get_info(model);
     for (int n = 0; n < N_IDS; n++)
         ids[n] = n;
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
-    const qn_session_params small = { .size = sizeof(qn_session_params), .n_ctx = 69 },
-                            exact = { .size = sizeof(qn_session_params), .n_ctx = 70 },
-                            other_kv = { .size = sizeof(qn_session_params), .kv = "aura4" };
+    const qn_session_params small = SESSION_PARAMS(.n_ctx = 69), exact = SESSION_PARAMS(.n_ctx = 70),
+                            other_kv = SESSION_PARAMS(.kv = "aura4");
     assert_ok(restore_from(path, &exact));
     assert_int_equal(restore_from(path, &small), QN_ERR_CONTEXT);
     assert_text("its 70 tokens do not fit in a context of 69");
@@ -590,9 +570,8 @@ static void foreign_files_are_rejected(void **unused)
     assert_ok(restore_from(path, NULL));
     qn_session_free(session);
     qn_model_free(model);
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        assert_ok(
-            qn_model_load(others[i], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
+    for (size_t i = 0; i < COUNT(others); i++) {
+        model = create_model(others[i], &MODEL_PARAMS(.device = "cpu"));
         assert_int_equal(restore_from(path, NULL), QN_ERR_INVALID);
         assert_text("another model");
         qn_model_free(model);
@@ -615,15 +594,13 @@ static void cache_bytes_count_attention_layers(void)
     qn_session_free(session);
 }
 
-static void cache_bytes_are_reported(void **unused)
+TEST(cache_bytes_are_reported)
 {
-    (void)unused;
     for_each_model(cache_bytes_count_attention_layers);
 }
 
-static void recurrent_memory(void **unused)
+TEST(recurrent_memory)
 {
-    (void)unused;
     const qn_recurrent_shape shape = { .n_k_heads = 2, .n_v_heads = 4, .head_k = 16, .head_v = 32, .taps = 4 };
     bool layers[] = { true, false, true };
     qn_recurrent_layout layout;
@@ -671,24 +648,4 @@ static void recurrent_memory(void **unused)
     qn_recurrent_layout_free(&layout);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saving_a_fork_leaves_shared_pages),
-        cmocka_unit_test(drafted_rows_leave_nothing),
-        cmocka_unit_test(a_full_pool_changes_nothing),
-        cmocka_unit_test(restored_sessions_continue),
-        cmocka_unit_test(forks_continue),
-        cmocka_unit_test(the_same_tokens_give_the_same_file),
-        cmocka_unit_test(generation_continues),
-        cmocka_unit_test(truncation_within_the_open_chunk),
-        cmocka_unit_test(truncation_to_checkpoints),
-        cmocka_unit_test(checkpoints_keep_the_pending_token),
-        cmocka_unit_test(corrupt_files_are_rejected),
-        cmocka_unit_test(forged_files_are_rejected),
-        cmocka_unit_test(foreign_files_are_rejected),
-        cmocka_unit_test(cache_bytes_are_reported),
-        cmocka_unit_test(recurrent_memory),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

@@ -3,6 +3,7 @@
  * whose biases are too large has an fp16 cache, and says so. Session files of such a model in codes are evaluated
  * again. */
 #include "helper_golden.h"
+#include "helper_create.h"
 #include "helper_random.h"
 #include "helper_sessions.h"
 
@@ -75,9 +76,8 @@ static double left_of(double frequency, uint32_t n_ctx)
     return sqrt(sum / n_ctx);
 }
 
-static void norms_are_those_of_positions(void **unused)
+TEST(norms_are_those_of_positions)
 {
-    (void)unused;
     static struct projection p;
     static const uint32_t contexts[] = { 1, 64, 65, 256, 4096, 131072 };
     double frequencies[PAIRS];
@@ -85,7 +85,7 @@ static void norms_are_those_of_positions(void **unused)
     fill_projection(&p);
     for (int rope = 0; rope < 2; rope++) {
         make_plan(&plan, frequencies, 48, rope ? QN_ROPE_TYPE_NORM : QN_ROPE_TYPE_NEOX);
-        for (size_t c = 0; c < sizeof contexts / sizeof contexts[0]; c++)
+        for (size_t c = 0; c < COUNT(contexts); c++)
             for (size_t pair = 0; pair < 24; pair += 5) {
                 label("rope %d, %u positions, pair %zu", rope, (unsigned)contexts[c], pair);
                 float *head = p.bias + DIM; /* the largest of the heads counts */
@@ -105,9 +105,8 @@ static void norms_are_those_of_positions(void **unused)
 }
 
 /* What rope does not rotate is in the mean. Nothing is 0 / 0. */
-static void edges_of_the_norms(void **unused)
+TEST(edges_of_the_norms)
 {
-    (void)unused;
     static struct projection p;
     double frequencies[PAIRS];
     qn_plan plan;
@@ -137,9 +136,8 @@ static void describes(const qn_kv_bias *layers, size_t n, const char *text)
     assert_int_equal(qn_plan_has_large_kv_bias(&plan), *text != 0);
 }
 
-static void texts_name_layers(void **unused)
+TEST(texts_name_layers)
 {
-    (void)unused;
     const qn_kv_bias small = { { 0.4f, 0.8f, 1.5f } }, key = { { 1, 88.44f, 0 } }, value = { { 3, 0, 2 } },
                      query = { { 1.3f, 0, 0 } }, both = { { 1, 0.9f, 0 } };
     describes(NULL, 4, "");
@@ -233,8 +231,8 @@ static void write_model(const struct bias *b, uint32_t n_ctx)
 static void open_biased(const struct bias *b, uint32_t n_ctx)
 {
     write_model(b, n_ctx);
-    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 2, .device = "cpu" };
-    assert_ok(qn_model_load(model_path, &params, &model));
+    const qn_model_params params = MODEL_PARAMS(.n_threads = 2, .device = "cpu");
+    model = create_model(model_path, &params);
     info = *qn_model_get_info(model);
     for (uint32_t n = 0; n < MAX_IDS; n++)
         ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
@@ -262,12 +260,9 @@ static void take_line(void *user, const char *line)
 
 static qn_session *new_session(const char *kv)
 {
-    const qn_session_params params = {
-        .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines
-    };
-    qn_session *session;
+    const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines);
     log_lines = 0;
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &params);
     return session;
 }
 
@@ -313,9 +308,8 @@ static void compare_errors(const struct bias *b, uint32_t n_ctx, const double *w
     close_biased();
 }
 
-static void errors_are_at_most_twice_those_without_biases(void **unused)
+TEST(errors_are_at_most_twice_those_without_biases)
 {
-    (void)unused;
     static const float norms[] = { 4, 8, 16, 32, 100, 750 };
     static const uint32_t contexts[] = { 256, 4096 };
     double without[2];
@@ -329,7 +323,7 @@ static void errors_are_at_most_twice_those_without_biases(void **unused)
     }
     close_biased();
     for (size_t place = 0; place < N_PLACES; place++)
-        for (size_t n = 0; n < sizeof norms / sizeof norms[0]; n++)
+        for (size_t n = 0; n < COUNT(norms); n++)
             for (size_t c = 0; c < 2; c++) {
                 struct bias b = places[place];
                 b.norm = norms[n];
@@ -343,9 +337,8 @@ static void errors_are_at_most_twice_those_without_biases(void **unused)
             }
 }
 
-static void errors_with_biases_of_values_and_queries(void **unused)
+TEST(errors_with_biases_of_values_and_queries)
 {
-    (void)unused;
     static const char *const tensors[] = { "attn_v.bias", "attn_q.bias", NULL };
     static const float norms[] = { 4, 8, 12, 16, 32, 100, 750 };
     double without[2];
@@ -355,8 +348,8 @@ static void errors_with_biases_of_values_and_queries(void **unused)
     for (size_t f = 0; f < 2; f++)
         without[f] = error_of(formats[f], &is_f16);
     close_biased();
-    for (size_t t = 0; t < sizeof tensors / sizeof tensors[0]; t++)
-        for (size_t n = 0; n < sizeof norms / sizeof norms[0]; n++) {
+    for (size_t t = 0; t < COUNT(tensors); t++)
+        for (size_t n = 0; n < COUNT(norms); n++) {
             const struct bias b = { "all", tensors[t], 0, PAIRS, norms[n], -1 };
             compare_errors(&b, 256, without, &is_f16);
             assert_true(norms[n] > 4 || !is_f16);
@@ -376,9 +369,8 @@ static void errors_with_biases_of_values_and_queries(void **unused)
 
 static const struct bias large = { "fast", "attn_k.bias", 0, 8, 750, 1 };
 
-static void the_reason_is_logged(void **unused)
+TEST(the_reason_is_logged)
 {
-    (void)unused;
     open_biased(&large, 256);
     qn_session *session = new_session("aura4");
     assert_int_equal(log_lines, 1);
@@ -393,12 +385,10 @@ static void the_reason_is_logged(void **unused)
     assert_int_equal(log_lines, 0);
     const char *const kv[] = { "aura8", "f16" };
     for (int i = 0; i < 2; i++) {
-        const qn_scheduler_params params = {
-            .size = sizeof(qn_scheduler_params), .kv = kv[i], .n_ctx = 256, .on_log = take_line, .user = &log_lines
-        };
-        qn_scheduler *scheduler;
+        const qn_scheduler_params params =
+            SCHEDULER_PARAMS(.kv = kv[i], .n_ctx = 256, .on_log = take_line, .user = &log_lines);
         log_lines = 0;
-        assert_ok(qn_scheduler_create(model, &params, &scheduler));
+        qn_scheduler *scheduler = create_scheduler(model, &params);
         assert_int_equal(log_lines, !i);
         qn_scheduler_free(scheduler);
     }
@@ -407,9 +397,8 @@ static void the_reason_is_logged(void **unused)
 }
 
 /* Everything that counts memory counts that of an f16 cache. */
-static void memory_is_that_of_f16(void **unused)
+TEST(memory_is_that_of_f16)
 {
-    (void)unused;
     const char *const kv[] = { "f16", "aura4" };
     qn_capacity capacities[2] = { QN_CAPACITY_INIT, QN_CAPACITY_INIT };
     uint64_t bytes[2];
@@ -431,9 +420,8 @@ static void memory_is_that_of_f16(void **unused)
 
 /* ---- Session files ---- */
 
-static void sessions_go_on(void **unused)
+TEST(sessions_go_on)
 {
-    (void)unused;
     open_biased(&large, 256);
     qn_session *session = new_session("aura4"), *restored, *fork;
     assert_ok(qn_session_eval(session, ids, 130, QN_LOGITS_NONE, NULL));
@@ -443,8 +431,8 @@ static void sessions_go_on(void **unused)
     eval(fork, found);
     assert_same_logits();
     const char *const kv[] = { NULL, "f16", "aura4", "aura2" };
-    for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++) {
-        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = kv[i] };
+    for (size_t i = 0; i < COUNT(kv); i++) {
+        const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv[i]);
         assert_ok(qn_session_restore(model, path, &params, &restored));
         assert_string_equal(qn_session_kv(restored), "f16");
         eval(restored, found);
@@ -478,19 +466,18 @@ static size_t make_old_file(uint8_t *bytes, uint32_t length)
     return size;
 }
 
-static void files_in_codes_are_evaluated_again(void **unused)
+TEST(files_in_codes_are_evaluated_again)
 {
-    (void)unused;
     static _Alignas(16) uint8_t bytes[FILE_MAX];
     static const uint32_t lengths[] = { 0, 1, 64, 200 };
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         const size_t size = make_old_file(bytes, lengths[i]);
         write_state(path, bytes, size);
         qn_session *plain = new_session("f16"), *restored;
         eval(plain, expected);
-        const qn_session_params params = { .size = sizeof(qn_session_params), .on_log = take_line, .user = &log_lines },
-                                f16 = { .size = sizeof f16, .kv = "f16" };
+        const qn_session_params params = SESSION_PARAMS(.on_log = take_line, .user = &log_lines),
+                                f16 = SESSION_PARAMS(.kv = "f16");
         log_lines = 0;
         assert_ok(qn_session_restore(model, path, &params, &restored));
         assert_int_equal(log_lines, 2);
@@ -514,18 +501,4 @@ static void files_in_codes_are_evaluated_again(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms_are_those_of_positions),
-        cmocka_unit_test(edges_of_the_norms),
-        cmocka_unit_test(texts_name_layers),
-        cmocka_unit_test(errors_are_at_most_twice_those_without_biases),
-        cmocka_unit_test(errors_with_biases_of_values_and_queries),
-        cmocka_unit_test(the_reason_is_logged),
-        cmocka_unit_test(memory_is_that_of_f16),
-        cmocka_unit_test(sessions_go_on),
-        cmocka_unit_test(files_in_codes_are_evaluated_again),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

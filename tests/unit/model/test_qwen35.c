@@ -12,7 +12,6 @@
 #include "base/memory.h"
 
 #include <math.h>
-#include <stdio.h>
 
 enum { EMBD = 32, FF = 64, HEAD = 16, K_HEADS = 2, V_HEADS = 4, HEAD_K = 16, HEAD_V = 32, TAPS = 3, VOCAB = 24 };
 enum { CONV = 2 * K_HEADS * HEAD_K + V_HEADS * HEAD_V, MAX_KEYS = 40, MAX_TENSORS = 64 };
@@ -397,9 +396,8 @@ static const struct wrong_file {
     { "block_after_the_last", block_after_the_last, QN_ERR_UNSUPPORTED, "'blk.4.nextn.enorm.weight' is not used by" },
 };
 
-static void test_wrong_file(void **state)
+TEST_EACH(test_wrong_file, struct wrong_file, wrong, wrong_files)
 {
-    const struct wrong_file *wrong = *state;
     struct model_file f;
     struct image m = { 0 };
     qn_gguf *file;
@@ -487,9 +485,8 @@ static void all_at_once(const struct fixture *x, struct conversation *c, float *
     step(x, &c, &(size_t){ LONG }, &logits, 1);
 }
 
-static void test_side_by_side(void **state)
+TEST(test_side_by_side)
 {
-    (void)state;
     static float expected[2][LONG * VOCAB], found[2][LONG * VOCAB];
     struct model_file f;
     struct fixture x;
@@ -505,7 +502,7 @@ static void test_side_by_side(void **state)
     assert_memory_not_equal(expected[0], expected[1], sizeof expected[0]);
     /* Steps that end before, at and after the end of a chunk in one conversation, but not in the other. */
     static const size_t pieces[][2] = { { 5, 64 }, { 59, 1 }, { 1, 30 }, { 64, 1 }, { 1, 33 }, { 20, 21 } };
-    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
+    for (size_t i = 0; i < COUNT(pieces); i++)
         step(&x, (struct conversation *[]){ &c[0], &c[1] }, pieces[i], (float *[]){ found[0], found[1] }, 2);
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(c[i].length, LONG);
@@ -516,9 +513,8 @@ static void test_side_by_side(void **state)
 }
 
 /* After a truncation to length 0 the contents of memory are not used: NaN there must not reach the logits. */
-static void test_old_memory(void **state)
+TEST(test_old_memory)
 {
-    (void)state;
     static float expected[LONG * VOCAB], found[LONG * VOCAB];
     static const size_t pieces[] = { 1, 1, 2, 61, LONG - 65 };
     struct model_file f;
@@ -538,7 +534,7 @@ static void test_old_memory(void **state)
             data[k] = NAN;
     }
     truncate_to(&c, 0);
-    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
+    for (size_t i = 0; i < COUNT(pieces); i++)
         step(&x, &session, &pieces[i], &out, 1);
     assert_memory_equal(found, expected, sizeof expected);
     end(&c);
@@ -546,9 +542,8 @@ static void test_old_memory(void **state)
 }
 
 /* Truncation within the open chunk only drops rows. */
-static void test_truncate_within_the_open_chunk(void **state)
+TEST(test_truncate_within_the_open_chunk)
 {
-    (void)state;
     static float expected[LONG * VOCAB], found[LONG * VOCAB];
     struct model_file f;
     struct fixture x;
@@ -574,14 +569,13 @@ static void test_truncate_within_the_open_chunk(void **state)
 }
 
 /* Heads are distributed unevenly over 3 threads; with 11, more threads than heads, slices of heads are distributed. */
-static void test_threads_and_instruction_sets(void **state)
+TEST(test_threads_and_instruction_sets)
 {
-    (void)state;
     static float expected[LONG * VOCAB], found[LONG * VOCAB];
     static const int n_threads[] = { 1, 2, 3, 7, 11 };
     struct model_file f;
     make_valid(&f);
-    for (size_t i = 0; i < 2 * (sizeof n_threads / sizeof n_threads[0]); i++) {
+    for (size_t i = 0; i < 2 * (COUNT(n_threads)); i++) {
         struct fixture x;
         struct conversation c;
         set_up(&x, &f, n_threads[i / 2], i % 2 ? qn_cpu_present() : 0);
@@ -595,9 +589,8 @@ static void test_threads_and_instruction_sets(void **state)
 }
 
 /* A list of layers is equivalent to the interval; it may include the ignored block. */
-static void test_list_of_layers(void **state)
+TEST(test_list_of_layers)
 {
-    (void)state;
     static float expected[LONG * VOCAB], found[LONG * VOCAB];
     for (uint32_t n = 0; n < 5; n += n ? 1 : 3) {
         struct model_file f;
@@ -618,21 +611,4 @@ static void test_list_of_layers(void **state)
         end(&c);
         tear_down(&x);
     }
-}
-
-int main(void)
-{
-    enum { N_WRONG = sizeof wrong_files / sizeof wrong_files[0] };
-    struct CMUnitTest tests[N_WRONG + 5] = {
-        cmocka_unit_test(test_side_by_side),
-        cmocka_unit_test(test_old_memory),
-        cmocka_unit_test(test_truncate_within_the_open_chunk),
-        cmocka_unit_test(test_threads_and_instruction_sets),
-        cmocka_unit_test(test_list_of_layers),
-    };
-    for (size_t i = 0; i < N_WRONG; i++)
-        tests[5 + i] = (struct CMUnitTest){ .name = wrong_files[i].name,
-                                            .test_func = test_wrong_file,
-                                            .initial_state = (void *)(size_t)&wrong_files[i] };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,6 @@
 #include "base/memory.h"
 
 #include <math.h>
-#include <stdio.h>
 
 /* Heads of 48 values cross the boundaries of super-blocks and of blocks of 1024. */
 enum {
@@ -47,9 +46,8 @@ static void add(int layer, const char *name, size_t cols, size_t rows)
 }
 
 /* A recurrent layer and an attention layer. */
-static int list_tensors(void **unused)
+static int list_tensors(void)
 {
-    (void)unused;
     add(-1, "token_embd.weight", EMBD, VOCAB);
     add(-1, "output_norm.weight", EMBD, 1);
     add(-1, "output.weight", EMBD, VOCAB);
@@ -80,7 +78,7 @@ static int list_tensors(void **unused)
 
 static const char *const rotated[] = { "blk.0.ssm_out.weight", "blk.1.attn_output.weight", "blk.0.ffn_down.weight",
                                        "blk.1.ffn_down.weight" };
-enum { N_ROTATED = sizeof rotated / sizeof rotated[0] };
+enum { N_ROTATED = COUNT(rotated) };
 
 /* The basis of a file's weights; block 0: not rotated. */
 struct basis {
@@ -200,7 +198,7 @@ static void write_image(struct image *m, const struct basis *basis)
         { "qwen35.ssm.time_step_rank", HEADS },
         { "qwen35.ssm.group_count", K_HEADS },
     };
-    enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+    enum { N_SIZES = COUNT(sizes) };
     const size_t extra = basis->block ? N_ROTATION_KEYS + (basis->explicit_signs ? N_SIGN_KEYS : 0) : 0;
     const float eps = 1e-6f;
     size_t offset = 0;
@@ -262,9 +260,8 @@ static double distance(const float *a, const float *b)
 }
 
 /* Float weights: logits differ only by rounding, about 1e-7 an operation and 11 times that in the transform. */
-static void test_bases(void **unused)
+TEST(test_bases)
 {
-    (void)unused;
     static float plain[N_ROWS * VOCAB], found[N_ROWS * VOCAB], again[N_ROWS * VOCAB];
     static const struct basis bases[] = {
         { 1024, true, true }, { 1024, false, false }, { 512, true, true }, { 32, true, false }, { 1, true, true },
@@ -272,7 +269,7 @@ static void test_bases(void **unused)
     run(&(struct basis){ 0 }, 2, N_ROWS, plain);
     for (size_t i = 0; i < N_ROWS * VOCAB; i++)
         assert_true(isfinite(plain[i]));
-    for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++) {
+    for (size_t i = 0; i < COUNT(bases); i++) {
         run(&bases[i], 1, N_ROWS, found);
         if (!(distance(found, plain) < 2e-5))
             fail_msg("blocks of %zu: logits are off by %g", bases[i].block, distance(found, plain));
@@ -282,9 +279,8 @@ static void test_bases(void **unused)
 }
 
 /* Single tokens: split-KV attention, whose partials are combined slice by slice of the activations. */
-static void test_token_by_token(void **unused)
+TEST(test_token_by_token)
 {
-    (void)unused;
     static float at_once[N_ROWS * VOCAB], found[N_ROWS * VOCAB];
     const struct basis basis = { 1024, true, true };
     run(&basis, 2, N_ROWS, at_once);
@@ -292,11 +288,4 @@ static void test_token_by_token(void **unused)
     assert_memory_equal(found, at_once, sizeof found);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bases),
-        cmocka_unit_test(test_token_by_token),
-    };
-    return cmocka_run_group_tests(tests, list_tensors, NULL);
-}
+TEST_GROUP(list_tensors, NULL)

@@ -5,8 +5,6 @@
 
 enum { N_KEYS = 12, N_TENSORS = 12, MAX_VALUES = 64, BLOCK = 4 };
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
 struct key {
     const char *name;
     qn_gguf_type type, element;
@@ -177,9 +175,8 @@ static void assert_signs(const qn_rotation *r)
     assert_null(qn_rotation_signs(r, 4));
 }
 
-static void valid_file(void **unused)
+TEST(valid_file)
 {
-    (void)unused;
     struct opened o;
     open_valid(&o, valid_keys, COUNT(valid_keys), &(struct changes){ 0 });
     const qn_rotation *r = &o.rotation;
@@ -199,9 +196,8 @@ static void valid_file(void **unused)
     close_changed(&o);
 }
 
-static void no_keys(void **unused)
+TEST(no_keys)
 {
-    (void)unused;
     struct opened o;
     open_valid(&o, NULL, 0, &(struct changes){ 0 });
     assert_int_equal(o.rotation.block, 0);
@@ -210,9 +206,8 @@ static void no_keys(void **unused)
     close_changed(&o);
 }
 
-static void every_numeric_type(void **unused)
+TEST(every_numeric_type)
 {
-    (void)unused;
     static const qn_gguf_type types[] = { QN_GGUF_I8,  QN_GGUF_I16, QN_GGUF_I32, QN_GGUF_I64, QN_GGUF_F32,
                                           QN_GGUF_F64, QN_GGUF_U8,  QN_GGUF_U16, QN_GGUF_U32, QN_GGUF_U64 };
     for (size_t i = 0; i < COUNT(types); i++) {
@@ -227,9 +222,8 @@ static void every_numeric_type(void **unused)
     }
 }
 
-static void identity_signs(void **unused)
+TEST(identity_signs)
 {
-    (void)unused;
     static const struct key identity = { .name = "sign_mode", .type = QN_GGUF_STRING, .text = "identity" };
     struct opened o;
     struct key keys[COUNT(valid_keys)];
@@ -255,9 +249,8 @@ static void identity_signs(void **unused)
     }
 
 /* Version 2: neither the tensor output.weight nor its name in the list. */
-static void tied_output(void **unused)
+TEST(tied_output)
 {
-    (void)unused;
     struct opened o;
     struct key keys[COUNT(valid_keys)];
     memcpy(keys, valid_keys, sizeof keys);
@@ -270,9 +263,8 @@ static void tied_output(void **unused)
 }
 
 /* Without gdn_v_grouped, value heads are rotated in tiled order; a file without such layers may still set it. */
-static void grouping(void **unused)
+TEST(grouping)
 {
-    (void)unused;
     static const struct key dropped = { .name = "gdn_v_grouped", .dropped = true };
     struct opened o;
     struct key keys[COUNT(valid_keys)];
@@ -549,9 +541,8 @@ static const struct rejection {
       { { { .name = "gdn_v_grouped", .type = QN_GGUF_U8, .number = 1 } }, { 0 } } },
 };
 
-static void test_rejection(void **state)
+TEST_EACH(test_rejection, struct rejection, r, rejections)
 {
-    const struct rejection *r = *state;
     struct opened o;
     const qn_status status = open_changed(&o, valid_keys, COUNT(valid_keys), &r->changes);
     if (status != r->status)
@@ -564,9 +555,8 @@ static void test_rejection(void **state)
 }
 
 /* Version 2 uses the embedding table as output matrix, so the table must be listed as rotated. */
-static void tied_output_without_table(void **unused)
+TEST(tied_output_without_table)
 {
-    (void)unused;
     struct opened o;
     struct key keys[COUNT(valid_keys)];
     memcpy(keys, valid_keys, sizeof keys);
@@ -579,24 +569,4 @@ static void tied_output_without_table(void **unused)
     assert_non_null(
         strstr(qn_error_text(), "does not list 'token_embd.weight', expected it with prism.hadamard.version 2"));
     close_changed(&o);
-}
-
-int main(void)
-{
-    static const struct CMUnitTest accepted[] = {
-        cmocka_unit_test(valid_file),
-        cmocka_unit_test(no_keys),
-        cmocka_unit_test(every_numeric_type),
-        cmocka_unit_test(identity_signs),
-        cmocka_unit_test(tied_output),
-        cmocka_unit_test(grouping),
-        cmocka_unit_test(tied_output_without_table),
-    };
-    struct CMUnitTest tests[COUNT(accepted) + COUNT(rejections)];
-    memcpy(tests, accepted, sizeof accepted);
-    for (size_t i = 0; i < COUNT(rejections); i++)
-        tests[COUNT(accepted) + i] = (struct CMUnitTest){ .name = rejections[i].name,
-                                                          .test_func = test_rejection,
-                                                          .initial_state = (void *)(uintptr_t)&rejections[i] };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
