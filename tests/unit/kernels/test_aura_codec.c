@@ -7,7 +7,6 @@
 #include "kernels/kernels.h"
 
 #include <float.h>
-#include <stdio.h>
 
 /* ---- Golden data, as tools/make_aura_golden.py describes it ---- */
 
@@ -21,16 +20,14 @@ static void next(void *data, size_t size, size_t n)
         fail_msg("tests/golden/aura.bin is too short");
 }
 
-static int open_golden(void **unused)
+static int open_golden(void)
 {
-    (void)unused;
     golden = fopen(QN_SOURCE_DIR "/tests/golden/aura.bin", "rb");
     return golden == NULL;
 }
 
-static int close_golden(void **unused)
+static int close_golden(void)
 {
-    (void)unused;
     return fclose(golden);
 }
 
@@ -58,9 +55,8 @@ static void codebooks(void)
         }
 }
 
-static void encoded_as_defined(void **unused)
+TEST_WITH(encoded_as_defined, open_golden, close_golden)
 {
-    (void)unused;
     static float rotation[GOLDEN_DIM * GOLDEN_DIM], rows[GOLDEN_ROWS * GOLDEN_DIM], boundaries[255], book[256];
     static uint32_t expected[GOLDEN_ROWS * GOLDEN_DIM], words[GOLDEN_ROWS * GOLDEN_DIM];
     codebooks();
@@ -143,9 +139,8 @@ static void distortion_of(size_t i, size_t vectors)
     }
 }
 
-static void distortion(void **unused)
+TEST(distortion)
 {
-    (void)unused;
     random_state = 5;
     for (size_t i = 0; i < N_DIMS; i++)
         distortion_of(i, 100000);
@@ -153,9 +148,8 @@ static void distortion(void **unused)
 
 /* ---- The stream ---- */
 
-static void stream_is_a_bit_string(void **unused)
+TEST(stream_is_a_bit_string)
 {
-    (void)unused;
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
             label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
@@ -195,9 +189,8 @@ static double norm_of(const float *x, size_t n)
 
 /* Decoding restores norms exactly and rows within the distortion. Without rotating back, a decoded row is scale times
  * centroids. */
-static void norms_and_rows(void **unused)
+TEST(norms_and_rows)
 {
-    (void)unused;
     enum { ROWS = 5 };
     static const double worst[N_BITS] = { 0.5, 0.25, 0.13, 0.04, 0.011 }; /* 1.5 times the root of the distortion */
     static const double sizes[ROWS] = { 1, 1e-6, 1e18, 30, 1e-3 };
@@ -247,9 +240,8 @@ static void norms_and_rows(void **unused)
 }
 
 /* An fp16 or bf16 row is encoded as the floats that it contains. */
-static void narrow_types(void **unused)
+TEST(narrow_types)
 {
-    (void)unused;
     enum { DIM = 96, ROWS = 3, WORDS = 9 };
     qn_aura_codec *codec = new_codec(DIM, 3);
     float *x = normals(ROWS * DIM, 1), scales[2][ROWS];
@@ -278,9 +270,8 @@ static void narrow_types(void **unused)
     qn_aura_codec_free(codec);
 }
 
-static void tiny_rows(void **unused)
+TEST(tiny_rows)
 {
-    (void)unused;
     for (size_t j = 0; j < N_BITS; j++) {
         label("bits %u", aura_bits[j]);
         qn_aura_codec *codec = new_codec(64, aura_bits[j]);
@@ -316,9 +307,8 @@ static void tiny_rows(void **unused)
 
 /* ---- Rejected arguments ---- */
 
-static void rows_not_finite(void **unused)
+TEST(rows_not_finite)
 {
-    (void)unused;
     static const float bad[] = { NAN, INFINITY, -INFINITY, FLT_MAX }; /* FLT_MAX twice: their norm is 1.4 times as large
                                                                        */
     qn_aura_codec *codec = new_codec(64, 3);
@@ -340,9 +330,8 @@ static void rows_not_finite(void **unused)
     qn_aura_codec_free(codec);
 }
 
-static void refuses(void **unused)
+TEST(refuses)
 {
-    (void)unused;
     static const size_t dims[] = { 0, 16, 48, 63, 160, 1024 };
     static const unsigned bits[] = { 0, 1, 5, 7, 9, 32, 64 };
     qn_aura_codec *codec = (qn_aura_codec *)&dims;
@@ -410,19 +399,4 @@ static void refuses(void **unused)
     assert_true(scales[0] == 7 && scales[1] == 7 && x[0] == 1 && x[1] == 0);
     assert_ok(qn_aura_encode(codec, f32(NULL, 0), 0, u32(NULL, 0), f32(NULL, 0)));
     qn_aura_codec_free(codec);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(encoded_as_defined, open_golden, close_golden),
-        cmocka_unit_test(distortion),
-        cmocka_unit_test(stream_is_a_bit_string),
-        cmocka_unit_test(norms_and_rows),
-        cmocka_unit_test(narrow_types),
-        cmocka_unit_test(tiny_rows),
-        cmocka_unit_test(rows_not_finite),
-        cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,6 @@
 
 #include "base/cpu.h"
 
-#include <stdio.h>
-
 /* Sums of up to 256 terms in f32, and exponentials within 2e-7. Measured: 3e-7. */
 #define BAR_F32 2e-6
 /* An error of an f32 sum occasionally crosses a rounding boundary. Measured: 4e-5. A missing or additional rounding
@@ -271,17 +269,16 @@ static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, 
 }
 
 static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
-enum { N_TYPES = sizeof types / sizeof types[0] };
+enum { N_TYPES = COUNT(types) };
 
-static void stages_near_formulas(void **unused)
+TEST(stages_near_formulas)
 {
-    (void)unused;
     static const size_t cases[][5] = { /* tokens, k heads, v heads, K, V */
                                        { 1, 1, 1, 16, 16 },    { 64, 1, 2, 64, 48 },   { 65, 2, 4, 32, 80 },
                                        { 130, 1, 3, 128, 16 }, { 79, 1, 1, 256, 256 }, { 200, 2, 2, 48, 32 }
     };
     for (size_t d = 0; d < N_TYPES; d++)
-        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (size_t i = 0; i < COUNT(cases); i++) {
             gdn_problem p = { .dtype = types[d],
                               .shape = { .batch = 1 + i % 2,
                                          .tokens = cases[i][0],
@@ -297,9 +294,8 @@ static void stages_near_formulas(void **unused)
 
 /* Packed sequences, one empty, and rows outside of all: their inputs are NaN, and their outputs must stay poisoned.
  * Decays of -50 among mild ones. */
-static void stages_of_ragged_batches(void **unused)
+TEST(stages_of_ragged_batches)
 {
-    (void)unused;
     for (size_t d = 0; d < N_TYPES; d++) {
         gdn_problem p = { .dtype = types[d],
                           .ends = { 0, 1, 1, 80, 144 },
@@ -317,9 +313,8 @@ static void stages_of_ragged_batches(void **unused)
 
 /* A chunk of equal keys with beta = 1 and without decay: an inverse by a series in powers of A, or by repeated
  * squaring, has no correct digit here, or is NaN. */
-static void inverse_of_equal_keys(void **unused)
+TEST(inverse_of_equal_keys)
 {
-    (void)unused;
     gdn_problem p = {
         .dtype = QN_DTYPE_F32,
         .shape = { .batch = 1, .tokens = 64, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 }
@@ -343,9 +338,8 @@ static void inverse_of_equal_keys(void **unused)
 /* Cumulative sums that increase, by a rounding error of the caller, are treated as constant: an exponent above 0 would
  * amplify.
  */
-static void rising_sums_are_level(void **unused)
+TEST(rising_sums_are_level)
 {
-    (void)unused;
     gdn_problem p = {
         .dtype = QN_DTYPE_F32,
         .shape = { .batch = 1, .tokens = 3, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 }
@@ -365,9 +359,8 @@ static void rising_sums_are_level(void **unused)
 }
 
 /* Conversions and step have the same bits in all instruction sets. */
-static void row_kernels_agree(void **unused)
+TEST(row_kernels_agree)
 {
-    (void)unused;
     static const float special[] = { 0,     -0.0f, INFINITY, -INFINITY,   NAN,        65504,
                                      65520, 1e-8f, 6e-8f,    1.00390625f, 1.01171875f };
     enum { N = 77, K = 48, V = 32 };
@@ -385,7 +378,7 @@ static void row_kernels_agree(void **unused)
                 const qn_view x = gdn_new(QN_DTYPE_F32, n), y = gdn_new(types[d], n), z = gdn_new(QN_DTYPE_F32, n);
                 const qn_view y_ref = gdn_new(types[d], n), z_ref = gdn_new(QN_DTYPE_F32, n);
                 for (size_t i = 0; i < n; i++)
-                    gdn_set(x, i, i < sizeof special / sizeof special[0] ? (double)special[i] : exp(8 * gdn_normal()));
+                    gdn_set(x, i, i < COUNT(special) ? (double)special[i] : exp(8 * gdn_normal()));
                 rows.from_f32(y.data, x.data, types[d], n);
                 ref.from_f32(y_ref.data, x.data, types[d], n);
                 assert_memory_equal(y.data, y_ref.data, n * gdn_size(types[d]));
@@ -420,14 +413,4 @@ static void row_kernels_agree(void **unused)
         gdn_free(o);
         gdn_free(o_ref);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stages_near_formulas),  cmocka_unit_test(stages_of_ragged_batches),
-        cmocka_unit_test(inverse_of_equal_keys), cmocka_unit_test(rising_sums_are_level),
-        cmocka_unit_test(row_kernels_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,19 +4,17 @@
 #include "quern/kernels.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static qn_view view(void *data, qn_dtype dtype, size_t count)
 {
     return (qn_view){ data, dtype, count };
 }
 
-static void matmul_near_float64(void **unused)
+TEST(matmul_near_float64)
 {
-    (void)unused;
     enum { ROWS = 7, COLS = 640, TOKENS = 5 };
     static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_Q8_0, QN_DTYPE_Q1_0, QN_DTYPE_PTQ1_0 };
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+    for (size_t i = 0; i < COUNT(types); i++) {
         label("type %d", (int)types[i]);
         float *w = random_floats(ROWS * COLS), *x = random_floats(TOKENS * COLS), out[TOKENS * ROWS];
         size_t bytes;
@@ -45,9 +43,8 @@ static void matmul_near_float64(void **unused)
     }
 }
 
-static void matmul_rejects_bad_arguments(void **unused)
+TEST(matmul_rejects_bad_arguments)
 {
-    (void)unused;
     float x[128] = { 0 }, out[4] = { 7, 7, 7, 7 };
     uint8_t w[4 * 18] = { 0 };
     const qn_view acts = view(x, QN_DTYPE_F32, 128), weights = view(w, QN_DTYPE_Q1_0, 512),
@@ -73,9 +70,8 @@ static void matmul_rejects_bad_arguments(void **unused)
     assert_ok(qn_matmul(weights, 0, 128, acts, 1, view(NULL, QN_DTYPE_F32, 0)));
 }
 
-static void attention_near_float64(void **unused)
+TEST(attention_near_float64)
 {
-    (void)unused;
     enum { HEADS = 6, KV = 2, DIM = 48, TOKENS = 300, CAPACITY = 512 };
     uint16_t *cache_keys = calloc(KV * CAPACITY * DIM, 2), *cache_values = calloc(KV * CAPACITY * DIM, 2);
     float *k = random_floats(TOKENS * KV * DIM), *v = random_floats(TOKENS * KV * DIM),
@@ -122,9 +118,8 @@ static void attention_near_float64(void **unused)
     free(positions);
 }
 
-static void rows_near_float64(void **unused)
+TEST(rows_near_float64)
 {
-    (void)unused;
     enum { N = 50 };
     float *x = random_floats(2 * N), *w = random_floats(N), out[2 * N];
     assert_ok(qn_rms_norm(view(x, QN_DTYPE_F32, 2 * N), view(w, QN_DTYPE_F32, N), 2, N, 1e-6f,
@@ -154,9 +149,8 @@ static void rows_near_float64(void **unused)
     free(w);
 }
 
-static void argmax_and_codes(void **unused)
+TEST(argmax_and_codes)
 {
-    (void)unused;
     size_t at = 99;
     float logits[5] = { -1, 3, 2, 3, 0 };
     assert_ok(qn_argmax(view(logits, QN_DTYPE_F32, 5), &at));
@@ -173,14 +167,4 @@ static void argmax_and_codes(void **unused)
     assert_text("element 3");
     assert_int_equal(qn_encode(view(x, QN_DTYPE_F32, 33), view(block, QN_DTYPE_Q8_0, 64)), QN_ERR_INVALID);
     assert_text("multiple of 32");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmul_near_float64),    cmocka_unit_test(matmul_rejects_bad_arguments),
-        cmocka_unit_test(attention_near_float64), cmocka_unit_test(rows_near_float64),
-        cmocka_unit_test(argmax_and_codes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
