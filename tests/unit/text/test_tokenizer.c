@@ -8,11 +8,10 @@
 #include "text/tokenizer.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <time.h>
 
 static const char *const pres[] = { "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default" };
-enum { N_PRES = sizeof pres / sizeof *pres };
+enum { N_PRES = COUNT(pres) };
 
 static const char *const merges[] = { "b c",   "a b",       "ab c",  "Ġ a", "a a",
                                       "aa aa", "Ġ Ġ",       "ĠĠ ĠĠ", "Ã ©", "\xc3\x8c \xc4\xa3",
@@ -115,9 +114,8 @@ static qn_status join(void *user, const char *piece, size_t length)
     return QN_OK;
 }
 
-static void test_pretokenizers(void **state)
+TEST(test_pretokenizers)
 {
-    (void)state;
     static const struct {
         const char *pre, *text, *pieces;
     } cases[] = {
@@ -143,7 +141,7 @@ static void test_pretokenizers(void **state)
     };
     qn_matcher *matcher;
     assert_ok(qn_matcher_create(&matcher));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_pretokenizer *pre;
         struct joined joined = { .n = 0 };
         assert_ok(qn_pretokenizer_create((qn_string){ cases[i].pre, strlen(cases[i].pre) }, &pre));
@@ -156,9 +154,8 @@ static void test_pretokenizers(void **state)
 
 /* ---- Merging ---- */
 
-static void test_merging(void **state)
+TEST(test_merging)
 {
-    (void)state;
     qn_tokenizer *tok = create_plain("gpt-2");
     assert_string_equal(qn_tokenizer_name(tok), "gpt2/gpt-2");
     assert_int_equal(qn_tokenizer_n_vocab(tok), N_VOCAB);
@@ -186,9 +183,8 @@ static void test_merging(void **state)
     qn_tokenizer_free(tok);
 }
 
-static void test_left_out_byte(void **state)
+TEST(test_left_out_byte)
 {
-    (void)state;
     const struct vocab_spec spec = { .model = "gpt2", .pre = "smollm", .omitted_byte = 0xf5 };
     qn_tokenizer *tok;
     assert_ok(create(&spec, &tok));
@@ -200,9 +196,8 @@ static void test_left_out_byte(void **state)
 }
 
 /* A merge whose result is a control token is ignored. */
-static void test_merge_into_control(void **state)
+TEST(test_merge_into_control)
 {
-    (void)state;
     static const struct added_token control[] = { { "zz", 3 }, { "yy", 4 }, { NULL, 0 } };
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = control, .bad_merge = "z z" };
     qn_tokenizer *tok;
@@ -214,9 +209,8 @@ static void test_merge_into_control(void **state)
 
 /* ---- Special tokens ---- */
 
-static void test_special_tokens(void **state)
+TEST(test_special_tokens)
 {
-    (void)state;
     qn_tokenizer *tok = create_plain("gpt-2");
     CHECK_IDS(tok, "a<|im_end|>b", true, 'a', IM_END, 'b');
     CHECK_IDS(tok, "<|im_end|><|im_start|>", true, IM_END, IM_START);
@@ -260,9 +254,8 @@ static void test_special_tokens(void **state)
     qn_tokenizer_free(tok);
 }
 
-static void test_bos(void **state)
+TEST(test_bos)
 {
-    (void)state;
     static const struct {
         const char *pre;
         int bos, key;
@@ -272,7 +265,7 @@ static void test_bos(void **state)
                   { "qwen2", END_OF_TEXT, 0, false },
                   { "qwen2", END_OF_TEXT, 2, true },
                   { "qwen2", 0, 2, false } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("case %zu", i);
         const struct vocab_spec spec = { .model = "gpt2",
                                          .pre = cases[i].pre,
@@ -295,9 +288,8 @@ static void test_bos(void **state)
     }
 }
 
-static void test_end_keys(void **state)
+TEST(test_end_keys)
 {
-    (void)state;
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .eot = 'q' };
     qn_tokenizer *tok;
     assert_ok(create(&spec, &tok));
@@ -308,9 +300,8 @@ static void test_end_keys(void **state)
 }
 
 /* Keys of quern's own, and what they must not be. */
-static void test_own_keys(void **state)
+TEST(test_own_keys)
 {
-    (void)state;
     static const struct {
         const char *key;
         int64_t value;
@@ -320,7 +311,7 @@ static void test_own_keys(void **state)
                   { "quern.tokenizer.ignore_merges", 0, "whole", 5 },
                   { "quern.tokenizer.nfc", 1, "e\u0301", 1 },
                   { "quern.tokenizer.nfc", 0, "e\u0301", 2 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         const struct vocab_spec spec = { .model = "gpt2",
                                          .pre = "gpt-2",
                                          .merges = merges,
@@ -340,7 +331,7 @@ static void test_own_keys(void **state)
         qn_tokenizer_free(tok);
     }
     static const char *const arrays[] = { "quern.tokenizer.lstrip_token_ids", "quern.tokenizer.rstrip_token_ids" };
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+    for (size_t i = 0; i < COUNT(arrays); i++) {
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = "gpt-2", .id_key = arrays[i], .id_type = QN_GGUF_U32, .id_bytes = 4
         };
@@ -362,9 +353,8 @@ static bool ends(const char *name, int kind, const char *with, const char *and)
     return is_end;
 }
 
-static void test_end_names(void **state)
+TEST(test_end_names)
 {
-    (void)state;
     static const char *const names[] = { "<|eot_id|>",
                                          "<|im_end|>",
                                          "<|end|>",
@@ -400,13 +390,13 @@ static void test_end_names(void **state)
                                          "<|file_sep|>" };
     static const char *const others[] = { "<|im_start|>", "<|fim_prefix|>", "<|fim_middle|>", "<tool_call>",
                                           "<|im_end|",    "im_end",         "<|IM_END|>",     "<|endoftext|>x" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         label("%s", names[i]);
         assert_true(ends(names[i], 3, NULL, NULL));
         assert_true(ends(names[i], 4, NULL, NULL));
         assert_false(ends(names[i], 1, NULL, NULL)); /* text that is spelled so */
     }
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    for (size_t i = 0; i < COUNT(others); i++) {
         label("%s", others[i]);
         assert_false(ends(others[i], 3, NULL, NULL));
     }
@@ -420,9 +410,8 @@ static void test_end_names(void **state)
 
 /* ---- Form C and other bytes ---- */
 
-static void test_form_c(void **state)
+TEST(test_form_c)
 {
-    (void)state;
     static const struct {
         const char *text, *normal;
     } cases[] = {
@@ -442,7 +431,7 @@ static void test_form_c(void **state)
     for (size_t p = 0; p < N_PRES; p++) {
         label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t i = 0; i < COUNT(cases); i++) {
             label("case %zu", i);
             const char *expected = strncmp(pres[p], "qwen", 4) ? cases[i].text : cases[i].normal;
             check_round_trip(tok, cases[i].text, strlen(cases[i].text), expected, strlen(expected));
@@ -452,9 +441,8 @@ static void test_form_c(void **state)
 }
 
 /* Many combining marks, sorted by counting sort in quern and by bubble sort here. */
-static void test_marks_in_order(void **state)
+TEST(test_marks_in_order)
 {
-    (void)state;
     /* Combining classes 230, 220, 230, 202, 1, 216; none composes with x. */
     static const char *const marks[] = { "\xcc\x81", "\xcc\xa4", "\xcd\x86", "\xcc\xa8", "\xcc\xb4", "\xcc\x9b" };
     static const int classes[] = { 230, 220, 230, 202, 1, 216 };
@@ -484,9 +472,8 @@ static void test_marks_in_order(void **state)
     qn_nfc_scratch_free(&scratch);
 }
 
-static void test_random_bytes(void **state)
+TEST(test_random_bytes)
 {
-    (void)state;
     static const char *const bits[] = { " ",
                                         "  ",
                                         "\n",
@@ -522,7 +509,7 @@ static void test_random_bytes(void **state)
                 if (round % 2) {
                     text[n++] = (char)(rand() % 256);
                 } else {
-                    const char *bit = bits[(size_t)rand() % (sizeof bits / sizeof *bits)];
+                    const char *bit = bits[(size_t)rand() % (COUNT(bits))];
                     memcpy(text + n, bit, strlen(bit));
                     n += strlen(bit);
                 }
@@ -539,9 +526,8 @@ static void test_random_bytes(void **state)
 /* ---- Unusual vocabularies ---- */
 
 /* Tokens with the same text: encoding uses the first; all can be decoded. */
-static void test_repeated_tokens(void **state)
+TEST(test_repeated_tokens)
 {
-    (void)state;
     static const struct added_token more[] = { { "<t>", 3 },  { "<t>", 3 },   { "~mine", 4 }, { "~mine", 4 },
                                                { "<t>u", 3 }, { "<end>", 1 }, { "<end>", 3 }, { NULL, 0 } };
     enum { T = 256, T_AGAIN, MINE, MINE_AGAIN, TU, END_NORMAL, END_CONTROL, A_AGAIN };
@@ -575,9 +561,8 @@ static void test_repeated_tokens(void **state)
 }
 
 /* Special token ids that mean no token: -1 as converters write it, signed or unsigned, of any width. */
-static void test_ids_of_none(void **state)
+TEST(test_ids_of_none)
 {
-    (void)state;
     static const struct {
         qn_gguf_type type;
         size_t bytes;
@@ -598,8 +583,8 @@ static void test_ids_of_none(void **state)
     };
     static const char *const keys[] = { "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
                                         "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
-    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t k = 0; k < COUNT(keys); k++)
+        for (size_t i = 0; i < COUNT(cases); i++) {
             label("%s, case %zu", keys[k], i);
             const struct vocab_spec spec = { .model = "gpt2",
                                              .add_bos = 2,
@@ -629,9 +614,8 @@ static void test_ids_of_none(void **state)
 
 /* ---- Malformed vocabularies ---- */
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     const struct {
         struct vocab_spec spec;
         qn_status status;
@@ -659,7 +643,7 @@ static void test_refusals(void **state)
         { { .model = "gpt2", .eos = 999999 }, QN_ERR_FORMAT, "999999" },
         { { .model = "gpt2", .eot = -2 }, QN_ERR_FORMAT, "eot_token_id" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_tokenizer *tok;
         assert_int_equal(create(&cases[i].spec, &tok), cases[i].status);
         assert_null(tok);
@@ -693,9 +677,8 @@ static double seconds(const qn_tokenizer *tok, const char *text, size_t n)
 
 /* Runs of one character or one pair. Ten times the text takes about ten times as long, somewhat more because of n log n
  * and cache misses; a quadratic algorithm would take a hundred times as long. */
-static void test_linear(void **state)
+TEST(test_linear)
 {
-    (void)state;
     static const char *const units[] = {
         "a",         " ",    "\n", "1",  ".",           "ab", " \n", "\xcc\x81", "\xcc\x81\xcc\xa4",
         "e\xcc\x81", "\xff", "<",  "<t", "\xe4\xb8\xad"
@@ -706,7 +689,7 @@ static void test_linear(void **state)
     for (size_t p = 0; p < N_PRES; p++) {
         label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
-        for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        for (size_t u = 0; u < COUNT(units); u++) {
             const size_t n_unit = strlen(units[u]), n = LONG / n_unit / 10 * 10 * n_unit;
             for (size_t i = 0; i < n; i += n_unit)
                 memcpy(text + i, units[u], n_unit);
@@ -742,9 +725,8 @@ static void *encode_often(void *user)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     qn_tokenizer *tok = create_plain("qwen2");
     struct job jobs[4], alone = { tok, 0 };
     pthread_t threads[4];
@@ -759,20 +741,4 @@ static void test_threads(void **state)
         assert_true(jobs[i].sum == alone.sum);
     }
     qn_tokenizer_free(tok);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pretokenizers),   cmocka_unit_test(test_merging),
-        cmocka_unit_test(test_left_out_byte),   cmocka_unit_test(test_merge_into_control),
-        cmocka_unit_test(test_special_tokens),  cmocka_unit_test(test_bos),
-        cmocka_unit_test(test_end_keys),        cmocka_unit_test(test_end_names),
-        cmocka_unit_test(test_own_keys),        cmocka_unit_test(test_form_c),
-        cmocka_unit_test(test_marks_in_order),  cmocka_unit_test(test_random_bytes),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_repeated_tokens), cmocka_unit_test(test_ids_of_none),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

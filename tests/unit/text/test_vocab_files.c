@@ -7,8 +7,6 @@
 #include "chat/chat.h"
 #include "text/tokenizer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,21 +112,18 @@ static void check_llama_cpp(const char *name)
     qn_tokenizer_free(tok);
 }
 
-static void test_qwen2(void **state)
+TEST(test_qwen2)
 {
-    (void)state;
     check_llama_cpp("qwen2");
 }
 
-static void test_gpt_2(void **state)
+TEST(test_gpt_2)
 {
-    (void)state;
     check_llama_cpp("gpt-2");
 }
 
-static void test_llama_bpe(void **state)
+TEST(test_llama_bpe)
 {
-    (void)state;
     check_llama_cpp("llama-bpe");
 }
 
@@ -176,17 +171,15 @@ static void check_golden(const qn_tokenizer *tok, const char *name)
     free(golden);
 }
 
-static void test_qwen2_golden(void **state)
+TEST(test_qwen2_golden)
 {
-    (void)state;
     qn_tokenizer *tok = open_vocab(shared_path("qwen2", ""), NULL);
     check_golden(tok, "qwen2");
     qn_tokenizer_free(tok);
 }
 
-static void test_smollm2(void **state)
+TEST(test_smollm2)
 {
-    (void)state;
     qn_chat_template *chat;
     qn_tokenizer *tok = open_vocab(smollm2_path(), &chat);
     check_golden(tok, "smollm2");
@@ -229,9 +222,8 @@ static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n
 
 /* Round trip of random bytes. For qwen2 without lead bytes of 2- and 3-byte characters, so that normalisation changes
  * nothing. */
-static void test_random_bytes(void **state)
+TEST(test_random_bytes)
 {
-    (void)state;
     static const char *const names[] = { "gpt-2", "llama-bpe", "qwen2" };
     for (size_t v = 0; v < 3; v++) {
         qn_tokenizer *tok = open_vocab(shared_path(names[v], ""), NULL);
@@ -250,9 +242,8 @@ static void test_random_bytes(void **state)
 }
 
 /* A million equal letters take about a second; the bound of 10 allows for sanitizers and slow hosts. */
-static void test_long_run(void **state)
+TEST(test_long_run)
 {
-    (void)state;
     enum { N = 1000000 };
     qn_tokenizer *tok = open_vocab(shared_path("qwen2", ""), NULL);
     char *text = malloc(N);
@@ -273,11 +264,6 @@ static void test_long_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen2),        cmocka_unit_test(test_gpt_2),   cmocka_unit_test(test_llama_bpe),
-        cmocka_unit_test(test_qwen2_golden), cmocka_unit_test(test_smollm2), cmocka_unit_test(test_random_bytes),
-        cmocka_unit_test(test_long_run),
-    };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_all_tests();
     return failed ? failed : n_found ? 0 : 77;
 }
