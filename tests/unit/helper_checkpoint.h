@@ -7,9 +7,6 @@
 #include "quern/quern.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -125,19 +122,17 @@ static inline void compact_json(const char *file)
     free(text);
 }
 
-static inline int make_folder(void **state)
+static inline int make_folder(void)
 {
-    (void)state;
     if (!mkdtemp(work))
         return -1;
     snprintf(out, sizeof out, "%s/out.gguf", work);
     return 0;
 }
 
-static inline int remove_folder(void **state)
+static inline int remove_folder(void)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf '%s'", work);
     return system(command);
 }

@@ -3,9 +3,6 @@
 
 #include "base/available.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,9 +37,8 @@ static void end_root(void)
     assert_int_equal(system(command), 0);
 }
 
-static void systems(void **state)
+TEST(systems)
 {
-    (void)state;
     new_root();
     assert_int_equal(qn_available_memory_in(root), 4000 * 1024);
     /* v2: the group above has the smaller limit; inactive files count as free. */
@@ -67,16 +63,9 @@ static void systems(void **state)
     end_root();
 }
 
-static void nothing_known(void **state)
+TEST(nothing_known)
 {
-    (void)state;
     assert_true(qn_available_memory_in("/nowhere") == UINT64_MAX);
     assert_true(qn_available_memory() > 1 << 20);
     assert_true(qn_available_addresses() > 1 << 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(systems), cmocka_unit_test(nothing_known) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

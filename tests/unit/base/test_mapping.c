@@ -10,8 +10,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -36,18 +34,16 @@ static void catch_bus_errors(void)
     assert_int_equal(sigaction(SIGBUS, &action, NULL), 0);
 }
 
-static int begin(void **state)
+static int begin(void)
 {
-    (void)state;
     if (!mkdtemp(folder))
         return -1;
     snprintf(path, sizeof path, "%s/file", folder);
     return 0;
 }
 
-static int end(void **state)
+static int end(void)
 {
-    (void)state;
     unlink(path);
     return rmdir(folder);
 }
@@ -83,9 +79,8 @@ static unsigned sum_of_page(const qn_mapping *mapping, int page)
     return sum;
 }
 
-static void test_cut(void **state)
+TEST(test_cut)
 {
-    (void)state;
     catch_bus_errors();
     write_pages();
     qn_mapping *whole[MAPPINGS], *cut = NULL;
@@ -132,9 +127,8 @@ static void read_last(void *context, int thread)
 }
 
 /* Every thread of a team, which block other signals. */
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     qn_team *team;
     struct reading r = { 0 };
     catch_bus_errors();
@@ -177,9 +171,8 @@ static uint64_t hash_of_header(const qn_gguf *file)
     return hash;
 }
 
-static void test_header_is_a_copy(void **state)
+TEST(test_header_is_a_copy)
 {
-    (void)state;
     static const char noise[PAGE] = "noise";
     qn_gguf *file;
     copy_model();
@@ -198,9 +191,8 @@ static void test_header_is_a_copy(void **state)
     qn_gguf_close(file);
 }
 
-static void test_changes(void **state)
+TEST(test_changes)
 {
-    (void)state;
     qn_gguf *file;
     char other[80];
     struct stat st;
@@ -230,9 +222,8 @@ static void test_changes(void **state)
 }
 
 /* A key that takes most of a large file is not read into memory. */
-static void test_large_header(void **state)
+TEST(test_large_header)
 {
-    (void)state;
     static const uint64_t header[] = { 0x3ull << 32 | 0x46554747, 0, 1 };
     const uint64_t length = 1ull << 32;
     qn_gguf *file;
@@ -246,9 +237,8 @@ static void test_large_header(void **state)
     assert_text("256 MiB");
 }
 
-static void test_safetensors(void **state)
+TEST(test_safetensors)
 {
-    (void)state;
     static const char text[] =
         "\x40\0\0\0\0\0\0\0{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}      12345678";
     qn_safetensors *file;
@@ -264,11 +254,4 @@ static void test_safetensors(void **state)
     qn_safetensors_close(file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut),     cmocka_unit_test(test_threads),      cmocka_unit_test(test_header_is_a_copy),
-        cmocka_unit_test(test_changes), cmocka_unit_test(test_large_header), cmocka_unit_test(test_safetensors),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(begin, end)

@@ -41,10 +41,9 @@ static void fill(uint32_t *tokens, size_t n)
         tokens[i] = random_u32();
 }
 
-static void without_recurrent_layers(void **state)
+TEST(without_recurrent_layers)
 {
     uint32_t tokens[600], reused, matched;
-    (void)state;
     for (int codes = 0; codes < 2; codes++) {
         fixture f = new_fixture(1000, codes, false);
         qn_prefix *prefix;
@@ -86,12 +85,11 @@ static void without_recurrent_layers(void **state)
 }
 
 /* With recurrent layers only kept states help; matched tells where one would have. */
-static void states(void **state)
+TEST(states)
 {
     uint32_t tokens[600], reused, matched;
     fixture f = new_fixture(1000, false, true);
     qn_prefix *prefix;
-    (void)state;
     const size_t bytes = qn_pool_stride(f.cache.states);
     assert_ok(qn_prefix_create(&f.cache, 2 * bytes, 0, &prefix));
     fill(tokens, 600);
@@ -118,7 +116,7 @@ static void states(void **state)
     assert_int_equal(reused, 256);
     assert_int_equal(matched, 448);
     history *all[] = { first, second, third, fourth, fifth };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; i < COUNT(all); i++) {
         check(all[i]);
         end_history(all[i]);
     }
@@ -129,12 +127,11 @@ static void states(void **state)
     end_fixture(&f);
 }
 
-static void a_state_larger_than_the_budget_is_not_kept(void **state)
+TEST(a_state_larger_than_the_budget_is_not_kept)
 {
     uint32_t tokens[200], reused, matched;
     fixture f = new_fixture(1000, true, true);
     qn_prefix *prefix;
-    (void)state;
     assert_ok(qn_prefix_create(&f.cache, 100, 0, &prefix));
     fill(tokens, 200);
     history *h = run(&f, prefix, NULL, tokens, 200, &reused, &matched);
@@ -146,12 +143,11 @@ static void a_state_larger_than_the_budget_is_not_kept(void **state)
 }
 
 /* Leaves go before what is above them, the least recently used first, and nothing that a sequence holds. */
-static void eviction(void **state)
+TEST(eviction)
 {
     uint32_t a[300], b[300], reused, matched;
     fixture f = new_fixture(1000, false, false);
     qn_prefix *prefix;
-    (void)state;
     assert_ok(qn_prefix_create(&f.cache, 0, 0, &prefix));
     fill(a, 300);
     fill(b, 300);
@@ -182,13 +178,12 @@ static void eviction(void **state)
     end_fixture(&f);
 }
 
-static void what_is_adopted_is_recent(void **state)
+TEST(what_is_adopted_is_recent)
 {
     uint32_t a[200], b[200], reused, matched;
     fixture f = new_fixture(1000, false, false);
     qn_sequence sequence;
     qn_prefix *prefix;
-    (void)state;
     assert_ok(qn_prefix_create(&f.cache, 0, 0, &prefix));
     fill(a, 200);
     fill(b, 200);
@@ -208,11 +203,10 @@ static void what_is_adopted_is_recent(void **state)
 
 /* Between two turns of a conversation other requests, each of which comes once, evict each other: as many as fill the
  * pool twice. With recurrent layers the same holds for states. */
-static void side_requests_do_not_evict_a_conversation(void **state)
+TEST(side_requests_do_not_evict_a_conversation)
 {
     enum { TURN = 300, TURNS = 3, SIDE = 130, SIDES = 40 };
     uint32_t tokens[TURN * TURNS], side[SIDE], reused, matched;
-    (void)state;
     for (int recurrent = 0; recurrent < 2; recurrent++) {
         fixture f = new_fixture(1000, false, recurrent);
         qn_prefix *prefix;
@@ -242,12 +236,11 @@ static void side_requests_do_not_evict_a_conversation(void **state)
 }
 
 /* A conversation that nobody continues is evicted in the end. */
-static void an_old_conversation_is_evicted(void **state)
+TEST(an_old_conversation_is_evicted)
 {
     uint32_t tokens[600], side[130], reused, matched;
     fixture f = new_fixture(1000, false, false);
     qn_prefix *prefix;
-    (void)state;
     assert_ok(qn_prefix_create(&f.cache, 0, 0, &prefix));
     fill(tokens, 600);
     end_history(run(&f, prefix, NULL, tokens, 400, &reused, &matched));
@@ -313,12 +306,11 @@ static fixture new_long_fixture(int32_t **tokens)
 }
 
 /* Of one long prompt all of the newest states are kept, and of older ones multiples of eight periods. */
-static void old_states_are_thinned(void **state)
+TEST(old_states_are_thinned)
 {
     int32_t *tokens;
     qn_prefix *prefix;
     fixture f = new_long_fixture(&tokens);
-    (void)state;
     assert_ok(qn_prefix_create(&f.cache, 16 * qn_pool_stride(f.cache.states), 0, &prefix));
     keep_periods(&f, prefix, NULL, tokens, PERIODS, 0);
     assert_int_equal(qn_prefix_get_counts(prefix).states, 16);
@@ -335,12 +327,11 @@ static void old_states_are_thinned(void **state)
 }
 
 /* Marks outlive periodic states, not younger marks; among equals the least recently used goes first. */
-static void marks_outlive_periodic_states(void **state)
+TEST(marks_outlive_periodic_states)
 {
     int32_t *tokens;
     qn_prefix *prefix;
     fixture f = new_long_fixture(&tokens);
-    (void)state;
     assert_ok(qn_prefix_create(&f.cache, 8 * qn_pool_stride(f.cache.states), 0, &prefix));
     keep_periods(&f, prefix, "marks", tokens, 3, 7);
     keep_periods(&f, prefix, NULL, tokens, 30, 0);
@@ -367,10 +358,9 @@ static void marks_outlive_periodic_states(void **state)
 /* ---- Spilling ---- */
 
 /* All pages and states of the pool go to host memory, and come back with their contents. */
-static void spilled_prefixes_come_back(void **state)
+TEST(spilled_prefixes_come_back)
 {
     uint32_t tokens[900], reused, matched;
-    (void)state;
     for (size_t kind = 0; kind < 4; kind++) {
         fixture f = new_fixture(1000, kind & 1, kind & 2);
         spill(&f);
@@ -413,13 +403,12 @@ static void spilled_prefixes_come_back(void **state)
 }
 
 /* What cannot be copied is dropped, or not found; nothing is lost of the pool. */
-static void refused_copies(void **state)
+TEST(refused_copies)
 {
     uint32_t tokens[600], reused, matched;
     fixture f = new_fixture(1000, false, true);
     qn_sequence s;
     qn_prefix *prefix;
-    (void)state;
     spill(&f);
     assert_ok(qn_prefix_create(&f.cache, 10 * 4096, 8 << 20, &prefix));
     fill(tokens, 600);
@@ -446,13 +435,12 @@ static void refused_copies(void **state)
 
 /* A pool that the prefix does not fit in beside what a sequence holds: the adopting sequence stays empty, and all is
  * found later. */
-static void no_memory_to_come_back(void **state)
+TEST(no_memory_to_come_back)
 {
     uint32_t tokens[700], other[700], reused, matched;
     fixture f = new_fixture(1, false, false); /* 16 pages */
     qn_sequence s;
     qn_prefix *prefix;
-    (void)state;
     spill(&f);
     assert_ok(qn_prefix_create(&f.cache, 0, 8 << 20, &prefix));
     fill(tokens, 700);
@@ -474,13 +462,12 @@ static void no_memory_to_come_back(void **state)
 }
 
 /* A state is not worth its copy where another is near. */
-static void near_states_are_not_copied(void **state)
+TEST(near_states_are_not_copied)
 {
     uint32_t tokens[600], reused, matched;
     fixture f = new_fixture(1000, false, true);
     qn_sequence s;
     qn_prefix *prefix;
-    (void)state;
     spill(&f);
     assert_ok(qn_prefix_create(&f.cache, 2 * qn_pool_stride(f.cache.states), 8 << 20, &prefix));
     fill(tokens, 600);
@@ -534,13 +521,12 @@ static void keep_states(fixture *f, qn_prefix *prefix, uint32_t (*tokens)[100], 
     }
 }
 
-static void states_are_dropped_while_too_many_are_copied(void **state)
+TEST(states_are_dropped_while_too_many_are_copied)
 {
     enum { N = QN_SPILL_COPIES + 3 };
     uint32_t tokens[N][100], reused, matched;
     fixture f = new_fixture(1000, false, true);
     qn_prefix *prefix;
-    (void)state;
     spill(&f);
     f.cache.copy_out = gated_copy_out;
     assert_ok(qn_prefix_create(&f.cache, qn_pool_stride(f.cache.states), 8 << 20, &prefix));
@@ -561,12 +547,11 @@ static void states_are_dropped_while_too_many_are_copied(void **state)
 }
 
 /* A copy in flight keeps its item, whatever becomes of the node. */
-static void nodes_are_freed_while_they_are_copied(void **state)
+TEST(nodes_are_freed_while_they_are_copied)
 {
     uint32_t tokens[3][100], reused, matched;
     fixture f = new_fixture(1000, false, true);
     qn_prefix *prefix;
-    (void)state;
     spill(&f);
     f.cache.copy_out = gated_copy_out;
     assert_ok(qn_prefix_create(&f.cache, qn_pool_stride(f.cache.states), 8 << 20, &prefix));
@@ -588,12 +573,11 @@ static void nodes_are_freed_while_they_are_copied(void **state)
 }
 
 /* The item stays until what is used least in host memory is evicted. */
-static void host_memory_that_is_exhausted(void **state)
+TEST(host_memory_that_is_exhausted)
 {
     uint32_t tokens[600], reused, matched;
     fixture f = new_fixture(1000, false, false);
     qn_prefix *prefix;
-    (void)state;
     spill(&f);
     f.cache.copy_out = gated_copy_out;
     assert_ok(qn_prefix_create(&f.cache, 0, 8 << 20, &prefix));
@@ -612,10 +596,9 @@ static void host_memory_that_is_exhausted(void **state)
 
 /* Conversations from a small set of beginnings, in a pool that is too small for all of them; whatever is taken over
  * holds the right tokens, and what is found is as long as a plain search says while nothing has been evicted. */
-static void random_conversations(void **state)
+TEST(random_conversations)
 {
     enum { ROUNDS = 3000, KEPT = 40 };
-    (void)state;
     for (size_t kind = 0; kind < 12; kind++) {
         const bool recurrent = kind & 2;
         fixture f = new_fixture(recurrent ? 200 : 60, kind & 1, recurrent);
@@ -679,28 +662,4 @@ static void random_conversations(void **state)
         qn_prefix_free(prefix);
         end_fixture(&f);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_recurrent_layers),
-        cmocka_unit_test(states),
-        cmocka_unit_test(a_state_larger_than_the_budget_is_not_kept),
-        cmocka_unit_test(eviction),
-        cmocka_unit_test(what_is_adopted_is_recent),
-        cmocka_unit_test(side_requests_do_not_evict_a_conversation),
-        cmocka_unit_test(an_old_conversation_is_evicted),
-        cmocka_unit_test(old_states_are_thinned),
-        cmocka_unit_test(marks_outlive_periodic_states),
-        cmocka_unit_test(spilled_prefixes_come_back),
-        cmocka_unit_test(refused_copies),
-        cmocka_unit_test(no_memory_to_come_back),
-        cmocka_unit_test(near_states_are_not_copied),
-        cmocka_unit_test(states_are_dropped_while_too_many_are_copied),
-        cmocka_unit_test(nodes_are_freed_while_they_are_copied),
-        cmocka_unit_test(host_memory_that_is_exhausted),
-        cmocka_unit_test(random_conversations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* The program on a terminal: a pseudo-terminal on which this test types and reads, as a user does. What arrived in the
  * model is seen in the session file that chat --save leaves. */
-#include "helper_assert.h"
+#include "helper_create.h"
 
 #include "base/append.h"
 #include "quern/quern.h"
@@ -9,8 +9,6 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -136,12 +134,11 @@ static int finish(struct terminal *t)
 /* The conversation that was saved, as text; special tokens by name. */
 static char *saved_text(void)
 {
-    qn_model *model;
     qn_session *session;
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
+    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 1);
     char *text = calloc(1, 1 << 16);
     assert_non_null(text);
-    assert_ok(qn_model_load(MODEL, &params, &model));
+    qn_model *model = create_model(MODEL, &params);
     assert_ok(qn_session_restore(model, session_path, NULL, &session));
     size_t used = 0;
     for (uint32_t i = 0; i < qn_session_length(session); i++) {
@@ -186,15 +183,14 @@ static void leave(struct terminal *t)
 #define FOREIGN "schöner ß 日本"
 
 /* Whatever the locale says: none, one that is not installed, C, or UTF-8. */
-static void test_foreign_letters(void **state)
+TEST(test_foreign_letters)
 {
-    (void)state;
     static const char *const locales[][3] = { { NULL },
                                               { "LANG", "xx_XX.UTF-8", NULL },
                                               { "LC_ALL", "C", NULL },
                                               { "LC_ALL", "POSIX", NULL },
                                               { "LANG", "C.UTF-8", NULL } };
-    for (size_t i = 0; i < sizeof locales / sizeof *locales; i++) {
+    for (size_t i = 0; i < COUNT(locales); i++) {
         struct terminal t;
         start_chat(&t, locales[i]);
         type_keys(&t, FOREIGN "\r");
@@ -205,9 +201,8 @@ static void test_foreign_letters(void **state)
 }
 
 /* Without any UTF-8 locale lines come without editing, which is said. */
-static void test_no_locale(void **state)
+TEST(test_no_locale)
 {
-    (void)state;
     static const char *const environment[] = { "LD_PRELOAD", QN_NO_UTF8_LOCALE, NULL };
     struct terminal t;
     start_chat(&t, environment);
@@ -223,9 +218,8 @@ static void test_no_locale(void **state)
     assert_saved("user\npasted\nlines<|im_end|>");
 }
 
-static void test_paste(void **state)
+TEST(test_paste)
 {
-    (void)state;
     struct terminal t;
     start_chat(&t, NULL);
     assert_non_null(strstr(t.screen, "\033[?2004h"));
@@ -238,9 +232,8 @@ static void test_paste(void **state)
     assert_saved("user\nnext<|im_end|>");
 }
 
-static void test_long_paste(void **state)
+TEST(test_long_paste)
 {
-    (void)state;
     struct terminal t;
     static char keys[4000];
     unlink(session_path);
@@ -261,9 +254,8 @@ static void test_long_paste(void **state)
     assert_saved("\nline 98 ü\nline 99 ü<|im_end|>");
 }
 
-static void test_commands(void **state)
+TEST(test_commands)
 {
-    (void)state;
     struct terminal t;
     start_chat(&t, NULL);
     type_keys(&t, "/system\r");
@@ -287,9 +279,8 @@ static void test_commands(void **state)
 }
 
 /* Ctrl-C at the prompt drops what was typed; in an answer it stops the answer; chat continues after both. */
-static void test_interrupts(void **state)
+TEST(test_interrupts)
 {
-    (void)state;
     struct terminal t;
     unlink(session_path);
     start(&t, NULL, (const char *const[]){ "chat", "-m", MODEL, "-t", "1", "--save", session_path, NULL });
@@ -315,9 +306,8 @@ static void test_interrupts(void **state)
 }
 
 /* In an answer of chat: the demo model tells long stories. */
-static void test_interrupted_answer(void **state)
+TEST(test_interrupted_answer)
 {
-    (void)state;
     struct terminal t;
     start(
         &t, NULL,
@@ -339,9 +329,8 @@ static void test_interrupted_answer(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static int set_up(void **state)
+static int set_up(void)
 {
-    (void)state;
     const char *folder_of_program = getenv("QN_BIN");
     snprintf(program, sizeof program, "%s/quern", folder_of_program ? folder_of_program : ".");
     if (access(program, X_OK) || !mkdtemp(folder))
@@ -350,20 +339,11 @@ static int set_up(void **state)
     return 0;
 }
 
-static int tear_down(void **state)
+static int tear_down(void)
 {
-    (void)state;
     unlink(session_path);
     rmdir(folder);
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_foreign_letters),    cmocka_unit_test(test_no_locale), cmocka_unit_test(test_paste),
-        cmocka_unit_test(test_long_paste),         cmocka_unit_test(test_commands),  cmocka_unit_test(test_interrupts),
-        cmocka_unit_test(test_interrupted_answer),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

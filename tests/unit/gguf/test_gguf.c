@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <math.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,9 +39,8 @@ static void rich_image(struct image *m, uint32_t version)
     put_data(m, 32, 128 + 4 * 34); /* the last tensor is not padded, as by some writers */
 }
 
-static void valid_file(void **state)
+TEST(valid_file)
 {
-    (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
         label("version %u", (unsigned)version);
         struct image m = { 0 };
@@ -86,9 +84,8 @@ static void valid_file(void **state)
     }
 }
 
-static void look_ups(void **state)
+TEST(look_ups)
 {
-    (void)state;
     struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
@@ -109,7 +106,7 @@ static void look_ups(void **state)
     assert_ok(qn_gguf_get_u32(file, "u32", true, &u));
     assert_int_equal(u, UINT32_MAX);
     static const char *const out_of_range[] = { "i8", "i16", "i32", "u64", "f32", "yes", "text", "words" };
-    for (size_t i = 0; i < sizeof out_of_range / sizeof out_of_range[0]; i++) {
+    for (size_t i = 0; i < COUNT(out_of_range); i++) {
         assert_int_equal(qn_gguf_get_u32(file, out_of_range[i], false, &u), QN_ERR_FORMAT);
         assert_non_null(strstr(qn_error_text(), out_of_range[i]));
     }
@@ -153,9 +150,8 @@ static void look_ups(void **state)
     free(m.data);
 }
 
-static void array_elements_keep_their_range(void **state)
+TEST(array_elements_keep_their_range)
 {
-    (void)state;
     struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
@@ -182,9 +178,8 @@ static void array_elements_keep_their_range(void **state)
     free(m.data);
 }
 
-static void wide_alignment(void **state)
+TEST(wide_alignment)
 {
-    (void)state;
     for (int wrong = 0; wrong < 2; wrong++) {
         struct image m = { 0 };
         uint8_t *copy;
@@ -206,9 +201,8 @@ static void wide_alignment(void **state)
 }
 
 /* The layouts of type 42 as other programs write them, determined from offsets. */
-static void type_42_in_a_file(void **state)
+TEST(type_42_in_a_file)
 {
-    (void)state;
     static const qn_type layouts[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_OX2_0 };
     for (size_t k = 0; k < 3; k++) {
         struct image m = { 0 };
@@ -244,9 +238,8 @@ static void type_42_in_a_file(void **state)
 }
 
 /* In error texts control characters of names are masked, and a name as long as the file is truncated. */
-static void nasty_names(void **state)
+TEST(nasty_names)
 {
-    (void)state;
     struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
@@ -283,24 +276,23 @@ static void nasty_names(void **state)
 }
 
 /* 300 000 keys and as many tensors: validation takes linear time, not 10^11 comparisons. */
-static void many_names(void **state)
+TEST(many_names)
 {
-    (void)state;
-    enum { COUNT = 300000 };
+    enum { N_TENSORS = 300000 };
     struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
     char name[32];
-    put_header(&m, 3, COUNT, COUNT);
-    for (int i = 0; i < COUNT; i++) {
+    put_header(&m, 3, N_TENSORS, N_TENSORS);
+    for (int i = 0; i < N_TENSORS; i++) {
         snprintf(name, sizeof name, "key.%d", i);
         put_key(&m, name, QN_GGUF_U8), put(&m, "", 1);
     }
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < N_TENSORS; i++) {
         snprintf(name, sizeof name, "tensor.%d", i);
-        put_tensor(&m, name, QN_TYPE_F32, (uint64_t)(COUNT - 1 - i) * 32, 1, 1, 1, 1, 1);
+        put_tensor(&m, name, QN_TYPE_F32, (uint64_t)(N_TENSORS - 1 - i) * 32, 1, 1, 1, 1, 1);
     }
-    put_data(&m, 32, (size_t)COUNT * 32);
+    put_data(&m, 32, (size_t)N_TENSORS * 32);
     struct timespec a, b;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
     assert_ok(open_image(&m, &file, &copy));
@@ -335,21 +327,18 @@ static int files_in_folder(void)
     return n;
 }
 
-static int make_folder(void **state)
+static int make_folder(void)
 {
-    (void)state;
     return mkdtemp(folder) ? 0 : -1;
 }
 
-static int remove_folder(void **state)
+static int remove_folder(void)
 {
-    (void)state;
     return rmdir(folder);
 }
 
-static void not_files(void **state)
+TEST(not_files)
 {
-    (void)state;
     qn_gguf *file = NULL;
     char path[512];
     snprintf(path, sizeof path, "%s", in_folder("empty"));
@@ -368,9 +357,8 @@ static void not_files(void **state)
     assert_null(file);
 }
 
-static void write_and_read(void **state)
+TEST(write_and_read)
 {
-    (void)state;
     struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *source, *file;
@@ -434,9 +422,8 @@ static void write_and_read(void **state)
     free(m.data);
 }
 
-static void writing_leaves_the_target_alone(void **state)
+TEST(writing_leaves_the_target_alone)
 {
-    (void)state;
     char path[512], link[512];
     snprintf(path, sizeof path, "%s", in_folder("target"));
     snprintf(link, sizeof link, "%s", in_folder("link"));
@@ -482,20 +469,4 @@ static void writing_leaves_the_target_alone(void **state)
     assert_int_equal(files_in_folder(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-
-        cmocka_unit_test(valid_file),
-        cmocka_unit_test(look_ups),
-        cmocka_unit_test(array_elements_keep_their_range),
-        cmocka_unit_test(wide_alignment),
-        cmocka_unit_test(type_42_in_a_file),
-        cmocka_unit_test(nasty_names),
-        cmocka_unit_test(many_names),
-        cmocka_unit_test(not_files),
-        cmocka_unit_test(write_and_read),
-        cmocka_unit_test(writing_leaves_the_target_alone),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

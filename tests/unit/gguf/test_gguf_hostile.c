@@ -2,8 +2,6 @@
  * tensor. */
 #include "helper_image.h"
 
-#include <stdio.h>
-
 static void bad_magic(struct image *m)
 {
     put(m, "GGML", 4);
@@ -342,10 +340,9 @@ static const struct {
     { "same place, type 42", same_place_42, QN_ERR_FORMAT, "overlaps" },
 };
 
-static void hostile_files(void **state)
+TEST(hostile_files)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
+    for (size_t i = 0; i < COUNT(hostile); i++) {
         struct image m = { 0 };
         uint8_t *copy;
         qn_gguf *file = (qn_gguf *)&m;
@@ -357,12 +354,4 @@ static void hostile_files(void **state)
         free(copy);
         free(m.data);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

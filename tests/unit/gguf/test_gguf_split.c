@@ -2,10 +2,10 @@
  * are rejected, with a text that has the file, the value found and the value expected. With the arguments SOURCE PREFIX
  * N the program splits a model into N files, for the tests of the CLI. */
 #include "helper_split.h"
+#include "helper_create.h"
 
 #include "quern/quern.h"
 
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,9 +19,8 @@ static char paths[MAX_PARTS][128]; /* of the files of the current model */
 static char other_path[64];        /* of a single file */
 static const qn_quantize_params forced = { .size = sizeof(qn_quantize_params), .force = true };
 
-static int make_folder(void **unused)
+static int make_folder(void)
 {
-    (void)unused;
     if (!mkdtemp(folder))
         return 1;
     snprintf(prefix, sizeof prefix, "%s/m", folder);
@@ -29,9 +28,8 @@ static int make_folder(void **unused)
     return 0;
 }
 
-static int remove_folder(void **unused)
+static int remove_folder(void)
 {
-    (void)unused;
     return rmdir(folder) != 0; /* fails if a temporary file was not removed */
 }
 
@@ -110,11 +108,10 @@ static void assert_same_model(const qn_gguf *whole, const qn_gguf *joined)
 }
 
 /* Opening any of the files opens all as one model. */
-static void one_file(void **state)
+TEST(one_file)
 {
-    (void)state;
     static const char *const names[] = { "llama.f16.gguf", "qwen3.q2_0.gguf", "parrot.gguf" };
-    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
+    for (size_t m = 0; m < COUNT(names); m++)
         for (size_t n = 2; n <= 3; n++)
             for (int bare_first = 0; bare_first < 2; bare_first++) {
                 label("%s in %zu files%s", names[m], n, bare_first ? ", the first without tensors" : "");
@@ -157,16 +154,14 @@ static void one_file(void **state)
 
 static float *logits_of(const char *path, qn_model **out, size_t *bytes)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
-    qn_session *session;
+    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 2);
     qn_token ids[N_IDS];
     assert_ok(qn_model_load(path, &params, out));
     const size_t n_vocab = qn_model_get_info(*out)->n_vocab;
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (qn_token)(i * 61 % n_vocab);
     *bytes = N_IDS * n_vocab * sizeof(float);
-    assert_ok(
-        qn_session_create(*out, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
+    qn_session *session = create_session(*out, &SESSION_PARAMS(.n_ctx = 64));
     float *logits = malloc(*bytes);
     assert_non_null(logits);
     assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
@@ -176,24 +171,21 @@ static float *logits_of(const char *path, qn_model **out, size_t *bytes)
 
 /* Packed and plain weights, and rotated ones of type 42. A session saved with the single file is restored with the
  * split model. */
-static void same_logits(void **state)
+TEST(same_logits)
 {
-    (void)state;
     static const char *const names[] = { "qwen3.q1_0.gguf", "llama.f16.gguf", "qwen35-rotated.q2_0.gguf" };
-    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
+    for (size_t m = 0; m < COUNT(names); m++)
         for (size_t n = 2; n <= 3; n++) {
             label("%s in %zu files", names[m], n);
             char path[4096];
             qn_model *whole, *joined;
-            qn_session *session;
             snprintf(path, sizeof path, "%s%s", GOLDEN, names[m]);
             split(names[m], n, n == 3);
             size_t bytes, found_bytes;
             float *expected = logits_of(path, &whole, &bytes), *found = logits_of(paths[n - 1], &joined, &found_bytes);
             assert_int_equal(bytes, found_bytes);
             assert_memory_equal(expected, found, bytes);
-            assert_ok(qn_session_create(whole, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 },
-                                        &session));
+            qn_session *session = create_session(whole, &SESSION_PARAMS(.n_ctx = 64));
             assert_ok(qn_session_save(session, other_path));
             qn_session_free(session);
             assert_ok(qn_session_restore(joined, other_path, NULL, &session));
@@ -211,22 +203,18 @@ static void same_logits(void **state)
         }
 }
 
-static void vocabulary_alone(void **state)
+TEST(vocabulary_alone)
 {
-    (void)state;
-    qn_model *model;
     split("parrot.gguf", 2, true);
-    assert_ok(qn_model_load(
-        paths[1], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model));
+    qn_model *model = create_model(paths[1], &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
     assert_in_range(qn_model_get_info(model)->n_vocab, 1, 100000);
     qn_model_free(model);
     remove_parts(2);
 }
 
 /* split.count of 1, 0 or missing: a single file, independent of its name and the other keys. */
-static void ordinary_files(void **state)
+TEST(ordinary_files)
 {
-    (void)state;
     qn_gguf *whole = open_whole("llama.f16.gguf"), *file;
     struct part part = { .no = 7, .count = ABSENT, .n_tensors = 9, .has_keys = true, .end = 2 };
     for (; part.count < 2; part.count++) {
@@ -259,9 +247,8 @@ static void write_q2_part(const char *path, uint32_t no, const char *name, bool 
 }
 
 /* The layout is determined once for all files: a file that is valid in two layouts gets that of the others. */
-static void type_42(void **state)
+TEST(type_42)
 {
-    (void)state;
     qn_gguf *file;
     for (uint32_t telling = 0; telling < 2; telling++) {
         label("told by file %u", (unsigned)telling);
@@ -282,9 +269,8 @@ static void type_42(void **state)
 
 /* ---- Quantising ---- */
 
-static void quantised(void **state)
+TEST(quantised)
 {
-    (void)state;
     char expected[80], found[80];
     qn_gguf *file;
     snprintf(expected, sizeof expected, "%s/expected", folder);
@@ -310,9 +296,8 @@ static void quantised(void **state)
 }
 
 /* The replaced file stays mapped until the output is complete. */
-static void quantised_onto_a_part(void **state)
+TEST(quantised_onto_a_part)
 {
-    (void)state;
     char kept[80];
     qn_gguf *file;
     snprintf(kept, sizeof kept, "%s/kept", folder);
@@ -341,18 +326,16 @@ static bool stop(void *unused, size_t done, size_t total)
     return done < total / 2;
 }
 
-static void quantising_stopped(void **state)
+TEST(quantising_stopped)
 {
-    (void)state;
     char kept[80];
     snprintf(kept, sizeof kept, "%s/kept", folder);
     split("llama.f16.gguf", 2, false);
     for (size_t out = 0; out < 2; out++) {
         assert_int_equal(link(paths[out], kept), 0);
-        assert_int_equal(qn_quantize_file(paths[0], paths[out], "q1_0",
-                                          &(qn_quantize_params){
-                                              .size = sizeof(qn_quantize_params), .force = true, .on_progress = stop }),
-                         QN_ERR_CANCELLED);
+        assert_int_equal(
+            qn_quantize_file(paths[0], paths[out], "q1_0", &QUANTIZE_PARAMS(.force = true, .on_progress = stop)),
+            QN_ERR_CANCELLED);
         struct stat before, after;
         assert_int_equal(stat(kept, &before), 0);
         assert_int_equal(stat(paths[out], &after), 0);
@@ -362,9 +345,8 @@ static void quantising_stopped(void **state)
     remove_parts(2);
 }
 
-static void bad_weights(void **state)
+TEST(bad_weights)
 {
-    (void)state;
     struct part parts[2];
     qn_gguf *whole = open_whole("llama.f16.gguf");
     qn_model *model;
@@ -373,9 +355,7 @@ static void bad_weights(void **state)
     name_parts(2);
     for (size_t i = 0; i < 2; i++)
         write_part(whole, &parts[i], paths[i]);
-    assert_int_equal(
-        qn_model_load(paths[0], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model),
-        QN_ERR_FORMAT);
+    assert_int_equal(qn_model_load(paths[0], &MODEL_PARAMS(.device = "cpu"), &model), QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));
     assert_int_equal(qn_quantize_file(paths[0], other_path, "q1_0", &forced), QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));
@@ -554,11 +534,10 @@ static const struct fault faults[] = {
     { "a cut one", other_is_cut, 0, QN_ERR_FORMAT, 2, "past the end of the data" },
 };
 
-static void refused(void **state)
+TEST(refused)
 {
-    (void)state;
     qn_gguf *whole = open_whole("llama.f16.gguf");
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    for (size_t i = 0; i < COUNT(faults); i++) {
         const struct fault *fault = &faults[i];
         struct part parts[3];
         qn_gguf *file = whole;
@@ -577,9 +556,8 @@ static void refused(void **state)
 }
 
 /* The maximum number of files, all but one missing: the text names some and counts the others. */
-static void many_missing(void **state)
+TEST(many_missing)
 {
-    (void)state;
     qn_gguf *whole = open_whole("llama.f16.gguf"), *file;
     const struct part part = { .count = QN_GGUF_MAX_FILES, .n_tensors = 2, .has_keys = true, .end = 2 };
     part_path(paths[0], sizeof paths[0], prefix, 0, QN_GGUF_MAX_FILES);
@@ -597,14 +575,13 @@ static void many_missing(void **state)
     qn_gguf_close(whole);
 }
 
-static void names(void **state)
+TEST(names)
 {
-    (void)state;
     static const char *const wrong[] = { "model.gguf", "m-00001-of-00002.GGUF", "m-0001-of-0002.gguf", "x",
                                          "m-00001-of-00003.gguf" };
     qn_gguf *whole = open_whole("llama.f16.gguf"), *file;
     const struct part part = { .count = 2, .n_tensors = 2, .has_keys = true, .end = 2 };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    for (size_t i = 0; i < COUNT(wrong); i++) {
         char path[128];
         snprintf(path, sizeof path, "%s/%s", folder, wrong[i]);
         write_part(whole, &part, path);
@@ -634,9 +611,8 @@ static void names(void **state)
 
 /* The header of a later file, truncated at every byte, and with each byte changed: rejected or valid, without crash or
  * leak. */
-static void later_part_damaged(void **state)
+TEST(later_part_damaged)
 {
-    (void)state;
     qn_gguf *whole = open_whole("llama.f16.gguf"), *file;
     struct part parts[2];
     size_t size, at = 0;
@@ -688,24 +664,11 @@ static int write_split(const char *source, const char *to, size_t n)
     return 0;
 }
 
+TEST_GROUP(make_folder, remove_folder)
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_file),
-        cmocka_unit_test(same_logits),
-        cmocka_unit_test(vocabulary_alone),
-        cmocka_unit_test(ordinary_files),
-        cmocka_unit_test(type_42),
-        cmocka_unit_test(quantised),
-        cmocka_unit_test(quantised_onto_a_part),
-        cmocka_unit_test(quantising_stopped),
-        cmocka_unit_test(bad_weights),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(many_missing),
-        cmocka_unit_test(names),
-        cmocka_unit_test(later_part_damaged),
-    };
     if (argc == 4)
         return write_split(argv[1], argv[2], (size_t)atoi(argv[3]));
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests();
 }

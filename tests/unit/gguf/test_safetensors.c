@@ -7,8 +7,6 @@
 #include "gguf/safetensors.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static char path[] = "/tmp/quern-test-safetensors-XXXXXX";
@@ -24,9 +22,8 @@ static void write_file(const char *header, uint64_t header_bytes, size_t data_by
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_reading(void **state)
+TEST(test_reading)
 {
-    (void)state;
     const char *header =
         "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[6,14]},"
         "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"
@@ -57,9 +54,8 @@ static void test_reading(void **state)
 #define TENSOR(name, dtype, shape, offsets)                                                                            \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     static const struct {
         const char *header, *text;
         size_t data_bytes;
@@ -91,7 +87,7 @@ static void test_damage(void **state)
         { "{\"a\":{}}", "no dtype", 0 },
         { "{\"a\\u0000\":{}}", "line 1", 0 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].header);
         qn_safetensors *file;
         write_file(cases[i].header, strlen(cases[i].header), cases[i].data_bytes);
@@ -101,14 +97,13 @@ static void test_damage(void **state)
     }
 }
 
-static void test_lengths(void **state)
+TEST(test_lengths)
 {
-    (void)state;
     static const uint64_t lengths[] = {
         3, 100, QN_SAFETENSORS_MAX_HEADER + 1ull, UINT64_MAX, UINT64_MAX - 7, 1ull << 63
     };
     qn_safetensors *file;
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("header of %llu bytes", (unsigned long long)lengths[i]);
         write_file("{}", lengths[i], 0);
         assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
@@ -121,9 +116,8 @@ static void test_lengths(void **state)
     assert_int_equal(qn_safetensors_open("/no/such/file", &file), QN_ERR_IO);
 }
 
-static void test_json(void **state)
+TEST(test_json)
 {
-    (void)state;
     json_t *json;
     char text[512] = "";
     for (int depth = QN_JSON_MAX_DEPTH; depth <= QN_JSON_MAX_DEPTH + 1; depth++) {
@@ -152,12 +146,11 @@ static void test_json(void **state)
 }
 
 /* Values of many times the size of their text, which a small file can have. */
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     enum { VALUES = 1000000 };
     static const char *const values[] = { "{},", "[],", "0,", "\"\"," }, begin[] = "{\"x\":[";
-    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+    for (size_t v = 0; v < COUNT(values); v++) {
         label("%s", values[v]);
         const size_t n = strlen(values[v]), is_refused = v != 2;
         char *text = malloc(sizeof begin + VALUES * n + 8), *at = text + sprintf(text, begin);
@@ -191,9 +184,8 @@ static void write_padded(const char *folder, const char *name, size_t length)
 }
 
 /* The headers of all files of a checkpoint are in memory at once. */
-static void test_many_headers(void **state)
+TEST(test_many_headers)
 {
-    (void)state;
     char folder[] = "/tmp/quern-headers.XXXXXX", index[64], name[64];
     assert_non_null(mkdtemp(folder));
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
@@ -218,15 +210,11 @@ static void test_many_headers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reading),      cmocka_unit_test(test_damage),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_many_headers), cmocka_unit_test(test_lengths), cmocka_unit_test(test_json),
-    };
     const int fd = mkstemp(path);
     if (fd < 0)
         return 1;
     close(fd);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_all_tests();
     unlink(path);
     return failed;
 }

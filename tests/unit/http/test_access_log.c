@@ -6,8 +6,6 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,9 +22,8 @@ static const qn_access usual = { .time = 1769860800.5,
                                  .seconds = 0.75 };
 static char folder[64], path[80], moved[80];
 
-static int make_folder(void **state)
+static int make_folder(void)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/quern_log_XXXXXX");
     if (!mkdtemp(folder))
         return 1;
@@ -35,9 +32,8 @@ static int make_folder(void **state)
     return 0;
 }
 
-static int remove_folder(void **state)
+static int remove_folder(void)
 {
-    (void)state;
     unlink(path);
     unlink(moved);
     return rmdir(folder);
@@ -59,9 +55,8 @@ static json_t *read_line(const char *file_path, int number)
     return json;
 }
 
-static void lines_have_what_is_known(void **state)
+TEST_WITH(lines_have_what_is_known, make_folder, remove_folder)
 {
-    (void)state;
     qn_access_log *log;
     const char *time, *id, *address, *method, *request_path, *key;
     json_int_t status, bytes, n_prompt, n_cached, n_generated;
@@ -98,9 +93,8 @@ static void lines_have_what_is_known(void **state)
 }
 
 /* Also the longest texts fit in PIPE_BUF bytes when each byte is escaped. */
-static void hostile_texts_stay_on_their_line(void **state)
+TEST_WITH(hostile_texts_stay_on_their_line, make_folder, remove_folder)
 {
-    (void)state;
     char text[1000], line[2 * PIPE_BUF];
     qn_access_log *log;
     qn_access access = usual;
@@ -131,9 +125,8 @@ static void hostile_texts_stay_on_their_line(void **state)
     assert_null(read_line(path, 2));
 }
 
-static void renamed_files_are_left(void **state)
+TEST_WITH(renamed_files_are_left, make_folder, remove_folder)
 {
-    (void)state;
     qn_access_log *log;
     assert_ok(qn_access_log_create(path, &log));
     qn_access_log_write(log, &usual);
@@ -158,9 +151,8 @@ static void renamed_files_are_left(void **state)
     assert_text("/nonexistent/log");
 }
 
-static void full_pipes_lose_lines(void **state)
+TEST(full_pipes_lose_lines)
 {
-    (void)state;
     enum { N_LINES = 2000 };
     static char all[1 << 20];
     qn_access_log *log;
@@ -192,15 +184,4 @@ static void full_pipes_lose_lines(void **state)
     json_decref(json);
     assert_true(n_lost > 0);
     assert_int_equal(n + n_lost, N_LINES + 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(lines_have_what_is_known, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(hostile_texts_stay_on_their_line, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(renamed_files_are_left, make_folder, remove_folder),
-        cmocka_unit_test(full_pipes_lose_lines)
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,17 +26,15 @@ static void write_file(const char *text)
     assert_int_equal(chmod(path, 0600), 0);
 }
 
-static int make_file(void **state)
+static int make_file(void)
 {
-    (void)state;
     snprintf(path, sizeof path, "/tmp/quern_keys_XXXXXX");
     const int fd = mkstemp(path);
     return fd < 0 || close(fd);
 }
 
-static int remove_file(void **state)
+static int remove_file(void)
 {
-    (void)state;
     return unlink(path);
 }
 
@@ -61,9 +57,8 @@ static const char *name_of(qn_keys *keys, const char *sent)
     return qn_keys_find(keys, header, NULL, &key) ? key.name : "-";
 }
 
-static void keys_are_found(void **state)
+TEST(keys_are_found)
 {
-    (void)state;
     qn_keys *keys = keys_of("sk-1", "# a comment\n\nalice: secret-a\n  sk:colon \r\nbob:  secret-b\nlast: x");
     assert_string_equal(name_of(keys, "sk-1"), "key1");
     assert_string_equal(name_of(keys, "secret-a"), "alice");
@@ -73,16 +68,15 @@ static void keys_are_found(void **state)
     static const char *const unknown[] = {
         "", "sk-", "sk-2", "sk-11", "SK-1", "alice", "alice: secret-a", "# a comment", "secret-a x"
     };
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+    for (size_t i = 0; i < COUNT(unknown); i++) {
         label("key '%s'", unknown[i]);
         assert_string_equal(name_of(keys, unknown[i]), "-");
     }
     qn_keys_free(keys);
 }
 
-static void headers_are_read(void **state)
+TEST(headers_are_read)
 {
-    (void)state;
     qn_key key;
     qn_keys *keys = keys_of("a: one", "b: two\n");
     assert_true(qn_keys_find(keys, "bearer   one", NULL, &key));
@@ -101,9 +95,8 @@ static void headers_are_read(void **state)
     qn_keys_free(keys);
 }
 
-static void one_is_the_operators(void **state)
+TEST(one_is_the_operators)
 {
-    (void)state;
     qn_key key;
     qn_keys *keys = keys_of("a: one", NULL);
     assert_true(qn_keys_find(keys, NULL, "one", &key));
@@ -120,9 +113,8 @@ static void one_is_the_operators(void **state)
 }
 
 /* Every character counts, up to the longest key. */
-static void all_characters_count(void **state)
+TEST(all_characters_count)
 {
-    (void)state;
     char text[QN_KEY_MAX_BYTES + 2];
     memset(text, 'k', sizeof text);
     text[QN_KEY_MAX_BYTES] = '\0';
@@ -140,9 +132,8 @@ static void all_characters_count(void **state)
     qn_keys_free(keys);
 }
 
-static void bad_keys_are_refused(void **state)
+TEST(bad_keys_are_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *error;
     } cases[] = { { "", "no API keys" },
@@ -157,7 +148,7 @@ static void bad_keys_are_refused(void **state)
     const char *const files[] = { path }, *value = "";
     char line[700];
     qn_keys *keys;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("file '%s'", cases[i].text);
         write_file(cases[i].text);
         assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
@@ -179,9 +170,8 @@ static void bad_keys_are_refused(void **state)
 }
 
 /* A text in UTF-16 would be the key of its first character. */
-static void files_with_zeros_are_refused(void **state)
+TEST(files_with_zeros_are_refused)
 {
-    (void)state;
     static const struct {
         const char *bytes;
         size_t n;
@@ -189,7 +179,7 @@ static void files_with_zeros_are_refused(void **state)
         { "s\0k\0\n\0", 6 }, { "good\nname: k\0ey\n", 16 }, { "good\0", 5 }, { "\0\n", 2 }, { "# a\0\n", 5 }
     };
     const char *const files[] = { path };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_keys *keys;
         FILE *file = fopen(path, "w");
         assert_non_null(file);
@@ -200,9 +190,8 @@ static void files_with_zeros_are_refused(void **state)
     }
 }
 
-static void exposed_files_are_named(void **state)
+TEST(exposed_files_are_named)
 {
-    (void)state;
     n_warnings = 0;
     qn_keys *keys = keys_of(NULL, "a\n");
     assert_int_equal(n_warnings, 0);
@@ -213,9 +202,8 @@ static void exposed_files_are_named(void **state)
 }
 
 /* Of several keys, none of which may ask for /metrics. */
-static void missing_operators_are_named(void **state)
+TEST(missing_operators_are_named)
 {
-    (void)state;
     static const struct {
         const char *value, *file;
         size_t n_notes;
@@ -225,16 +213,15 @@ static void missing_operators_are_named(void **state)
                   { "a", "b\n", 1 },
                   { "a", "x: b\nmetrics: c\n", 0 },
                   { NULL, "metrics: a\nb\n", 0 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         n_notes = 0;
         qn_keys_free(keys_of(cases[i].value, cases[i].file));
         assert_int_equal(n_notes, cases[i].n_notes);
     }
 }
 
-static void reload_replaces(void **state)
+TEST(reload_replaces)
 {
-    (void)state;
     qn_key before, after, other;
     qn_keys *keys = keys_of("fixed", "alice: one\ntwo\n");
     assert_true(qn_keys_find(keys, "Bearer two", NULL, &before));
@@ -269,9 +256,8 @@ static void *look(void *user)
     return (void *)n_wrong;
 }
 
-static void threads_look_while_keys_are_read(void **state)
+TEST(threads_look_while_keys_are_read)
 {
-    (void)state;
     pthread_t threads[3];
     qn_keys *keys = keys_of("f: fixed", "a\nb\n");
     stop = false;
@@ -288,14 +274,4 @@ static void threads_look_while_keys_are_read(void **state)
     qn_keys_free(keys);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_found),          cmocka_unit_test(headers_are_read),
-        cmocka_unit_test(one_is_the_operators),    cmocka_unit_test(all_characters_count),
-        cmocka_unit_test(bad_keys_are_refused),    cmocka_unit_test(files_with_zeros_are_refused),
-        cmocka_unit_test(exposed_files_are_named), cmocka_unit_test(missing_operators_are_named),
-        cmocka_unit_test(reload_replaces),         cmocka_unit_test(threads_look_while_keys_are_read)
-    };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
-}
+TEST_GROUP(make_file, remove_file)

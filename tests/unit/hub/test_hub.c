@@ -6,15 +6,10 @@
 #include "hub/header.h"
 #include "hub/name.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- Names ---- */
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static const struct {
         const char *text, *repo, *file, *type;
     } good[] = {
@@ -30,7 +25,7 @@ static void test_names(void **state)
         { "a/b:\xc2\xa9.g", "a/b", "\xc2\xa9.g", "" },
     };
     qn_hub_name name;
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < COUNT(good); i++) {
         label("%s", good[i].text);
         assert_ok(qn_hub_name_parse(good[i].text, &name));
         assert_string_equal(name.repo, good[i].repo);
@@ -75,7 +70,7 @@ static void test_names(void **state)
         "\xc3\xa9/b",
         "a/b:Q1_0 ",
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < COUNT(bad); i++) {
         label("'%s'", bad[i]);
         assert_int_equal(qn_hub_name_parse(bad[i], &name), QN_ERR_INVALID);
         assert_false(qn_hub_name_is(bad[i]));
@@ -107,9 +102,8 @@ static void test_names(void **state)
     assert_int_equal(qn_hub_name_parse(text, &name), QN_ERR_INVALID);
 }
 
-static void test_hashes(void **state)
+TEST(test_hashes)
 {
-    (void)state;
     static const char sha256[] = "ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2";
     assert_true(qn_hub_is_etag(sha256));
     assert_true(qn_hub_is_etag(sha256 + 24));
@@ -119,9 +113,8 @@ static void test_hashes(void **state)
     assert_false(qn_hub_is_etag("../../../../../../../../../../etc/passwd"));
 }
 
-static void test_types_in_names(void **state)
+TEST(test_types_in_names)
 {
-    (void)state;
     static const struct {
         const char *path, *type;
     } cases[] = {
@@ -140,7 +133,7 @@ static void test_types_in_names(void **state)
         { "m-F16x.gguf", "" },
         { "", "" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char type[QN_HUB_TYPE_SIZE];
         label("%s", cases[i].path);
         assert_int_equal(qn_hub_path_type(cases[i].path, type), *cases[i].type != '\0');
@@ -175,9 +168,8 @@ static const char *select_from(qn_hub_files *files, const char *text, uint64_t m
     return path;
 }
 
-static void test_best(void **state)
+TEST(test_best)
 {
-    (void)state;
     static const uint64_t giga = 1000000000;
     qn_hub_files files = { 0 };
     add(&files, "m-F16.gguf", 16 * giga);
@@ -216,9 +208,8 @@ static void test_best(void **state)
 }
 
 /* Names of files as the hub has them. */
-static void test_types_with_words(void **state)
+TEST(test_types_with_words)
 {
-    (void)state;
     qn_hub_files files = { 0 };
     add(&files, "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2);
     add(&files, "UD-Q4_K_XL/m-UD-Q4_K_XL-00002-of-00002.gguf", 2);
@@ -242,14 +233,14 @@ static void test_types_with_words(void **state)
         { "a/b:i1-Q6_K", "m.i1-Q6_K.gguf", 1 },
         { "a/b:q6_k-q8_0", "m-Q6_K-Q8_0.gguf", 1 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].wanted);
         const char *found = select_from(&files, cases[i].wanted, 1, cases[i].n);
         assert_non_null(found);
         assert_string_equal(found, cases[i].found);
     }
     static const char *const none[] = { "a/b:D-IQ2_M", "a/b:1-Q6_K", "a/b:i1-Q6", "a/b:UD" };
-    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+    for (size_t i = 0; i < COUNT(none); i++) {
         label("%s", none[i]);
         assert_null(select_from(&files, none[i], 1, 1));
     }
@@ -260,9 +251,8 @@ static void test_types_with_words(void **state)
     qn_hub_files_free(&files);
 }
 
-static void test_split(void **state)
+TEST(test_split)
 {
-    (void)state;
     qn_hub_files files = { 0 };
     add(&files, "d/m-Q4_0-00002-of-00003.gguf", 2);
     add(&files, "d/m-Q4_0-00001-of-00003.gguf", 1);
@@ -280,7 +270,7 @@ static void test_split(void **state)
     static const char *const alone[] = { "f/m-Q4_0-00001-of-00000.gguf", "f/m-Q4_0-00000-of-00002.gguf",
                                          "f/m-Q4_0-00001-of-00001.gguf", "f/m-Q4_0-00003-of-00002.gguf",
                                          "f/m-Q4_0-00001-of-09999.gguf", "f/m-Q4_0-00001-of-0000x.gguf" };
-    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+    for (size_t i = 0; i < COUNT(alone); i++) {
         char name[80];
         label("%s", alone[i]);
         add(&files, alone[i], 5);
@@ -302,9 +292,8 @@ static qn_status parse(const char *json, qn_hub_files *files)
     return qn_hub_files_parse(json, strlen(json), files);
 }
 
-static void test_answer(void **state)
+TEST(test_answer)
 {
-    (void)state;
     qn_hub_files files;
     assert_ok(parse(
         "{" SHA ", \"siblings\": [{\"rfilename\": \"z.gguf\", \"size\": 9, \"blobId\": \"00\",\"lfs\": {\"size\": 7, "
@@ -340,16 +329,15 @@ static void test_answer(void **state)
         "{" SHA ", \"siblings\": []",
         "{" SHA ", \"siblings\": []} x",
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < COUNT(bad); i++) {
         label("%s", bad[i]);
         assert_int_equal(parse(bad[i], &files), QN_ERR_FORMAT);
         qn_hub_files_free(&files);
     }
 }
 
-static void test_answer_bounds(void **state)
+TEST(test_answer_bounds)
 {
-    (void)state;
     qn_hub_files files;
     static char json[200];
     for (size_t depth = 31; depth <= 33; depth++) {
@@ -367,9 +355,8 @@ static void test_answer_bounds(void **state)
 
 /* ---- Headers ---- */
 
-static void test_headers(void **state)
+TEST(test_headers)
 {
-    (void)state;
     qn_hub_response r = { .status = 0 };
     static const char *const lines[] = { "X-Repo-Commit: abc \r\n",
                                          "ETAG:W/\"e1\"\r\n",
@@ -379,7 +366,7 @@ static void test_headers(void **state)
                                          "X-Error-Code",
                                          ":",
                                          "" };
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+    for (size_t i = 0; i < COUNT(lines); i++)
         qn_hub_header(&r, lines[i], strlen(lines[i]));
     assert_string_equal(r.commit, "abc");
     assert_string_equal(r.etag, "e1");
@@ -392,9 +379,8 @@ static void test_headers(void **state)
     assert_int_equal(strlen(r.error_message), QN_HUB_HEADER_SIZE - 1);
 }
 
-static void test_ranges(void **state)
+TEST(test_ranges)
 {
-    (void)state;
     static const char *const bad[] = { "",
                                        "bytes",
                                        "bytes ",
@@ -416,7 +402,7 @@ static void test_ranges(void **state)
                                        "bytes 0-18446744073709551617/18446744073709551618",
                                        "bytes 0x0-1/2" };
     qn_hub_range range = { 7, 8, 9 };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < COUNT(bad); i++) {
         label("%s", bad[i]);
         assert_false(qn_hub_range_parse(bad[i], &range));
         assert_true(range.first == 7 && range.last == 8 && range.total == 9);
@@ -428,16 +414,4 @@ static void test_ranges(void **state)
                  qn_hub_size_parse("17592186044417", &size) || qn_hub_size_parse("18446744073709551617", &size));
     assert_int_equal(size, 7);
     assert_true(qn_hub_size_parse("0017592186044416", &size) && size == QN_HUB_SIZE_MAX);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_hashes),
-        cmocka_unit_test(test_types_in_names), cmocka_unit_test(test_best),
-        cmocka_unit_test(test_split),          cmocka_unit_test(test_answer),
-        cmocka_unit_test(test_answer_bounds),  cmocka_unit_test(test_types_with_words),
-        cmocka_unit_test(test_headers),        cmocka_unit_test(test_ranges),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,9 +8,6 @@
 #include "serve/registry.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { MIB = 1 << 20 };
@@ -250,9 +247,8 @@ static void wait_draining(qn_registry *registry, const char *name)
 
 static const char *const three[] = { "a=10", "b=10", "c=10", NULL };
 
-static void a_single_model_has_any_name(void **unused)
+TEST(a_single_model_has_any_name)
 {
-    (void)unused;
     qn_registry registry;
     request r;
     assert_int_equal(qn_registry_init(&registry), QN_OK);
@@ -273,9 +269,8 @@ static void a_single_model_has_any_name(void **unused)
     qn_registry_free(&registry);
 }
 
-static void names_are_exact_and_files_come_and_go(void **unused)
+TEST(names_are_exact_and_files_come_and_go)
 {
-    (void)unused;
     static const char *const more[] = { "a=10", "c=10", "d=10", NULL };
     qn_registry registry;
     qn_registry_view view;
@@ -301,9 +296,8 @@ static void names_are_exact_and_files_come_and_go(void **unused)
     end(&f, &registry);
 }
 
-static void the_model_used_longest_ago_is_freed(void **unused)
+TEST(the_model_used_longest_ago_is_freed)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     begin(&f, &registry, three, 2, 0);
@@ -327,9 +321,8 @@ static void set_stay(qn_registry *registry, double seconds)
 
 /* Requests for two models in turn, of which one fits: each load is used for as long as the model stays, by all requests
  * for it. */
-static void models_in_turn_do_not_thrash(void **unused)
+TEST(models_in_turn_do_not_thrash)
 {
-    (void)unused;
     enum { STAY = 200 };
     qn_registry registry;
     qn_registry_view view;
@@ -366,9 +359,8 @@ static void models_in_turn_do_not_thrash(void **unused)
 }
 
 /* One client asks for many models before another asks for one: that is loaded second, not last. */
-static void clients_take_turns(void **unused)
+TEST(clients_take_turns)
 {
-    (void)unused;
     static const char *const files[] = { "a=10", "b=10", "c=10", "d=10", "e=10", "f=10", NULL };
     qn_registry registry;
     fake f;
@@ -391,9 +383,8 @@ static void clients_take_turns(void **unused)
     end(&f, &registry);
 }
 
-static void a_busy_model_is_drained(void **unused)
+TEST(a_busy_model_is_drained)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     request a, b, c, late, other;
@@ -422,9 +413,8 @@ static void a_busy_model_is_drained(void **unused)
     end(&f, &registry);
 }
 
-static void a_client_that_leaves_ends_the_draining(void **unused)
+TEST(a_client_that_leaves_ends_the_draining)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     request a, late, b;
@@ -443,13 +433,12 @@ static void a_client_that_leaves_ends_the_draining(void **unused)
     end(&f, &registry);
 }
 
-static void names_can_be_shown(void **unused)
+TEST(names_can_be_shown)
 {
-    (void)unused;
     static const char *const bad[] = { "", "a\n", "a\x1b[2J", "a\xc2\x9b", "a\xe2\x80\xae", "\xff", "a\xe2\x80\x8b" };
     qn_registry registry;
     assert_ok(qn_registry_init(&registry));
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < COUNT(bad); i++)
         assert_int_equal(qn_registry_add_file(&registry, bad[i], "/a", 1), QN_ERR_INVALID);
     assert_ok(qn_registry_add_file(&registry, "Zo\xc3\xab 7B", "/a", 1));
     assert_int_equal(qn_registry_count(&registry), 1);
@@ -457,9 +446,8 @@ static void names_can_be_shown(void **unused)
 }
 
 /* A client learns what kind of failure it was, and neither paths nor texts. */
-static void each_failure_has_its_reason(void **unused)
+TEST(each_failure_has_its_reason)
 {
-    (void)unused;
     static const struct {
         qn_status status;
         const char *reason;
@@ -467,7 +455,7 @@ static void each_failure_has_its_reason(void **unused)
                   { QN_ERR_DEVICE, "the driver of the GPU reports an error" },
                   { QN_ERR_IO, "its file cannot be read" },
                   { QN_ERR_FORMAT, "its file is not a model" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char expected[200];
         qn_registry registry;
         fake f;
@@ -485,9 +473,8 @@ static void each_failure_has_its_reason(void **unused)
     }
 }
 
-static void failures_are_told_and_tried_again(void **unused)
+TEST(failures_are_told_and_tried_again)
 {
-    (void)unused;
     qn_registry registry;
     qn_registry_view view;
     fake f;
@@ -513,9 +500,8 @@ static void failures_are_told_and_tried_again(void **unused)
     end(&f, &registry);
 }
 
-static void a_broken_file_costs_no_other_its_memory(void **unused)
+TEST(a_broken_file_costs_no_other_its_memory)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     request r;
@@ -536,9 +522,8 @@ static void a_broken_file_costs_no_other_its_memory(void **unused)
 }
 
 /* It is freed when its requests have ended; meanwhile others wait for it to be loaded again. */
-static void a_cut_file_is_loaded_again(void **unused)
+TEST(a_cut_file_is_loaded_again)
 {
-    (void)unused;
     fake f;
     qn_registry registry;
     request first, second, later;
@@ -564,9 +549,8 @@ static void a_cut_file_is_loaded_again(void **unused)
     end(&f, &registry);
 }
 
-static void failures_last_as_long_as_they_say(void **unused)
+TEST(failures_last_as_long_as_they_say)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     request r;
@@ -583,9 +567,8 @@ static void failures_last_as_long_as_they_say(void **unused)
     end(&f, &registry);
 }
 
-static void a_file_that_has_gone_is_no_model(void **unused)
+TEST(a_file_that_has_gone_is_no_model)
 {
-    (void)unused;
     static const char *const fewer[] = { "a=10", "c=10", NULL };
     qn_registry registry;
     qn_registry_view view;
@@ -614,9 +597,8 @@ static void wait_scans(fake *f, size_t n)
 }
 
 /* What requests name makes no more of them. */
-static void scans_are_few(void **unused)
+TEST(scans_are_few)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     request r;
@@ -642,9 +624,8 @@ static void scans_are_few(void **unused)
     end(&f, &registry);
 }
 
-static void queues_are_bounded_and_end(void **unused)
+TEST(queues_are_bounded_and_end)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     request waiting[5], r;
@@ -667,9 +648,8 @@ static void queues_are_bounded_and_end(void **unused)
 }
 
 /* A client that has all the places leaves others an equal part, up to four times as many in all. */
-static void queues_have_places_for_others(void **unused)
+TEST(queues_have_places_for_others)
 {
-    (void)unused;
     static const char *const names[] = { "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11" };
     qn_registry registry;
     fake f;
@@ -701,9 +681,8 @@ static void queues_have_places_for_others(void **unused)
 }
 
 /* What contexts get of the memory. */
-static void memory_is_shared(void **unused)
+TEST(memory_is_shared)
 {
-    (void)unused;
     static const char *const large[] = { "a=100", "b=60", "c=10", NULL }, *const one[] = { "a=100", NULL };
     static const struct {
         const char *const *files;
@@ -721,7 +700,7 @@ static void memory_is_shared(void **unused)
         { large, 99, 0, "c", 16 }, /* as none of the others fits */
         { one, 110, 0, "a", 10 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_registry registry;
         fake f;
         request r;
@@ -741,9 +720,8 @@ static void memory_is_shared(void **unused)
 }
 
 /* Contexts that do not fit in a share: all others go. */
-static void a_model_may_need_all(void **unused)
+TEST(a_model_may_need_all)
 {
-    (void)unused;
     qn_registry registry;
     fake f;
     request r;
@@ -798,9 +776,8 @@ static void *ask_often(void *argument)
     return NULL;
 }
 
-static void none_is_lost_of_many(void **unused)
+TEST(none_is_lost_of_many)
 {
-    (void)unused;
     static crowd c;
     pthread_t threads[THREADS];
     fake f;
@@ -822,31 +799,4 @@ static void none_is_lost_of_many(void **unused)
     assert_int_equal(c.n_wrong, 0);
     assert_in_range(f.most_loaded, 1, 2);
     end(&f, &c.registry);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_single_model_has_any_name),
-        cmocka_unit_test(names_are_exact_and_files_come_and_go),
-        cmocka_unit_test(the_model_used_longest_ago_is_freed),
-        cmocka_unit_test(models_in_turn_do_not_thrash),
-        cmocka_unit_test(clients_take_turns),
-        cmocka_unit_test(a_busy_model_is_drained),
-        cmocka_unit_test(a_client_that_leaves_ends_the_draining),
-        cmocka_unit_test(names_can_be_shown),
-        cmocka_unit_test(each_failure_has_its_reason),
-        cmocka_unit_test(failures_are_told_and_tried_again),
-        cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
-        cmocka_unit_test(a_cut_file_is_loaded_again),
-        cmocka_unit_test(failures_last_as_long_as_they_say),
-        cmocka_unit_test(a_file_that_has_gone_is_no_model),
-        cmocka_unit_test(scans_are_few),
-        cmocka_unit_test(queues_are_bounded_and_end),
-        cmocka_unit_test(queues_have_places_for_others),
-        cmocka_unit_test(memory_is_shared),
-        cmocka_unit_test(a_model_may_need_all),
-        cmocka_unit_test(none_is_lost_of_many),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
