@@ -51,6 +51,15 @@ void labelled_ok(qn_status status, const char *expression, const char *file, int
         fail_with(file, line, "%s: %s: %s", expression, qn_status_name(status), qn_error_text());
 }
 
+void labelled_failure(qn_status found, qn_status expected, const char *part, const char *expression, const char *file,
+                      int line)
+{
+    if (found != expected)
+        fail_with(file, line, "%s: %s, expected %s: %s", expression, qn_status_name(found), qn_status_name(expected),
+                  found == QN_OK ? "" : qn_error_text());
+    labelled_text(part, file, line);
+}
+
 void labelled_text(const char *part, const char *file, int line)
 {
     if (!strstr(qn_error_text(), part))

@@ -21,6 +21,9 @@
 /* assert_ok - fails unless the status is QN_OK, with the expression, the name of the status and the error text. */
 #define assert_ok(status) labelled_ok(status, #status, __FILE__, __LINE__)
 
+/* assert_fails - fails unless the call's status is this one, and its error text contains `part`. */
+#define assert_fails(call, status, part) labelled_failure(call, status, part, #call, __FILE__, __LINE__)
+
 /* assert_text - fails unless the error text contains `part`. */
 #define assert_text(part) labelled_text(part, __FILE__, __LINE__)
 
@@ -39,6 +42,8 @@ void label_end(const size_t *length);
 void label_failed(void);
 
 void labelled_ok(qn_status status, const char *expression, const char *file, int line);
+void labelled_failure(qn_status found, qn_status expected, const char *part, const char *expression, const char *file,
+                      int line);
 void labelled_text(const char *part, const char *file, int line);
 void fail_with(const char *file, int line, const char *format, ...) QN_PRINTF(3, 4);
 

@@ -789,22 +789,18 @@ TEST(test_refusals)
     for (size_t i = 0; i < COUNT(bad); i++) {
         qn_output_params params = params_of(&golden, false, &transcript);
         params.call_open.text = bad[i];
-        assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-        assert_text("delimiter");
+        assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "delimiter");
         assert_null(parser);
     }
     qn_output_params params = params_of(&golden, false, &transcript);
     params.call_close.text = NULL;
-    assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-    assert_text("json");
+    assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "json");
     params = params_of(&golden, false, &transcript);
     params.think_close.text = NULL;
     params.starts_in_reasoning = true;
-    assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-    assert_text("reasoning");
+    assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "reasoning");
     params.on_event = NULL;
-    assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-    assert_text("form");
+    assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "form");
 }
 
 /* Of a tool whose schema is large only names and types are kept; those of more properties than are looked at may be

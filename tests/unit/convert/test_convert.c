@@ -184,22 +184,21 @@ TEST(test_wrong_guess)
     assert_int_equal(type_in_file(file, "token_embd.weight"), QN_TYPE_BF16);
     assert_int_equal(type_in_file(file, "blk.0.ffn_gate.weight"), QN_TYPE_PTQ1_0);
     qn_gguf_close(file);
-    assert_int_equal(convert(copy, "ptq1_0", 2, false), QN_ERR_INVALID);
-    assert_text("'token_embd.weight' and 0 more of 8 matrices have ordinary weights");
+    assert_fails(convert(copy, "ptq1_0", 2, false), QN_ERR_INVALID,
+                 "'token_embd.weight' and 0 more of 8 matrices have ordinary weights");
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x7f80);
-    assert_int_equal(convert(copy, NULL, 2, false), QN_ERR_FORMAT);
-    assert_text("'model.embed_tokens.weight', row 5 contains an infinity or NaN");
+    assert_fails(convert(copy, NULL, 2, false), QN_ERR_FORMAT,
+                 "'model.embed_tokens.weight', row 5 contains an infinity or NaN");
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x4780); /* 65536 */
-    assert_int_equal(convert(copy, "f16", 2, false), QN_ERR_FORMAT);
-    assert_text("'model.embed_tokens.weight' has a weight that is too large for f16");
+    assert_fails(convert(copy, "f16", 2, false), QN_ERR_FORMAT,
+                 "'model.embed_tokens.weight' has a weight that is too large for f16");
 }
 
 TEST(test_force)
 {
     char folder[4096];
     checkpoint_path("qwen35-text", folder);
-    assert_int_equal(convert(folder, "q2_0", 1, false), QN_ERR_INVALID);
-    assert_text("have ordinary weights");
+    assert_fails(convert(folder, "q2_0", 1, false), QN_ERR_INVALID, "have ordinary weights");
     assert_text("--force");
     assert_ok(convert(folder, "q2_0", 1, true));
     assert_non_null(strstr(log_text, "will not be usable"));
@@ -306,8 +305,7 @@ TEST(test_damage)
         if (strcmp(d->file, "tokenizer.json") == 0)
             compact_json(d->file);
         edit(d->file, d->before, d->after);
-        assert_int_equal(convert(copy, "f16", 2, false), d->status);
-        assert_text(d->text);
+        assert_fails(convert(copy, "f16", 2, false), d->status, d->text);
         assert_int_equal(access(out, F_OK), -1);
     }
 }
@@ -320,8 +318,7 @@ TEST(test_missing_files)
         link_checkpoint("qwen2");
         snprintf(path, sizeof path, "%s/%s", copy, files[i]);
         unlink(path);
-        assert_int_equal(convert(copy, NULL, 1, false), QN_ERR_IO);
-        assert_text(files[i]);
+        assert_fails(convert(copy, NULL, 1, false), QN_ERR_IO, files[i]);
     }
 }
 

@@ -367,8 +367,7 @@ TEST(test_hostile_ends)
         assert_ok(qn_gguf_writer_finish(w));
         qn_gguf_writer_free(w);
         qn_gguf_close(file);
-        assert_int_equal(qn_model_load(path, &params, &model), QN_ERR_FORMAT);
-        assert_text(cases[i].text);
+        assert_fails(qn_model_load(path, &params, &model), QN_ERR_FORMAT, cases[i].text);
     }
 }
 

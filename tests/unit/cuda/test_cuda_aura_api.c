@@ -178,10 +178,9 @@ TEST(tables)
         }
     assert_ok(qn_cuda_aura_tables(key_codec, (qn_view){ found, QN_DTYPE_F32, SIZE }));
     assert_memory_equal(found + 32, key_codec->signs, 128 * sizeof(float));
-    assert_int_equal(qn_cuda_aura_tables(NULL, (qn_view){ found, QN_DTYPE_F32, SIZE }), QN_ERR_INVALID);
-    assert_text("codec: NULL");
-    assert_int_equal(qn_cuda_aura_tables(dense_key_codec, (qn_view){ found, QN_DTYPE_F32, SIZE - 1 }), QN_ERR_INVALID);
-    assert_text("tables: 12807 elements, expected at least 12808");
+    assert_fails(qn_cuda_aura_tables(NULL, (qn_view){ found, QN_DTYPE_F32, SIZE }), QN_ERR_INVALID, "codec: NULL");
+    assert_fails(qn_cuda_aura_tables(dense_key_codec, (qn_view){ found, QN_DTYPE_F32, SIZE - 1 }), QN_ERR_INVALID,
+                 "tables: 12807 elements, expected at least 12808");
 }
 
 TEST(rows)

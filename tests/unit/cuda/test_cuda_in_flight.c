@@ -36,8 +36,7 @@ TEST(launching_does_not_wait)
         }
         fake.fails = "cuEventSynchronize";
         assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
-        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_DEVICE);
-        assert_text("cuEventSynchronize");
+        assert_fails(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_DEVICE, "cuEventSynchronize");
         fake.fails = NULL;
         assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
         tear_down(&x);
@@ -149,8 +148,7 @@ TEST(two_steps_in_flight)
         fill_flight(&x, &many, 6, 10, false);
         many.rows.rows[1].position = 0;
         many.step.n_logit_rows = 5; /* two batches */
-        assert_int_equal(vtable->launch(x.cuda.device, &many.step), QN_ERR_INVALID);
-        assert_text("another is in flight");
+        assert_fails(vtable->launch(x.cuda.device, &many.step), QN_ERR_INVALID, "another is in flight");
         assert_ok(vtable->finish(x.cuda.device));
         assert_ok(vtable->reserve(x.cuda.device, MAX_ROWS + 1, CONTEXT));
         assert_int_equal(x.cuda.device->ahead, 0);

@@ -76,14 +76,11 @@ TEST(handles)
     assert_int_equal(fake.contexts + fake.modules, 0); /* opening retains and loads nothing */
     const struct call c = call_of(QN_DTYPE_F32);
     fake.current = NULL;
-    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
-    assert_text("no CUDA context is current");
+    assert_fails(step(kernels, &c), QN_ERR_INVALID, "no CUDA context is current");
     fake.current = context(2);
-    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
-    assert_text("of another device");
+    assert_fails(step(kernels, &c), QN_ERR_INVALID, "of another device");
     fake.fails = "cuCtxGetCurrent";
-    assert_int_equal(step(kernels, &c), QN_ERR_DEVICE);
-    assert_text("cuCtxGetCurrent");
+    assert_fails(step(kernels, &c), QN_ERR_DEVICE, "cuCtxGetCurrent");
     fake.fails = NULL;
     qn_cuda_kernels_close(kernels);
     assert_ptr_equal(fake.current, context(2));
@@ -126,8 +123,7 @@ TEST(captures)
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of(QN_DTYPE_F32);
     fake.capturing = true;
-    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
-    assert_text("the stream is captured");
+    assert_fails(step(kernels, &c), QN_ERR_INVALID, "the stream is captured");
     assert_int_equal(fake.launches, 0);
     fake.capturing = false;
     assert_ok(qn_cuda_gdn_prepare(kernels, &c.shape, QN_DTYPE_F32));
@@ -160,13 +156,11 @@ TEST(workspaces)
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &bytes));
     assert_true(bytes >= TOKENS / 64 * HEADS_V * (size_t)QN_GDN_RECORD);
     c.bytes = bytes - 1;
-    assert_int_equal(chunk(kernels, &c), QN_ERR_INVALID);
-    assert_text("workspace");
+    assert_fails(chunk(kernels, &c), QN_ERR_INVALID, "workspace");
     c.bytes = bytes;
-    assert_int_equal(
+    assert_fails(
         qn_cuda_gdn_chunk(kernels, &c.shape, c.q, c.k, c.v, c.g, c.beta, c.initial, c.final, c.o, NULL, bytes, NULL),
-        QN_ERR_INVALID);
-    assert_text("workspace: address");
+        QN_ERR_INVALID, "workspace: address");
     assert_int_equal(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, NULL), QN_ERR_INVALID);
     assert_int_equal(qn_cuda_gdn_chunk_workspace(NULL, &c.shape, QN_DTYPE_BF16, &longer), QN_ERR_INVALID);
     c.shape.v_heads = 7;

@@ -638,8 +638,7 @@ TEST(budget)
     append(memory, most / 2 * PAGE);
     append(other, (most - most / 2) * PAGE);
     const uint64_t held = held_by(memory);
-    assert_int_equal(memory->vtable->prepare(memory, 1), QN_ERR_MEMORY);
-    assert_text("page of keys and values on the GPU");
+    assert_fails(memory->vtable->prepare(memory, 1), QN_ERR_MEMORY, "page of keys and values on the GPU");
     assert_int_equal(held_by(memory), held);
     qn_memory_truncate(other, PAGE);
     append(memory, 1);

@@ -87,8 +87,8 @@ TEST(failures)
     }
     fake.fails = NULL;
     fake.no_virtual_memory = true;
-    assert_int_equal(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_UNSUPPORTED);
-    assert_text("Fake 1: has no virtual memory management");
+    assert_fails(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_UNSUPPORTED,
+                 "Fake 1: has no virtual memory management");
     fake.no_virtual_memory = false;
     assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     fake.fails = "cuMemAddressReserve";
@@ -99,8 +99,7 @@ TEST(failures)
         label("%s", committing[i]);
         fake.fails = committing[i];
         fake.fails_after = 0;
-        assert_int_equal(memory.commit(memory.context, address), QN_ERR_DEVICE);
-        assert_text(committing[i]);
+        assert_fails(memory.commit(memory.context, address), QN_ERR_DEVICE, committing[i]);
         assert_int_equal(fake.handles, 0);
         assert_int_equal(fake.mappings, 0);
     }
@@ -126,8 +125,7 @@ TEST(memory_runs_out)
     fake.physical_limit = 3;
     for (size_t i = 0; i < 3; i++)
         assert_ok(qn_pool_take(class, &items[i]));
-    assert_int_equal(qn_pool_take(class, &more), QN_ERR_MEMORY);
-    assert_text("cuMemCreate: out of memory");
+    assert_fails(qn_pool_take(class, &more), QN_ERR_MEMORY, "cuMemCreate: out of memory");
     assert_int_equal(qn_pool_count(class), 3);
     assert_int_equal(fake.mappings, 3);
     qn_pool_drop(class, items[2]);

@@ -295,8 +295,7 @@ TEST(no_token_is_allowed)
     play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0, &request);
     assert_ok(qn_cuda_finish_sampling(x.sampler, &what, &request));
     assert_int_equal(request.token, -1);
-    assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
-    assert_text("the largest of the allowed tokens is -inf");
+    assert_fails(qn_sample_status(request.best), QN_ERR_INVALID, "the largest of the allowed tokens is -inf");
     assert_true(untouched.n == 3 && untouched.chosen == 5);
     tear_down(&x);
 }
@@ -357,8 +356,8 @@ TEST(launches_of_modes)
             assert_int_equal(launches[2].cluster, blocks);
             assert_true(launches[1].cluster == 0 && launches[3].cluster == 0);
         }
-    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 0, true, launches, &n), QN_ERR_INVALID);
-    assert_text("0 rows, expected 1 to 65535");
+    assert_fails(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 0, true, launches, &n), QN_ERR_INVALID,
+                 "0 rows, expected 1 to 65535");
     assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 65536, true, launches, &n), QN_ERR_INVALID);
     assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 0, 1, true, launches, &n), QN_ERR_INVALID);
 }

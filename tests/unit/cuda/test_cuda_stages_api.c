@@ -149,8 +149,7 @@ TEST(refuses_shapes)
     qn_cuda_gdn_shape s = shape_of();
     struct views v = views_of(QN_DTYPE_F32);
     const int launches = fake.launches;
-    assert_int_equal(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), QN_ERR_UNSUPPORTED);
-    assert_text("data type 0");
+    assert_fails(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), QN_ERR_UNSUPPORTED, "data type 0");
     assert_int_equal(fake.launches, launches);
     v = views_of(QN_DTYPE_BF16);
     s.head_k = 24;

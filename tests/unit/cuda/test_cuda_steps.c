@@ -573,8 +573,7 @@ TEST(failures)
                 const int synchronizations = fake.synchronizations;
                 fake.fails = calls[i];
                 fake.fails_after = after;
-                assert_int_equal(run(&x, &rows), QN_ERR_DEVICE);
-                assert_text(calls[i]);
+                assert_fails(run(&x, &rows), QN_ERR_DEVICE, calls[i]);
                 assert_int_equal(fake.synchronizations, synchronizations + 1);
                 assert_memory_equal(x.memories[0]->sequence, &before, sizeof before);
                 fake.fails = NULL;

@@ -576,8 +576,7 @@ TEST(unknown_settings_are_refused)
         setenv("QN_CUDA", unknown[i], 1);
         const qn_status status = qn_cuda_executor_create(&params, &device);
         unsetenv("QN_CUDA");
-        assert_int_equal(status, QN_ERR_INVALID);
-        assert_text("expected persistent or launches");
+        assert_fails(status, QN_ERR_INVALID, "expected persistent or launches");
         assert_text(unknown[i]);
     }
     tear_down(&x);

@@ -352,8 +352,7 @@ TEST_WITH(test_nothing, setup, teardown)
     t.nvrtc = "";
     assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device));
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(qn_cuda_prepare(device, &launch_a), QN_ERR_UNSUPPORTED);
-        assert_non_null(strstr(qn_error_text(), "no such thing"));
+        assert_fails(qn_cuda_prepare(device, &launch_a), QN_ERR_UNSUPPORTED, "no such thing");
     }
     assert_int_equal(n_runs(), 1);
     qn_cuda_close(device);
@@ -371,8 +370,7 @@ TEST_WITH(test_finding_nvcc, setup, teardown)
     assert_ok(qn_nvcc_find(&found));
     assert_null(found);
     setenv("QN_NVCC", "/nonexistent", 1);
-    assert_int_equal(qn_nvcc_find(&found), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "QN_NVCC: '/nonexistent'"));
+    assert_fails(qn_nvcc_find(&found), QN_ERR_INVALID, "QN_NVCC: '/nonexistent'");
     unsetenv("QN_NVCC");
     unsetenv("CUDA_HOME");
     unsetenv("CUDA_PATH");
@@ -661,8 +659,7 @@ TEST_WITH(test_threads, setup, teardown)
     set_mood("fails");
     no_nvrtc.nvrtc = "";
     assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &no_nvrtc }, &device));
-    assert_int_equal(qn_cuda_load_pipelines(device), QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(qn_error_text(), "module/a.cu: no code"));
+    assert_fails(qn_cuda_load_pipelines(device), QN_ERR_UNSUPPORTED, "module/a.cu: no code");
     assert_true(qn_cuda_pipeline(device, 1, &info) && !info.failure);
     assert_true(qn_cuda_pipeline(device, 2, &info) && info.failure);
     qn_cuda_close(device);

@@ -51,8 +51,7 @@ TEST(sources)
     assert_string_equal(name.backend->name, "cpu");
     assert_string_equal(name.source, "--device");
     setenv("QN_DEVICE", "tpu", 1);
-    assert_int_equal(qn_device_name_select(NULL, &name), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "the environment variable QN_DEVICE: 'tpu'"));
+    assert_fails(qn_device_name_select(NULL, &name), QN_ERR_INVALID, "the environment variable QN_DEVICE: 'tpu'");
     unsetenv("QN_DEVICE");
 }
 

@@ -46,10 +46,9 @@ TEST(evaluation_rejects_bad_arguments)
     qn_session *session = new_session(10, 4);
     float logits[VOCAB];
     qn_token bad[] = { 1, VOCAB, 2 };
-    assert_int_equal(qn_session_eval(session, ids, 11, QN_LOGITS_LAST, logits), QN_ERR_CONTEXT);
-    assert_text("11 tokens do not fit after 0, its capacity is 10");
-    assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
-    assert_text("token 1: id 320");
+    assert_fails(qn_session_eval(session, ids, 11, QN_LOGITS_LAST, logits), QN_ERR_CONTEXT,
+                 "11 tokens do not fit after 0, its capacity is 10");
+    assert_fails(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID, "token 1: id 320");
     bad[1] = -1;
     assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
     assert_int_equal(qn_session_eval(session, ids, 3, QN_LOGITS_LAST, NULL), QN_ERR_INVALID);

@@ -289,17 +289,14 @@ TEST(reserved_bytes_of_sampling_are_zero)
 {
     qn_request_params params = request;
     params.sampling.reserved[3] = 1;
-    assert_int_equal(qn_generate(session, &params, NULL), QN_ERR_INVALID);
-    assert_text("qn_sampling: byte");
+    assert_fails(qn_generate(session, &params, NULL), QN_ERR_INVALID, "qn_sampling: byte");
     params = request;
     params.sampling.size = 0;
-    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-    assert_text("qn_sampling: its size is 0");
+    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, "qn_sampling: its size is 0");
     qn_json_style none = { 0 };
     qn_grammar *grammar;
     const qn_call_params calls = { .size = sizeof calls, .tools = "[]", .length = 2, .style = &none };
-    assert_int_equal(qn_grammar_create_calls(model, &calls, &grammar), QN_ERR_INVALID);
-    assert_text("qn_json_style: its size is 0");
+    assert_fails(qn_grammar_create_calls(model, &calls, &grammar), QN_ERR_INVALID, "qn_json_style: its size is 0");
 }
 
 /* Items of an array are as far apart as the program's struct is large. */
@@ -322,8 +319,8 @@ TEST(arrays_have_the_programs_structs)
     }
     qn_request_params two[2] = { request, request };
     two[1].size -= sizeof(size_t);
-    assert_int_equal(qn_scheduler_submit_all(scheduler, two, 2, ids, NULL), QN_ERR_INVALID);
-    assert_text("qn_request_params: the size of request 1 is");
+    assert_fails(qn_scheduler_submit_all(scheduler, two, 2, ids, NULL), QN_ERR_INVALID,
+                 "qn_request_params: the size of request 1 is");
 }
 
 /* ---- Initialisers ---- */

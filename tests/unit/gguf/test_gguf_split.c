@@ -312,8 +312,7 @@ TEST(quantised_onto_a_part)
             assert_same_files(kept, paths[1 - out]);
             assert_ok(qn_gguf_open(paths[out], &file)); /* a single file, in spite of its name */
             qn_gguf_close(file);
-            assert_int_equal(qn_gguf_open(paths[1 - out], &file), QN_ERR_FORMAT);
-            assert_non_null(strstr(qn_error_text(), paths[out]));
+            assert_fails(qn_gguf_open(paths[1 - out], &file), QN_ERR_FORMAT, paths[out]);
             unlink(kept);
         }
     unlink(other_path);
@@ -355,10 +354,8 @@ TEST(bad_weights)
     name_parts(2);
     for (size_t i = 0; i < 2; i++)
         write_part(whole, &parts[i], paths[i]);
-    assert_int_equal(qn_model_load(paths[0], &MODEL_PARAMS(.device = "cpu"), &model), QN_ERR_FORMAT);
-    assert_non_null(strstr(qn_error_text(), paths[1]));
-    assert_int_equal(qn_quantize_file(paths[0], other_path, "q1_0", &forced), QN_ERR_FORMAT);
-    assert_non_null(strstr(qn_error_text(), paths[1]));
+    assert_fails(qn_model_load(paths[0], &MODEL_PARAMS(.device = "cpu"), &model), QN_ERR_FORMAT, paths[1]);
+    assert_fails(qn_quantize_file(paths[0], other_path, "q1_0", &forced), QN_ERR_FORMAT, paths[1]);
     qn_gguf_close(whole);
     remove_parts(2);
 }
@@ -585,9 +582,8 @@ TEST(names)
         char path[128];
         snprintf(path, sizeof path, "%s/%s", folder, wrong[i]);
         write_part(whole, &part, path);
-        assert_int_equal(qn_gguf_open(path, &file), QN_ERR_FORMAT);
-        assert_non_null(strstr(qn_error_text(), "file 1 of 2 of a split model"));
-        assert_non_null(strstr(qn_error_text(), "expected a name that ends in '-00001-of-00002.gguf'"));
+        assert_fails(qn_gguf_open(path, &file), QN_ERR_FORMAT, "file 1 of 2 of a split model");
+        assert_text("expected a name that ends in '-00001-of-00002.gguf'");
         unlink(path);
     }
     /* In the current directory, by a path without a slash. */
@@ -602,8 +598,8 @@ TEST(names)
     assert_string_equal(qn_gguf_path(file), "m-00001-of-00002.gguf");
     qn_gguf_close(file);
     unlink("m-00001-of-00002.gguf");
-    assert_int_equal(qn_gguf_open("m-00002-of-00002.gguf", &file), QN_ERR_IO);
-    assert_non_null(strstr(qn_error_text(), "missing in its directory: m-00001-of-00002.gguf"));
+    assert_fails(qn_gguf_open("m-00002-of-00002.gguf", &file), QN_ERR_IO,
+                 "missing in its directory: m-00001-of-00002.gguf");
     assert_int_equal(chdir(back), 0);
     remove_parts(2);
     qn_gguf_close(whole);

@@ -404,8 +404,7 @@ TEST(test_refused_schemas)
     for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         label("%s", cases[i].schema);
-        assert_int_equal(from_schema(cases[i].schema, &strict, &grammar), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(from_schema(cases[i].schema, &strict, &grammar), cases[i].status, cases[i].text);
         assert_null(grammar);
     }
 }
@@ -434,8 +433,7 @@ static void check_refused(read_grammar *read, const struct refused *cases, size_
     for (size_t i = 0; i < n; i++) {
         qn_grammar *grammar;
         label("%s", cases[i].source);
-        assert_int_equal(read(cases[i].source, strlen(cases[i].source), &grammar), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(read(cases[i].source, strlen(cases[i].source), &grammar), cases[i].status, cases[i].text);
         assert_null(grammar);
     }
 }
@@ -479,8 +477,7 @@ TEST(test_choices)
     assert_ok(qn_grammar_from_choices(choices, 4, &grammar));
     check_texts(grammar, &(struct texts){ "choices", { "yes", "yesterday", "\xff", "" }, { "y", "yester", "no" } });
     qn_grammar_free(grammar);
-    assert_int_equal(qn_grammar_from_choices(choices, 0, &grammar), QN_ERR_INVALID);
-    assert_text("choices: the list is empty");
+    assert_fails(qn_grammar_from_choices(choices, 0, &grammar), QN_ERR_INVALID, "choices: the list is empty");
 }
 
 TEST(test_gbnf)

@@ -187,9 +187,8 @@ TEST(test_arguments)
             json_t *tools =
                 json_pack("[{s:{s:s,s:o}}]", "function", "name", "f", "parameters", json_loads(refused[i], 0, NULL));
             qn_output_params_init(&output, forms[f]);
-            assert_int_equal(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
-                             QN_ERR_INVALID);
-            assert_text("not a count");
+            assert_fails(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
+                         QN_ERR_INVALID, "not a count");
             json_decref(tools);
         }
 }
@@ -204,9 +203,8 @@ TEST(test_names)
         qn_grammar *grammar;
         label("form %d", forms[f]);
         qn_output_params_init(&output, forms[f]);
-        assert_int_equal(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
-                         QN_ERR_INVALID);
-        assert_text("two tools have the name 'f'");
+        assert_fails(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
+                     QN_ERR_INVALID, "two tools have the name 'f'");
     }
     json_decref(tools);
 }
@@ -276,9 +274,8 @@ TEST(test_no_length)
     qn_grammar *grammar;
     for (size_t f = 0; f < N_FORMS; f++) {
         label("form %d", forms[f]);
-        assert_int_equal(compile(forms[f], "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", false, &grammar),
-                         QN_ERR_INVALID);
-        assert_text("no text fits");
+        assert_fails(compile(forms[f], "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", false, &grammar),
+                     QN_ERR_INVALID, "no text fits");
     }
     assert_ok(compile(QN_OUTPUT_XML, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":3}", false, &grammar));
     assert_true(fits(QN_OUTPUT_XML, grammar, "a\nb", true));

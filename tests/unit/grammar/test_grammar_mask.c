@@ -482,8 +482,8 @@ TEST(test_triggers)
     const qn_grammar_start too_long = { .triggers = { { longest, sizeof longest, -1 } },
                                         .n_triggers = 1,
                                         .opening_token = -1 };
-    assert_int_equal(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID);
-    assert_text("a trigger of 300 bytes, at most 255");
+    assert_fails(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID,
+                 "a trigger of 300 bytes, at most 255");
     qn_grammar_free(grammar);
 }
 
@@ -627,8 +627,7 @@ static void check_stuck(qn_grammar *grammar, const qn_grammar_start *start, cons
     assert_ok(qn_grammar_match_create(made.vocab, grammar, start, &match));
     for (int again = 0; again < 2; again++) {
         assert_false(qn_grammar_match_accepts(match, answer, n, 'a'));
-        assert_int_equal(qn_grammar_match_mask(match, answer, n, mask), QN_ERR_UNSUPPORTED);
-        assert_text(error);
+        assert_fails(qn_grammar_match_mask(match, answer, n, mask), QN_ERR_UNSUPPORTED, error);
     }
     qn_grammar_match_free(match);
     qn_grammar_free(grammar);

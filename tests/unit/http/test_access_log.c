@@ -147,8 +147,7 @@ TEST_WITH(renamed_files_are_left, make_folder, remove_folder)
     qn_access_log_free(log);
     json_decref(json = read_line(path, 1));
     assert_non_null(json);
-    assert_int_equal(qn_access_log_create("/nonexistent/log", &log), QN_ERR_IO);
-    assert_text("/nonexistent/log");
+    assert_fails(qn_access_log_create("/nonexistent/log", &log), QN_ERR_IO, "/nonexistent/log");
 }
 
 TEST(full_pipes_lose_lines)

@@ -159,14 +159,12 @@ TEST(bad_keys_are_refused)
         memset(line, 'k', n);
         line[n] = '\0';
         write_file(line);
-        assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
-        assert_text("line 1");
+        assert_fails(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID, "line 1");
         assert_null(strstr(qn_error_text(), "kkk"));
     }
     assert_int_equal(qn_keys_create(&value, 1, NULL, 0, NULL, &keys), QN_ERR_INVALID);
     const char *const none[] = { "/nonexistent/keys" };
-    assert_int_equal(qn_keys_create(NULL, 0, none, 1, NULL, &keys), QN_ERR_IO);
-    assert_text("/nonexistent/keys");
+    assert_fails(qn_keys_create(NULL, 0, none, 1, NULL, &keys), QN_ERR_IO, "/nonexistent/keys");
 }
 
 /* A text in UTF-16 would be the key of its first character. */
@@ -185,8 +183,7 @@ TEST(files_with_zeros_are_refused)
         assert_non_null(file);
         assert_int_equal(fwrite(cases[i].bytes, 1, cases[i].n, file), cases[i].n);
         fclose(file);
-        assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
-        assert_text("has a zero");
+        assert_fails(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID, "has a zero");
     }
 }
 

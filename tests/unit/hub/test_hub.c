@@ -181,7 +181,7 @@ TEST(test_best)
     assert_string_equal(select_from(&files, "a/b", 100 * giga, 1), "m-Q8_0.gguf");
     assert_string_equal(select_from(&files, "a/b", 10 * giga, 1), "m-Q4_K_M.gguf"); /* 9 are more than four fifths */
     assert_null(select_from(&files, "a/b", 6 * giga, 1));
-    assert_non_null(strstr(qn_error_text(), "the smallest is m-Q4_K_M.gguf with 5 GB"));
+    assert_text("the smallest is m-Q4_K_M.gguf with 5 GB");
     add(&files, "m-PTQ1_0.gguf", 6 * giga);
     add(&files, "m-PQ2_0.gguf", 7 * giga);
     assert_string_equal(select_from(&files, "a/b", 100 * giga, 1), "m-PQ2_0.gguf");
@@ -193,8 +193,7 @@ TEST(test_best)
     assert_string_equal(select_from(&files, "a/b:mmproj-Q8_0.gguf", 1, 1), "mmproj-Q8_0.gguf");
     assert_string_equal(select_from(&files, "a/b:Q4", 1, 1), "m-Q4_K_M.gguf");
     assert_null(select_from(&files, "a/b:Q5_0", 1, 1));
-    assert_non_null(
-        strstr(qn_error_text(), "no model of type Q5_0; there is F16, IQ4_XS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0"));
+    assert_text("no model of type Q5_0; there is F16, IQ4_XS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0");
     qn_hub_files_free(&files);
 
     add(&files, "m-F32.gguf", 2);
@@ -244,9 +243,8 @@ TEST(test_types_with_words)
         label("%s", none[i]);
         assert_null(select_from(&files, none[i], 1, 1));
     }
-    assert_non_null(strstr(qn_error_text(),
-                           "3 models match the type UD; name a file: UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf, "
-                           "m-UD-IQ2_M.gguf, m-UD-Q5_K_M.gguf"));
+    assert_text("3 models match the type UD; name a file: UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf, "
+                "m-UD-IQ2_M.gguf, m-UD-Q5_K_M.gguf");
     assert_string_equal(select_from(&files, "a/b", 100, 1), "m-UD-Q5_K_M.gguf"); /* of a format that quern reads */
     qn_hub_files_free(&files);
 }
@@ -257,9 +255,9 @@ TEST(test_split)
     add(&files, "d/m-Q4_0-00002-of-00003.gguf", 2);
     add(&files, "d/m-Q4_0-00001-of-00003.gguf", 1);
     assert_null(select_from(&files, "a/b", 100, 3));
-    assert_non_null(strstr(qn_error_text(), "lacks 'd/m-Q4_0-00003-of-00003.gguf'"));
+    assert_text("lacks 'd/m-Q4_0-00003-of-00003.gguf'");
     assert_null(select_from(&files, "a/b:Q4_0", 100, 3));
-    assert_non_null(strstr(qn_error_text(), "d/m-Q4_0-00003-of-00003.gguf"));
+    assert_text("d/m-Q4_0-00003-of-00003.gguf");
     add(&files, "d/m-Q4_0-00003-of-00003.gguf", 3);
     add(&files, "d/m-Q4_0-00004-of-00003.gguf", 3); /* no part: its number is too large */
     add(&files, "d/m-Q4_0-0001-of-00003.gguf", 3);  /* no part: four digits */
@@ -279,7 +277,7 @@ TEST(test_split)
     }
     add(&files, "e/m-Q4_0-00003-of-00003.gguf", 3);
     assert_null(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3));
-    assert_non_null(strstr(qn_error_text(), "2 of its files"));
+    assert_text("2 of its files");
     qn_hub_files_free(&files);
 }
 

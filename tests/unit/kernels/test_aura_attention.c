@@ -369,12 +369,10 @@ TEST(refuses_caches_and_queries)
     bad[15].text = "expected f32, f16 or bf16";
     for (size_t i = 0; i < n; i++) {
         label("%s", bad[i].text);
-        assert_int_equal(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(a.out, N)), QN_ERR_INVALID);
-        assert_text(bad[i].text);
+        assert_fails(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(a.out, N)), QN_ERR_INVALID, bad[i].text);
         if (i == 12 || i == 13) /* pass 1 does not read sinks */
             continue;
-        assert_int_equal(pass1(&a, &bad[i].cache, &bad[i].queries), QN_ERR_INVALID);
-        assert_text(bad[i].text);
+        assert_fails(pass1(&a, &bad[i].cache, &bad[i].queries), QN_ERR_INVALID, bad[i].text);
     }
     free_arguments(&a);
 }
@@ -387,27 +385,25 @@ TEST(refuses_sizes)
     const qn_aura_queries *queries = &a.queries;
     const qn_view out = f32(a.out, N), partials = f32(a.partials, BLOCKS * N), m = f32(a.m, BLOCKS * HEADS),
                   l = f32(a.l, BLOCKS * HEADS);
-    assert_int_equal(qn_aura_attention(cache, queries, f32(a.out, N - 1)), QN_ERR_INVALID);
-    assert_text("out: 255 elements, expected at least 256");
+    assert_fails(qn_aura_attention(cache, queries, f32(a.out, N - 1)), QN_ERR_INVALID,
+                 "out: 255 elements, expected at least 256");
     assert_int_equal(qn_aura_attention(NULL, queries, out), QN_ERR_INVALID);
     assert_int_equal(qn_aura_attention(cache, NULL, out), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass1(cache, queries, 0, partials, m, l), QN_ERR_INVALID);
-    assert_text("block: 0");
-    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, f32(a.partials, BLOCKS * N - 1), m, l), QN_ERR_INVALID);
-    assert_text("partials: 1279 elements, expected at least 1280");
+    assert_fails(qn_aura_flash_pass1(cache, queries, 0, partials, m, l), QN_ERR_INVALID, "block: 0");
+    assert_fails(qn_aura_flash_pass1(cache, queries, 2, f32(a.partials, BLOCKS * N - 1), m, l), QN_ERR_INVALID,
+                 "partials: 1279 elements, expected at least 1280");
     assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, f32(a.m, BLOCKS * HEADS - 1), l), QN_ERR_INVALID);
     assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, m, f32(a.l, BLOCKS * HEADS - 1)), QN_ERR_INVALID);
     assert_int_equal(qn_aura_flash_pass2(NULL, HEADS, HEADS, BLOCKS, partials, m, l, queries->sinks, out),
                      QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out),
-                     QN_ERR_INVALID);
-    assert_text("n_queries: 4, expected a multiple of n_heads 3");
-    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS), 1, HEADS, NAN, out), QN_ERR_INVALID);
-    assert_text("skip: nan, expected at least 0");
-    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS - 1), 1, HEADS, 0, out), QN_ERR_INVALID);
-    assert_text("weights: 39 elements, expected at least 40");
-    assert_int_equal(qn_aura_score(cache, queries, f32(a.out, HEADS * KEYS - 1)), QN_ERR_INVALID);
-    assert_text("scores: 39 elements, expected at least 40");
+    assert_fails(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID,
+                 "n_queries: 4, expected a multiple of n_heads 3");
+    assert_fails(qn_aura_value(cache, f32(a.partials, HEADS * KEYS), 1, HEADS, NAN, out), QN_ERR_INVALID,
+                 "skip: nan, expected at least 0");
+    assert_fails(qn_aura_value(cache, f32(a.partials, HEADS * KEYS - 1), 1, HEADS, 0, out), QN_ERR_INVALID,
+                 "weights: 39 elements, expected at least 40");
+    assert_fails(qn_aura_score(cache, queries, f32(a.out, HEADS * KEYS - 1)), QN_ERR_INVALID,
+                 "scores: 39 elements, expected at least 40");
     free_arguments(&a);
 }
 
@@ -419,27 +415,22 @@ TEST(store_refuses)
     float *k = normals(VALUES, 1), *v = normals(VALUES, 1), scales[2 * POSITIONS];
     uint32_t positions[TOKENS] = { 3, POSITIONS };
     memcpy(scales, c.cache.key_scales.data, sizeof scales);
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("positions: token 1 is at 8, expected below the capacity 8");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "positions: token 1 is at 8, expected below the capacity 8");
     assert_memory_equal(scales, c.cache.key_scales.data, sizeof scales);
     positions[1] = 5;
     v[2 * DIM + 9] = NAN;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("values: token 1, head 0 is not finite");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "values: token 1, head 0 is not finite");
     k[3 * DIM] = INFINITY;
     v[2 * DIM + 9] = 0;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("keys: token 1, head 1 is not finite");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "keys: token 1, head 1 is not finite");
     assert_true(isnan(((float *)c.cache.key_scales.data)[POSITIONS + 5]));
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES - 1), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("keys: 255 elements, expected at least 256");
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("positions: 1 elements, expected at least 2");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES - 1), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "keys: 255 elements, expected at least 256");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS), QN_ERR_INVALID,
+                 "positions: 1 elements, expected at least 2");
     free(k);
     free(v);
     free_case(&c);

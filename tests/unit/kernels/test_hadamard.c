@@ -130,28 +130,24 @@ TEST(rejects_bad_arguments)
     const qn_view rows = view(x, 16);
     static const size_t blocks[] = { 0, 3, 6, 131072 };
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(qn_hadamard(rows, no_signs, 1, 131072 * 3, blocks[i], QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-        assert_text("expected a power of two of 1 to 65536");
+        assert_fails(qn_hadamard(rows, no_signs, 1, 131072 * 3, blocks[i], QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                     "expected a power of two of 1 to 65536");
     }
-    assert_int_equal(qn_hadamard(rows, no_signs, 1, 12, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("width: 12, expected a multiple of the block 8");
-    assert_int_equal(qn_hadamard(rows, no_signs, 3, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("x: 16 elements, expected at least 24");
-    assert_int_equal(qn_hadamard((qn_view){ x, QN_DTYPE_F16, 16 }, no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST),
-                     QN_ERR_INVALID);
-    assert_text("x: type f16");
-    assert_int_equal(qn_hadamard(view(NULL, 16), no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("x: NULL");
-    assert_int_equal(qn_hadamard(rows, no_signs, SIZE_MAX / 4, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("do not fit in memory");
-    assert_int_equal(qn_hadamard(rows, view(signs, 7), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("signs: 7 elements, expected at least 8");
-    assert_int_equal(qn_hadamard(rows, view(NULL, 8), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("signs: NULL");
-    assert_int_equal(qn_hadamard(rows, view(signs, 8), 2, 8, 8, QN_HADAMARD_SIGN_LAST), QN_ERR_INVALID);
-    assert_text("signs: element 5 is 0.5, expected 1 or -1");
-    assert_int_equal(qn_hadamard(rows, no_signs, 2, 8, 8, (qn_hadamard_order)2), QN_ERR_INVALID);
-    assert_text("order: 2");
+    assert_fails(qn_hadamard(rows, no_signs, 1, 12, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "width: 12, expected a multiple of the block 8");
+    assert_fails(qn_hadamard(rows, no_signs, 3, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "x: 16 elements, expected at least 24");
+    assert_fails(qn_hadamard((qn_view){ x, QN_DTYPE_F16, 16 }, no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST),
+                 QN_ERR_INVALID, "x: type f16");
+    assert_fails(qn_hadamard(view(NULL, 16), no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID, "x: NULL");
+    assert_fails(qn_hadamard(rows, no_signs, SIZE_MAX / 4, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "do not fit in memory");
+    assert_fails(qn_hadamard(rows, view(signs, 7), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "signs: 7 elements, expected at least 8");
+    assert_fails(qn_hadamard(rows, view(NULL, 8), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID, "signs: NULL");
+    assert_fails(qn_hadamard(rows, view(signs, 8), 2, 8, 8, QN_HADAMARD_SIGN_LAST), QN_ERR_INVALID,
+                 "signs: element 5 is 0.5, expected 1 or -1");
+    assert_fails(qn_hadamard(rows, no_signs, 2, 8, 8, (qn_hadamard_order)2), QN_ERR_INVALID, "order: 2");
     for (int i = 0; i < 16; i++)
         assert_true(x[i] == 7);
     assert_ok(qn_hadamard(view(NULL, 0), no_signs, 0, 8, 8, QN_HADAMARD_SIGN_FIRST));

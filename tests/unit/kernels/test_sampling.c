@@ -344,8 +344,7 @@ TEST(excluded_and_broken_logits)
     qn_sample_token(&kernels, &request, logits, 40, scratch);
     assert_int_equal(request.token, -1);
     assert_true(logprobs.n == 20 && logprobs.chosen == 7);
-    assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
-    assert_text("the largest of the allowed tokens is -inf");
+    assert_fails(qn_sample_status(request.best), QN_ERR_INVALID, "the largest of the allowed tokens is -inf");
     /* A NaN that is not allowed does not matter to the token, but the probabilities of all tokens are unknown. */
     logits[30] = NAN;
     request.allowed = first_eight;

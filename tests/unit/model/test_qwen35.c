@@ -209,192 +209,97 @@ static void write_image(struct image *m, const struct model_file *f)
 
 /* ---- Files with one error ---- */
 
-static void no_conv_kernel(struct model_file *f)
-{
-    drop_key(f, "qwen35.ssm.conv_kernel");
-}
-static void one_tap(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.conv_kernel", 1);
-}
-static void nine_taps(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.conv_kernel", 9);
-}
-static void no_value_heads(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.time_step_rank", 0);
-}
-static void no_key_heads(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.group_count", 0);
-}
-static void more_key_heads(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.group_count", 2 * V_HEADS);
-}
-static void uneven_key_heads(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.group_count", 3);
-}
-static void uneven_inner_size(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.inner_size", V_HEADS * HEAD_V + 1);
-}
-static void endless_inner_size(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.inner_size", 0xfffffff0);
-}
-static void inner_size_0(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.inner_size", 0);
-}
-static void key_head_24(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.state_size", 24);
-}
-static void key_head_512(struct model_file *f)
-{
-    set_u32(f, "qwen35.ssm.state_size", 512);
-}
-static void interval_0(struct model_file *f)
-{
-    set_u32(f, "qwen35.full_attention_interval", 0);
-}
-static void interval_3(struct model_file *f)
-{
-    set_u32(f, "qwen35.full_attention_interval", 3);
-}
-static void all_blocks_predict(struct model_file *f)
-{
-    set_u32(f, "qwen35.nextn_predict_layers", 4);
-}
-static void short_list_of_layers(struct model_file *f)
-{
-    set_bools(f, "qwen35.attention.recurrent_layers", 2, "\1\0");
-}
-static void odd_list_of_layers(struct model_file *f)
-{
-    set_bools(f, "qwen35.attention.recurrent_layers", 3, "\1\0\7");
-}
-static void list_that_is_a_number(struct model_file *f)
-{
-    set_u32(f, "qwen35.attention.recurrent_layers", 1);
-}
-static void list_against_tensors(struct model_file *f)
-{
-    set_bools(f, "qwen35.attention.recurrent_layers", 3, "\1\1\1");
-}
-static void no_conv(struct model_file *f)
-{
-    drop_tensor(f, "blk.0.ssm_conv1d.weight");
-}
-static void conv_transposed(struct model_file *f)
-{
-    tensor_of(f, "blk.0.ssm_conv1d.weight")->cols = CONV;
-    tensor_of(f, "blk.0.ssm_conv1d.weight")->rows = TAPS;
-}
-static void bf16_conv(struct model_file *f)
-{
-    tensor_of(f, "blk.2.ssm_conv1d.weight")->type = QN_TYPE_BF16;
-}
-static void no_alpha(struct model_file *f)
-{
-    drop_tensor(f, "blk.2.ssm_alpha.weight");
-}
-static void no_bias(struct model_file *f)
-{
-    drop_tensor(f, "blk.0.ssm_dt.bias");
-}
-static void short_factors(struct model_file *f)
-{
-    tensor_of(f, "blk.0.ssm_a")->cols = V_HEADS - 1;
-}
-static void growing_state(struct model_file *f)
-{
-    f->decay_factor = 1e-3f;
-}
-static void endless_decay(struct model_file *f)
-{
-    f->decay_factor = -INFINITY;
-}
-static void norm_of_all_heads(struct model_file *f)
-{
-    tensor_of(f, "blk.0.ssm_norm.weight")->cols = V_HEADS * HEAD_V;
-}
-static void query_without_gate(struct model_file *f)
-{
-    tensor_of(f, "blk.1.attn_q.weight")->rows = 2 * HEAD;
-}
-static void no_query_norm(struct model_file *f)
-{
-    drop_tensor(f, "blk.1.attn_q_norm.weight");
-}
-static void other_norm(struct model_file *f)
-{
-    qn_print(tensor_of(f, "blk.0.post_attention_norm.weight")->name, 64, "blk.0.ffn_norm.weight");
-}
-static void qkv_bias(struct model_file *f)
-{
-    add_tensor(f, 0, "attn_qkv.bias", CONV, 1);
-}
-static void prediction_in_the_trunk(struct model_file *f)
-{
-    add_tensor(f, 2, "nextn.enorm.weight", EMBD, 1);
-}
-static void prediction_without_key(struct model_file *f)
-{
-    drop_key(f, "qwen35.nextn_predict_layers");
-}
-static void block_after_the_last(struct model_file *f)
-{
-    add_tensor(f, 4, "nextn.enorm.weight", EMBD, 1);
-}
-
+/* A change of the valid file. Members that are zero change nothing. */
 static const struct wrong_file {
     const char *name;
-    void (*change)(struct model_file *f);
     qn_status status;
     const char *text; /* that the error text must contain */
+    const char *dropped_key, *dropped_tensor;
+    const char *renamed[2];
+    const char *key;
+    uint32_t value;               /* of the key */
+    const char *bools;            /* the key is an array of `value` bools */
+    struct tensor changed, added; /* changed: in what is not zero */
+    float decay_factor;
 } wrong_files[] = {
-    { "no_conv_kernel", no_conv_kernel, QN_ERR_FORMAT, "qwen35.ssm.conv_kernel" },
-    { "one_tap", one_tap, QN_ERR_FORMAT, "ssm.conv_kernel is 1" },
-    { "nine_taps", nine_taps, QN_ERR_FORMAT, "ssm.conv_kernel is 9" },
-    { "no_value_heads", no_value_heads, QN_ERR_FORMAT, "ssm.time_step_rank is 0" },
-    { "no_key_heads", no_key_heads, QN_ERR_FORMAT, "ssm.group_count is 0" },
-    { "more_key_heads", more_key_heads, QN_ERR_FORMAT, "ssm.group_count is 8" },
-    { "uneven_key_heads", uneven_key_heads, QN_ERR_FORMAT, "ssm.group_count 3" },
-    { "uneven_inner_size", uneven_inner_size, QN_ERR_FORMAT, "ssm.inner_size 129" },
-    { "endless_inner_size", endless_inner_size, QN_ERR_UNSUPPORTED, "value heads" },
-    { "inner_size_0", inner_size_0, QN_ERR_UNSUPPORTED, "value heads" },
-    { "key_head_24", key_head_24, QN_ERR_UNSUPPORTED, "24 elements" },
-    { "key_head_512", key_head_512, QN_ERR_UNSUPPORTED, "512 elements" },
-    { "interval_0", interval_0, QN_ERR_FORMAT, "full_attention_interval is 0" },
-    { "interval_3", interval_3, QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing" },
-    { "all_blocks_predict", all_blocks_predict, QN_ERR_FORMAT, "nextn_predict_layers is 4" },
-    { "short_list_of_layers", short_list_of_layers, QN_ERR_FORMAT, "recurrent_layers" },
-    { "odd_list_of_layers", odd_list_of_layers, QN_ERR_FORMAT, "element 2 is 7" },
-    { "list_that_is_a_number", list_that_is_a_number, QN_ERR_FORMAT, "recurrent_layers" },
-    { "list_against_tensors", list_against_tensors, QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing" },
-    { "no_conv", no_conv, QN_ERR_FORMAT, "'blk.0.ssm_conv1d.weight' is missing" },
-    { "conv_transposed", conv_transposed, QN_ERR_FORMAT, "expected [3, 192, 1, 1]" },
-    { "bf16_conv", bf16_conv, QN_ERR_UNSUPPORTED, "'blk.2.ssm_conv1d.weight' has type 30" },
-    { "no_alpha", no_alpha, QN_ERR_FORMAT, "'blk.2.ssm_alpha.weight' is missing" },
-    { "no_bias", no_bias, QN_ERR_FORMAT, "'blk.0.ssm_dt.bias' is missing" },
-    { "short_factors", short_factors, QN_ERR_FORMAT, "'blk.0.ssm_a' is [3, 1" },
-    { "growing_state", growing_state, QN_ERR_FORMAT, "'blk.0.ssm_a' is 0.001 at 0" },
-    { "endless_decay", endless_decay, QN_ERR_FORMAT, "'blk.0.ssm_a' is -inf" },
-    { "norm_of_all_heads", norm_of_all_heads, QN_ERR_FORMAT, "'blk.0.ssm_norm.weight' is [128, 1" },
-    { "query_without_gate", query_without_gate, QN_ERR_FORMAT, "'blk.1.attn_q.weight' is [32, 32" },
-    { "no_query_norm", no_query_norm, QN_ERR_FORMAT, "'blk.1.attn_q_norm.weight' is missing" },
-    { "other_norm", other_norm, QN_ERR_FORMAT, "'blk.0.post_attention_norm.weight' is missing" },
-    { "qkv_bias", qkv_bias, QN_ERR_UNSUPPORTED, "'blk.0.attn_qkv.bias' is not used by" },
-    { "prediction_in_the_trunk", prediction_in_the_trunk, QN_ERR_UNSUPPORTED,
-      "'blk.2.nextn.enorm.weight' is not used by" },
-    { "prediction_without_key", prediction_without_key, QN_ERR_UNSUPPORTED,
-      "'blk.3.nextn.eh_proj.weight' is not used by" },
-    { "block_after_the_last", block_after_the_last, QN_ERR_UNSUPPORTED, "'blk.4.nextn.enorm.weight' is not used by" },
+    { "no_conv_kernel", QN_ERR_FORMAT, "qwen35.ssm.conv_kernel", .dropped_key = "qwen35.ssm.conv_kernel" },
+    { "one_tap", QN_ERR_FORMAT, "ssm.conv_kernel is 1", .key = "qwen35.ssm.conv_kernel", .value = 1 },
+    { "nine_taps", QN_ERR_FORMAT, "ssm.conv_kernel is 9", .key = "qwen35.ssm.conv_kernel", .value = 9 },
+    { "no_value_heads", QN_ERR_FORMAT, "ssm.time_step_rank is 0", .key = "qwen35.ssm.time_step_rank", .value = 0 },
+    { "no_key_heads", QN_ERR_FORMAT, "ssm.group_count is 0", .key = "qwen35.ssm.group_count", .value = 0 },
+    { "more_key_heads", QN_ERR_FORMAT, "ssm.group_count is 8", .key = "qwen35.ssm.group_count", .value = 2 * V_HEADS },
+    { "uneven_key_heads", QN_ERR_FORMAT, "ssm.group_count 3", .key = "qwen35.ssm.group_count", .value = 3 },
+    { "uneven_inner_size", QN_ERR_FORMAT, "ssm.inner_size 129", .key = "qwen35.ssm.inner_size",
+      .value = V_HEADS * HEAD_V + 1 },
+    { "endless_inner_size", QN_ERR_UNSUPPORTED, "value heads", .key = "qwen35.ssm.inner_size", .value = 0xfffffff0 },
+    { "inner_size_0", QN_ERR_UNSUPPORTED, "value heads", .key = "qwen35.ssm.inner_size", .value = 0 },
+    { "key_head_24", QN_ERR_UNSUPPORTED, "24 elements", .key = "qwen35.ssm.state_size", .value = 24 },
+    { "key_head_512", QN_ERR_UNSUPPORTED, "512 elements", .key = "qwen35.ssm.state_size", .value = 512 },
+    { "interval_0", QN_ERR_FORMAT, "full_attention_interval is 0", .key = "qwen35.full_attention_interval",
+      .value = 0 },
+    { "interval_3", QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing", .key = "qwen35.full_attention_interval",
+      .value = 3 },
+    { "all_blocks_predict", QN_ERR_FORMAT, "nextn_predict_layers is 4", .key = "qwen35.nextn_predict_layers",
+      .value = 4 },
+    { "short_list_of_layers", QN_ERR_FORMAT, "recurrent_layers", .key = "qwen35.attention.recurrent_layers", .value = 2,
+      .bools = "\1\0" },
+    { "odd_list_of_layers", QN_ERR_FORMAT, "element 2 is 7", .key = "qwen35.attention.recurrent_layers", .value = 3,
+      .bools = "\1\0\7" },
+    { "list_that_is_a_number", QN_ERR_FORMAT, "recurrent_layers", .key = "qwen35.attention.recurrent_layers",
+      .value = 1 },
+    { "list_against_tensors", QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing",
+      .key = "qwen35.attention.recurrent_layers", .value = 3, .bools = "\1\1\1" },
+    { "no_conv", QN_ERR_FORMAT, "'blk.0.ssm_conv1d.weight' is missing", .dropped_tensor = "blk.0.ssm_conv1d.weight" },
+    { "conv_transposed", QN_ERR_FORMAT, "expected [3, 192, 1, 1]",
+      .changed = { "blk.0.ssm_conv1d.weight", .cols = CONV, .rows = TAPS } },
+    { "bf16_conv", QN_ERR_UNSUPPORTED, "'blk.2.ssm_conv1d.weight' has type 30",
+      .changed = { "blk.2.ssm_conv1d.weight", .type = QN_TYPE_BF16 } },
+    { "no_alpha", QN_ERR_FORMAT, "'blk.2.ssm_alpha.weight' is missing", .dropped_tensor = "blk.2.ssm_alpha.weight" },
+    { "no_bias", QN_ERR_FORMAT, "'blk.0.ssm_dt.bias' is missing", .dropped_tensor = "blk.0.ssm_dt.bias" },
+    { "short_factors", QN_ERR_FORMAT, "'blk.0.ssm_a' is [3, 1", .changed = { "blk.0.ssm_a", .cols = V_HEADS - 1 } },
+    { "growing_state", QN_ERR_FORMAT, "'blk.0.ssm_a' is 0.001 at 0", .decay_factor = 1e-3f },
+    { "endless_decay", QN_ERR_FORMAT, "'blk.0.ssm_a' is -inf", .decay_factor = -INFINITY },
+    { "norm_of_all_heads", QN_ERR_FORMAT, "'blk.0.ssm_norm.weight' is [128, 1",
+      .changed = { "blk.0.ssm_norm.weight", .cols = V_HEADS * HEAD_V } },
+    { "query_without_gate", QN_ERR_FORMAT, "'blk.1.attn_q.weight' is [32, 32",
+      .changed = { "blk.1.attn_q.weight", .rows = 2 * HEAD } },
+    { "no_query_norm", QN_ERR_FORMAT, "'blk.1.attn_q_norm.weight' is missing",
+      .dropped_tensor = "blk.1.attn_q_norm.weight" },
+    { "other_norm", QN_ERR_FORMAT, "'blk.0.post_attention_norm.weight' is missing",
+      .renamed = { "blk.0.post_attention_norm.weight", "blk.0.ffn_norm.weight" } },
+    { "qkv_bias", QN_ERR_UNSUPPORTED, "'blk.0.attn_qkv.bias' is not used by",
+      .added = { "blk.0.attn_qkv.bias", .cols = CONV, .rows = 1 } },
+    { "prediction_in_the_trunk", QN_ERR_UNSUPPORTED, "'blk.2.nextn.enorm.weight' is not used by",
+      .added = { "blk.2.nextn.enorm.weight", .cols = EMBD, .rows = 1 } },
+    { "prediction_without_key", QN_ERR_UNSUPPORTED, "'blk.3.nextn.eh_proj.weight' is not used by",
+      .dropped_key = "qwen35.nextn_predict_layers" },
+    { "block_after_the_last", QN_ERR_UNSUPPORTED, "'blk.4.nextn.enorm.weight' is not used by",
+      .added = { "blk.4.nextn.enorm.weight", .cols = EMBD, .rows = 1 } },
 };
+
+static void change_file(struct model_file *f, const struct wrong_file *wrong)
+{
+    if (wrong->dropped_key)
+        drop_key(f, wrong->dropped_key);
+    if (wrong->dropped_tensor)
+        drop_tensor(f, wrong->dropped_tensor);
+    if (wrong->renamed[0])
+        qn_print(tensor_of(f, wrong->renamed[0])->name, 64, "%s", wrong->renamed[1]);
+    if (wrong->bools)
+        set_bools(f, wrong->key, wrong->value, wrong->bools);
+    else if (wrong->key)
+        set_u32(f, wrong->key, wrong->value);
+    if (*wrong->changed.name) {
+        struct tensor *t = tensor_of(f, wrong->changed.name);
+        t->type = wrong->changed.type ? wrong->changed.type : t->type;
+        t->cols = wrong->changed.cols ? wrong->changed.cols : t->cols;
+        t->rows = wrong->changed.rows ? wrong->changed.rows : t->rows;
+    }
+    if (*wrong->added.name)
+        add_tensor(f, -1, wrong->added.name, wrong->added.cols, wrong->added.rows);
+    if (wrong->decay_factor != 0)
+        f->decay_factor = wrong->decay_factor;
+}
 
 TEST_EACH(test_wrong_file, struct wrong_file, wrong, wrong_files)
 {
@@ -405,7 +310,7 @@ TEST_EACH(test_wrong_file, struct wrong_file, wrong, wrong_files)
     qn_hparams hparams;
     qn_plan plan;
     make_valid(&f);
-    wrong->change(&f);
+    change_file(&f, wrong);
     write_image(&m, &f);
     assert_ok(open_image(&m, &file, &copy));
     const qn_status status = qn_model_build(file, &hparams, &plan);

@@ -596,13 +596,11 @@ TEST(refuses)
     qn_grammar *grammar;
     for (size_t i = 0; i < COUNT(texts); i++) {
         label("%s", texts[i].error);
-        assert_int_equal(qn_grammar_create(large, texts[i].kind, texts[i].text, strlen(texts[i].text), &grammar),
-                         texts[i].status);
-        assert_text(texts[i].error);
+        assert_fails(qn_grammar_create(large, texts[i].kind, texts[i].text, strlen(texts[i].text), &grammar),
+                     texts[i].status, texts[i].error);
         assert_null(grammar);
     }
-    assert_int_equal(qn_grammar_create_choices(large, NULL, 0, &grammar), QN_ERR_INVALID);
-    assert_text("choices: the list is empty");
+    assert_fails(qn_grammar_create_choices(large, NULL, 0, &grammar), QN_ERR_INVALID, "choices: the list is empty");
 
     static struct answer a;
     char longest[300] = { 0 };
@@ -625,13 +623,11 @@ TEST(refuses)
     for (size_t i = 0; i < COUNT(triggers); i++) {
         label("%s", triggers[i].error);
         params.grammar_trigger = triggers[i].trigger;
-        assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-        assert_text(triggers[i].error);
+        assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, triggers[i].error);
     }
     params.grammar_trigger = (qn_grammar_trigger){ 0 };
     params.mask = allow_nothing;
-    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-    assert_text("mask: it is given with a grammar");
+    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, "mask: it is given with a grammar");
     qn_scheduler_free(scheduler);
     assert_int_equal(a.n_ends, 0);
 
@@ -640,8 +636,7 @@ TEST(refuses)
     qn_session *session = create_session(silent, NULL);
     qn_request_params generate = QN_REQUEST_PARAMS_INIT;
     generate.grammar = grammar;
-    assert_int_equal(generate_from(session, &prompt, 1, &generate, NULL), QN_ERR_UNSUPPORTED);
-    assert_text("no tokeniser");
+    assert_fails(generate_from(session, &prompt, 1, &generate, NULL), QN_ERR_UNSUPPORTED, "no tokeniser");
     assert_int_equal(qn_session_length(session), 0);
     qn_session_free(session);
     qn_model_free(silent);

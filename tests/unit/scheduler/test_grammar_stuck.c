@@ -64,8 +64,7 @@ TEST(sessions_end)
         params.on_text = answer_text;
         params.user = &a;
         qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = 512));
-        assert_int_equal(generate_from(session, prompt, PROMPT, &params, NULL), QN_ERR_UNSUPPORTED);
-        assert_text(error);
+        assert_fails(generate_from(session, prompt, PROMPT, &params, NULL), QN_ERR_UNSUPPORTED, error);
         qn_session_free(session);
     }
 }

@@ -90,16 +90,14 @@ TEST(refuses_parameters)
         label("%s", cases[i].text);
         qn_scheduler_params params = cases[i].params;
         params.size = sizeof params;
-        assert_int_equal(qn_scheduler_create(model, &params, &scheduler), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(qn_scheduler_create(model, &params, &scheduler), cases[i].status, cases[i].text);
         assert_null(scheduler);
     }
     qn_scheduler_free(NULL);
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
     qn_model *vocab = create_model(path, &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
-    assert_int_equal(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID);
-    assert_text("vocab_only");
+    assert_fails(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID, "vocab_only");
     qn_model_free(vocab);
 }
 
@@ -145,8 +143,7 @@ TEST(refuses_requests)
         qn_request_params params = cases[i].params;
         params.size = sizeof params;
         collect_answer(&params, &a);
-        assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(qn_scheduler_submit(scheduler, &params, NULL), cases[i].status, cases[i].text);
     }
     step(scheduler, true);
     assert_int_equal(counters_of(scheduler).submitted, 0);
@@ -163,8 +160,7 @@ TEST(refuses_text_without_a_tokeniser)
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.text = "a";
     assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_UNSUPPORTED);
-    assert_int_equal(qn_scheduler_step(scheduler, &idle), QN_ERR_INVALID);
-    assert_text("thread");
+    assert_fails(qn_scheduler_step(scheduler, &idle), QN_ERR_INVALID, "thread");
     qn_scheduler_free(scheduler);
     qn_model_free(golden);
 }
@@ -179,8 +175,7 @@ TEST(refuses_when_the_queue_is_full)
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     }
     const qn_request_params params = prompt_of(tokens, 3, 2, &a[3]);
-    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_BUSY);
-    assert_text("queue: 3 requests wait");
+    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_BUSY, "queue: 3 requests wait");
     assert_int_equal(counters_of(scheduler).queued, 3);
     step(scheduler, false);
     assert_int_equal(counters_of(scheduler).running, 3);

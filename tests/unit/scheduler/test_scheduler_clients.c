@@ -253,14 +253,13 @@ TEST(all_are_queued_or_none)
     assert_int_equal(refusal.n_prompt, 3000);
     params[3] = jobs[3].params;
     params[1].client = "b";
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_INVALID);
-    assert_text("client");
+    assert_fails(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_INVALID, "client");
     params[1].client = "a";
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 5, NULL, &refusal), QN_ERR_BUSY);
-    assert_text("queue: 5 requests at once, at most 4");
+    assert_fails(qn_scheduler_submit_all(scheduler, params, 5, NULL, &refusal), QN_ERR_BUSY,
+                 "queue: 5 requests at once, at most 4");
     assert_ok(qn_scheduler_submit(scheduler, &params[4], NULL));
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_BUSY);
-    assert_text("queue: 1 requests wait, 4 more");
+    assert_fails(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_BUSY,
+                 "queue: 1 requests wait, 4 more");
     assert_int_equal(counters_of(scheduler).queued, 1);
     qn_scheduler_wait(scheduler);
     for (size_t i = 0; i < 4; i++)
