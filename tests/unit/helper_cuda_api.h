@@ -77,4 +77,15 @@ static inline void expect_refusal(qn_status status, const char *text, int launch
         expect_refusal(call, text, launches_before);                                                                   \
     } while (0)
 
+/* A call with one change of its valid arguments is refused: refused_with(kernels, rope, call_of(), n_heads = 0,
+ * "n_heads: 0"). */
+#define refused_with(kernels, function, valid, change, text)                                                           \
+    do {                                                                                                               \
+        __typeof__(valid) call = valid;                                                                                \
+        const int launches_before = fake.launches;                                                                     \
+        call.change;                                                                                                   \
+        label("%s with %s: expected '%s'", #function, #change, text);                                                  \
+        expect_refusal(function(kernels, &call), text, launches_before);                                               \
+    } while (0)
+
 #endif

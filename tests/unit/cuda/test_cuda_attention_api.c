@@ -329,6 +329,8 @@ TEST(ropes)
     qn_cuda_kernels_close(kernels);
 }
 
+#define refused_change(function, change, text) refused_with(kernels, function, call_of(), change, text)
+
 TEST(caches)
 {
     qn_cuda_kernels *kernels = open_kernels();
@@ -339,36 +341,20 @@ TEST(caches)
         refused(calls[i](NULL, &c), "kernels: NULL");
         c.cache.n_kv_heads = 0;
         refused(calls[i](kernels, &c), "n_kv_heads: 0");
-        c = call_of();
-        c.cache.n_sequences = 0;
-        refused(calls[i](kernels, &c), "n_sequences: 0");
-        c = call_of();
-        c.cache.capacity = 100;
-        refused(calls[i](kernels, &c), "capacity: 100, expected a multiple of 16");
-        c = call_of();
-        c.cache.head_dim = 72;
-        refused(calls[i](kernels, &c), "head size 72");
-        c = call_of();
-        c.tokens.n_tokens = 65536;
-        refused(calls[i](kernels, &c), "n_tokens: 65536, at most 65535");
-        c = call_of();
-        c.cache.keys.count--;
-        refused(calls[i](kernels, &c), "keys of the cache: 3145727 elements, expected at least 3145728");
+        refused_change(calls[i], cache.n_sequences = 0, "n_sequences: 0");
+        refused_change(calls[i], cache.capacity = 100, "capacity: 100, expected a multiple of 16");
+        refused_change(calls[i], cache.head_dim = 72, "head size 72");
+        refused_change(calls[i], tokens.n_tokens = 65536, "n_tokens: 65536, at most 65535");
+        refused_change(calls[i], cache.keys.count--, "keys of the cache: 3145727 elements, expected at least 3145728");
         c = call_of();
         c.cache.n_sequences = INT32_MAX;
         c.cache.n_kv_heads = 65535;
         c.cache.capacity = 0x7ffffff0;
         c.n_heads = 65535;
         refused(calls[i](kernels, &c), "do not fit in memory");
-        c = call_of();
-        c.cache.values.dtype = QN_DTYPE_BF16;
-        refused(calls[i](kernels, &c), "values of the cache: data type 30, expected 1");
-        c = call_of();
-        c.tokens.positions.count = TOKENS - 1;
-        refused(calls[i](kernels, &c), "positions: 4 elements, expected at least 5");
-        c = call_of();
-        c.tokens.sequences.dtype = QN_DTYPE_I64;
-        refused(calls[i](kernels, &c), "sequences: data type 27");
+        refused_change(calls[i], cache.values.dtype = QN_DTYPE_BF16, "values of the cache: data type 30, expected 1");
+        refused_change(calls[i], tokens.positions.count = TOKENS - 1, "positions: 4 elements, expected at least 5");
+        refused_change(calls[i], tokens.sequences.dtype = QN_DTYPE_I64, "sequences: data type 27");
     }
     struct call c = call_of();
     refused(qn_cuda_kv_store(kernels, NULL, &c.tokens, c.keys, c.values, NULL), "cache: NULL");
@@ -406,23 +392,13 @@ TEST(pages)
     assert_int_equal(a->cu_seqlens, 0);
 
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
-    const struct call good = c;
     for (size_t i = 0; i < COUNT(calls); i++) {
-        c = good;
-        c.cache.tables.count--;
-        refused(calls[i](kernels, &c), "tables: 2 elements, expected at least 3");
-        c = good;
-        c.cache.tables.dtype = QN_DTYPE_U32;
-        refused(calls[i](kernels, &c), "tables: data type 1000, expected 27");
-        c = good;
-        c.cache.capacity = 4096 + 16;
-        refused(calls[i](kernels, &c), "capacity: 4112, expected a multiple of 64 with page tables");
-        c = good;
-        c.cache.page_keys = 8;
-        refused(calls[i](kernels, &c), "page_keys: 8, expected a multiple of 16");
-        c = good;
-        c.cache.page_values = 0x41;
-        refused(calls[i](kernels, &c), "page_values: 65, expected a multiple of 16");
+        refused_with(kernels, calls[i], c, cache.tables.count--, "tables: 2 elements, expected at least 3");
+        refused_with(kernels, calls[i], c, cache.tables.dtype = QN_DTYPE_U32, "tables: data type 1000, expected 27");
+        refused_with(kernels, calls[i], c, cache.capacity = 4096 + 16,
+                     "capacity: 4112, expected a multiple of 64 with page tables");
+        refused_with(kernels, calls[i], c, cache.page_keys = 8, "page_keys: 8, expected a multiple of 16");
+        refused_with(kernels, calls[i], c, cache.page_values = 0x41, "page_values: 65, expected a multiple of 16");
     }
     qn_cuda_kernels_close(kernels);
 }
@@ -460,36 +436,23 @@ TEST(refusals)
     struct call c = call_of();
     c.n_heads = 7;
     refused(attention(kernels, &c), "7 query heads over 2");
-    c = call_of();
-    c.scale = INFINITY;
-    refused(attention(kernels, &c), "scale: inf");
-    c = call_of();
-    c.queries.dtype = QN_DTYPE_U32;
-    refused(attention(kernels, &c), "queries: data type 1000");
-    refused(rope(kernels, &c), "x: data type 1000");
-    refused(fused(kernels, &c), "queries: data type 1000, expected 30");
-    c = call_of();
-    c.queries.count = TOKENS * HEADS * DIM - 1;
-    refused(attention(kernels, &c), "queries: 3839 elements, expected at least 3840");
-    refused(rope(kernels, &c), "x: 3839 elements");
-    c = call_of();
-    c.out.dtype = QN_DTYPE_F32;
-    refused(attention(kernels, &c), "out: data type 0, expected 30");
-    refused(fused(kernels, &c), "out: data type 0, expected 30");
+    refused_change(attention, scale = INFINITY, "scale: inf");
+    refused_change(attention, queries.dtype = QN_DTYPE_U32, "queries: data type 1000");
+    refused_change(rope, queries.dtype = QN_DTYPE_U32, "x: data type 1000");
+    refused_change(fused, queries.dtype = QN_DTYPE_U32, "queries: data type 1000, expected 30");
+    refused_change(attention, queries.count = TOKENS * HEADS * DIM - 1,
+                   "queries: 3839 elements, expected at least 3840");
+    refused_change(rope, queries.count = TOKENS * HEADS * DIM - 1, "x: 3839 elements");
+    refused_change(attention, out.dtype = QN_DTYPE_F32, "out: data type 0, expected 30");
+    refused_change(fused, out.dtype = QN_DTYPE_F32, "out: data type 0, expected 30");
     c = call_of();
     refused(qn_cuda_attention(kernels, &c.cache, &c.tokens, c.queries, HEADS, 1, c.out, address(4), c.bytes, NULL),
             "workspace: address 0x4");
     c.keys.dtype = QN_DTYPE_Q8_0;
     refused(store(kernels, &c), "keys: data type 8");
-    c = call_of();
-    c.values.dtype = QN_DTYPE_F16;
-    refused(store(kernels, &c), "values: data type 1, expected 30");
-    c = call_of();
-    c.values.stride = DIM;
-    refused(store(kernels, &c), "values: rows are 128 elements apart, expected 256");
-    c = call_of();
-    c.keys.data = address(0x60002);
-    refused(store(kernels, &c), "keys: address");
+    refused_change(store, values.dtype = QN_DTYPE_F16, "values: data type 1, expected 30");
+    refused_change(store, values.stride = DIM, "values: rows are 128 elements apart, expected 256");
+    refused_change(store, keys.data = address(0x60002), "keys: address");
     qn_cuda_kernels_close(kernels);
 }
 
@@ -503,20 +466,12 @@ TEST(rope_refusals)
     refused(angles(kernels, &c), "rows of 63");
     c.shape.n_rot = DIM + 2;
     refused(rope(kernels, &c), "n_rot: 130, expected an even number, 2 to head_dim 128");
-    c = call_of();
-    c.shape.n_heads = 0;
-    refused(rope(kernels, &c), "n_heads: 0");
-    c = call_of();
-    c.shape.pairing = (qn_rope_pairing)4;
-    refused(rope(kernels, &c), "pairing: 4");
-    c = call_of();
-    c.shape.cosines.count = TOKENS * ROT / 2 - 1;
-    refused(rope(kernels, &c), "cosines: 159 elements, expected at least 160");
-    refused(angles(kernels, &c), "cosines: 159 elements");
-    c = call_of();
-    c.shape.sines.dtype = QN_DTYPE_BF16;
-    refused(fused(kernels, &c), "sines: data type 30");
-    refused(angles(kernels, &c), "sines: data type 30");
+    refused_change(rope, shape.n_heads = 0, "n_heads: 0");
+    refused_change(rope, shape.pairing = (qn_rope_pairing)4, "pairing: 4");
+    refused_change(rope, shape.cosines.count = TOKENS * ROT / 2 - 1, "cosines: 159 elements, expected at least 160");
+    refused_change(angles, shape.cosines.count = TOKENS * ROT / 2 - 1, "cosines: 159 elements");
+    refused_change(fused, shape.sines.dtype = QN_DTYPE_BF16, "sines: data type 30");
+    refused_change(angles, shape.sines.dtype = QN_DTYPE_BF16, "sines: data type 30");
     c = call_of();
     c.shape.head_dim = 64;
     refused(fused(kernels, &c), "head_dim: 64, expected that of the cache, 128");
@@ -539,18 +494,10 @@ TEST(rope_refusals)
 
     c.norm.key_bias.count--;
     refused(fused(kernels, &c), "key_bias: 255 elements, expected at least 256");
-    c = call_of();
-    c.norm.query_bias.dtype = QN_DTYPE_BF16;
-    refused(fused(kernels, &c), "query_bias: data type 30");
-    c = call_of();
-    c.norm.value_bias.data = NULL;
-    refused(fused(kernels, &c), "value_bias: NULL");
-    c = call_of();
-    c.norm.query_weight.count = 1;
-    refused(fused(kernels, &c), "query_weight: 1 elements");
-    c = call_of();
-    c.norm.key_weight.data = address(0x704);
-    refused(fused(kernels, &c), "key_weight: address 0x704");
+    refused_change(fused, norm.query_bias.dtype = QN_DTYPE_BF16, "query_bias: data type 30");
+    refused_change(fused, norm.value_bias.data = NULL, "value_bias: NULL");
+    refused_change(fused, norm.query_weight.count = 1, "query_weight: 1 elements");
+    refused_change(fused, norm.key_weight.data = address(0x704), "key_weight: address 0x704");
     c = call_of();
     c.norm.eps = 0;
     refused(fused(kernels, &c), "eps: 0");

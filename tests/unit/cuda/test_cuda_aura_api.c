@@ -244,6 +244,8 @@ TEST(rows)
     qn_cuda_kernels_close(kernels);
 }
 
+#define refused_change(function, change, text) refused_with(kernels, function, call_of(), change, text)
+
 TEST(stores)
 {
     qn_cuda_kernels *kernels = open_kernels();
@@ -279,24 +281,12 @@ TEST(stores)
     assert_ok(qn_cuda_aura_store(kernels, &c.cache, c.keys, c.values, c.positions, 0, NULL));
     assert_int_equal(fake.launches, launches);
 
-    c = call_of();
-    c.positions.count--;
-    refused(store(kernels, &c), "positions: 2 elements, expected at least 3");
-    c = call_of();
-    c.positions.dtype = QN_DTYPE_I64;
-    refused(store(kernels, &c), "positions: data type 27, expected 1000");
-    c = call_of();
-    c.keys.count--;
-    refused(store(kernels, &c), "keys: 767 elements, expected at least 768");
-    c = call_of();
-    c.values.dtype = QN_DTYPE_I32;
-    refused(store(kernels, &c), "values: data type 26");
-    c = call_of();
-    c.keys.stride = 260;
-    refused(store(kernels, &c), "keys: rows are 260 elements apart, expected a multiple of 8");
-    c = call_of();
-    c.values.data = address(0x208);
-    refused(store(kernels, &c), "values: address 0x208");
+    refused_change(store, positions.count--, "positions: 2 elements, expected at least 3");
+    refused_change(store, positions.dtype = QN_DTYPE_I64, "positions: data type 27, expected 1000");
+    refused_change(store, keys.count--, "keys: 767 elements, expected at least 768");
+    refused_change(store, values.dtype = QN_DTYPE_I32, "values: data type 26");
+    refused_change(store, keys.stride = 260, "keys: rows are 260 elements apart, expected a multiple of 8");
+    refused_change(store, values.data = address(0x208), "values: address 0x208");
     qn_cuda_kernels_close(kernels);
 }
 
@@ -309,46 +299,24 @@ TEST(caches)
     refused(attention(NULL, &c), "kernels: NULL");
     c.cache.key_codec.codec = NULL;
     refused(attention(kernels, &c), "key_codec: NULL");
-    c = call_of();
-    c.cache.value_codec.codec = NULL;
-    refused(store(kernels, &c), "value_codec: NULL");
-    c = call_of();
-    c.cache.value_codec.codec = dense_value;
-    refused(attention(kernels, &c), "value_codec: dim 80, expected that of key_codec, 128");
-    c = call_of();
-    c.cache.n_kv_heads = 0;
-    refused(store(kernels, &c), "n_kv_heads: 0");
-    c = call_of();
-    c.cache.n_kv_heads = 4;
-    refused(attention(kernels, &c), "6 query heads over 4 key-value heads");
-    c = call_of();
-    c.q.n_heads = 0;
-    refused(attention(kernels, &c), "0 query heads");
-    c = call_of();
-    c.cache.capacity = (size_t)1 << 31;
-    refused(store(kernels, &c), "capacity: 2147483648");
+    refused_change(store, cache.value_codec.codec = NULL, "value_codec: NULL");
+    refused_change(attention, cache.value_codec.codec = dense_value,
+                   "value_codec: dim 80, expected that of key_codec, 128");
+    refused_change(store, cache.n_kv_heads = 0, "n_kv_heads: 0");
+    refused_change(attention, cache.n_kv_heads = 4, "6 query heads over 4 key-value heads");
+    refused_change(attention, q.n_heads = 0, "0 query heads");
+    refused_change(store, cache.capacity = (size_t)1 << 31, "capacity: 2147483648");
     c = call_of();
     c.cache.n_keys = CAPACITY + 1;
     refused(attention(kernels, &c), "n_keys: 1001, expected at most the capacity 1000");
     assert_ok(store(kernels, &c)); /* which does not read n_keys */
-    c = call_of();
-    c.cache.key_codec.tables.data = address(0x10004);
-    refused(attention(kernels, &c), "tables of key_codec: address");
-    c = call_of();
-    c.cache.value_codec.tables.count = 143;
-    refused(value(kernels, &c), "tables of value_codec: 143 elements, expected at least 144");
-    c = call_of();
-    c.cache.key_codes.count--;
-    refused(attention(kernels, &c), "key_codes: 31999 elements, expected at least 32000");
-    c = call_of();
-    c.cache.value_codes.dtype = QN_DTYPE_F32;
-    refused(store(kernels, &c), "value_codes: data type 0");
-    c = call_of();
-    c.cache.key_scales.count--;
-    refused(score(kernels, &c), "key_scales: 1999 elements");
-    c = call_of();
-    c.cache.value_scales.data = NULL;
-    refused(pass1(kernels, &c), "value_scales: NULL");
+    refused_change(attention, cache.key_codec.tables.data = address(0x10004), "tables of key_codec: address");
+    refused_change(value, cache.value_codec.tables.count = 143,
+                   "tables of value_codec: 143 elements, expected at least 144");
+    refused_change(attention, cache.key_codes.count--, "key_codes: 31999 elements, expected at least 32000");
+    refused_change(store, cache.value_codes.dtype = QN_DTYPE_F32, "value_codes: data type 0");
+    refused_change(score, cache.key_scales.count--, "key_scales: 1999 elements");
+    refused_change(pass1, cache.value_scales.data = NULL, "value_scales: NULL");
     qn_cuda_kernels_close(kernels);
 }
 
@@ -539,15 +507,9 @@ TEST(refusals)
     refused(qn_cuda_aura_attention(kernels, &c.cache, NULL, c.out, NULL, 0, NULL), "queries: NULL");
     c.q.scale = NAN;
     refused(score(kernels, &c), "scale: ");
-    c = call_of();
-    c.q.queries.dtype = QN_DTYPE_U32;
-    refused(score(kernels, &c), "queries: data type 1000");
-    c = call_of();
-    c.q.queries.count--;
-    refused(pass1(kernels, &c), "queries: 2303 elements, expected at least 2304");
-    c = call_of();
-    c.q.n_tokens = INT32_MAX;
-    refused(attention(kernels, &c), "2147483647 tokens of 6 heads");
+    refused_change(score, q.queries.dtype = QN_DTYPE_U32, "queries: data type 1000");
+    refused_change(pass1, q.queries.count--, "queries: 2303 elements, expected at least 2304");
+    refused_change(attention, q.n_tokens = INT32_MAX, "2147483647 tokens of 6 heads");
     c = call_of();
     c.q.positions.count = 2;
     refused(attention(kernels, &c), "positions: 2 elements, expected at least 3");
@@ -556,41 +518,23 @@ TEST(refusals)
     assert_ok(attention(kernels, &c));
     c.q.window = 5;
     refused(pass1(kernels, &c), "positions: 2 elements");
-    c = call_of();
-    c.q.sinks = f32_at(0xa00, HEADS - 1);
-    refused(attention(kernels, &c), "sinks: 5 elements, expected at least 6");
-    refused(pass2(kernels, &c), "sinks: 5 elements");
-    c = call_of();
-    c.scores.count--;
-    refused(score(kernels, &c), "scores: 16199 elements, expected at least 16200");
-    c = call_of();
-    c.weights.dtype = QN_DTYPE_F16;
-    refused(value(kernels, &c), "weights: data type 1, expected 0");
+    refused_change(attention, q.sinks = f32_at(0xa00, HEADS - 1), "sinks: 5 elements, expected at least 6");
+    refused_change(pass2, q.sinks = f32_at(0xa00, HEADS - 1), "sinks: 5 elements");
+    refused_change(score, scores.count--, "scores: 16199 elements, expected at least 16200");
+    refused_change(value, weights.dtype = QN_DTYPE_F16, "weights: data type 1, expected 0");
     c = call_of();
     c.skip = -1;
     refused(value(kernels, &c), "skip: -1, expected at least 0");
     c.skip = NAN;
     refused(value(kernels, &c), "skip: ");
-    c = call_of();
-    c.block = 0;
-    refused(pass1(kernels, &c), "block: 0");
-    c = call_of();
-    c.partials.count--;
-    refused(pass1(kernels, &c), "partials: 20735 elements, expected at least 20736");
-    refused(pass2(kernels, &c), "partials: 20735 elements");
-    c = call_of();
-    c.m.count--;
-    refused(pass1(kernels, &c), "m: 161 elements, expected at least 162");
-    c = call_of();
-    c.l.data = address(0x804);
-    refused(pass2(kernels, &c), "l: address 0x804");
-    c = call_of();
-    c.out.dtype = QN_DTYPE_I64;
-    refused(value(kernels, &c), "out: data type 27");
-    refused(pass2(kernels, &c), "out: data type 27");
-    c = call_of();
-    c.out.stride = HEADS * 128 - 8;
-    refused(attention(kernels, &c), "out: rows are 760 elements apart, expected 768");
+    refused_change(pass1, block = 0, "block: 0");
+    refused_change(pass1, partials.count--, "partials: 20735 elements, expected at least 20736");
+    refused_change(pass2, partials.count--, "partials: 20735 elements");
+    refused_change(pass1, m.count--, "m: 161 elements, expected at least 162");
+    refused_change(pass2, l.data = address(0x804), "l: address 0x804");
+    refused_change(value, out.dtype = QN_DTYPE_I64, "out: data type 27");
+    refused_change(pass2, out.dtype = QN_DTYPE_I64, "out: data type 27");
+    refused_change(attention, out.stride = HEADS * 128 - 8, "out: rows are 760 elements apart, expected 768");
     c = call_of();
     c.q.n_heads = 0;
     refused(pass2(kernels, &c), "3 tokens of 0 heads");
@@ -664,27 +608,15 @@ TEST(pages)
     assert_ok(attention(kernels, &c));
     assert_memory_equal(&((const qn_aura_attention_args *)arguments(0, 1))->cache.rows, &expected, sizeof expected);
 
-    const struct call good = c;
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, score, value };
     for (size_t i = 0; i < COUNT(calls); i++) {
-        c = good;
-        c.cache.tables.count = 0;
-        refused(calls[i](kernels, &c), "tables: 0 elements, expected at least 1");
-        c = good;
-        c.cache.capacity = 1000;
-        refused(calls[i](kernels, &c), "capacity: 1000, expected a multiple of 64 with page tables");
-        c = good;
-        c.cache.page_key_codes = 1;
-        refused(calls[i](kernels, &c), "page_key_codes: 1, expected a multiple of 16");
-        c = good;
-        c.cache.page_value_codes = 2;
-        refused(calls[i](kernels, &c), "page_value_codes: 2, expected");
-        c = good;
-        c.cache.page_key_scales = 4;
-        refused(calls[i](kernels, &c), "page_key_scales: 4, expected");
-        c = good;
-        c.cache.page_value_scales = 8;
-        refused(calls[i](kernels, &c), "page_value_scales: 8, expected");
+        refused_with(kernels, calls[i], c, cache.tables.count = 0, "tables: 0 elements, expected at least 1");
+        refused_with(kernels, calls[i], c, cache.capacity = 1000,
+                     "capacity: 1000, expected a multiple of 64 with page tables");
+        refused_with(kernels, calls[i], c, cache.page_key_codes = 1, "page_key_codes: 1, expected a multiple of 16");
+        refused_with(kernels, calls[i], c, cache.page_value_codes = 2, "page_value_codes: 2, expected");
+        refused_with(kernels, calls[i], c, cache.page_key_scales = 4, "page_key_scales: 4, expected");
+        refused_with(kernels, calls[i], c, cache.page_value_scales = 8, "page_value_scales: 8, expected");
     }
     qn_cuda_kernels_close(kernels);
 }

@@ -172,14 +172,7 @@ TEST(workspaces)
     qn_cuda_kernels_close(kernels);
 }
 
-static void refuses(qn_cuda_kernels *kernels, const struct call *c, const char *text)
-{
-    label("%s", text);
-    const int launches = fake.launches;
-    assert_int_not_equal(chunk(kernels, c), QN_OK);
-    assert_text(text);
-    assert_int_equal(fake.launches, launches);
-}
+#define refused_change(dtype, change, text) refused_with(kernels, chunk, call_of(dtype), change, text)
 
 TEST(views)
 {
@@ -187,40 +180,23 @@ TEST(views)
     struct call c = call_of(QN_DTYPE_F32);
     assert_ok(chunk(kernels, &c));
     c.q.count--;
-    refuses(kernels, &c, "q: 1048575 elements, expected at least 1048576");
-    c = call_of(QN_DTYPE_F32);
-    c.k.data = address(4100);
-    refuses(kernels, &c, "k: address 0x1004");
-    c = call_of(QN_DTYPE_F32);
-    c.v.dtype = QN_DTYPE_BF16;
-    refuses(kernels, &c, "v: data type 30, expected 0");
-    c = call_of(QN_DTYPE_F32);
-    c.o.stride = HEADS_V * HEAD - 1;
-    refuses(kernels, &c, "o: rows are 1023 elements apart, expected 1024");
-    c = call_of(QN_DTYPE_F32);
-    c.o.stride = HEADS_V * HEAD + 1;
-    refuses(kernels, &c, "o: 4194304 elements, expected at least 4198399");
-    c = call_of(QN_DTYPE_BF16);
-    c.q.stride = HEADS_K * HEAD + 4;
-    refuses(kernels, &c, "q: rows are 260 elements apart, expected a multiple of 8");
-    c = call_of(QN_DTYPE_F32);
-    c.beta.stride = HEADS_V + 1;
-    refuses(kernels, &c, "beta: 32768 elements, expected at least 36863");
-    c = call_of(QN_DTYPE_F32);
-    c.g.dtype = QN_DTYPE_I32;
-    refuses(kernels, &c, "g: data type 26, expected 0 (f32), 1 (f16) or 30 (bf16)");
-    c = call_of(QN_DTYPE_F32);
-    c.final.count = 1;
-    refuses(kernels, &c, "final: 1 elements");
+    refused(chunk(kernels, &c), "q: 1048575 elements, expected at least 1048576");
+    refused_change(QN_DTYPE_F32, k.data = address(4100), "k: address 0x1004");
+    refused_change(QN_DTYPE_F32, v.dtype = QN_DTYPE_BF16, "v: data type 30, expected 0");
+    refused_change(QN_DTYPE_F32, o.stride = HEADS_V * HEAD - 1, "o: rows are 1023 elements apart, expected 1024");
+    refused_change(QN_DTYPE_F32, o.stride = HEADS_V * HEAD + 1, "o: 4194304 elements, expected at least 4198399");
+    refused_change(QN_DTYPE_BF16, q.stride = HEADS_K * HEAD + 4,
+                   "q: rows are 260 elements apart, expected a multiple of 8");
+    refused_change(QN_DTYPE_F32, beta.stride = HEADS_V + 1, "beta: 32768 elements, expected at least 36863");
+    refused_change(QN_DTYPE_F32, g.dtype = QN_DTYPE_I32, "g: data type 26, expected 0 (f32), 1 (f16) or 30 (bf16)");
+    refused_change(QN_DTYPE_F32, final.count = 1, "final: 1 elements");
     c = call_of(QN_DTYPE_F32);
     c.initial = (qn_cuda_view){ .count = c.initial.count };
-    refuses(kernels, &c, "initial: NULL");
-    c = call_of(QN_DTYPE_F32);
-    c.final.dtype = QN_DTYPE_BF16;
-    refuses(kernels, &c, "final: data type 30, expected 0");
+    refused(chunk(kernels, &c), "initial: NULL");
+    refused_change(QN_DTYPE_F32, final.dtype = QN_DTYPE_BF16, "final: data type 30, expected 0");
     c = call_of(QN_DTYPE_F32);
     c.shape.state_indices = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 1, 0 };
-    refuses(kernels, &c, "state_indices: data type 27, expected 26");
+    refused(chunk(kernels, &c), "state_indices: data type 27, expected 26");
     c = call_of(QN_DTYPE_F32);
     c.initial = c.final = (qn_cuda_view){ 0 };
     assert_ok(chunk(kernels, &c)); /* both are optional */
@@ -231,49 +207,33 @@ TEST(shapes)
 {
     qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of(QN_DTYPE_I32);
-    refuses(kernels, &c, "data type 26");
-    c = call_of(QN_DTYPE_BF16);
-    c.shape.head_k = 288;
-    refuses(kernels, &c, "keys of 288");
-    c = call_of(QN_DTYPE_BF16);
-    c.shape.head_v = 100;
-    refuses(kernels, &c, "values of 100");
+    refused(chunk(kernels, &c), "data type 26");
+    refused_change(QN_DTYPE_BF16, shape.head_k = 288, "keys of 288");
+    refused_change(QN_DTYPE_BF16, shape.head_v = 100, "values of 100");
     c = call_of(QN_DTYPE_BF16);
     c.shape.gate_bias = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V, 0 };
-    refuses(kernels, &c, "expected gate_factor too");
+    refused(chunk(kernels, &c), "expected gate_factor too");
     c.shape.gate_factor = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V - 1, 0 };
-    refuses(kernels, &c, "gate_factor: 7 elements, expected at least 8");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.head_k = 40;
-    refuses(kernels, &c, "keys of 40");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.v_heads = 7;
-    refuses(kernels, &c, "7 value heads");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.v_heads = 0;
-    refuses(kernels, &c, "0 value heads");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.scale = INFINITY;
-    refuses(kernels, &c, "scale");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.mapping = (qn_gdn_mapping)5;
-    refuses(kernels, &c, "mapping: 5");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.tokens = 0;
-    refuses(kernels, &c, "of 0 tokens");
+    refused(chunk(kernels, &c), "gate_factor: 7 elements, expected at least 8");
+    refused_change(QN_DTYPE_F32, shape.head_k = 40, "keys of 40");
+    refused_change(QN_DTYPE_F32, shape.v_heads = 7, "7 value heads");
+    refused_change(QN_DTYPE_F32, shape.v_heads = 0, "0 value heads");
+    refused_change(QN_DTYPE_F32, shape.scale = INFINITY, "scale");
+    refused_change(QN_DTYPE_F32, shape.mapping = (qn_gdn_mapping)5, "mapping: 5");
+    refused_change(QN_DTYPE_F32, shape.tokens = 0, "of 0 tokens");
     c = call_of(QN_DTYPE_F32);
     c.shape.tokens = SIZE_MAX / 2;
     c.shape.batch = 4;
-    refuses(kernels, &c, "4 sequences of");
+    refused(chunk(kernels, &c), "4 sequences of");
     c = call_of(QN_DTYPE_F32);
     c.shape.n_sequences = 3;
-    refuses(kernels, &c, "cu_seqlens: data type 0");
+    refused(chunk(kernels, &c), "cu_seqlens: data type 0");
     c.shape.cu_seqlens = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 3, 0 };
-    refuses(kernels, &c, "cu_seqlens: 3 elements, expected at least 4");
+    refused(chunk(kernels, &c), "cu_seqlens: 3 elements, expected at least 4");
     c.shape.cu_seqlens.count = 4;
-    refuses(kernels, &c, "initial: 131072 elements, expected at least 393216");
+    refused(chunk(kernels, &c), "initial: 131072 elements, expected at least 393216");
     c.shape.batch = 2;
-    refuses(kernels, &c, "batch: 2");
+    refused(chunk(kernels, &c), "batch: 2");
     qn_cuda_kernels_close(kernels);
 }
 

@@ -352,10 +352,12 @@ TEST(no_tokens)
 
 /* ---- Refusals of a call ---- */
 
+#define refused_change(function, change, text) refused_with(k, function, valid, change, text)
+
 TEST(acts)
 {
     qn_cuda_kernels *k = open_with("");
-    const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
+    struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
     struct call c = valid;
     c.acts.n_tokens = ((size_t)1 << 30) + 1;
     refused(matmul(k, &c), "n_tokens: 1073741825");
@@ -373,9 +375,7 @@ TEST(acts)
     c.acts.x.stride = COLS + 1;
     c.acts.x.count = 16 * (COLS + 1) + COLS - 1;
     refused(matmul(k, &c), "x: 8719 elements, expected at least 8720");
-    c = valid;
-    c.acts.x.data = address(4098);
-    refused(matmul(k, &c), "x: address 0x1002, expected a multiple of 4");
+    refused_change(matmul, acts.x.data = address(4098), "x: address 0x1002, expected a multiple of 4");
     c = valid;
     c.acts.op = QN_CUDA_MATMUL_RMS_NORM;
     c.acts.weight.count--;
@@ -403,19 +403,13 @@ TEST(acts)
 TEST(outputs)
 {
     qn_cuda_kernels *k = open_with("");
-    const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
+    struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
     struct call c = valid;
     c.outs[0].y.dtype = QN_DTYPE_Q8_0;
     refused(matmul(k, &c), "outs[0]: data type 8, expected 0 (f32)");
-    c = valid;
-    c.outs[1].y.dtype = QN_DTYPE_F32;
-    refused(matmul(k, &c), "outs[1]: data type 0, expected 30");
-    c = valid;
-    c.outs[1].y.stride = 15;
-    refused(matmul(k, &c), "outs[1]: rows are 15 elements apart, expected 16");
-    c = valid;
-    c.outs[0].y.count = TOKENS * ROWS - 1;
-    refused(matmul(k, &c), "outs[0]: 679 elements, expected at least 680");
+    refused_change(matmul, outs[1].y.dtype = QN_DTYPE_F32, "outs[1]: data type 0, expected 30");
+    refused_change(matmul, outs[1].y.stride = 15, "outs[1]: rows are 15 elements apart, expected 16");
+    refused_change(matmul, outs[0].y.count = TOKENS * ROWS - 1, "outs[0]: 679 elements, expected at least 680");
     c = valid;
     c.outs[0].y.data = address((3 << 20) + 1);
     refused(matmul(k, &c), "outs[0]: address 0x300001, expected a multiple of 2");

@@ -298,6 +298,12 @@ static void refuses_both(qn_cuda_kernels *k, const struct conv *c, const char *t
     refused(step(k, c), text);
 }
 
+#define refused_change(change, text)                                                                                   \
+    do {                                                                                                               \
+        refused_with(k, scan, conv_of(QN_DTYPE_F16), change, text);                                                    \
+        refused_with(k, step, conv_of(QN_DTYPE_F16), change, text);                                                    \
+    } while (0)
+
 TEST(conv_refuses)
 {
     qn_cuda_kernels *k = open_kernels();
@@ -324,21 +330,11 @@ TEST(conv_refuses)
     c.shape.tokens = 0;
     c.shape.batch = INT32_MAX;
     refuses_both(k, &c, "2147483647 sequences, expected less");
-    c = conv_of(QN_DTYPE_F16);
-    c.x.dtype = QN_DTYPE_U32;
-    refuses_both(k, &c, "x: data type 1000");
-    c = conv_of(QN_DTYPE_F16);
-    c.y.dtype = QN_DTYPE_F32;
-    refuses_both(k, &c, "y: data type 0, expected 1");
-    c = conv_of(QN_DTYPE_F16);
-    c.weights.count = 8191;
-    refuses_both(k, &c, "weights: 8191 elements, expected at least 8192");
-    c = conv_of(QN_DTYPE_F16);
-    c.weights.dtype = QN_DTYPE_F16;
-    refuses_both(k, &c, "weights: data type 1, expected 0");
-    c = conv_of(QN_DTYPE_F16);
-    c.bias.count = 2047;
-    refuses_both(k, &c, "bias: 2047 elements");
+    refused_change(x.dtype = QN_DTYPE_U32, "x: data type 1000");
+    refused_change(y.dtype = QN_DTYPE_F32, "y: data type 0, expected 1");
+    refused_change(weights.count = 8191, "weights: 8191 elements, expected at least 8192");
+    refused_change(weights.dtype = QN_DTYPE_F16, "weights: data type 1, expected 0");
+    refused_change(bias.count = 2047, "bias: 2047 elements");
     c = conv_of(QN_DTYPE_F16);
     c.shape.state_indices = (qn_cuda_view){ address(128), QN_DTYPE_I32, 1, 0 };
     refuses_both(k, &c, "state_indices: 1 elements, expected at least 2");
