@@ -5,8 +5,6 @@
 #define QN_TESTS_HELPER_JOBS_H
 
 #include "helper_spill.h"
-#include "helper_create.h"
-#include "helper_request.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -90,6 +90,28 @@ static inline void assert_same_answer(const struct answer *a, const struct answe
     assert_memory_equal(a->text, b->text, a->n_text);
 }
 
+/* A greedy request of a prompt of tokens. */
+static inline qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
+{
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    memset(a, 0, sizeof *a);
+    params.tokens = tokens;
+    params.n_tokens = n;
+    params.max_tokens = max_tokens;
+    params.ignore_end = true;
+    params.sampling.temperature = 0;
+    collect_answer(&params, a);
+    return params;
+}
+
+/* A step of a scheduler without a thread, after which there is more to do. */
+static inline void step(qn_scheduler *scheduler)
+{
+    bool idle;
+    assert_ok(qn_scheduler_step(scheduler, &idle));
+    assert_false(idle);
+}
+
 /* ---- Models ---- */
 
 static inline void load_model(const char *file, uint64_t memory, int n_threads, qn_model **model)

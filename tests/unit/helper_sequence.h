@@ -5,7 +5,6 @@
 #ifndef QN_TESTS_HELPER_SEQUENCE_H
 #define QN_TESTS_HELPER_SEQUENCE_H
 
-#include "helper_assert.h"
 #include "helper_random.h"
 
 #include "cache/sequence.h"

@@ -3,7 +3,6 @@
 #define QN_TESTS_HELPER_SPILL_H
 
 #include "helper_scheduler.h"
-#include "helper_create.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -1,6 +1,5 @@
 /* The pool: items, references, the budget that classes share, commit and release of granules; on real memory, and
  * against a model with random operations. */
-#include "helper_assert.h"
 #include "helper_random.h"
 
 #include "base/address_space.h"

@@ -1,6 +1,5 @@
 /* Reasoning, content and tool calls parsed back from output: golden outputs of every form, cut at all positions into
  * bytes and tokens, and cut off at all positions. */
-#include "helper_assert.h"
 
 #include "helper_output.h"
 #include "helper_random.h"

@@ -2,7 +2,6 @@
  * budget, failures; and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a
  * GPU. */
 #include "helper_cuda_model.h"
-#include "helper_create.h"
 
 #include "base/f16.h"
 #include "base/memory.h"

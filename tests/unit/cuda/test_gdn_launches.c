@@ -27,12 +27,7 @@ static qn_gdn_chunk_args chunk_args(void)
                                 .beta_stride = 6 };
 }
 
-static void refused(qn_status status, const char *reason)
-{
-    assert_int_equal(status, QN_ERR_INVALID);
-    if (!strstr(qn_error_text(), reason))
-        fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
-}
+#define refused(call, text) assert_fails(call, QN_ERR_INVALID, text)
 
 static const qn_gdn_division whole = { 0, 2 };
 enum { WORKSPACE = 1 << 20 };
@@ -225,38 +220,28 @@ TEST(pieces)
     assert_int_equal(qn_gdn_gpu_divide(&a, 32768, &rtx).pieces, 0);
 }
 
+#define refused_chunk(change, text)                                                                                    \
+    do {                                                                                                               \
+        qn_gdn_chunk_args args = chunk_args();                                                                         \
+        args.change;                                                                                                   \
+        refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), text);                                  \
+    } while (0)
+
 TEST(chunks_refused)
 {
     qn_gdn_chunk_launches chunk;
-    qn_gdn_chunk_args args = chunk_args();
-    args.head_v = 90;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "90");
-    args = chunk_args();
-    args.head_k = 272;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "272");
-    args = chunk_args();
-    args.dtype = QN_DTYPE_F32;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "data type 0");
-    args = chunk_args();
-    args.v_heads = 5;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "5 value heads");
-    args = chunk_args();
-    args.k_heads = 0;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "0 key heads");
-    args = chunk_args();
-    args.sequences = 70000;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "70000 sequences");
-    args = chunk_args();
-    args.v_stride = 700;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "rows of v");
-    args = chunk_args();
-    args.q += 2;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "multiple of 16");
-    args = chunk_args();
-    refused(qn_gdn_gpu_chunk(&args, &(qn_gdn_division){ 65536, 2 }, 227 << 10, WORKSPACE, &chunk), "65536 pieces");
-    args = chunk_args();
-    args.k_stride = 1284;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "8 elements");
+    const qn_gdn_division many = { 65536, 2 };
+    qn_gdn_chunk_args valid = chunk_args();
+    refused_chunk(head_v = 90, "90");
+    refused_chunk(head_k = 272, "272");
+    refused_chunk(dtype = QN_DTYPE_F32, "data type 0");
+    refused_chunk(v_heads = 5, "5 value heads");
+    refused_chunk(k_heads = 0, "0 key heads");
+    refused_chunk(sequences = 70000, "70000 sequences");
+    refused_chunk(v_stride = 700, "rows of v");
+    refused_chunk(q += 2, "multiple of 16");
+    refused(qn_gdn_gpu_chunk(&valid, &many, 227 << 10, WORKSPACE, &chunk), "65536 pieces");
+    refused_chunk(k_stride = 1284, "8 elements");
 }
 
 static qn_gdn_open_args open_args(void)
@@ -314,6 +299,13 @@ TEST(open_chunks)
     assert_int_equal(launch.grid[0], 6);
 }
 
+#define refused_open(function, change, text)                                                                           \
+    do {                                                                                                               \
+        qn_gdn_open_args changed = open_args();                                                                        \
+        changed.change;                                                                                                \
+        refused(function(&changed, 48, 144, &h100, &launch), text);                                                    \
+    } while (0)
+
 TEST(refused_open_chunks)
 {
     static const qn_gdn_gpu h100 = { 227 << 10, 132 };
@@ -322,35 +314,16 @@ TEST(refused_open_chunks)
     refused(qn_gdn_gpu_open_step(&args, 40, 144, &h100, &launch), "40");
     refused(qn_gdn_gpu_open_fold(&args, 48, 272, &h100, &launch), "272");
     refused(qn_gdn_gpu_open_step(&args, 64, 144, &h100, &launch), "rows of q, k and v");
-    args.state_offset = 8;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16");
-    args = open_args();
-    args.open_stride = 100;
-    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "multiple of 16");
-    args = open_args();
-    args.taps = 0;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "0 taps");
-    args = open_args();
-    args.sequences = 70000;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "70000 sequences");
-    args = open_args();
-    args.positions = 0;
-    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "7 sequences without their positions");
-    args = open_args();
-    args.v_heads = 5;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "5 value heads");
-    args = open_args();
-    args.layers = 0;
-    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "0 layers");
-    args = open_args();
-    args.out_stride = 6;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "rows of the result");
-    args = open_args();
-    args.conv = 8;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
-    args = open_args();
-    args.gate_stride += 2;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
+    refused_open(qn_gdn_gpu_open_step, state_offset = 8, "multiple of 16");
+    refused_open(qn_gdn_gpu_open_fold, open_stride = 100, "multiple of 16");
+    refused_open(qn_gdn_gpu_open_step, taps = 0, "0 taps");
+    refused_open(qn_gdn_gpu_open_step, sequences = 70000, "70000 sequences");
+    refused_open(qn_gdn_gpu_open_fold, positions = 0, "7 sequences without their positions");
+    refused_open(qn_gdn_gpu_open_step, v_heads = 5, "5 value heads");
+    refused_open(qn_gdn_gpu_open_fold, layers = 0, "0 layers");
+    refused_open(qn_gdn_gpu_open_step, out_stride = 6, "rows of the result");
+    refused_open(qn_gdn_gpu_open_step, conv = 8, "multiple of 16 bytes");
+    refused_open(qn_gdn_gpu_open_step, gate_stride += 2, "multiple of 16 bytes");
 }
 
 TEST(conv_and_norm)

@@ -5,7 +5,6 @@
  *
  * test_gpu_random N: so many requests instead of 1000; 50 take compute-sanitizer minutes. */
 #include "helper_jobs.h"
-#include "helper_create.h"
 
 #include <math.h>
 
@@ -25,8 +24,7 @@ static void check_bits(qn_model *model, const char *kv, struct job *job)
         return; /* cancelled before its first token */
     request.user = &job->expected;
     qn_scheduler *scheduler = create_scheduler(model, &params);
-    assert_ok(qn_scheduler_submit(scheduler, &request, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &request);
     qn_scheduler_free(scheduler);
     assert_same_answer(&job->found, &job->expected);
     for (size_t i = 0; i < job->found.n_tokens; i++)

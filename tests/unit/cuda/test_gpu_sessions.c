@@ -2,7 +2,6 @@
  * as one that only executed the same steps; steps with rows of many sequences, and their precision. Skipped
  * without a GPU; QN_TEST_DEVICE selects another device, and all tests hold on "cpu" too. */
 #include "helper_golden.h"
-#include "helper_create.h"
 #include "helper_sessions.h"
 
 #include "engine/internal.h"
@@ -529,7 +528,7 @@ static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
         params.sampling = SAMPLING(.temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = i);
         params.on_token = add_answer;
         params.user = &answers[i];
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
         if (i == first)
             qn_scheduler_wait(scheduler);
     }

@@ -2,7 +2,6 @@
  * save, restore, fork and truncate; their error against the f16 cache is bounded by the bits. Unsupported formats are
  * rejected, or fall back to f16. */
 #include "helper_sessions.h"
-#include "helper_create.h"
 
 #include "base/f16.h"
 #include "cpu/memory.h"
@@ -256,8 +255,7 @@ static qn_session *empty_session(const char *format)
 {
     const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 1 + random_below(200), .kv = format,
                                                     .n_checkpoints = 1 + random_below(5));
-    qn_session *session = create_session(model, &params);
-    return session;
+    return create_session(model, &params);
 }
 
 static void replace_session(struct session_case *w, qn_session *session, uint32_t n_valid)

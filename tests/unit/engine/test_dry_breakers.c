@@ -12,8 +12,7 @@ static const char demo[] = QN_SOURCE_DIR "/models/quern-demo.gguf";
 
 static qn_model *load(const char *path)
 {
-    qn_model *model = create_model(path, &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
-    return model;
+    return create_model(path, &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
 }
 
 /* Whether a sequence is among those that were found. */

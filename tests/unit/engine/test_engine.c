@@ -37,8 +37,7 @@ static int free_model(void)
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
 {
     const qn_session_params params = SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch);
-    qn_session *session = create_session(model, &params);
-    return session;
+    return create_session(model, &params);
 }
 
 TEST(evaluation_rejects_bad_arguments)

@@ -77,8 +77,7 @@ static qn_model *load(const char *name, int n_threads)
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
     qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = n_threads);
-    qn_model *model = create_model(path, &params);
-    return model;
+    return create_model(path, &params);
 }
 
 /* Fills ids with the golden ids, then repeats them, shifted by one in each repetition. Returns the number of golden

@@ -2,8 +2,6 @@
  * requests that begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied
  * as a GPU's. */
 #include "helper_sanitizers.h"
-#include "helper_create.h"
-#include "helper_request.h"
 #include "helper_spill.h"
 
 #include <unistd.h>
@@ -14,19 +12,6 @@ static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         tokens[i] = (qn_token)(qn_splitmix(&seed) % VOCAB);
-}
-
-static qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
-{
-    qn_request_params params = QN_REQUEST_PARAMS_INIT;
-    memset(a, 0, sizeof *a);
-    params.tokens = tokens;
-    params.n_tokens = n;
-    params.max_tokens = max_tokens;
-    params.sampling.temperature = 0;
-    params.ignore_end = true;
-    collect_answer(&params, a);
-    return params;
 }
 
 /* ---- Eviction ---- */
@@ -64,8 +49,7 @@ static void keep_prefixes(qn_scheduler *scheduler, int n)
     for (int i = 0; i < n; i++) {
         make_tokens(seed++, tokens, LENGTH);
         const qn_request_params params = prompt_of(tokens, LENGTH, 2, &a);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_int_equal(a.result.finish, QN_FINISH_LENGTH);
     }
 }
@@ -149,7 +133,7 @@ static qn_status launch_and_submit(qn_device *device, const qn_step *step)
         b->classes[2] = cache->pages;
         while (qn_pool_available(cache->pages) * page > needed)
             assert_ok(qn_pool_try_take(cache->pages, &b->items[2][b->counts[2]++]));
-        assert_ok(qn_scheduler_submit(late.scheduler, &params, NULL));
+        submit_request(late.scheduler, &params);
     }
     return launch_step(device, step);
 }
@@ -173,7 +157,7 @@ TEST(admission_counts_reserved_pages_once)
     model->device->vtable = &vtable;
     late.scheduler = create_scheduler(model, &scheduler_params);
     const qn_request_params params = prompt_of(tokens, N, 4, &first);
-    assert_ok(qn_scheduler_submit(late.scheduler, &params, NULL));
+    submit_request(late.scheduler, &params);
     assert_ok(qn_scheduler_step(late.scheduler, &idle));
     assert_int_equal(late.scheduler->n_running, 2);
     drop_all(&late.ballast);
@@ -227,8 +211,7 @@ TEST(a_spilled_prefix_is_reused)
         load_spilling(32 << 20, &model);
         scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_prefix_host = !spills));
         qn_request_params params = prompt_of(tokens, N, 2, &found);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         if (QN_TEST_SANITIZED) {
             while (qn_kept_evict(&model->kept))
                 ;
@@ -238,8 +221,7 @@ TEST(a_spilled_prefix_is_reused)
         }
         assert_int_equal(qn_kept_counts(scheduler->kept).host_bytes > 0, spills);
         params = prompt_of(tokens, N + MORE, 20, &found);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_int_equal(found.result.n_reused, spills ? REUSED : 0);
         assert_int_equal(copies.n_in > 0, spills);
         memset(&expected, 0, sizeof expected);
@@ -264,16 +246,15 @@ TEST(spilled_prefixes_are_copied_beside_steps)
     let_overlap(model, 0);
     qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_thread = true));
     qn_request_params params = prompt_of(tokens, N, 2, &first);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     while (qn_kept_evict(&model->kept))
         ;
     params = prompt_of(tokens + N, MORE, 20, &other);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     for (int i = 0; i < 3; i++)
         assert_ok(qn_scheduler_step(scheduler, &idle));
     params = prompt_of(tokens, N + MORE, 4, &second);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     assert_ok(qn_scheduler_step(scheduler, &idle));
     assert_int_equal(scheduler->n_running, 2);
     assert_true(copies.n_in > 0);
@@ -285,7 +266,7 @@ TEST(spilled_prefixes_are_copied_beside_steps)
     while (qn_kept_evict(&model->kept))
         ;
     copies.n_in = 0;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     assert_ok(qn_scheduler_step(scheduler, &idle));
     assert_true(copies.n_in > 0);
     qn_scheduler_free(scheduler);
@@ -309,7 +290,7 @@ TEST(a_sequence_set_aside_is_spilled)
             SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_prefix_host = !spills, .no_thread = true);
         qn_scheduler *scheduler = create_scheduler(model, &scheduler_params);
         qn_request_params params = prompt_of(tokens, PROMPT, ANSWER, &found);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
         while (found.n_tokens < ANSWER / 2)
             assert_ok(qn_scheduler_step(scheduler, &idle));
         const uint64_t rows = counters_of(scheduler).rows;
@@ -347,7 +328,7 @@ static void begin_copy(qn_model *model, qn_scheduler *scheduler)
     for (size_t i = 0; i < 2; i++) {
         struct answer *a = i ? &busy.second : &busy.first;
         const qn_request_params params = prompt_of(busy.tokens + 300 * i, 300, 10, a);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
         while (a->n_tokens < 10)
             assert_ok(qn_scheduler_step(scheduler, &idle));
     }
@@ -382,8 +363,7 @@ TEST(steps_do_not_wait_for_copies)
     assert_int_equal(qn_kept_counts(scheduler->kept).states, 2);
     /* What is being copied is served from the pool. The copy is not used. */
     const qn_request_params params = prompt_of(busy.tokens, 300, 10, &again);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(again.result.n_reused, 256);
     assert_same_answer(&again, &busy.first);
     assert_int_equal(copies.n_out, 0);
@@ -393,8 +373,7 @@ TEST(steps_do_not_wait_for_copies)
         ;
     assert_int_equal(items_held(scheduler->cache), 0);
     const qn_request_params once_more = prompt_of(busy.tokens + 300, 300, 10, &again);
-    assert_ok(qn_scheduler_submit(scheduler, &once_more, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &once_more);
     assert_int_equal(again.result.n_reused, 256);
     assert_same_answer(&again, &busy.second);
     assert_true(copies.n_in > 0);
@@ -458,8 +437,7 @@ TEST(little_memory_is_spilled_beside_steps)
         assert_ok(qn_pool_try_take(cache->pages, &ballast.items[2][ballast.counts[2]++]));
     make_tokens(44, tokens, 40);
     const qn_request_params params = prompt_of(tokens, 40, 20, &answer);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(answer.n_tokens, 20);
     assert_true(copies.n_begun > 0);
     drop_all(&ballast);

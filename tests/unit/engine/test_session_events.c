@@ -194,8 +194,7 @@ static void schedule(const char *conversation, const qn_request_params *like)
     params.on_end = on_end;
     params.user = &listener;
     qn_scheduler *scheduler = create_scheduler(demo, &SCHEDULER_PARAMS(.no_thread = true));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     qn_scheduler_free(scheduler);
     assert_int_equal(listener.n_ends, 1);
 }

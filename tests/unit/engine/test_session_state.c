@@ -1,7 +1,5 @@
 /* Sessions that are saved, restored, forked and rolled back, for models with and without recurrent layers, continue
  * with the same bits as sessions that are not. Session files that are damaged, foreign or forged are rejected. */
-#include "helper_sanitizers.h"
-#include "helper_create.h"
 #include "helper_sessions.h"
 
 #include "cpu/recurrent_layout.h"

@@ -1,6 +1,5 @@
 /* Forced text and its tokens: against every byte in turn, and against the canonical tokens of whole documents. Keys of
  * states. */
-#include "helper_assert.h"
 #include "helper_random.h"
 #include "helper_sanitizers.h"
 

@@ -1,6 +1,5 @@
 /* Masks against every token of a vocabulary alone, walks by masks, matches of requests with their triggers, and the
  * distribution of tokens that are checked before they are masked. */
-#include "helper_assert.h"
 #include "helper_random.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"

@@ -88,8 +88,7 @@ enum { N_SAMPLINGS = COUNT(samplings) };
 static qn_session *new_session(qn_model *model)
 {
     const qn_session_params params = SESSION_PARAMS(.n_ctx = N_CTX);
-    qn_session *session = create_session(model, &params);
-    return session;
+    return create_session(model, &params);
 }
 
 struct list {

@@ -3,7 +3,6 @@
  * whose biases are too large has an fp16 cache, and says so. Session files of such a model in codes are evaluated
  * again. */
 #include "helper_golden.h"
-#include "helper_create.h"
 #include "helper_random.h"
 #include "helper_sessions.h"
 
@@ -262,8 +261,7 @@ static qn_session *new_session(const char *kv)
 {
     const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines);
     log_lines = 0;
-    qn_session *session = create_session(model, &params);
-    return session;
+    return create_session(model, &params);
 }
 
 static void eval(qn_session *session, float *logits)

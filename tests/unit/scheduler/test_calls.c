@@ -1,8 +1,6 @@
 /* Where the library may be called: in a forked child every function that would need a thread or a lock of the parent is
  * refused, and so is, in a callback, one that would wait for that callback. */
 #include "helper_scheduler.h"
-#include "helper_create.h"
-#include "helper_request.h"
 
 #include "quern/grammar.h"
 
@@ -166,7 +164,7 @@ TEST(test_fork_at_any_time)
         params.text = "a";
         params.ignore_end = true;
         params.max_tokens = 200;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     for (int i = 0; i < 5; i++) {
         assert_int_equal(run_in_child(refuses_schedulers), 0);
@@ -244,7 +242,7 @@ TEST(test_callbacks_of_requests)
         params.on_token = on_token;
         params.on_end = on_end;
         params.user = &r;
-        assert_ok(qn_scheduler_submit(r.scheduler, &params, NULL));
+        submit_request(r.scheduler, &params);
         assert_ok(qn_scheduler_wait(r.scheduler));
         assert_true(r.was_right && r.is_over);
         qn_scheduler_free(r.scheduler);
@@ -284,7 +282,7 @@ TEST(test_callback_during_a_step)
     params.accepts = accepts;
     params.mask = all;
     params.user = &r;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     assert_ok(qn_scheduler_wait(scheduler));
     assert_true(r.was_right);
     alarm(0);
@@ -360,7 +358,7 @@ TEST(test_between_steps)
     params.text = "a";
     params.ignore_end = true;
     params.max_tokens = 20;
-    assert_ok(qn_scheduler_submit(ahead, &params, NULL));
+    submit_request(ahead, &params);
     for (int i = 0; i < 5; i++)
         assert_ok(qn_scheduler_step(ahead, &idle));
     assert_non_null(ahead->flight);

@@ -1,11 +1,9 @@
 /* Grammars of answers: what sessions and the scheduler generate under them, the distribution of tokens, where grammars
  * begin, and compiled grammars that are kept. */
 #include "helper_sanitizers.h"
-#include "helper_create.h"
 #include "helper_small_model.h"
 
 #include "scheduler/constraint.h"
-#include "helper_request.h"
 #include "quern/grammar.h"
 
 #include <jansson.h>
@@ -169,7 +167,7 @@ static void check_answers(qn_model *model)
         for (uint64_t i = 0; i < ANSWERS; i++) {
             const qn_sampling sampling = sampling_of(i % 2, 1.5f, i);
             const qn_request_params params = request_of(grammar, prompt, n, &sampling, &answers[k][i]);
-            assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+            submit_request(scheduler, &params);
         }
         qn_grammar_free(grammar);
     }
@@ -251,14 +249,13 @@ TEST(answers_are_the_same)
         for (size_t k = 0; k < 2; k++) {
             params = request_of(grammar, prompt, n, &sampling, &beside[k]);
             params.sampling.seed += k;
-            assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+            submit_request(scheduler, &params);
             if (k == 0)
                 qn_scheduler_wait(scheduler);
             assert_same_answer(&first, &beside[0]);
         }
         params = request_of(grammar, prompt, n, &sampling, &other);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_same_answer(&first, &other);
         assert_true(other.result.n_reused > 0);
         qn_grammar_free(grammar);
@@ -436,7 +433,7 @@ TEST(free_text_before_a_text)
     params = request_of(grammar, prompt, n, &greedy, &in_scheduler);
     params.grammar_trigger = (qn_grammar_trigger){ QN_GRAMMAR_AFTER_TEXT, "named" };
     qn_scheduler *scheduler = create_scheduler(talker, NULL);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     qn_scheduler_free((qn_scheduler_wait(scheduler), scheduler));
     assert_same_answer(&in_session, &in_scheduler);
     qn_grammar_free(grammar);

@@ -1,8 +1,6 @@
 /* Answers under grammars that let nothing follow at some point: a session's and a scheduler's end there with an error
  * that has the place, whether tokens are checked first or masked. */
 #include "helper_scheduler.h"
-#include "helper_create.h"
-#include "helper_request.h"
 
 #include <jansson.h>
 
@@ -83,8 +81,7 @@ TEST(requests_end)
         params.grammar = grammar;
         params.max_tokens = MAX_ANSWER + 50;
         qn_scheduler *s = create_scheduler(model, NULL);
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_int_equal(a.n_ends, 1);
         assert_int_equal(a.result.finish, QN_FINISH_ERROR);

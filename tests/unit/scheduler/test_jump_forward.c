@@ -2,9 +2,7 @@
  * the scheduler, alone and beside others, with steps ahead and without, wherever an answer ends, and when requests are
  * set aside. The model has recurrent layers, whose rows can be dropped only where a chunk has not ended. */
 #include "helper_sanitizers.h"
-#include "helper_create.h"
-#include "helper_request.h"
-#include "helper_scheduler.h"
+#include "helper_demo.h"
 
 #include <math.h>
 
@@ -17,27 +15,6 @@ static const char words[] =
     "root ::= (\"the name of the house is \" [a-z]{1,5} \", and \" (\"there was \" | \"then \")){1,12}";
 static const char lone[] = "root ::= \"Zq#Xj@~Vk|\" [0-9] \"Qx^Wz`\"";
 static const char *const grammars[] = { sparse, words, lone };
-
-static qn_model *model;
-
-static int load_demo(void)
-{
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    return 0;
-}
-
-static int free_demo(void)
-{
-    qn_model_free(model);
-    return 0;
-}
-
-static qn_grammar *grammar_of(const char *gbnf)
-{
-    qn_grammar *grammar;
-    assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
-    return grammar;
-}
 
 static qn_request_params request_of(qn_grammar *grammar, uint64_t seed, struct answer *a)
 {
@@ -107,8 +84,7 @@ static uint64_t steps_of(qn_jump_forward how, const char *gbnf, struct answer *a
     qn_scheduler *s = new_scheduler(0);
     qn_request_params params = request_of(grammar, 1, a);
     params.jump_forward = how;
-    assert_ok(qn_scheduler_submit(s, &params, NULL));
-    qn_scheduler_wait(s);
+    submit_and_wait(s, &params);
     const uint64_t steps = counters_of(s).steps;
     qn_scheduler_free(s);
     qn_grammar_free(grammar);
@@ -201,7 +177,7 @@ TEST(schedulers_answer_the_same)
             let_overlap(model, ahead);
             qn_scheduler *s = new_scheduler(rows[round % 3]);
             for (unsigned i = 0; i < MAX_REQUESTS; i++)
-                assert_ok(qn_scheduler_submit(s, &params[i], NULL));
+                submit_request(s, &params[i]);
             qn_scheduler_wait(s);
             n_ahead += counters_of(s).ahead_steps;
             qn_scheduler_free(s);
@@ -235,8 +211,7 @@ TEST(draws_do_not_depend_on_drafts)
                 qn_scheduler *s = new_scheduler(k ? 0 : 6);
                 memset(to[k], 0, sizeof *to[k]);
                 params.user = to[k];
-                assert_ok(qn_scheduler_submit(s, &params, NULL));
-                qn_scheduler_wait(s);
+                submit_and_wait(s, &params);
                 qn_scheduler_free(s);
                 assert_same_answer(to[k], &alone);
             }
@@ -271,8 +246,7 @@ TEST(answers_end_anywhere)
         memset(&beside, 0, sizeof beside);
         beside.cancel_at = fast.cancel_at;
         qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = n_ctx, .no_thread = true));
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_same_answer(&beside, &slow);
         assert_int_equal(beside.result.n_generated, slow.n_tokens);
@@ -335,8 +309,7 @@ TEST(stops_are_found_in_forced_text)
             answer_alone(model, NULL, N_CTX, &params, &alone);
             assert_same_answer(&alone, &slow);
             qn_scheduler *s = new_scheduler(0);
-            assert_ok(qn_scheduler_submit(s, &params, NULL));
-            qn_scheduler_wait(s);
+            submit_and_wait(s, &params);
             qn_scheduler_free(s);
             assert_int_equal(fast.n_tokens, slow.n_tokens);
             assert_same_answer(&fast, &slow);
@@ -362,8 +335,7 @@ TEST(stop_tokens_are_found_in_forced_text)
         qn_scheduler *s = new_scheduler(0);
         for (int again = 0; again < 2; again++) { /* the second one begins with what is kept of the first */
             memset(&fast, 0, sizeof fast);
-            assert_ok(qn_scheduler_submit(s, &params, NULL));
-            qn_scheduler_wait(s);
+            submit_and_wait(s, &params);
             assert_same_answer(&fast, &slow);
             assert_int_equal(fast.result.finish, QN_FINISH_STOP);
         }
@@ -394,8 +366,7 @@ TEST(the_first_tokens_end_nothing)
         answer_alone(model, NULL, N_CTX, &params, &alone);
         assert_same_answer(&alone, &slow);
         qn_scheduler *s = new_scheduler(0);
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_same_answer(&fast, &slow);
         has_ended_early = has_ended_early || fast.n_tokens < 15;
@@ -420,8 +391,7 @@ TEST(errors_come_after_forced_text)
         params.jump_forward = how ? QN_JUMP_FORWARD_ON : QN_JUMP_FORWARD_OFF;
         params.bias = bias;
         params.n_bias = 10;
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_int_equal(a[how].result.finish, QN_FINISH_ERROR);
     }
@@ -441,8 +411,7 @@ TEST(log_probabilities_have_no_drafts)
     qn_scheduler *s = new_scheduler(0);
     qn_request_params params = request_of(grammar, 1, &a);
     params.n_logprobs = 1;
-    assert_ok(qn_scheduler_submit(s, &params, NULL));
-    qn_scheduler_wait(s);
+    submit_and_wait(s, &params);
     qn_scheduler_free(s);
     assert_int_equal(a.result.n_jumped, 0);
     for (size_t i = 0; i < a.n_tokens; i++)
@@ -472,7 +441,7 @@ TEST(requests_are_set_aside)
         load_model("tests/golden/scheduler.gguf", memory, 1, &model);
         qn_scheduler *s = new_scheduler(0);
         for (int i = 0; i < REQUESTS; i++)
-            assert_ok(qn_scheduler_submit(s, &params[i], NULL));
+            submit_request(s, &params[i]);
         qn_scheduler_wait(s);
         qn_scheduler_free(s);
         for (int i = 0; i < REQUESTS; i++) {
@@ -504,7 +473,7 @@ TEST(requests_are_cancelled)
             let_overlap(model, ahead);
             qn_scheduler *s = new_scheduler(0);
             assert_ok(qn_scheduler_submit(s, &params, &id));
-            assert_ok(qn_scheduler_submit(s, &other, NULL));
+            submit_request(s, &other);
             for (int i = 0; i < steps && !idle; i++)
                 assert_ok(qn_scheduler_step(s, &idle));
             qn_scheduler_cancel(s, id);
@@ -556,5 +525,3 @@ TEST(rejected_drafts_rest)
     qn_constraint_free(&constraint);
     qn_grammar_free(grammar);
 }
-
-TEST_GROUP(load_demo, free_demo)

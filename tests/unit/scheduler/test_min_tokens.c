@@ -1,8 +1,6 @@
 /* min_tokens: the first tokens of an answer do not end it, neither as end tokens and stop tokens nor by stop strings,
  * in sessions and in the scheduler, alone and with a grammar, which goes before it. */
 #include "helper_sanitizers.h"
-#include "helper_create.h"
-#include "helper_request.h"
 #include "helper_small_model.h"
 
 #include "quern/grammar.h"
@@ -98,8 +96,7 @@ TEST(first_tokens_do_not_end)
         same.bias = bias;
         same.n_bias = n_stops + 1;
         qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
-        assert_ok(qn_scheduler_submit(scheduler, &same, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &same);
         qn_scheduler_free(scheduler);
         assert_memory_equal(a.tokens, biased.tokens, least * sizeof *a.tokens);
     }
@@ -121,8 +118,7 @@ TEST(end_tokens_that_are_ignored)
         params.stop_tokens = &end;
         params.n_stop_tokens = (size_t)is_stop;
         qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         qn_scheduler_free(scheduler);
         assert_int_equal(a.n_tokens, is_stop ? 11 : TOKENS);
         for (size_t t = 0; t < a.n_tokens; t++)
@@ -147,8 +143,7 @@ TEST(stop_strings_come_later)
         params.n_bias = 2;
         params.stop = stops;
         params.n_stop = 2;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         while (end < a.n_tokens && a.tokens[end] != 'e')
             end++;
         assert_true(end < a.n_tokens && a.result.is_stop_string);
@@ -209,15 +204,13 @@ TEST(masks_go_before)
     params.stop_tokens = &stop;
     params.n_stop_tokens = 1;
     params.mask = mask;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(a.result.finish, QN_FINISH_STOP);
     assert_int_equal(a.n_tokens, 3);
     params = request_of(false, 1, &a); /* without the stop token, it is what may follow, again and again */
     params.min_tokens = 20;
     params.mask = mask;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_true(a.n_tokens > 20 && a.tokens[19] == 'z');
     qn_scheduler_free(scheduler);
 }

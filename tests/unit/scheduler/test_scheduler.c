@@ -1,70 +1,31 @@
 /* The scheduler's contract, on the demo model: refusals, how requests end, what is evaluated and what is reused, steps
  * of many sequences, memory that is full. */
-#include "helper_scheduler.h"
-#include "helper_create.h"
+#include "helper_demo.h"
 
 #include "base/append.h"
-#include "helper_request.h"
 #include "helper_sanitizers.h"
 
 #include <math.h>
 #include <unistd.h>
 
-static qn_model *model;
-static uint32_t n_vocab;
-
-static int load_demo(void)
-{
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model)->n_vocab;
-    return 0;
-}
-
-static int free_demo(void)
-{
-    qn_model_free(model);
-    return 0;
-}
-
-static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = (qn_token)(qn_splitmix(&seed) % n_vocab);
-}
-
-static qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
-{
-    qn_request_params params = QN_REQUEST_PARAMS_INIT;
-    memset(a, 0, sizeof *a);
-    params.tokens = tokens;
-    params.n_tokens = n;
-    params.max_tokens = max_tokens;
-    params.ignore_end = true;
-    params.sampling.temperature = 0;
-    collect_answer(&params, a);
-    return params;
-}
-
 static qn_scheduler *new_scheduler(qn_scheduler_params params)
 {
     params.no_thread = true;
-    qn_scheduler *scheduler = create_scheduler(model, &params);
-    return scheduler;
+    return create_scheduler(model, &params);
 }
 
-static void step(qn_scheduler *scheduler, bool expect_idle)
+static void step_to_idle(qn_scheduler *scheduler)
 {
     bool idle;
     assert_ok(qn_scheduler_step(scheduler, &idle));
-    assert_int_equal(idle, expect_idle);
+    assert_true(idle);
 }
 
 /* Tokens evaluated for one more request. */
 static size_t evaluated(qn_scheduler *scheduler, const qn_request_params *params)
 {
     const uint64_t rows = counters_of(scheduler).rows;
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, params);
     return (size_t)(counters_of(scheduler).rows - rows);
 }
 
@@ -145,7 +106,7 @@ TEST(refuses_requests)
         collect_answer(&params, &a);
         assert_fails(qn_scheduler_submit(scheduler, &params, NULL), cases[i].status, cases[i].text);
     }
-    step(scheduler, true);
+    step_to_idle(scheduler);
     assert_int_equal(counters_of(scheduler).submitted, 0);
     qn_scheduler_free(scheduler);
     assert_int_equal(a.n_ends, 0);
@@ -172,15 +133,14 @@ TEST(refuses_when_the_queue_is_full)
     qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_queued = 3));
     for (int i = 0; i < 3; i++) {
         const qn_request_params params = prompt_of(tokens, 3, 2, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     const qn_request_params params = prompt_of(tokens, 3, 2, &a[3]);
     assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_BUSY, "queue: 3 requests wait");
     assert_int_equal(counters_of(scheduler).queued, 3);
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(counters_of(scheduler).running, 3);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     for (int i = 0; i < 4; i++)
         assert_int_equal(a[i].n_ends, 1);
     qn_scheduler_free(scheduler);
@@ -211,8 +171,7 @@ TEST(answers_as_a_session_does)
         params.user = &found;
         params.text = prompt;
         params.tokens = NULL;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_same_answer(&found, &expected);
         assert_int_equal(found.n_ends, 1);
         assert_int_equal(found.result.finish, params.n_stop ? QN_FINISH_STOP
@@ -258,12 +217,12 @@ TEST(ends_early)
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     params = prompt_of(tokens, 3, 200, &late);
     params.deadline = 1000;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     params = prompt_of(tokens, 3, 200, &muted);
     muted.cancel_at = 4;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     for (int i = 0; i < 3; i++)
-        step(scheduler, false);
+        step(scheduler);
     qn_scheduler_cancel(scheduler, id);
     qn_scheduler_cancel(scheduler, id + 1000);
     for (uint32_t i = 0; i < scheduler->n_running; i++)
@@ -279,7 +238,7 @@ TEST(ends_early)
     assert_int_equal(muted.result.n_generated, 4);
     params = prompt_of(tokens, 3, -1, &freed);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
-    step(scheduler, false);
+    step(scheduler);
     qn_scheduler_free(scheduler);
     assert_int_equal(freed.result.finish, QN_FINISH_CANCELLED);
     assert_int_equal(freed.n_ends, 1);
@@ -304,16 +263,16 @@ TEST(long_prompts_stall_nobody)
         make_tokens((uint64_t)i, tokens[i], 900);
     for (int i = 0; i < 2; i++) {
         const qn_request_params params = prompt_of(tokens[i], 10, 200, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(a[0].n_tokens, 1);
     const qn_request_params params = prompt_of(tokens[2], 900, 5, &a[2]);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     size_t steps = 0;
     for (; a[2].n_tokens == 0; steps++) {
         const uint64_t rows = counters_of(scheduler).rows;
-        step(scheduler, false);
+        step(scheduler);
         assert_int_equal(a[0].n_tokens, steps + 2);
         assert_int_equal(a[1].n_tokens, steps + 2);
         assert_in_range(counters_of(scheduler).rows - rows, 2, 40);
@@ -330,10 +289,10 @@ TEST(prompts_first_decodes_later)
     for (int i = 0; i < 3; i++) {
         make_tokens((uint64_t)i, tokens[i], 200);
         const qn_request_params params = prompt_of(tokens[i], 200, 5, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     while (!a[2].n_tokens) {
-        step(scheduler, false);
+        step(scheduler);
         assert_true(a[0].n_tokens <= 1 && a[1].n_tokens <= 1);
     }
     qn_scheduler_wait(scheduler);
@@ -351,12 +310,12 @@ TEST(steps_follow_their_target)
     for (int i = 0; i < 2; i++) {
         make_tokens((uint64_t)i, tokens[i], 1800);
         const qn_request_params params = prompt_of(tokens[i], i ? 1800 : 5, 200, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        step(scheduler, false);
+        submit_request(scheduler, &params);
+        step(scheduler);
     }
-    step(scheduler, false);
+    step(scheduler);
     const uint64_t rows = counters_of(scheduler).rows;
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(counters_of(scheduler).rows - rows, 1 + 16);
     qn_scheduler_free(scheduler);
 }
@@ -373,22 +332,22 @@ TEST(tokens_come_with_the_next_step)
     qn_request_params params = prompt_of(tokens, 3, 30, &cancelled);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     params = prompt_of(tokens, 3, 4, &whole);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     static const size_t emitted[] = { 1, 1, 2 };
     for (size_t i = 0; i < 3; i++) {
-        step(scheduler, false);
+        step(scheduler);
         assert_int_equal(cancelled.n_tokens, emitted[i]);
     }
     qn_scheduler_cancel(scheduler, id);
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(cancelled.result.finish, QN_FINISH_CANCELLED);
     assert_int_equal(cancelled.result.n_generated, 3);
     assert_int_equal(cancelled.n_tokens, 3);
     assert_int_equal(whole.n_tokens, 3);
     assert_int_equal(whole.n_ends, 0);
-    step(scheduler, false); /* the answer is complete: there is nothing to compute */
+    step(scheduler); /* the answer is complete: there is nothing to compute */
     assert_int_equal(whole.n_ends, 1);
-    step(scheduler, true);
+    step_to_idle(scheduler);
     qn_scheduler_free(scheduler);
     stop_overlap(model);
     memset(&expected, 0, sizeof expected);
@@ -413,13 +372,13 @@ TEST(an_error_keeps_what_was_generated)
     qn_device_vtable refusing = *model->device->vtable;
     qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 2));
     const qn_request_params params = prompt_of(tokens, 3, 30, &a);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     for (size_t i = 0; i < 3; i++)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a.n_tokens, 2);
     refusing.launch = refuse_step;
     model->device->vtable = &refusing;
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(a.result.finish, QN_FINISH_ERROR);
     assert_int_equal(a.result.status, QN_ERR_MEMORY);
     assert_int_equal(a.result.n_generated, 3);
@@ -437,13 +396,13 @@ TEST(higher_priority_begins_first)
     for (int i = 0; i < 3; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i == 1 ? 5 : 0;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     while (!a[1].n_ends)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a[0].n_tokens + a[2].n_tokens, 0);
     while (!a[0].n_ends)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a[2].n_tokens, 0);
     qn_scheduler_free(scheduler);
 }
@@ -457,12 +416,12 @@ TEST(waiting_raises_priority)
     for (int i = 0; i < 2; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i ? 5 : 0;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     for (qn_request *r = scheduler->clients->queue; r; r = r->next)
         r->submitted -= r->params.priority ? 0 : 6;
     while (!a[0].n_ends)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a[1].n_tokens, 0);
     qn_scheduler_free(scheduler);
 }
@@ -627,7 +586,7 @@ TEST(the_youngest_is_set_aside)
     for (int i = 0; i < N; i++) {
         make_tokens((uint64_t)i, tokens[i], 64);
         params[i] = prompt_of(tokens[i], 60, 250, &found[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params[i], NULL));
+        submit_request(scheduler, &params[i]);
     }
     qn_scheduler_wait(scheduler);
     const qn_scheduler_counters counters = counters_of(scheduler);
@@ -664,10 +623,9 @@ TEST(one_that_never_fits_fails_alone)
     scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.n_ctx = 4096));
     make_tokens(3, tokens, 3900);
     qn_request_params params = prompt_of(tokens, 3900, 5, &large);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     params = prompt_of(tokens, 20, 5, &little);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(large.result.finish, QN_FINISH_ERROR);
     assert_int_equal(large.result.status, QN_ERR_MEMORY);
     assert_non_null(strstr(large.error, "memory"));
@@ -688,8 +646,7 @@ TEST(sessions_evict_kept_prefixes)
     scheduler = create_scheduler(small, NULL);
     make_tokens(4, tokens, 1500);
     const qn_request_params params = prompt_of(tokens, 1500, 5, &a);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(a.result.finish, QN_FINISH_LENGTH);
     qn_session *session = create_session(small, NULL);
     assert_ok(qn_session_eval(session, tokens, 1500, QN_LOGITS_NONE, NULL));
@@ -717,15 +674,12 @@ TEST(slow_callbacks_block_no_step)
     watched = create_scheduler(model, NULL);
     qn_request_params params = prompt_of(tokens, 3, 30, &slow);
     params.on_token = slow_token;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     params = prompt_of(tokens, 3, 30, &quick);
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
-    qn_scheduler_wait(watched);
+    submit_and_wait(watched, &params);
     assert_int_equal(counters_of(watched).generated_tokens, 60);
     assert_true(slow.result.generate_seconds < 60);
     assert_int_equal(slow.n_tokens, 30);
     assert_int_equal(quick.n_tokens, 30);
     qn_scheduler_free(watched);
 }
-
-TEST_GROUP(load_demo, free_demo)

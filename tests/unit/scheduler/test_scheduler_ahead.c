@@ -1,8 +1,6 @@
 /* Steps that are launched behind one in flight, on a device of the CPU that computes beside the host: which are, what
  * becomes of rows of requests that turn out to have ended, errors. Answers are those of the request alone. */
 #include "helper_scheduler.h"
-#include "helper_create.h"
-#include "helper_request.h"
 
 #include <math.h>
 
@@ -47,9 +45,8 @@ static qn_request_params request_of(size_t i, size_t n, int64_t max_tokens, stru
 static qn_scheduler *new_scheduler(void)
 {
     let_overlap(model, MAX_SEQUENCES);
-    qn_scheduler *scheduler = create_scheduler(
+    return create_scheduler(
         model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 8, .no_thread = true, .run_ahead = true));
-    return scheduler;
 }
 
 static void free_scheduler(qn_scheduler *scheduler)
@@ -60,16 +57,9 @@ static void free_scheduler(qn_scheduler *scheduler)
     assert_int_equal(items_held(cache), 0);
 }
 
-static void step(qn_scheduler *scheduler)
-{
-    bool idle;
-    assert_ok(qn_scheduler_step(scheduler, &idle));
-    assert_false(idle);
-}
-
 static void submit(qn_scheduler *scheduler, const qn_request_params *params)
 {
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
+    submit_request(scheduler, params);
 }
 
 /* What the request alone answers, on a device that does not overlap. */

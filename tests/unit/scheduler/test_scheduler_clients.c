@@ -1,28 +1,10 @@
 /* Clients of a scheduler: what the requests of one submission share, how many of a client may wait, and that the
  * requests of one client do not hold up those of another, whatever they are. Each answer is compared with that of the
  * request alone. */
-#include "helper_scheduler.h"
-#include "helper_create.h"
-#include "helper_request.h"
+#include "helper_demo.h"
 #include "helper_sanitizers.h"
 
 #include <malloc.h>
-
-static qn_model *model;
-static uint32_t n_vocab;
-
-static int load_demo(void)
-{
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model)->n_vocab;
-    return 0;
-}
-
-static int free_demo(void)
-{
-    qn_model_free(model);
-    return 0;
-}
 
 enum { PROMPT = 40 };
 
@@ -31,12 +13,6 @@ struct job {
     qn_request_params params;
     struct answer found;
 };
-
-static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = (qn_token)(qn_splitmix(&seed) % n_vocab);
-}
 
 static void make_job(struct job *job, const char *client, uint64_t seed, size_t n_prompt, int64_t max_tokens)
 {
@@ -54,7 +30,7 @@ static void make_job(struct job *job, const char *client, uint64_t seed, size_t 
 
 static void submit(qn_scheduler *scheduler, struct job *job)
 {
-    assert_ok(qn_scheduler_submit(scheduler, &job->params, NULL));
+    submit_request(scheduler, &job->params);
 }
 
 static struct job *submit_many(qn_scheduler *scheduler, const char *client, size_t n, int64_t max_tokens)
@@ -82,15 +58,7 @@ static qn_scheduler *new_scheduler(qn_scheduler_params params)
 {
     params.no_thread = true;
     params.n_ctx = 2048;
-    qn_scheduler *scheduler = create_scheduler(model, &params);
-    return scheduler;
-}
-
-static void step(qn_scheduler *scheduler)
-{
-    bool idle;
-    assert_ok(qn_scheduler_step(scheduler, &idle));
-    assert_false(idle);
+    return create_scheduler(model, &params);
 }
 
 static size_t n_running(const qn_scheduler *scheduler, const char *client)
@@ -213,7 +181,7 @@ TEST(choices_share_a_grammar)
         params[i].sampling.seed = i;
         params[i].max_tokens = 30;
         collect_answer(&params[i], &alone[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params[i], NULL));
+        submit_request(scheduler, &params[i]);
         params[i].user = &found[i];
     }
     assert_ok(qn_scheduler_submit_all(scheduler, params, N, NULL, NULL));
@@ -257,7 +225,7 @@ TEST(all_are_queued_or_none)
     params[1].client = "a";
     assert_fails(qn_scheduler_submit_all(scheduler, params, 5, NULL, &refusal), QN_ERR_BUSY,
                  "queue: 5 requests at once, at most 4");
-    assert_ok(qn_scheduler_submit(scheduler, &params[4], NULL));
+    submit_request(scheduler, &params[4]);
     assert_fails(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_BUSY,
                  "queue: 1 requests wait, 4 more");
     assert_int_equal(counters_of(scheduler).queued, 1);
@@ -508,7 +476,7 @@ TEST(prompts_share_rows)
         params.max_tokens = 1;
         params.client = "long";
         collect_answer(&params, &found[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     for (int i = 0; i < 3; i++)
         step(scheduler);
@@ -588,5 +556,3 @@ TEST(callbacks_take_turns)
     assert_true(order[0] == '1' || order[1] == '1');
     qn_scheduler_free(scheduler);
 }
-
-TEST_GROUP(load_demo, free_demo)

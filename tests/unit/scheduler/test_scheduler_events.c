@@ -1,7 +1,6 @@
 /* Answers of requests as events: reasoning, content and calls of a script that masks impose on the demo model; stop
  * strings, the budget of reasoning, refusals. */
 #include "helper_output.h"
-#include "helper_create.h"
 #include "helper_sanitizers.h"
 #include "helper_scheduler.h"
 
@@ -111,8 +110,7 @@ static qn_request_params params_of(struct listener *l, const char *conversation,
 static void run(const qn_request_params *params, qn_scheduler_params with)
 {
     qn_scheduler *scheduler = create_scheduler(model, &with);
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, params);
     qn_scheduler_free(scheduler);
 }
 
@@ -171,8 +169,7 @@ static void expect_the_same_beside_a_step(size_t ahead, const char *script, int6
     qn_request_params alone = params_of(&other, with_all, script);
     params.reasoning_budget = alone.reasoning_budget = budget;
     qn_scheduler *scheduler = create_scheduler(overlapping, NULL);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     qn_scheduler_free(scheduler);
     run(&alone, SCHEDULER_PARAMS(.no_thread = true));
     assert_same_answer(&listener.answer, &other.answer);
@@ -238,7 +235,7 @@ TEST(what_is_open_ends)
     /* After a failed allocation the parser is not used. */
     params = params_of(&listener, with_tools, CALL);
     qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     while (!listener.n_events)
         assert_ok(qn_scheduler_step(scheduler, &idle));
     scheduler->running[0]->events.status = qn_fail(QN_ERR_MEMORY, "no memory for a test");
@@ -310,7 +307,7 @@ TEST(words_are_evaluated)
     params.max_tokens = TOKENS;
     params.ignore_end = true;
     qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     while (listener.answer.n_tokens < BUDGET + n_words)
         assert_ok(qn_scheduler_step(scheduler, &idle));
     qn_scheduler_set_aside(scheduler, scheduler->running[0]);

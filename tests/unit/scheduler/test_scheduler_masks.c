@@ -2,25 +2,9 @@
  * for each other, requests end while a mask waits or is made, and a grammar that is too ambiguous ends its request by
  * an error of its own. */
 #include "helper_sanitizers.h"
-#include "helper_create.h"
-#include "helper_request.h"
-#include "helper_scheduler.h"
+#include "helper_demo.h"
 
 #include <unistd.h>
-
-static qn_model *model;
-
-static int load_demo(void)
-{
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    return 0;
-}
-
-static int free_demo(void)
-{
-    qn_model_free(model);
-    return 0;
-}
 
 /* ---- Turns ---- */
 
@@ -117,13 +101,6 @@ static bool block(void *user, qn_token token, const qn_logprobs *logprobs)
     return false;
 }
 
-static qn_grammar *grammar_of(const char *gbnf)
-{
-    qn_grammar *grammar;
-    assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
-    return grammar;
-}
-
 /* Filters need a mask for each token. */
 static qn_request_params masked(qn_grammar *grammar, const char *client, struct answer *a)
 {
@@ -152,9 +129,8 @@ TEST(masks_are_made_beside_callbacks)
     blocking.on_text = NULL;
     blocking.on_end = NULL;
     blocking.user = &b;
-    assert_ok(qn_scheduler_submit(b.scheduler, &blocking, NULL));
-    assert_ok(qn_scheduler_submit(b.scheduler, &params, NULL));
-    qn_scheduler_wait(b.scheduler);
+    submit_request(b.scheduler, &blocking);
+    submit_and_wait(b.scheduler, &params);
     qn_scheduler_free(b.scheduler);
     assert_true(b.went_on);
     assert_int_equal(a.n_ends, 1);
@@ -227,7 +203,7 @@ TEST(masks_are_made_while_steps_run)
         qn_scheduler *s =
             create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = 256, .no_thread = true, .run_ahead = true));
         for (int i = 0; i < REQUESTS; i++)
-            assert_ok(qn_scheduler_submit(s, &params[i], NULL));
+            submit_request(s, &params[i]);
         for (int step = 0; !idle; step++) {
             if (is_slow)
                 slow_down(s, step);
@@ -260,8 +236,7 @@ TEST(ambiguous_grammars_are_unsupported)
         const qn_request_params params = masked(grammar, "a", &a);
         label("%s", grammars[i]);
         s = create_scheduler(model, NULL);
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_int_equal(a.result.finish, QN_FINISH_ERROR);
         assert_int_equal(a.result.status, QN_ERR_UNSUPPORTED);
@@ -269,5 +244,3 @@ TEST(ambiguous_grammars_are_unsupported)
         qn_grammar_free(grammar);
     }
 }
-
-TEST_GROUP(load_demo, free_demo)

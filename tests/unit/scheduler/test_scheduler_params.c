@@ -1,30 +1,12 @@
 /* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared
  * with those of a session's logits; answers are the same alone and beside others. */
 #include "helper_sanitizers.h"
-#include "helper_create.h"
-#include "helper_request.h"
-#include "helper_scheduler.h"
+#include "helper_demo.h"
 
 #include <math.h>
 #include <unistd.h>
 
 enum { PROMPT = 70, OTHER_PROMPT = 100, TOKENS = QN_TEST_SANITIZED ? 6 : 16, MASKS = 5, NEIGHBOURS = 4 };
-
-static qn_model *model;
-static uint32_t n_vocab;
-
-static int load_demo(void)
-{
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model)->n_vocab;
-    return 0;
-}
-
-static int free_demo(void)
-{
-    qn_model_free(model);
-    return 0;
-}
 
 /* ---- Requests ---- */
 
@@ -93,10 +75,9 @@ static void answer_beside(const qn_request_params *params, size_t n_others, qn_s
         other.mask = i % 2 ? mask : NULL;
         other.accepts = i % 4 == 1 ? accepts : NULL;
         other.n_logprobs = (int)i - 1;
-        assert_ok(qn_scheduler_submit(scheduler, &other, NULL));
+        submit_request(scheduler, &other);
     }
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, params);
     qn_scheduler_free(scheduler);
 }
 
@@ -340,7 +321,7 @@ TEST(a_request_that_waits_is_set_aside)
     params.mask = mask;
     params.accepts = accepts;
     qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     while (!idle) {
         idle = !qn_scheduler_run_step(scheduler);
         qn_request *r = scheduler->n_running ? scheduler->running[0] : NULL;
@@ -374,10 +355,9 @@ TEST(slow_masks_block_no_other_request)
     qn_request_params params = params_of(&slow, 1);
     params.mask = slow_mask;
     params.max_tokens = 2;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     params = params_of(&quick, 1);
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
-    qn_scheduler_wait(watched);
+    submit_and_wait(watched, &params);
     assert_int_equal(slow.answer.n_tokens, 2);
     assert_true(slow.answer.result.prompt_seconds < 60);
     assert_int_equal(quick.answer.n_tokens, TOKENS);
@@ -404,8 +384,7 @@ TEST(ends_while_it_waits)
         watched = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = !i));
         qn_request_params params = params_of(&c, 1);
         params.mask = cancel_in_mask;
-        assert_ok(qn_scheduler_submit(watched, &params, NULL));
-        qn_scheduler_wait(watched);
+        submit_and_wait(watched, &params);
         assert_int_equal(c.answer.result.finish, QN_FINISH_CANCELLED);
         assert_int_equal(c.answer.n_tokens, 3);
         assert_int_equal(c.answer.n_ends, 1);
@@ -415,7 +394,7 @@ TEST(ends_while_it_waits)
     qn_request_params params = params_of(&c, 1);
     params.mask = mask;
     params.deadline = 1000;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     assert_ok(qn_scheduler_step(watched, &idle));
     (void)qn_scheduler_run_step(watched);
     assert_int_equal(atomic_load(&watched->running[0]->mask_state), QN_MASK_WAITING);
@@ -425,7 +404,7 @@ TEST(ends_while_it_waits)
     assert_string_equal(c.answer.error, "");
     params = params_of(&c, 1);
     params.mask = mask;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     (void)qn_scheduler_run_step(watched);
     qn_scheduler_free(watched);
     assert_int_equal(c.answer.result.finish, QN_FINISH_CANCELLED);
@@ -488,5 +467,3 @@ TEST(says_what_it_keeps)
     qn_scheduler_free(s);
     qn_grammar_free(grammar);
 }
-
-TEST_GROUP(load_demo, free_demo)

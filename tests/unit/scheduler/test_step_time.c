@@ -2,7 +2,6 @@
  * is simulated: its steps advance a clock by what they were measured to take on a GPU, and sample always the same
  * token. */
 #include "helper_scheduler.h"
-#include "helper_create.h"
 
 #include "scheduler/step_time.h"
 
@@ -203,7 +202,7 @@ static void submit(qn_scheduler *s, struct client *c)
     params.on_token = on_token;
     params.on_end = on_end;
     params.user = c;
-    assert_ok(qn_scheduler_submit(s, &params, NULL));
+    submit_request(s, &params);
     c->submitted = now;
     c->last = 0;
     c->is_waiting = true;
