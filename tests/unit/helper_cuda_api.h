@@ -53,13 +53,22 @@ static inline const void *arguments(int i, int n)
     return launched(i, n)->args;
 }
 
-static inline void expect_launch(int i, int n, const char *function, unsigned x, unsigned y, bool pdl)
+/* The same, of a launch of this function. */
+static inline const void *arguments_of(const char *function, int i, int n)
+{
+    assert_string_equal(launched(i, n)->function, function);
+    return arguments(i, n);
+}
+
+/* Asserts what launch i of the last n is. Returns its arguments. */
+static inline const void *expect_launch(int i, int n, const char *function, unsigned x, unsigned y, bool pdl)
 {
     const struct fake_launch *l = launched(i, n);
     assert_string_equal(l->function, function);
     assert_int_equal(l->grid[0], x);
     assert_int_equal(l->grid[1], y);
     assert_int_equal(l->pdl, pdl);
+    return l->args;
 }
 
 /* Asserts that a call failed with this text, and that no kernel was launched since `launches` were. */

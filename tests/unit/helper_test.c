@@ -8,7 +8,7 @@ enum { MAX_TESTS = 256 };
 
 static struct test_case cases[MAX_TESTS];
 static size_t n_cases;
-static test_fixture *set_up_group, *tear_down_group;
+static test_fixture *set_up_group, *tear_down_group, *set_up_every, *tear_down_every;
 
 void add_test(struct test_case test)
 {
@@ -26,6 +26,12 @@ void set_group(test_fixture *set_up, test_fixture *tear_down)
 {
     set_up_group = set_up;
     tear_down_group = tear_down;
+}
+
+void set_every(test_fixture *set_up, test_fixture *tear_down)
+{
+    set_up_every = set_up;
+    tear_down_every = tear_down;
 }
 
 static void run_case(void **state)
@@ -64,7 +70,12 @@ static int tear_down_all(void **state)
 int run_all_tests(void)
 {
     static struct CMUnitTest tests[MAX_TESTS];
-    for (size_t i = 0; i < n_cases; i++)
+    for (size_t i = 0; i < n_cases; i++) {
+        if (!cases[i].set_up && !cases[i].tear_down) {
+            cases[i].set_up = set_up_every;
+            cases[i].tear_down = tear_down_every;
+        }
         tests[i] = (struct CMUnitTest){ cases[i].name, run_case, set_up_case, tear_down_case, &cases[i] };
+    }
     return _cmocka_run_group_tests("tests", tests, n_cases, set_up_all, tear_down_all);
 }

@@ -27,8 +27,9 @@ struct test_case {
 /* add_test - adds a case in the order of lines, those of one line in the order of the calls. */
 void add_test(struct test_case test);
 
-/* set_group - fixtures of the whole program, NULL for none. */
+/* set_group, set_every - fixtures of the whole program, and of each test without its own; NULL for none. */
 void set_group(test_fixture *set_up, test_fixture *tear_down);
+void set_every(test_fixture *set_up, test_fixture *tear_down);
 
 /* run_all_tests - runs the cases. Returns how many failed, for main(). */
 int run_all_tests(void);
@@ -64,6 +65,13 @@ int run_all_tests(void);
     __attribute__((constructor)) static void register_group(void)                                                      \
     {                                                                                                                  \
         set_group(before, after);                                                                                      \
+    }
+
+/* TEST_EVERY - fixtures of each test that has none of its own. */
+#define TEST_EVERY(before, after)                                                                                      \
+    __attribute__((constructor)) static void register_every(void)                                                      \
+    {                                                                                                                  \
+        set_every(before, after);                                                                                      \
     }
 
 #endif

@@ -74,7 +74,7 @@ static unsigned mode_of(const char *name)
     return st.st_mode & 0777;
 }
 
-TEST_WITH(test_modes, setup, teardown)
+TEST(test_modes)
 {
     assert_int_equal(mode_of(folder), 0700);
     assert_int_equal(mode_of(path), 0600);
@@ -96,7 +96,7 @@ TEST_WITH(test_modes, setup, teardown)
     assert_int_equal(qn_cubin_write(folder, &key, "test", "code", 4), QN_ERR_INVALID);
 }
 
-TEST_WITH(test_owners, setup, teardown)
+TEST(test_owners)
 {
     if (geteuid() != 0)
         skip();
@@ -114,7 +114,7 @@ TEST_WITH(test_owners, setup, teardown)
     assert_int_equal(seteuid(0), 0);
 }
 
-TEST_WITH(test_links, setup, teardown)
+TEST(test_links)
 {
     char moved[128];
     snprintf(moved, sizeof moved, "%s/elsewhere", work);
@@ -139,7 +139,7 @@ static void on_log(void *user, const char *line)
 }
 
 /* A device says once why its cache is not used, and quern kernels can print it. */
-TEST_WITH(test_reason, setup, teardown)
+TEST(test_reason)
 {
     char log[512] = "";
     const qn_cuda_tools tools = { .cache_folder = folder, .nvcc = "", .nvrtc = "" };
@@ -158,3 +158,5 @@ TEST_WITH(test_reason, setup, teardown)
     qn_cuda_close(device);
     fake_expect_empty();
 }
+
+TEST_EVERY(setup, teardown)

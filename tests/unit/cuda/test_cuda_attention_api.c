@@ -121,12 +121,22 @@ static qn_status fused(qn_cuda_kernels *k, const struct call *c)
                                       c->out, NULL);
 }
 
-static qn_cuda_kernels *open_kernels(void)
+static qn_cuda_kernels *kernels; /* of the current test */
+
+static int open_kernels(void)
 {
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, COUNT(cubins));
+    kernels = open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return kernels;
+    return 0;
 }
+
+static int close_kernels(void)
+{
+    qn_cuda_kernels_close(kernels);
+    return 0;
+}
+
+TEST_EVERY(open_kernels, close_kernels)
 
 static void expect_cache(const qn_attention_gpu_cache *cache)
 {
@@ -141,7 +151,6 @@ static void expect_cache(const qn_attention_gpu_cache *cache)
 /* Few tokens are split over keys. The launch counts the splits of each query, from zero. */
 TEST(decode)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.queries.stride = HEADS * DIM + 8;
     c.out.stride = HEADS * DIM + 16;
@@ -154,8 +163,7 @@ TEST(decode)
     for (size_t i = 0; i < sizeof counters; i++)
         assert_int_equal(counters[i], i < COUNTERS ? 0 : 0xff);
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_attention_decode", 132, 1, false);
-    const qn_attention_decode_args *d = arguments(0, 1);
+    const qn_attention_decode_args *d = expect_launch(0, 1, "qn_attention_decode", 132, 1, false);
     expect_cache(&d->cache);
     assert_int_equal(d->queries, 0x50000);
     assert_int_equal(d->query_stride, HEADS * DIM + 8);
@@ -188,13 +196,11 @@ TEST(decode)
     c.tokens.n_tokens = 0;
     assert_ok(attention(kernels, &c));
     assert_int_equal(fake.launches, launches);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* Many consecutive tokens need no workspace; others, and heads of 512, are split over keys. */
 TEST(prefill)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.tokens.n_tokens = MANY;
     c.tokens.consecutive = true;
@@ -204,8 +210,7 @@ TEST(prefill)
     assert_int_equal(c.bytes, 0);
     assert_ok(qn_cuda_attention(kernels, &c.cache, &c.tokens, c.queries, HEADS, 0.25f, c.out, NULL, 0, NULL));
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_attention_prefill", 3 * 2, KV_HEADS, false);
-    const qn_attention_prefill_args *a = arguments(0, 1);
+    const qn_attention_prefill_args *a = expect_launch(0, 1, "qn_attention_prefill", 3 * 2, KV_HEADS, false);
     expect_cache(&a->cache);
     assert_int_equal(a->queries, 0x50000);
     assert_int_equal(a->out, 0x80000);
@@ -230,18 +235,16 @@ TEST(prefill)
     c.cache.head_dim = 512;
     assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
     assert_true(c.bytes > 0);
-    qn_cuda_kernels_close(kernels);
 }
 
 TEST(stores)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.keys.stride = 3 * DIM;
     assert_ok(store(kernels, &c));
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * KV_HEADS + 3) / 4, 1, false);
-    const qn_rope_qk_norm_store_args *a = arguments(0, 1);
+    const qn_rope_qk_norm_store_args *a =
+        expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * KV_HEADS + 3) / 4, 1, false);
     expect_cache(&a->cache);
     assert_int_equal(a->keys, 0x60000);
     assert_int_equal(a->values, 0x70000);
@@ -265,8 +268,7 @@ TEST(stores)
     c.shape.pairing = QN_ROPE_INTERLEAVED;
     c.out.stride = HEADS * DIM + 8;
     assert_ok(fused(kernels, &c));
-    expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * (HEADS + KV_HEADS) / 4, 1, false);
-    a = arguments(0, 1);
+    a = expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * (HEADS + KV_HEADS) / 4, 1, false);
     expect_cache(&a->cache);
     assert_int_equal(a->queries, 0x50000);
     assert_int_equal(a->keys, 0x60000);
@@ -290,16 +292,13 @@ TEST(stores)
     a = arguments(0, 1);
     assert_int_equal(a->out, 0x50000);
     assert_int_equal(a->key_weight | a->key_bias | a->value_bias | a->query_weight, 0);
-    qn_cuda_kernels_close(kernels);
 }
 
 TEST(ropes)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     assert_ok(angles(kernels, &c));
-    expect_launch(0, 1, "qn_rope_angles", 1, TOKENS, false);
-    const qn_rope_angles_args *g = arguments(0, 1);
+    const qn_rope_angles_args *g = expect_launch(0, 1, "qn_rope_angles", 1, TOKENS, false);
     assert_int_equal(g->positions, 0x30000);
     assert_int_equal(g->frequencies, 0x800);
     assert_int_equal(g->cosines, 0x100);
@@ -308,8 +307,8 @@ TEST(ropes)
     assert_int_equal(g->n_rot, ROT);
     c.queries.stride = HEADS * DIM + 8;
     assert_ok(rope(kernels, &c));
-    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * HEADS + 3) / 4, 1, false);
-    const qn_rope_qk_norm_store_args *a = arguments(0, 1);
+    const qn_rope_qk_norm_store_args *a =
+        expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * HEADS + 3) / 4, 1, false);
     assert_int_equal(a->queries, 0x50000);
     assert_int_equal(a->out, 0x50000);
     assert_int_equal(a->query_row_stride, HEADS * DIM + 8);
@@ -326,14 +325,12 @@ TEST(ropes)
     assert_ok(angles(kernels, &c));
     assert_ok(rope(kernels, &c));
     assert_int_equal(fake.launches, launches);
-    qn_cuda_kernels_close(kernels);
 }
 
 #define refused_change(function, change, text) refused_with(kernels, function, call_of(), change, text)
 
 TEST(caches)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
     size_t n;
     for (size_t i = 0; i < COUNT(calls); i++) {
@@ -362,13 +359,11 @@ TEST(caches)
     refused(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, NULL), "bytes: NULL");
     refused(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, 5, &n), "5 query heads over 2");
     assert_int_equal(n, 0);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* A cache in pages: keys and values are offsets, and nothing but the page tables is read of the cache's views. */
 TEST(pages)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.cache.keys = c.cache.values = (qn_cuda_view){ 0 };
     c.cache.tables = view_at(0xa0000, QN_DTYPE_I64, SEQUENCES);
@@ -400,14 +395,12 @@ TEST(pages)
         refused_with(kernels, calls[i], c, cache.page_keys = 8, "page_keys: 8, expected a multiple of 16");
         refused_with(kernels, calls[i], c, cache.page_values = 0x41, "page_values: 65, expected a multiple of 16");
     }
-    qn_cuda_kernels_close(kernels);
 }
 
 /* Of many tokens 256 at a time are split over keys: the workspace is for as many. */
 TEST(groups)
 {
     enum { ALL = 300 };
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.tokens.n_tokens = ALL;
     c.tokens.positions.count = c.tokens.sequences.count = ALL;
@@ -427,12 +420,10 @@ TEST(groups)
         assert_int_equal(d->counters, WORKSPACE);
         assert_int_equal(d->out, 0x80000 + i * 256 * HEADS * DIM * 2);
     }
-    qn_cuda_kernels_close(kernels);
 }
 
 TEST(refusals)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.n_heads = 7;
     refused(attention(kernels, &c), "7 query heads over 2");
@@ -453,12 +444,10 @@ TEST(refusals)
     refused_change(store, values.dtype = QN_DTYPE_F16, "values: data type 1, expected 30");
     refused_change(store, values.stride = DIM, "values: rows are 128 elements apart, expected 256");
     refused_change(store, keys.data = address(0x60002), "keys: address");
-    qn_cuda_kernels_close(kernels);
 }
 
 TEST(rope_refusals)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.shape.n_rot = 63;
     refused(rope(kernels, &c), "n_rot: 63");
@@ -508,13 +497,11 @@ TEST(rope_refusals)
     assert_ok(fused(kernels, &c));
     c.out.stride = HEADS * DIM + 8;
     refused(fused(kernels, &c), "out: rows are 776 elements apart, expected 768 as those of queries");
-    qn_cuda_kernels_close(kernels);
 }
 
 /* After qn_cuda_kv_prepare, every function can be captured. */
 TEST(captures)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, angles, rope, fused };
     struct call c = call_of();
     fake.capturing = true;
@@ -533,5 +520,4 @@ TEST(captures)
     assert_string_equal(launched(0, 1)->function, "qn_attention_prefill");
     refused(qn_cuda_kv_prepare(kernels, 72), "heads of 72");
     refused(qn_cuda_kv_prepare(NULL, DIM), "kernels: NULL");
-    qn_cuda_kernels_close(kernels);
 }

@@ -132,12 +132,22 @@ static qn_status attention(qn_cuda_kernels *k, const struct call *c)
     return qn_cuda_aura_attention(k, &c->cache, &c->q, c->out, address(WORKSPACE), c->bytes, NULL);
 }
 
-static qn_cuda_kernels *open_kernels(void)
+static qn_cuda_kernels *kernels; /* of the current test */
+
+static int open_kernels(void)
 {
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, COUNT(cubins));
+    kernels = open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return kernels;
+    return 0;
 }
+
+static int close_kernels(void)
+{
+    qn_cuda_kernels_close(kernels);
+    return 0;
+}
+
+TEST_EVERY(open_kernels, close_kernels)
 
 static int make_codecs(void)
 {
@@ -186,14 +196,12 @@ TEST(tables)
 TEST(rows)
 {
     enum { ROWS = 20 };
-    qn_cuda_kernels *kernels = open_kernels();
     const qn_cuda_aura_codec codec = { key_codec, f32_at(0x10000, qn_cuda_aura_table_size(key_codec)) },
                              dense = { dense_key_codec, f32_at(0x20000, qn_cuda_aura_table_size(dense_key_codec)) };
     qn_cuda_view x = { address(0x30000), QN_DTYPE_BF16, ROWS * 136, 136 }, codes = u32_at(0x40000, ROWS * 16),
                  scales = f32_at(0x50000, ROWS);
     assert_ok(qn_cuda_aura_encode(kernels, &codec, x, ROWS, codes, scales, NULL));
-    expect_launch(0, 1, "qn_aura_encode", 3, 1, false);
-    const qn_aura_encode_args *e = arguments(0, 1);
+    const qn_aura_encode_args *e = expect_launch(0, 1, "qn_aura_encode", 3, 1, false);
     assert_int_equal(e->rows, 0x30000);
     assert_int_equal(e->codes, 0x40000);
     assert_int_equal(e->scales, 0x50000);
@@ -208,8 +216,7 @@ TEST(rows)
     x.stride = 0;
     for (int back = 0; back < 2; back++) {
         assert_ok(qn_cuda_aura_decode(kernels, &dense, codes, scales, ROWS, back, x, NULL));
-        expect_launch(0, 1, "qn_aura_decode", 3, 1, false);
-        const qn_aura_decode_args *d = arguments(0, 1);
+        const qn_aura_decode_args *d = expect_launch(0, 1, "qn_aura_decode", 3, 1, false);
         assert_int_equal(d->rows, 0x30000);
         assert_int_equal(d->stride, 80);
         assert_int_equal(d->rotation.signs, 0);
@@ -241,20 +248,17 @@ TEST(rows)
     const qn_cuda_aura_codec few = { key_codec, f32_at(0x10000, 159) };
     refused(qn_cuda_aura_encode(kernels, &few, x, ROWS, codes, scales, NULL),
             "tables of codec: 159 elements, expected at least 160");
-    qn_cuda_kernels_close(kernels);
 }
 
 #define refused_change(function, change, text) refused_with(kernels, function, call_of(), change, text)
 
 TEST(stores)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.keys.stride = 3 * 128;
     c.keys.count *= 2;
     assert_ok(store(kernels, &c));
-    expect_launch(0, 1, "qn_aura_store", 1, 2, false);
-    const qn_aura_store_args *a = arguments(0, 1);
+    const qn_aura_store_args *a = expect_launch(0, 1, "qn_aura_store", 1, 2, false);
     assert_int_equal(a->positions, 0x300);
     assert_int_equal(a->keys.rows, 0x100);
     assert_int_equal(a->values.rows, 0x200);
@@ -287,13 +291,11 @@ TEST(stores)
     refused_change(store, values.dtype = QN_DTYPE_I32, "values: data type 26");
     refused_change(store, keys.stride = 260, "keys: rows are 260 elements apart, expected a multiple of 8");
     refused_change(store, values.data = address(0x208), "values: address 0x208");
-    qn_cuda_kernels_close(kernels);
 }
 
 /* Refusals that all functions of a cache share, by the single pass. */
 TEST(caches)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     refused(qn_cuda_aura_attention(kernels, NULL, &c.q, c.out, NULL, 0, NULL), "cache: NULL");
     refused(attention(NULL, &c), "kernels: NULL");
@@ -317,7 +319,6 @@ TEST(caches)
     refused_change(store, cache.value_codes.dtype = QN_DTYPE_F32, "value_codes: data type 0");
     refused_change(score, cache.key_scales.count--, "key_scales: 1999 elements");
     refused_change(pass1, cache.value_scales.data = NULL, "value_scales: NULL");
-    qn_cuda_kernels_close(kernels);
 }
 
 static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache *cache, uint32_t causal)
@@ -346,19 +347,16 @@ static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache
 /* What each operation queues, with signs. 3 tokens of 3 heads a key-value head are two tiles of 8 queries. */
 TEST(operations)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     assert_ok(qn_cuda_aura_queries_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
     assert_int_equal(c.bytes, 0);
     assert_ok(score(kernels, &c));
-    expect_launch(0, 1, "qn_aura_score", 4, 4, false);
-    const qn_aura_score_args *s = arguments(0, 1);
+    const qn_aura_score_args *s = expect_launch(0, 1, "qn_aura_score", 4, 4, false);
     expect_queries(&s->queries, &s->cache, 0);
     assert_int_equal(s->scores, 0x400);
 
     assert_ok(pass1(kernels, &c));
-    const qn_aura_flash_pass1_args *p = arguments(0, 1);
-    assert_string_equal(launched(0, 1)->function, "qn_aura_flash_pass1");
+    const qn_aura_flash_pass1_args *p = arguments_of("qn_aura_flash_pass1", 0, 1);
     expect_queries(&p->queries, &p->cache, 1);
     assert_int_equal(p->partials, 0x600);
     assert_int_equal(p->m, 0x700);
@@ -383,8 +381,7 @@ TEST(operations)
     c.out.stride = HEADS * 128 + 8;
     c.out.count *= 2;
     assert_ok(attention(kernels, &c));
-    expect_launch(0, 1, "qn_aura_attention", 4, 1, false);
-    const qn_aura_attention_args *a = arguments(0, 1);
+    const qn_aura_attention_args *a = expect_launch(0, 1, "qn_aura_attention", 4, 1, false);
     expect_queries(&a->queries, &a->cache, 1);
     assert_int_equal(a->sinks, 0xa00);
     assert_int_equal(a->out, 0x900);
@@ -393,8 +390,7 @@ TEST(operations)
     assert_int_equal(a->rotation.signs, 0x20000 + 16 * 4);
 
     assert_ok(pass2(kernels, &c));
-    expect_launch(0, 1, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
-    const qn_aura_flash_pass2_args *f = arguments(0, 1);
+    const qn_aura_flash_pass2_args *f = expect_launch(0, 1, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
     assert_int_equal(f->partials, 0x600);
     assert_int_equal(f->m, 0x700);
     assert_int_equal(f->l, 0x800);
@@ -420,13 +416,11 @@ TEST(operations)
     assert_int_equal(f->n_blocks, 4);
     c.bytes--;
     refused(value(kernels, &c), "workspace: 36863 bytes, expected at least 36864");
-    qn_cuda_kernels_close(kernels);
 }
 
 /* A dense rotation of queries is a launch before. */
 TEST(dense_rotations)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_with(dense_key_codec, dense_value);
     qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { score, pass1, attention };
     const char *const functions[] = { "qn_aura_score", "qn_aura_flash_pass1", "qn_aura_attention" };
@@ -461,13 +455,11 @@ TEST(dense_rotations)
     for (size_t i = 0; i < 3; i++)
         refused(calls[i](kernels, &c), "workspace: 5759 bytes, expected at least 5760");
     refused(qn_cuda_aura_score(kernels, &c.cache, &c.q, c.scores, address(8), 6000, NULL), "workspace: address 0x8");
-    qn_cuda_kernels_close(kernels);
 }
 
 /* Without keys, results are zeros; without queries, nothing is queued. */
 TEST(empty)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     for (int dense = 0; dense < 2; dense++) {
         label("dense %d", dense);
         struct call c = dense ? call_with(dense_key_codec, dense_value) : call_of();
@@ -480,8 +472,7 @@ TEST(empty)
         assert_ok(attention(kernels, &c));
         assert_int_equal(fake.launches, launches + 2);
         for (int i = 0; i < 2; i++) {
-            expect_launch(i, 2, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
-            const qn_aura_flash_pass2_args *a = arguments(i, 2);
+            const qn_aura_flash_pass2_args *a = expect_launch(i, 2, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
             assert_int_equal(a->n_blocks, 0);
             assert_int_equal(a->out, 0x900);
             assert_int_equal(a->out_stride, HEADS * (dense ? 80 : 128));
@@ -496,12 +487,10 @@ TEST(empty)
         assert_ok(attention(kernels, &c));
         assert_int_equal(fake.launches, launches);
     }
-    qn_cuda_kernels_close(kernels);
 }
 
 TEST(refusals)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     size_t n;
     struct call c = call_of();
     refused(qn_cuda_aura_attention(kernels, &c.cache, NULL, c.out, NULL, 0, NULL), "queries: NULL");
@@ -552,13 +541,11 @@ TEST(refusals)
     assert_int_equal(n, 0);
     assert_ok(qn_cuda_aura_flash_block(kernels, &c.cache, 1, HEADS, &n));
     assert_true(n > 0 && n % 16 == 0);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* After qn_cuda_aura_prepare, every function can be captured. */
 TEST(captures)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_with(dense_key_codec, dense_value);
     qn_status (*const calls[])(qn_cuda_kernels *,
                                const struct call *) = { store, score, value, pass1, pass2, attention };
@@ -578,13 +565,11 @@ TEST(captures)
     assert_ok(qn_cuda_aura_decode(kernels, &c.cache.value_codec, codes, scales, TOKENS, true, x, NULL));
     assert_int_equal(qn_cuda_aura_prepare(kernels, dense_key_codec, NULL), QN_ERR_INVALID);
     assert_int_equal(qn_cuda_aura_prepare(NULL, dense_key_codec, dense_value), QN_ERR_INVALID);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* A cache in pages: arrays are offsets, and nothing but the page table is read of the cache's views. */
 TEST(pages)
 {
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.cache.key_codes = c.cache.value_codes = c.cache.key_scales = c.cache.value_scales = (qn_cuda_view){ 0 };
     c.cache.tables = (qn_cuda_view){ address(0xa0000), QN_DTYPE_I64, 1, 0 };
@@ -618,7 +603,6 @@ TEST(pages)
         refused_with(kernels, calls[i], c, cache.page_key_scales = 4, "page_key_scales: 4, expected");
         refused_with(kernels, calls[i], c, cache.page_value_scales = 8, "page_value_scales: 8, expected");
     }
-    qn_cuda_kernels_close(kernels);
 }
 
 TEST_GROUP(make_codecs, free_codecs)

@@ -179,8 +179,7 @@ static void expect_sequence(const qn_gdn_open_args *a, const qn_gdn_open_sequenc
 /* One launch over pieces [first, first + n) of the inputs. */
 static void expect_open_pieces(int i, int n, size_t first, uint32_t pieces)
 {
-    const qn_gdn_open_args *a = arguments(i, n);
-    assert_string_equal(launched(i, n)->function, "qn_gdn_open_step");
+    const qn_gdn_open_args *a = arguments_of("qn_gdn_open_step", i, n);
     assert_true(launched(i, n)->pdl);
     assert_int_equal(a->sequences, pieces);
     assert_int_equal(a->cu_seqlens, INPUTS + 4 * first);
@@ -221,30 +220,25 @@ TEST(complete_chunks)
     add_piece(&x, 9, 0, 2);
     const int n = run(&x);
     expect_open_pieces(0, n, 0, 1);
-    assert_string_equal(launched(1, n)->function, "qn_gdn_open_step");
-    expect_sequence(arguments(1, n), &(qn_gdn_open_sequence){ 72, 64, 2, 3, 11, 1, 57 });
-    assert_string_equal(launched(2, n)->function, "qn_gdn_open_fold");
-    expect_sequence(arguments(2, n), &(qn_gdn_open_sequence){ 128, 64, 2, 3, 11, 1, 57 });
+    expect_sequence(arguments_of("qn_gdn_open_step", 1, n), &(qn_gdn_open_sequence){ 72, 64, 2, 3, 11, 1, 57 });
+    expect_sequence(arguments_of("qn_gdn_open_fold", 2, n), &(qn_gdn_open_sequence){ 128, 64, 2, 3, 11, 1, 57 });
     assert_int_equal(((const qn_gdn_open_args *)arguments(2, n))->layers, 1);
-    const qn_gdn_conv_args *conv = arguments(3, n);
-    assert_string_equal(launched(3, n)->function, "qn_gdn_conv");
+    const qn_gdn_conv_args *conv = arguments_of("qn_gdn_conv", 3, n);
     assert_int_equal(conv->rows, 64);
     assert_int_equal(conv->qkv, BUFFER + (QKV << 20) + 57 * x.widths[QKV].width * 4);
     assert_int_equal(conv->history, state_at(&x, 3) + x.history);
     assert_int_equal(conv->last, state_at(&x, 3) + x.history);
-    const qn_gdn_chunk_args *rule = arguments(4, n);
-    assert_string_equal(launched(4, n)->function, "qn_gdn_prepare");
+    const qn_gdn_chunk_args *rule = arguments_of("qn_gdn_prepare", 4, n);
     assert_int_equal(rule->tokens, 64);
     assert_int_equal(rule->q, conv->out);
     assert_int_equal(rule->initial, state_at(&x, 3));
     assert_int_equal(rule->final, state_at(&x, 3));
-    const qn_gdn_norm_args *norm = arguments(n - 3, n);
-    assert_string_equal(launched(n - 3, n)->function, "qn_gdn_norm");
+    const qn_gdn_norm_args *norm = arguments_of("qn_gdn_norm", n - 3, n);
     assert_int_equal(norm->rows, 64);
     assert_int_equal(norm->o, rule->o);
     assert_int_equal(norm->out, SCRATCH + 57 * x.widths[OUT].width * 4);
-    assert_string_equal(launched(n - 2, n)->function, "qn_gdn_open_step");
-    expect_sequence(arguments(n - 2, n), &(qn_gdn_open_sequence){ 192, 192, 3, 3, 11, 121, 131 });
+    expect_sequence(arguments_of("qn_gdn_open_step", n - 2, n),
+                    &(qn_gdn_open_sequence){ 192, 192, 3, 3, 11, 121, 131 });
     expect_open_pieces(n - 1, n, 2, 1);
     tear_down(&x);
 }
@@ -256,8 +250,7 @@ TEST(starts)
     set_up(&x, 128);
     add_piece(&x, 0, 0, 64);
     int n = run(&x);
-    const qn_gdn_conv_args *conv = arguments(0, n);
-    assert_string_equal(launched(0, n)->function, "qn_gdn_conv");
+    const qn_gdn_conv_args *conv = arguments_of("qn_gdn_conv", 0, n);
     assert_int_equal(conv->history, 0);
     assert_int_equal(conv->last, state_at(&x, 1) + x.history);
     assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->initial, 0);
@@ -266,16 +259,14 @@ TEST(starts)
     x.step.n_pieces = x.step.n = 0;
     add_piece(&x, 128, 128, 64);
     n = run(&x);
-    conv = arguments(0, n);
-    assert_string_equal(launched(0, n)->function, "qn_gdn_conv");
+    conv = arguments_of("qn_gdn_conv", 0, n);
     assert_int_equal(conv->history, state_at(&x, 0) + x.history);
     assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->initial, state_at(&x, 0));
     assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->final, state_at(&x, 1));
     x.step.n_pieces = x.step.n = 0;
     add_piece(&x, 128, 64, 64);
     n = run(&x);
-    assert_string_equal(launched(0, n)->function, "qn_gdn_open_fold");
-    expect_sequence(arguments(0, n), &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
+    expect_sequence(arguments_of("qn_gdn_open_fold", 0, n), &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
     assert_int_equal(((const qn_gdn_chunk_args *)arguments(2, n))->initial, state_at(&x, 1));
     tear_down(&x);
 }
@@ -304,8 +295,7 @@ TEST(one_row)
     assert_int_equal(((const qn_gdn_open_args *)arguments(0, 1))->out, BUFFER + (OUT << 20));
     x.pieces[0].position = 128;
     assert_ok(qn_cuda_fold_full_chunks(&x.step));
-    const qn_gdn_open_args *fold = arguments(0, 1);
-    assert_string_equal(launched(0, 1)->function, "qn_gdn_open_fold");
+    const qn_gdn_open_args *fold = arguments_of("qn_gdn_open_fold", 0, 1);
     assert_int_equal(launched(0, 1)->grid[1], 2);
     expect_sequence(fold, &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
     assert_int_equal(fold->state_offset, 0);

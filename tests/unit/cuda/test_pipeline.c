@@ -228,7 +228,7 @@ static void cache_file(char *path, size_t size)
 
 /* ---- The order ---- */
 
-TEST_WITH(test_built_in, setup, teardown)
+TEST(test_built_in)
 {
     const qn_cuda_tools t = tools(&with_cubins);
     const struct lookup l = lookup(&t, NULL, &launch_a);
@@ -240,7 +240,7 @@ TEST_WITH(test_built_in, setup, teardown)
 }
 
 /* Built-in code is passed over if it has other definitions, or if the driver rejects it. */
-TEST_WITH(test_built_in_passed_over, setup, teardown)
+TEST(test_built_in_passed_over)
 {
     const qn_cuda_tools t = tools(&with_cubins);
     struct lookup l = lookup(&t, NULL, &launch_defines);
@@ -252,7 +252,7 @@ TEST_WITH(test_built_in_passed_over, setup, teardown)
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
-TEST_WITH(test_nvcc_then_cache, setup, teardown)
+TEST(test_nvcc_then_cache)
 {
     const qn_cuda_tools t = tools(&sources);
     struct lookup l = lookup(&t, NULL, &launch_a);
@@ -274,7 +274,7 @@ TEST_WITH(test_nvcc_then_cache, setup, teardown)
     assert_int_equal(n_entries(cache), 2);
 }
 
-TEST_WITH(test_nvrtc, setup, teardown)
+TEST(test_nvrtc)
 {
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
@@ -289,7 +289,7 @@ TEST_WITH(test_nvrtc, setup, teardown)
 }
 
 /* Failures of nvcc, and its time limit: NVRTC is tried next; if that fails too, the error text has nvcc's reason. */
-TEST_WITH(test_nvcc_fails, setup, teardown)
+TEST(test_nvcc_fails)
 {
     static const struct {
         const char *mood, *says;
@@ -323,7 +323,7 @@ TEST_WITH(test_nvcc_fails, setup, teardown)
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
-TEST_WITH(test_nothing, setup, teardown)
+TEST(test_nothing)
 {
     qn_cuda_tools t = tools(&sources);
     t.nvcc = t.nvrtc = "";
@@ -358,7 +358,7 @@ TEST_WITH(test_nothing, setup, teardown)
     qn_cuda_close(device);
 }
 
-TEST_WITH(test_finding_nvcc, setup, teardown)
+TEST(test_finding_nvcc)
 {
     char *found, *path = strdup(getenv("PATH")), folders[256];
     assert_non_null(path);
@@ -428,7 +428,7 @@ static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsi
     free(now);
 }
 
-TEST_WITH(test_damaged, setup, teardown)
+TEST(test_damaged)
 {
     const qn_cuda_tools t = without_nvcc();
     unsigned char *data;
@@ -458,7 +458,7 @@ TEST_WITH(test_damaged, setup, teardown)
     free(data);
 }
 
-TEST_WITH(test_foreign, setup, teardown)
+TEST(test_foreign)
 {
     const qn_cuda_tools t = without_nvcc();
     unsigned char *data, *other;
@@ -495,7 +495,7 @@ TEST_WITH(test_foreign, setup, teardown)
 }
 
 /* An undamaged cubin that the driver rejects, for example from a compiler newer than the driver. */
-TEST_WITH(test_refused, setup, teardown)
+TEST(test_refused)
 {
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
@@ -510,7 +510,7 @@ TEST_WITH(test_refused, setup, teardown)
 }
 
 /* Without write access to the cache directory, the kernel is used without being cached. */
-TEST_WITH(test_no_place, setup, teardown)
+TEST(test_no_place)
 {
     qn_cuda_tools t = tools(&sources);
     char file[128], below[160], *folder;
@@ -562,7 +562,7 @@ static qn_cubin_key key(const char *arch, const char *defines, const qn_gpu_file
     return qn_cubin_key_of(arch, defines, list, n);
 }
 
-TEST_WITH(test_keys, setup, teardown)
+TEST(test_keys)
 {
     static const char source_and_blank[] = SOURCE " ", header_and_x[] = HEADER "x";
     static const qn_gpu_file changed_source = TEXT("cuda/kernels/module/a.cu", source_and_blank);
@@ -601,7 +601,7 @@ TEST_WITH(test_keys, setup, teardown)
 }
 
 /* A changed source has another key and cache file; the old file stays valid for the old source. */
-TEST_WITH(test_changed_source, setup, teardown)
+TEST(test_changed_source)
 {
     qn_gpu_file changed[4];
     static const char text[] = "source a, better\n#include \"cuda/kernels/module/a.h\"\n";
@@ -625,7 +625,7 @@ TEST_WITH(test_changed_source, setup, teardown)
 
 /* ---- Concurrency ---- */
 
-TEST_WITH(test_threads, setup, teardown)
+TEST(test_threads)
 {
     const qn_cuda_tools t = tools(&sources);
     qn_cuda *device;
@@ -666,7 +666,7 @@ TEST_WITH(test_threads, setup, teardown)
 }
 
 /* Eight processes start with an empty cache: each gets its kernel, and the cache then has one valid file. */
-TEST_WITH(test_processes, setup, teardown)
+TEST(test_processes)
 {
     const qn_cuda_tools t = tools(&sources);
     pid_t children[8];
@@ -693,7 +693,7 @@ TEST_WITH(test_processes, setup, teardown)
     assert_int_equal(n_entries(cache), 1);
 }
 
-TEST_WITH(test_clear, setup, teardown)
+TEST(test_clear)
 {
     const qn_cuda_tools t = tools(&sources);
     static const char *const kept[] = { "notes.txt", "0123456789abcdef0123456789abcdeX.cubin", "short.cubin",
@@ -720,3 +720,5 @@ TEST_WITH(test_clear, setup, teardown)
     const struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
+
+TEST_EVERY(setup, teardown)

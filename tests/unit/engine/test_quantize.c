@@ -215,7 +215,7 @@ static int clean(void)
 
 /* ---- Tests ---- */
 
-TEST_WITH(every_target, NULL, clean)
+TEST(every_target)
 {
     static const struct {
         const char *name;
@@ -290,7 +290,7 @@ TEST_WITH(every_target, NULL, clean)
     qn_gguf_close(before);
 }
 
-TEST_WITH(threads_do_not_change_the_result, NULL, clean)
+TEST(threads_do_not_change_the_result)
 {
     char other[512];
     snprintf(other, sizeof other, "%s/other", folder);
@@ -312,7 +312,7 @@ TEST_WITH(threads_do_not_change_the_result, NULL, clean)
     unlink(other);
 }
 
-TEST_WITH(onto_itself, NULL, clean)
+TEST(onto_itself)
 {
     char link[512];
     snprintf(link, sizeof link, "%s/link", folder);
@@ -335,7 +335,7 @@ TEST_WITH(onto_itself, NULL, clean)
 }
 
 /* Ternary weights in each of the layouts of type 42 keep their values in each ternary type. */
-TEST_WITH(layouts_of_type_42, NULL, clean)
+TEST(layouts_of_type_42)
 {
     static const struct tensor ox[] = { { "a.weight", QN_TYPE_OX2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
     static const struct tensor old[] = { { "a.weight", QN_TYPE_PQ2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
@@ -370,7 +370,7 @@ TEST_WITH(layouts_of_type_42, NULL, clean)
     }
 }
 
-TEST_WITH(rejected_arguments, NULL, clean)
+TEST(rejected_arguments)
 {
     static const struct tensor poisoned[] = {
         { "fine.weight", QN_TYPE_F32, false, 2, { 256, 2, 1, 1 }, -1 },
@@ -399,7 +399,7 @@ TEST_WITH(rejected_arguments, NULL, clean)
     assert_int_equal(files_named("", ""), 2);
 }
 
-TEST_WITH(cancelled, NULL, clean)
+TEST(cancelled)
 {
     make_source(in, plain, N_PLAIN);
     for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
@@ -411,7 +411,7 @@ TEST_WITH(cancelled, NULL, clean)
     }
 }
 
-TEST_WITH(full_disk, NULL, clean)
+TEST(full_disk)
 {
     make_source(in, plain, N_PLAIN);
     write_text(out, "precious");
@@ -430,7 +430,7 @@ TEST_WITH(full_disk, NULL, clean)
 }
 
 /* A process that is killed does not modify the target, and what it wrote goes with it, or with the next process. */
-TEST_WITH(killed, NULL, clean)
+TEST(killed)
 {
     make_source(in, plain, N_PLAIN);
     write_text(out, "precious");
@@ -487,7 +487,7 @@ static void make_kind(int kind, int scales, qn_type type)
     qn_gguf_writer_free(w);
 }
 
-TEST_WITH(the_table_of_types, NULL, clean)
+TEST(the_table_of_types)
 {
     static const char *const names[] = { "q1_0", "ptq1_0", "pq2_0", "q2_0", "tq1_0", "tq2_0",
                                          "q8_0", "q4_0",   "q4_1",  "f16",  "bf16" };
@@ -535,3 +535,5 @@ TEST_WITH(the_table_of_types, NULL, clean)
 }
 
 TEST_GROUP(make_folder, remove_folder)
+
+TEST_EVERY(NULL, clean)

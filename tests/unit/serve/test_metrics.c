@@ -66,7 +66,7 @@ static void check_form(const char *text)
     free(copy);
 }
 
-TEST_WITH(numbers_are_written, create, destroy)
+TEST(numbers_are_written)
 {
     const qn_request_result done = { .finish = QN_FINISH_STOP, .n_prompt = 100, .n_reused = 64, .n_generated = 7 },
                             gone = { .finish = QN_FINISH_CANCELLED, .n_prompt = 10, .n_generated = 1 },
@@ -141,7 +141,7 @@ TEST_WITH(numbers_are_written, create, destroy)
 }
 
 /* Several models are samples of one metric. */
-TEST_WITH(models_share_metrics, create, destroy)
+TEST(models_share_metrics)
 {
     qn_model_metrics *other;
     assert_ok(qn_model_metrics_create(&other));
@@ -181,7 +181,7 @@ static void *count(void *user)
     return NULL;
 }
 
-TEST_WITH(threads_count, create, destroy)
+TEST(threads_count)
 {
     pthread_t threads[N_THREADS];
     const qn_metrics_model m = { .name = "m", .metrics = model };
@@ -204,3 +204,5 @@ TEST_WITH(threads_count, create, destroy)
     assert_line(text, expected);
     free(text);
 }
+
+TEST_EVERY(create, destroy)
