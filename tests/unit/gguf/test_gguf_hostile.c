@@ -177,32 +177,31 @@ static const struct {
       { TENSORS(2), VECTOR("w", QN_TYPE_Q2_0, 32, 64), VECTOR("v", QN_TYPE_Q2_0, 32, 64), DATA(256) } },
 };
 
-static void put_piece(struct image *m, const struct piece *piece)
+static void put_piece(const struct piece *piece)
 {
     switch (piece->kind) {
     case NO_PIECE: break;
-    case PUT_TEXT: put64(m, piece->value); /* fall through */
-    case PUT_BYTES: put(m, piece->text, piece->value); break;
-    case PUT_32: put32(m, (uint32_t)piece->value); break;
-    case PUT_64: put64(m, piece->value); break;
-    case PUT_ZEROS: put_data(m, 1, piece->value); break;
-    case PUT_DATA: put_data(m, 32, piece->value); break;
+    case PUT_TEXT: put64(piece->value); /* fall through */
+    case PUT_BYTES: put(piece->text, piece->value); break;
+    case PUT_32: put32((uint32_t)piece->value); break;
+    case PUT_64: put64(piece->value); break;
+    case PUT_ZEROS: put_data(1, piece->value); break;
+    case PUT_DATA: put_data(32, piece->value); break;
     }
 }
 
 TEST(hostile_files)
 {
     for (size_t i = 0; i < COUNT(hostile); i++) {
-        struct image m = { 0 };
+        begin_image();
         uint8_t *copy;
-        qn_gguf *file = (qn_gguf *)&m;
+        qn_gguf *file = (qn_gguf *)&image;
         for (size_t p = 0; p < MAX_PIECES; p++)
-            put_piece(&m, &hostile[i].pieces[p]);
-        const qn_status status = open_image(&m, &file, &copy);
+            put_piece(&hostile[i].pieces[p]);
+        const qn_status status = open_image(&image, &file, &copy);
         if (status != hostile[i].status || file || !strstr(qn_error_text(), hostile[i].fragment) ||
             strncmp(qn_error_text(), "image: ", 7) != 0)
             fail_msg("%s: status %d, '%s'", hostile[i].what, (int)status, qn_error_text());
         free(copy);
-        free(m.data);
     }
 }

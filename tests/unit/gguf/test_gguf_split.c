@@ -233,17 +233,15 @@ TEST(ordinary_files)
 /* 32 blocks of 34 bytes, no padding: groups of 128, with the scale first or last. All zeros are valid as both. */
 static void write_q2_part(const char *path, uint32_t no, const char *name, bool telling)
 {
-    struct image m = { 0 };
-    put_header(&m, 3, 1, 3);
-    put_number(&m, "split.no", no, QN_GGUF_U16);
-    put_number(&m, "split.count", 2, QN_GGUF_U16);
-    put_number(&m, "split.tensors.count", 2, QN_GGUF_I32);
-    put_tensor(&m, name, QN_TYPE_Q2_0, 0, 2, 128, 32, 0, 0);
-    put_data(&m, 32, 32 * 34);
+    put_header(3, 1, 3);
+    put_number("split.no", no, QN_GGUF_U16);
+    put_number("split.count", 2, QN_GGUF_U16);
+    put_number("split.tensors.count", 2, QN_GGUF_I32);
+    put_tensor(name, QN_TYPE_Q2_0, 0, 2, 128, 32, 0, 0);
+    put_data(32, 32 * 34);
     if (telling)
-        m.data[m.size - 1] = 0xa8; /* negative, if the scale is last */
-    write_image(&m, path);
-    free(m.data);
+        image.data[image.size - 1] = 0xa8; /* negative, if the scale is last */
+    write_image(&image, path);
 }
 
 /* The layout is determined once for all files: a file that is valid in two layouts gets that of the others. */

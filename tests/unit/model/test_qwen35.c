@@ -164,47 +164,47 @@ static size_t tensor_bytes(const struct tensor *t)
     return t->cols * t->rows * (t->type == QN_TYPE_F32 ? 4 : 2);
 }
 
-static void put_values(struct image *m, const struct model_file *f, const struct tensor *t, uint32_t place)
+static void put_values(const struct model_file *f, const struct tensor *t, uint32_t place)
 {
     const bool factor = strstr(t->name, "ssm_a") && !strstr(t->name, "alpha"), norm = strstr(t->name, "norm") != NULL;
     for (uint32_t i = 0; i < t->cols * t->rows; i++) {
         const float value = factor ? f->decay_factor : norm ? 1 + 0.2f * number_at(i) : number_at(i + place);
         if (t->type == QN_TYPE_F32)
-            put(m, &value, sizeof value);
+            put(&value, sizeof value);
         else
-            put(m, (const uint8_t *)&value + 2, 2);
+            put((const uint8_t *)&value + 2, 2);
     }
 }
 
-static void write_image(struct image *m, const struct model_file *f)
+static void write_image(const struct model_file *f)
 {
     size_t offset = 0;
     uint32_t place = 0;
-    put_header(m, 3, f->n_tensors, f->n_keys);
+    put_header(3, f->n_tensors, f->n_keys);
     for (const struct key *k = f->keys; k < f->keys + f->n_keys; k++) {
-        put_key(m, k->name, k->type);
+        put_key(k->name, k->type);
         if (k->type == QN_GGUF_STRING)
-            put_text(m, k->text);
+            put_text(k->text);
         else if (k->type == QN_GGUF_U32)
-            put32(m, k->integer);
+            put32(k->integer);
         else if (k->type == QN_GGUF_F32)
-            put(m, &k->real, sizeof k->real);
+            put(&k->real, sizeof k->real);
         else {
-            put32(m, QN_GGUF_BOOL);
-            put64(m, k->integer);
-            put(m, k->text, k->integer);
+            put32(QN_GGUF_BOOL);
+            put64(k->integer);
+            put(k->text, k->integer);
         }
     }
     for (const struct tensor *t = f->tensors; t < f->tensors + f->n_tensors; t++) {
-        put_tensor(m, t->name, t->type, offset, 2, t->cols, t->rows, 1, 1);
+        put_tensor(t->name, t->type, offset, 2, t->cols, t->rows, 1, 1);
         offset += qn_round_up(tensor_bytes(t), 32);
     }
     for (const struct tensor *t = f->tensors; t < f->tensors + f->n_tensors; t++) {
-        put_data(m, 32, 0);
-        put_values(m, f, t, place);
+        put_data(32, 0);
+        put_values(f, t, place);
         place += (uint32_t)(t->cols * t->rows);
     }
-    put_data(m, 32, 0);
+    put_data(32, 0);
 }
 
 /* ---- Files with one error ---- */
@@ -304,22 +304,20 @@ static void change_file(struct model_file *f, const struct wrong_file *wrong)
 TEST_EACH(test_wrong_file, struct wrong_file, wrong, wrong_files)
 {
     struct model_file f;
-    struct image m = { 0 };
     qn_gguf *file;
     uint8_t *copy;
     qn_hparams hparams;
     qn_plan plan;
     make_valid(&f);
     change_file(&f, wrong);
-    write_image(&m, &f);
-    assert_ok(open_image(&m, &file, &copy));
+    write_image(&f);
+    assert_ok(open_image(&image, &file, &copy));
     const qn_status status = qn_model_build(file, &hparams, &plan);
     if (status != wrong->status || !strstr(qn_error_text(), wrong->text))
         fail_msg("status %s with the text '%s', expected %s and '%s'", qn_status_name(status),
                  status == QN_OK ? "" : qn_error_text(), qn_status_name(wrong->status), wrong->text);
     qn_gguf_close(file);
     free(copy);
-    free(m.data);
 }
 
 /* ---- Running ---- */
@@ -328,11 +326,9 @@ enum { MAX_ROWS = 256, CONTEXT = 256 };
 
 static void set_up(struct fixture *x, const struct model_file *f, int n_threads, unsigned cpu)
 {
-    struct image m = { 0 };
     *x = (struct fixture){ 0 };
-    write_image(&m, f);
-    assert_ok(open_image(&m, &x->file, &x->data));
-    free(m.data);
+    write_image(f);
+    assert_ok(open_image(&image, &x->file, &x->data));
     build_executor(x, n_threads, cpu, MAX_ROWS, CONTEXT);
 }
 

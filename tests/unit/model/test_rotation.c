@@ -82,46 +82,45 @@ struct changes {
     struct tensor tensor;
 };
 
-static void put_number(struct image *m, qn_gguf_type type, double x)
+static void put_number(qn_gguf_type type, double x)
 {
     const float f32 = (float)x;
     const int64_t integer = type == QN_GGUF_F32 || type == QN_GGUF_F64 ? 0 : (int64_t)x;
     switch (type) {
-    case QN_GGUF_F32: put(m, &f32, 4); break;
-    case QN_GGUF_F64: put(m, &x, 8); break;
+    case QN_GGUF_F32: put(&f32, 4); break;
+    case QN_GGUF_F64: put(&x, 8); break;
     case QN_GGUF_U8:
     case QN_GGUF_I8:
-    case QN_GGUF_BOOL: put(m, &integer, 1); break;
+    case QN_GGUF_BOOL: put(&integer, 1); break;
     case QN_GGUF_U16:
-    case QN_GGUF_I16: put(m, &integer, 2); break;
+    case QN_GGUF_I16: put(&integer, 2); break;
     case QN_GGUF_U32:
-    case QN_GGUF_I32: put(m, &integer, 4); break;
-    default: put(m, &integer, 8); break;
+    case QN_GGUF_I32: put(&integer, 4); break;
+    default: put(&integer, 8); break;
     }
 }
 
-static void put_whole_key(struct image *m, const struct key *key)
+static void put_whole_key(const struct key *key)
 {
     char name[64] = "prism.hadamard.";
-    put_key(m, strchr(key->name, '!') ? key->name + 1 : strcat(name, key->name), key->type); /* '!': a full name */
+    put_key(strchr(key->name, '!') ? key->name + 1 : strcat(name, key->name), key->type); /* '!': a full name */
     if (key->type == QN_GGUF_STRING)
-        put_text(m, key->text);
+        put_text(key->text);
     if (key->type == QN_GGUF_ARRAY) {
-        put32(m, key->element);
-        put64(m, key->n);
+        put32(key->element);
+        put64(key->n);
     }
     for (size_t i = 0; key->type == QN_GGUF_ARRAY && i < key->n; i++)
         if (key->strings)
-            put_text(m, key->strings[i]);
+            put_text(key->strings[i]);
         else
-            put_number(m, key->element, key->numbers[i]);
+            put_number(key->element, key->numbers[i]);
     if (key->type != QN_GGUF_STRING && key->type != QN_GGUF_ARRAY)
-        put_number(m, key->type, key->number);
+        put_number(key->type, key->number);
 }
 
-static struct image make_image(const struct key *base, size_t n_base, const struct changes *changes)
+static void make_image(const struct key *base, size_t n_base, const struct changes *changes)
 {
-    struct image m = { 0 };
     struct key keys[N_KEYS];
     struct tensor tensors[N_TENSORS + 1];
     size_t n_keys = 0, n_tensors = 0, offset = 0;
@@ -140,23 +139,21 @@ static struct image make_image(const struct key *base, size_t n_base, const stru
             tensors[n_tensors++] = valid_tensors[i];
     if (changes->tensor.n_dims)
         tensors[n_tensors++] = changes->tensor;
-    put_header(&m, 3, n_tensors, n_keys);
+    put_header(3, n_tensors, n_keys);
     for (size_t i = 0; i < n_keys; i++)
-        put_whole_key(&m, &keys[i]);
+        put_whole_key(&keys[i]);
     for (size_t i = 0; i < n_tensors; i++) {
         const struct tensor *t = &tensors[i];
         size_t bytes = 4;
         for (uint32_t d = 0; d < t->n_dims; d++)
             bytes *= t->dims[d];
-        put_tensor(&m, t->name, QN_TYPE_F32, offset, t->n_dims, t->dims[0], t->dims[1], t->dims[2], 1);
+        put_tensor(t->name, QN_TYPE_F32, offset, t->n_dims, t->dims[0], t->dims[1], t->dims[2], 1);
         offset += (bytes + 31) / 32 * 32;
     }
-    put_data(&m, 32, offset);
-    return m;
+    put_data(32, offset);
 }
 
 struct opened {
-    struct image image;
     uint8_t *copy;
     qn_gguf *file;
     qn_rotation rotation;
@@ -164,8 +161,9 @@ struct opened {
 
 static qn_status open_changed(struct opened *o, const struct key *base, size_t n_base, const struct changes *changes)
 {
-    *o = (struct opened){ .image = make_image(base, n_base, changes) };
-    if (open_image(&o->image, &o->file, &o->copy))
+    *o = (struct opened){ 0 };
+    make_image(base, n_base, changes);
+    if (open_image(&image, &o->file, &o->copy))
         fail_msg("the GGUF reader rejects the file: %s", qn_error_text());
     return qn_rotation_read(o->file, &o->rotation);
 }
@@ -175,7 +173,6 @@ static void close_changed(struct opened *o)
     qn_rotation_free(&o->rotation);
     qn_gguf_close(o->file);
     free(o->copy);
-    free(o->image.data);
 }
 
 static void open_valid(struct opened *o, const struct key *base, size_t n_base, const struct changes *changes)
