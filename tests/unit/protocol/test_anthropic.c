@@ -276,7 +276,7 @@ TEST(tokens_are_counted)
     open_exchange(COUNT_TOKENS, quoted("{'messages':[" HM "],'stream':true}"));
     assert_false(x->is_stream);
     assert_int_equal(x->n_requests, 0);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_ok(qn_tokenize(model, rendered, strlen(rendered), true, true, &tokens, &n));
     qn_free_tokens(tokens);
     snprintf(wanted, sizeof wanted, "{\"input_tokens\":%zu}", n);
@@ -330,18 +330,18 @@ TEST(blocks_close_before_the_next)
     open_stream(TOOLS ",'thinking':{'type':'adaptive'}");
     token(0, 'a');
     token(0, 'b');
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
+    reasoning_text(0, ".");
     content(0, "So\"");
     for (size_t call = 0; call < 2; call++) {
-        output(0, QN_OUTPUT_CALL_BEGIN, "f", call, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, call ? "{}" : "{\"a\":", call, QN_OUTPUT_COMPLETE);
+        begin_call(0, call, "f");
+        arguments(0, call, call ? "{}" : "{\"a\":");
         if (!call)
-            output(0, QN_OUTPUT_ARGUMENTS, "1}", call, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_CALL_END, "<raw>", call, QN_OUTPUT_COMPLETE);
+            arguments(0, call, "1}");
+        end_call(0, call, "<raw>", QN_OUTPUT_COMPLETE);
     }
     finish(0, QN_FINISH_STOP, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     qn_exchange_reasoning_id(x, 0, 0, signature);
     qn_exchange_call_id(x, 0, 0, first);
     qn_exchange_call_id(x, 0, 1, second);
@@ -366,7 +366,7 @@ TEST(thinking_can_be_omitted)
 {
     char signature[QN_CALL_ID_BYTES], expected[2000];
     open_stream("'thinking':{'type':'adaptive','display':'omitted'}");
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
     content(0, "a");
     qn_exchange_reasoning_id(x, 0, 0, signature);
     snprintf(expected, sizeof expected,
@@ -383,12 +383,12 @@ TEST(a_broken_call_stays_in_a_stream)
 {
     char id[QN_CALL_ID_BYTES], expected[3000];
     open_stream(TOOLS);
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{\"a\":", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_BROKEN);
+    begin_call(0, 0, "f");
+    arguments(0, 0, "{\"a\":");
+    end_call(0, 0, "<raw>", QN_OUTPUT_BROKEN);
     content(0, "b");
     finish(0, QN_FINISH_STOP, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     qn_exchange_call_id(x, 0, 0, id);
     snprintf(expected, sizeof expected,
              OPEN("0", "'type':'tool_use','id':'%s','name':'f','input':{}")
@@ -412,7 +412,7 @@ TEST(ends_have_their_reason)
                                         .n_reused = 4,
                                         .n_generated = 3 };
     give(0, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &stopped });
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_stream(STOP("0") END("stop_sequence", "'Z'", "0"));
     close_exchange();
     for (int i = 0; i < 2; i++) { /* max_tokens, the context */
@@ -421,7 +421,7 @@ TEST(ends_have_their_reason)
                                          .n_prompt = 10,
                                          .n_generated = 9 };
         give(0, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &full });
-        assert_int_equal(x->protocol->end(x, &out), 200);
+        ends_with(200);
         assert_non_null(memmem(out.data, out.length, "\"content\":[]", 12));
         const char *reason =
             i == 1 ? "\"stop_reason\":\"model_context_window_exceeded\"" : "\"stop_reason\":\"max_tokens\"";
@@ -439,19 +439,19 @@ TEST(errors_have_types_and_ids)
     assert_stream("event: error\ndata: {'type':'error','error':{'type':'api_error','message':'it "
                   "broke'},'request_id':'req_1'}\n\n");
     content(0, "b");
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, "");
     close_exchange();
 
     open_exchange(MESSAGES, quoted("{" ASK "}"));
     finish(0, QN_FINISH_ERROR, false);
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_stream("{'type':'error','error':{'type':'api_error','message':'it broke'},'request_id':'req_1'}");
     close_exchange();
 
     open_exchange(MESSAGES, quoted("{" ASK "}"));
     end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
-    assert_int_equal(x->protocol->end(x, &out), 400);
+    ends_with(400);
     assert_stream(
         "{'type':'error','error':{'type':'invalid_request_error','message':'it broke'},'request_id':'req_1'}");
     qn_refusal refusal;
@@ -498,7 +498,7 @@ static void assert_message(const char *blocks, const char *reason)
         "'stop_sequence':null,'usage':{'input_tokens':6,'cache_creation_input_tokens':0,'cache_read_input_tokens':4,"
         "'output_tokens':3,'output_tokens_details':{'thinking_tokens':0}}}",
         blocks, reason);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_stream(expected);
     close_exchange();
 }
@@ -510,17 +510,14 @@ TEST(whole_messages)
         label("end %d", i);
         open_exchange(MESSAGES, quoted("{" ASK "," TOOLS ",'thinking':{'type':'adaptive'}}"));
         assert_bytes(&out, "");
-        output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
+        reasoning_text(0, "Hm");
+        reasoning_text(0, ".");
         content(0, "a");
-        output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, "{\"a\": [\",\\\"]\", 2], \"b\": ", 0, QN_OUTPUT_COMPLETE);
+        begin_call(0, 0, "f");
+        arguments(0, 0, "{\"a\": [\",\\\"]\", 2], \"b\": ");
         if (i == 0)
-            output(0, QN_OUTPUT_ARGUMENTS, "[1.50]}", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_CALL_END, "<raw>", 0,
-               i == 0   ? QN_OUTPUT_COMPLETE
-               : i == 1 ? QN_OUTPUT_CUT
-                        : QN_OUTPUT_BROKEN);
+            arguments(0, 0, "[1.50]}");
+        end_call(0, 0, "<raw>", i == 0 ? QN_OUTPUT_COMPLETE : i == 1 ? QN_OUTPUT_CUT : QN_OUTPUT_BROKEN);
         if (i == 2)
             content(0, "c");
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
@@ -546,13 +543,13 @@ TEST(thinking_that_was_not_asked_for_is_not_sent)
 {
     for (int i = 0; i < 2; i++) {
         open_stream(i ? "'thinking':{'type':'disabled'}" : "");
-        output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+        reasoning_text(0, "Hm");
         content(0, "a");
         assert_stream(OPEN("0", "'type':'text','text':''") DELTA("0", "'type':'text_delta','text':'a'"));
         close_exchange();
     }
     open_exchange(MESSAGES, quoted("{" ASK "}"));
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
     content(0, "a");
     finish(0, QN_FINISH_STOP, false);
     assert_message("{'type':'text','text':'a'}", "end_turn");

@@ -36,7 +36,7 @@ TEST(choices_begin_in_order)
     content(0, "a");
     finish(0, QN_FINISH_LENGTH, false);
     assert_bytes(&out, DELTA(0, "\"content\":\"a\"") LAST(1, "stop") DELTA(0, "\"content\":\"a\"") LAST(0, "length"));
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_bytes(&out, DONE);
     close_exchange();
 }
@@ -44,15 +44,15 @@ TEST(choices_begin_in_order)
 TEST(reasoning_and_calls_stream)
 {
     open_exchange(CHAT, "{" ASK ",\"stream\":true}");
-    output(0, QN_OUTPUT_REASONING, "Hm.", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm.");
     content(0, "So");
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{\"a\":", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "1}", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "g", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{}", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_COMPLETE);
+    begin_call(0, 0, "f");
+    arguments(0, 0, "{\"a\":");
+    arguments(0, 0, "1}");
+    end_call(0, 0, "<raw>", QN_OUTPUT_COMPLETE);
+    begin_call(0, 1, "g");
+    arguments(0, 1, "{}");
+    end_call(0, 1, "<raw>", QN_OUTPUT_COMPLETE);
     finish(0, QN_FINISH_STOP, false);
     char first[QN_CALL_ID_BYTES], second[QN_CALL_ID_BYTES], expected[4000];
     qn_exchange_call_id(x, 0, 0, first);
@@ -81,7 +81,7 @@ TEST(usage_is_the_last_chunk)
     for (size_t i = 0; i < 2; i++) {
         token(i, 'a');
         token(i, 'b');
-        output(i, QN_OUTPUT_REASONING, "ab", 0, QN_OUTPUT_COMPLETE);
+        reasoning_text(i, "ab");
         token(i, 'c'); /* of a delimiter */
         token(i, 'd');
         content(i, "d");
@@ -91,7 +91,7 @@ TEST(usage_is_the_last_chunk)
         finish(i, QN_FINISH_STOP, false);
     }
     out.length = 0;
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_bytes(
         &out,
         CHUNK(
@@ -106,8 +106,8 @@ TEST(usage_is_the_last_chunk)
 TEST(reasoning_can_be_content)
 {
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"reasoning_format\":\"none\"}");
-    output(0, QN_OUTPUT_REASONING, "a", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_REASONING, "b", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "a");
+    reasoning_text(0, "b");
     content(0, "c");
     assert_bytes(&out, ROLE(0) DELTA(0, "\"content\":\"<think>\"") DELTA(0, "\"content\":\"a\"") DELTA(
                            0, "\"content\":\"b\"") DELTA(0, "\"content\":\"</think>\"") DELTA(0, "\"content\":\"c\""));
@@ -128,7 +128,7 @@ TEST(an_error_ends_a_stream)
     assert_true(x->has_failed);
     content(0, "b");
     finish(0, QN_FINISH_STOP, false);
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, "");
     close_exchange();
 
@@ -155,7 +155,7 @@ TEST(an_error_is_a_whole_answer)
         open_exchange(paths[i], i ? "{\"prompt\":\"a\"}" : "{" ASK "}");
         token(0, 'a');
         finish(0, QN_FINISH_ERROR, false);
-        assert_int_equal(x->protocol->end(x, &out), 500);
+        ends_with(500);
         assert_bytes(&out, BROKE);
         close_exchange();
     }
@@ -177,7 +177,7 @@ TEST(an_unsupported_grammar_is_of_the_client)
         out.length = 0;
         end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
         assert_bytes(&out, i % 2 ? "data: " UNSUPPORTED "\n\n" : "");
-        assert_int_equal(x->protocol->end(x, &out), 400);
+        ends_with(400);
         assert_bytes(&out, i % 2 ? "" : UNSUPPORTED);
         close_exchange();
     }
@@ -214,7 +214,7 @@ TEST(each_failure_has_its_status)
 
 static void assert_choice(const char *expected)
 {
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     json_t *body = json_loadb(out.data, out.length, JSON_REJECT_DUPLICATES, NULL),
            *wanted = json_loads(expected, 0, NULL), *choice = json_array_get(json_object_get(body, "choices"), 0);
     assert_non_null(body);
@@ -235,8 +235,8 @@ TEST(whole_chats)
                   "reason\":\"length\"}");
 
     open_exchange(CHAT, "{" ASK "}");
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
+    reasoning_text(0, ".");
     content(0, "a");
     content(0, "b");
     finish(0, QN_FINISH_STOP, true);
@@ -248,10 +248,10 @@ TEST(whole_chats)
         label("end %d", i);
         open_exchange(CHAT, "{" ASK "}");
         for (size_t call = 0; call < 2; call++) {
-            output(0, QN_OUTPUT_CALL_BEGIN, call ? "g" : "f", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_ARGUMENTS, "{", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_ARGUMENTS, "}", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_CALL_END, "<raw>", call, call ? end : QN_OUTPUT_COMPLETE);
+            begin_call(0, call, call ? "g" : "f");
+            arguments(0, call, "{");
+            arguments(0, call, "}");
+            end_call(0, call, "<raw>", call ? end : QN_OUTPUT_COMPLETE);
         }
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
         char calls[500];
@@ -281,9 +281,9 @@ TEST(functions_have_one_call)
         label("end %zu", i);
         open_exchange(CHAT, "{" ASK ",\"functions\":[],\"function_call\":\"auto\"}");
         for (size_t call = 0; call < 2; call++) {
-            output(0, QN_OUTPUT_CALL_BEGIN, call ? "g" : "f", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_ARGUMENTS, "{}", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_CALL_END, "<raw>", call, call ? ends[i] : QN_OUTPUT_COMPLETE);
+            begin_call(0, call, call ? "g" : "f");
+            arguments(0, call, "{}");
+            end_call(0, call, "<raw>", call ? ends[i] : QN_OUTPUT_COMPLETE);
         }
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
         snprintf(expected, sizeof expected,
@@ -367,7 +367,7 @@ TEST(completions_stream)
     text(0, "a");
     finish(0, QN_FINISH_STOP, false);
     finish(1, QN_FINISH_LENGTH, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_bytes(&out, PART(0, "p", "null") PART(1, "q", "null") PART(1, "b", "null") PART(0, "a", "null")
                            PART(0, "", "\"stop\"") PART(1, "", "\"length\"") DONE);
     close_exchange();
@@ -380,7 +380,7 @@ TEST(whole_completions)
         text(i, i % 2 ? "b" : "a");
         finish(i, QN_FINISH_STOP, false);
     }
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
 #define CHOICE(index, text) "{\"index\":" #index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":\"stop\"}"
     assert_bytes(&out, "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":"
                        "[" CHOICE(0, "pa") "," CHOICE(1, "pb") "," CHOICE(2, "qa") "," CHOICE(

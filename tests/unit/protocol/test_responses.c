@@ -308,7 +308,7 @@ TEST(a_text_streams)
         finish(0, i ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
         want_message(whole);
         assert_wanted();
-        assert_int_equal(x->protocol->end(x, &out), 200);
+        ends_with(200);
         snprintf(head, sizeof head,
                  i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"),
                  "auto");
@@ -323,17 +323,17 @@ TEST(reasoning_and_calls_stream)
 {
     char reasoning[QN_CALL_ID_BYTES], ids[3][QN_CALL_ID_BYTES], text[600];
     open_stream(TOOLS, "auto");
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{}", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "patch", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{\"input\": \"a", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "\\u00e9\"}", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 2, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{", 2, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 2, QN_OUTPUT_CUT);
+    reasoning_text(0, "Hm");
+    begin_call(0, 0, "f");
+    arguments(0, 0, "{}");
+    end_call(0, 0, "<raw>", QN_OUTPUT_COMPLETE);
+    begin_call(0, 1, "patch");
+    arguments(0, 1, "{\"input\": \"a");
+    arguments(0, 1, "\\u00e9\"}");
+    end_call(0, 1, "<raw>", QN_OUTPUT_COMPLETE);
+    begin_call(0, 2, "f");
+    arguments(0, 2, "{");
+    end_call(0, 2, "<raw>", QN_OUTPUT_CUT);
     finish(0, QN_FINISH_LENGTH, false);
 
     qn_exchange_reasoning_id(x, 0, 0, reasoning);
@@ -385,15 +385,15 @@ TEST(whole_responses)
     char head[1000], id[QN_CALL_ID_BYTES], expected[3000];
     open_exchange(RESPONSES, quoted("{" ASK "," TOOLS "}"));
     content(0, "a");
-    output(0, QN_OUTPUT_CALL_BEGIN, "patch", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{}", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_COMPLETE);
+    begin_call(0, 0, "patch");
+    arguments(0, 0, "{}");
+    end_call(0, 0, "<raw>", QN_OUTPUT_COMPLETE);
     content(0, "b");
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_BROKEN);
+    begin_call(0, 1, "f");
+    arguments(0, 1, "{");
+    end_call(0, 1, "<raw>", QN_OUTPUT_BROKEN);
     finish(0, QN_FINISH_LENGTH, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     qn_exchange_call_id(x, 0, 0, id);
     snprintf(head, sizeof head, HEAD("incomplete", "null", "{'reason':'max_output_tokens'}"), "auto");
     snprintf(expected, sizeof expected,
@@ -431,11 +431,11 @@ TEST(cut_calls_are_incomplete)
         const char *const given = cases[i / 2].item, *const at = strstr(given, "ID");
         label("%s %s", cases[i / 2].arguments, i % 2 ? "in a stream" : "");
         open_exchange(RESPONSES, quoted(i % 2 ? "{" ASK "," TOOLS ",'stream':true}" : "{" ASK "," TOOLS "}"));
-        output(0, QN_OUTPUT_CALL_BEGIN, cases[i / 2].name, 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, cases[i / 2].arguments, 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_CUT);
+        begin_call(0, 0, cases[i / 2].name);
+        arguments(0, 0, cases[i / 2].arguments);
+        end_call(0, 0, "<raw>", QN_OUTPUT_CUT);
         finish(0, QN_FINISH_LENGTH, false);
-        assert_int_equal(x->protocol->end(x, &out), 200);
+        ends_with(200);
         qn_exchange_call_id(x, 0, 0, id);
         snprintf(item, sizeof item, "%.*s%s%s", (int)(at - given), given, id, at + 2);
         snprintf(expected, sizeof expected, "'output':[{%s}],'usage':{", item);
@@ -480,13 +480,13 @@ TEST(errors_fail_the_response)
     want("response.failed", rest);
     assert_wanted();
     content(0, "b");
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, "");
     close_stream();
 
     open_exchange(RESPONSES, quoted("{" ASK "}"));
     finish(0, QN_FINISH_ERROR, false);
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, quoted("{'error':{'message':'it broke','type':'server_error','param':null,'code':'failed'}}"));
     close_exchange();
 
@@ -496,7 +496,7 @@ TEST(errors_fail_the_response)
     snprintf(rest, sizeof rest, "'response':%s" NO_USAGE, head);
     want("response.failed", rest);
     assert_wanted();
-    assert_int_equal(x->protocol->end(x, &out), 400);
+    ends_with(400);
     close_stream();
 }
 
