@@ -40,4 +40,7 @@ static inline qn_scheduler *created_scheduler(qn_model *model, const qn_schedule
     return scheduler;
 }
 
+/* Evaluates tokens of a session, without logits. */
+#define append_tokens(session, tokens, n) assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL))
+
 #endif

@@ -231,7 +231,7 @@ static qn_session *session_of(const char *kv, const qn_token *tokens, size_t n)
 {
     const qn_session_params params = SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv);
     qn_session *session = create_session(model, &params);
-    assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
+    append_tokens(session, tokens, n);
     return session;
 }
 

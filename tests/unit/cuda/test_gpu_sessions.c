@@ -56,7 +56,7 @@ static qn_session *new_session(size_t n_tokens)
     const qn_session_params params = SESSION_PARAMS(.n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv);
     qn_session *session = create_session(model, &params);
     assert_string_equal(qn_session_kv(session), kv);
-    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, n_tokens);
     return session;
 }
 
@@ -112,7 +112,7 @@ static void eval_other_tokens(qn_session *session, size_t n)
     qn_token tokens[150];
     for (size_t i = 0; i < n; i++)
         tokens[i] = (qn_token)((i * 7 + 3) % info.n_vocab);
-    assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
+    append_tokens(session, tokens, n);
 }
 
 /* On both sides of multiples of 16 (tiles), 64 (pages and chunks) and 256 (blocks). */
@@ -189,7 +189,7 @@ static void is_forked(void)
         assert_ok(qn_session_fork(fork, &session));
         qn_session_free(fork);
         assert_ok(qn_session_truncate(session, 0));
-        assert_ok(qn_session_eval(session, ids, lengths[i], QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids, lengths[i]);
         continue_session(session, found);
         expect_found("a fork restarted from length 0", lengths[i]);
         qn_session_free(session);

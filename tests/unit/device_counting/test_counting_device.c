@@ -69,7 +69,7 @@ TEST(sessions_are_saved)
     assert_true(expected && found && fd >= 0);
     close(fd);
     session = create_session(model, NULL);
-    assert_ok(qn_session_eval(session, ids, n - 1, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, n - 1);
     assert_ok(qn_session_save(session, path));
     assert_ok(qn_session_restore(model, path, NULL, &restored));
     assert_int_equal(counting_calls_of.serializes, 1);

@@ -58,7 +58,7 @@ static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_to
     const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = n_batch, .kv = format);
     qn_session *session = create_session(model, &params);
     assert_string_equal(qn_session_kv(session), format);
-    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, n_tokens);
     return session;
 }
 
@@ -66,7 +66,7 @@ static void eval_rest(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
     assert_true(length <= N_FIRST);
-    assert_ok(qn_session_eval(session, ids + length, N_FIRST - length, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids + length, N_FIRST - length);
     assert_ok(qn_session_eval(session, ids + N_FIRST, N_LAST, QN_LOGITS_ALL, logits));
 }
 
@@ -76,7 +76,7 @@ static void logits_in_batches(const char *format, size_t batch, float *logits)
     qn_session *session = new_session(format, (uint32_t)batch, 0);
     for (size_t done = 0; done < N_FIRST;) {
         const size_t n = N_FIRST - done < batch ? N_FIRST - done : batch;
-        assert_ok(qn_session_eval(session, ids + done, n, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids + done, n);
         done += n;
     }
     for (size_t done = 0; done < N_LAST;) {
@@ -176,10 +176,10 @@ static void same_after_a_detour(const char *format)
         qn_session *plain = new_session(format, 0, lengths[i]), *session = new_session(format, 7, lengths[i]), *fork;
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
         assert_ok(qn_session_checkpoint(session));
-        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 9);
         assert_ok(qn_session_fork(session, &fork));
         assert_string_equal(qn_session_kv(fork), format);
-        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 9);
         assert_ok(qn_session_truncate(session, lengths[i]));
         assert_ok(qn_session_truncate(fork, lengths[i]));
         assert_ok(qn_session_save(plain, path));
@@ -223,7 +223,7 @@ TEST(restored_sessions_go_back)
             const qn_session_params larger = SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 5);
             assert_ok(qn_session_restore(model, other_path, &larger, &restored));
             assert_ok(qn_session_checkpoint(restored));
-            assert_ok(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL));
+            append_tokens(restored, ids + from[n], 70);
             assert_ok(qn_session_truncate(restored, to[n]));
             eval_rest(restored, found);
             assert_same_logits();
@@ -297,7 +297,7 @@ static void save_and_restore(struct session_case *w, const char *format)
     const qn_session_params larger =
         SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5));
     qn_session *plain = empty_session(format), *restored;
-    assert_ok(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL));
+    append_tokens(plain, ids, length);
     assert_ok(qn_session_save(plain, other_path));
     qn_session_free(plain);
     assert_ok(qn_session_save(w->session, path));
@@ -312,7 +312,7 @@ static void eval_other_tokens(const struct session_case *w)
     qn_token tokens[150];
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (qn_token)random_below(info.n_vocab);
-    assert_ok(qn_session_eval(w->session, tokens, n < left ? n : left, QN_LOGITS_NONE, NULL));
+    append_tokens(w->session, tokens, n < left ? n : left);
 }
 
 static bool stop_after(void *left, size_t done, size_t total)
@@ -566,7 +566,7 @@ TEST(other_heads_stay_f16)
         assert_int_equal(log_lines, 1);
         assert_non_null(strstr(log_text, "cannot be stored as aura4v2; they are stored as f16"));
         assert_string_equal(qn_session_kv(session), "f16");
-        assert_ok(qn_session_eval(session, ids, 100, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids, 100);
         assert_ok(qn_session_save(session, path));
         assert_ok(qn_session_fork(session, &copy));
         assert_int_equal(log_lines, 1);

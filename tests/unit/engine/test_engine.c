@@ -52,9 +52,9 @@ TEST(evaluation_rejects_bad_arguments)
     assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
     assert_int_equal(qn_session_eval(session, ids, 3, QN_LOGITS_LAST, NULL), QN_ERR_INVALID);
     assert_int_equal(qn_session_length(session), 0);
-    assert_ok(qn_session_eval(session, ids, 10, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 10);
     assert_int_equal(qn_session_length(session), 10);
-    assert_ok(qn_session_eval(session, ids, 0, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 0);
     assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_ERR_CONTEXT);
     assert_int_equal(qn_session_truncate(session, 11), QN_ERR_INVALID);
     qn_session_free(session);
@@ -73,8 +73,8 @@ TEST(rewinding_truncates)
     float first[VOCAB], second[VOCAB];
     const qn_token other[] = { 5, 6, 7, 8, 9 };
     assert_ok(qn_session_eval(a, ids, 30, QN_LOGITS_LAST, first));
-    assert_ok(qn_session_eval(b, ids, 20, QN_LOGITS_NONE, NULL));
-    assert_ok(qn_session_eval(b, other, 5, QN_LOGITS_NONE, NULL));
+    append_tokens(b, ids, 20);
+    append_tokens(b, other, 5);
     assert_ok(qn_session_truncate(b, 20));
     assert_ok(qn_session_eval(b, ids + 20, 10, QN_LOGITS_LAST, second));
     assert_memory_equal(first, second, sizeof first);
@@ -92,7 +92,7 @@ TEST(long_contexts_do_not_depend_on_the_split)
     for (int i = 0; i < LONG; i++)
         tokens[i] = i * 131 % VOCAB;
     assert_ok(qn_session_eval(a, tokens, LONG, QN_LOGITS_LAST, first));
-    assert_ok(qn_session_eval(b, tokens, LONG - 1, QN_LOGITS_NONE, NULL));
+    append_tokens(b, tokens, LONG - 1);
     assert_ok(qn_session_eval(b, tokens + LONG - 1, 1, QN_LOGITS_LAST, second));
     assert_memory_equal(first, second, sizeof first);
     qn_session_free(a);
@@ -164,7 +164,7 @@ TEST(cancelling)
     pthread_join(thread, NULL);
     assert_int_equal(result.finish, QN_FINISH_CANCELLED);
     /* The request is cleared after it has been executed. */
-    assert_ok(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 1);
     qn_session_free(session);
 }
 

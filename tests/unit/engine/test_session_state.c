@@ -61,11 +61,20 @@ static void for_each_model(void (*test)(void))
     assert_true(n_run > 0);
 }
 
+/* TEST_MODELS - a test whose body runs for every model that is present. */
+#define TEST_MODELS(name)                                                                                              \
+    static void name##_of_a_model(void);                                                                               \
+    TEST(name)                                                                                                         \
+    {                                                                                                                  \
+        for_each_model(name##_of_a_model);                                                                             \
+    }                                                                                                                  \
+    static void name##_of_a_model(void)
+
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens)
 {
     const qn_session_params params = SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch);
     qn_session *session = create_session(model, &params);
-    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, n_tokens);
     return session;
 }
 
@@ -78,21 +87,16 @@ static void eval_more(qn_session *session, float *logits)
 
 /* ---- Drafted rows ---- */
 
-static void drops_drafted_rows(void)
+TEST_MODELS(drafted_rows_leave_nothing)
 {
     drafts_leave_nothing("f16", true, NULL);
     drafts_leave_nothing("aura4", true, NULL);
 }
 
-TEST(drafted_rows_leave_nothing)
-{
-    for_each_model(drops_drafted_rows);
-}
-
 /* ---- Memory ---- */
 
 /* A page that a fork shares is not changed by saving the fork, whose last tile has unused rows. */
-static void saves_a_truncated_fork(void)
+TEST_MODELS(saving_a_fork_leaves_shared_pages)
 {
     qn_session *whole = new_session(300, 0, 200), *session = new_session(300, 0, 200), *fork;
     eval_more(whole, expected);
@@ -104,11 +108,6 @@ static void saves_a_truncated_fork(void)
     qn_session_free(fork);
     qn_session_free(session);
     qn_session_free(whole);
-}
-
-TEST(saving_a_fork_leaves_shared_pages)
-{
-    for_each_model(saves_a_truncated_fork);
 }
 
 /* Appends until there is no memory left; returns how many tokens were appended. */
@@ -169,7 +168,7 @@ TEST(a_full_pool_changes_nothing)
 /* Lengths on both sides of multiples of 16 (tiles of keys) and 64 (chunks). */
 static const uint32_t lengths[] = { 1, 16, 17, 63, 64, 65, 128, 197 };
 
-static void continues_after_restore(void)
+TEST_MODELS(restored_sessions_continue)
 {
     for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
@@ -195,12 +194,7 @@ static void continues_after_restore(void)
     }
 }
 
-TEST(restored_sessions_continue)
-{
-    for_each_model(continues_after_restore);
-}
-
-static void continues_beside_a_fork(void)
+TEST_MODELS(forks_continue)
 {
     for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
@@ -209,7 +203,7 @@ static void continues_beside_a_fork(void)
         assert_ok(qn_session_fork(session, &fork));
         assert_int_equal(qn_session_capacity(fork), 300);
         const qn_token detour[] = { 3, 2, 1 };
-        assert_ok(qn_session_eval(session, detour, 3, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 3);
         eval_more(fork, found);
         assert_same_logits();
         qn_session_free(fork);
@@ -218,13 +212,8 @@ static void continues_beside_a_fork(void)
     }
 }
 
-TEST(forks_continue)
-{
-    for_each_model(continues_beside_a_fork);
-}
-
 /* A session's file depends on its tokens alone, not on the steps or rollbacks that produced them. */
-static void files_are_of_tokens_alone(void)
+TEST_MODELS(the_same_tokens_give_the_same_file)
 {
     for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
@@ -238,7 +227,7 @@ static void files_are_of_tokens_alone(void)
         session = new_session(300, 7, lengths[i]);
         assert_ok(qn_session_checkpoint(session));
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
-        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 9);
         assert_ok(qn_session_truncate(session, lengths[i]));
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
@@ -248,20 +237,10 @@ static void files_are_of_tokens_alone(void)
     }
 }
 
-TEST(the_same_tokens_give_the_same_file)
-{
-    for_each_model(files_are_of_tokens_alone);
-}
-
-static void generates_the_same(void)
+TEST_MODELS(generation_continues)
 {
     qn_session *at_once = new_session(200, 0, 0);
     generates_in_parts(at_once, new_session(200, 0, 0));
-}
-
-TEST(generation_continues)
-{
-    for_each_model(generates_the_same);
 }
 
 /* ---- Rolling back ---- */
@@ -284,7 +263,7 @@ static void assert_rejected(qn_session *session, uint32_t length, const char *te
     assert_int_equal(qn_session_length(session), before);
 }
 
-static void truncates_within_the_chunk(void)
+TEST_MODELS(truncation_within_the_open_chunk)
 {
     const uint32_t held[] = { 1, 40, 64, 65, 128, 150, 192 };
     for (size_t i = 0; i < COUNT(held); i++) {
@@ -320,22 +299,17 @@ static void truncates_within_the_chunk(void)
     }
 }
 
-TEST(truncation_within_the_open_chunk)
-{
-    for_each_model(truncates_within_the_chunk);
-}
-
-static void truncates_to_checkpoints(void)
+TEST_MODELS(truncation_to_checkpoints)
 {
     qn_session *session = new_session(300, 0, 0);
     static const uint32_t checkpoint_lengths[] = { 20, 70, 100, 140, 200 }; /* one more than a session stores */
     for (size_t i = 0, done = 0; i < 5; done = checkpoint_lengths[i++]) {
         assert_ok(qn_session_checkpoint(session));
-        assert_ok(qn_session_eval(session, ids + done, checkpoint_lengths[i] - done, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids + done, checkpoint_lengths[i] - done);
     }
     assert_ok(qn_session_checkpoint(session));
     assert_ok(qn_session_checkpoint(session)); /* a second checkpoint at the same length is not stored */
-    assert_ok(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids + 200, 30);
     assert_int_equal(qn_session_reach(session, 1000), 230);
     assert_int_equal(qn_session_reach(session, 100), 100);
     if (is_recurrent()) {
@@ -367,11 +341,6 @@ static void truncates_to_checkpoints(void)
     qn_session_free(fork);
 }
 
-TEST(truncation_to_checkpoints)
-{
-    for_each_model(truncates_to_checkpoints);
-}
-
 /* Rolling back a failed turn restores the token that was pending before it. */
 static void restores_the_pending_token(void)
 {
@@ -381,7 +350,7 @@ static void restores_the_pending_token(void)
     generate(session, ids, 80, 20, &c);
     assert_true(qn_session_pending(session, &pending));
     assert_ok(qn_session_checkpoint(session));
-    assert_ok(qn_session_eval(session, ids, 90, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 90);
     assert_false(qn_session_pending(session, &again));
     assert_ok(qn_session_truncate(session, 99));
     assert_true(qn_session_pending(session, &again));
@@ -425,7 +394,7 @@ static void write_forged(uint8_t *state, size_t size)
     write_state(other_path, state, size);
 }
 
-static void rejects_corruption(void)
+TEST_MODELS(corrupt_files_are_rejected)
 {
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
@@ -452,13 +421,8 @@ static void rejects_corruption(void)
     assert_restore(QN_ERR_FORMAT, "expected");
 }
 
-TEST(corrupt_files_are_rejected)
-{
-    for_each_model(rejects_corruption);
-}
-
 /* Inconsistent contents with correct checksums are rejected. */
-static void rejects_forgery(void)
+TEST_MODELS(forged_files_are_rejected)
 {
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
@@ -523,11 +487,6 @@ static void rejects_forgery(void)
     free(copy);
 }
 
-TEST(forged_files_are_rejected)
-{
-    for_each_model(rejects_forgery);
-}
-
 static qn_status restore_from(const char *file, const qn_session_params *params)
 {
     qn_session *session;
@@ -571,7 +530,7 @@ TEST(foreign_files_are_rejected)
 
 /* ---- Memory ---- */
 
-static void cache_bytes_count_attention_layers(void)
+TEST_MODELS(cache_bytes_are_reported)
 {
     qn_session *session = new_session(100, 0, 3);
     const uint64_t fixed = qn_session_cache_bytes(session, 0);
@@ -583,11 +542,6 @@ static void cache_bytes_count_attention_layers(void)
                                                            sizeof(uint64_t) + qn_session_cache_bytes(session, 3) +
                                                            13 * info.cache_bytes_per_position / 2);
     qn_session_free(session);
-}
-
-TEST(cache_bytes_are_reported)
-{
-    for_each_model(cache_bytes_count_attention_layers);
 }
 
 TEST(recurrent_memory)

@@ -266,8 +266,7 @@ static qn_session *new_session(const char *kv)
 
 static void eval(qn_session *session, float *logits)
 {
-    assert_ok(qn_session_eval(session, ids + qn_session_length(session), N_IDS - N_LAST - qn_session_length(session),
-                              QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids + qn_session_length(session), N_IDS - N_LAST - qn_session_length(session));
     assert_ok(qn_session_eval(session, ids + N_IDS - N_LAST, N_LAST, QN_LOGITS_ALL, logits));
 }
 
@@ -403,7 +402,7 @@ TEST(memory_is_that_of_f16)
     open_biased(&large, 256);
     for (int i = 0; i < 2; i++) {
         qn_session *session = new_session(kv[i]);
-        assert_ok(qn_session_eval(session, ids, 200, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids, 200);
         bytes[i] = qn_session_cache_bytes(session, 200);
         assert_ok(qn_model_get_capacity(model, kv[i], 2, &capacities[i]));
         qn_session_free(session);
@@ -422,7 +421,7 @@ TEST(sessions_go_on)
 {
     open_biased(&large, 256);
     qn_session *session = new_session("aura4"), *restored, *fork;
-    assert_ok(qn_session_eval(session, ids, 130, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 130);
     assert_ok(qn_session_save(session, path));
     assert_ok(qn_session_fork(session, &fork));
     eval(session, expected);
@@ -450,7 +449,7 @@ static size_t make_old_file(uint8_t *bytes, uint32_t length)
     uint64_t fingerprint, checksum;
     open_biased(&no_bias, 256);
     qn_session *session = new_session("aura4");
-    assert_ok(qn_session_eval(session, ids, length, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, length);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
     close_biased();
