@@ -35,18 +35,22 @@ static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok)
     return status;
 }
 
-static qn_tokenizer *create_plain(const char *pre)
+static qn_tokenizer *tok; /* of the current test */
+
+static void must_create(const struct vocab_spec *spec)
 {
-    qn_tokenizer *tok;
+    assert_ok(create(spec, &tok));
+}
+
+static void create_plain(const char *pre)
+{
     const struct vocab_spec spec = {
         .model = "gpt2", .pre = pre, .merges = merges, .added = added, .eos = IM_END, .bos = END_OF_TEXT
     };
-    assert_ok(create(&spec, &tok));
-    return tok;
+    must_create(&spec);
 }
 
-static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool special, const int32_t *expected,
-                      size_t n_expected)
+static void check_ids(const char *text, size_t n, bool special, const int32_t *expected, size_t n_expected)
 {
     int32_t *tokens;
     size_t count;
@@ -58,12 +62,12 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool 
     free(tokens);
 }
 
-#define CHECK_IDS(tok, text, special, ...)                                                                             \
-    check_ids(tok, text, sizeof text - 1, special, (const int32_t[]){ __VA_ARGS__ },                                   \
+#define CHECK_IDS(text, special, ...)                                                                                  \
+    check_ids(text, sizeof text - 1, special, (const int32_t[]){ __VA_ARGS__ },                                        \
               sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
 
 /* The concatenated pieces of a text's tokens; free with free(). */
-static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count, size_t *n)
+static char *decode(const int32_t *tokens, size_t count, size_t *n)
 {
     size_t capacity = 1, length;
     const char *bytes;
@@ -82,13 +86,12 @@ static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count
     return out;
 }
 
-static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n, const char *expected,
-                             size_t n_expected)
+static void check_round_trip(const char *text, size_t n, const char *expected, size_t n_expected)
 {
     int32_t *tokens;
     size_t count, n_back;
     assert_ok(qn_tokenizer_encode(tok, text, n, false, false, &tokens, &count));
-    char *back = decode(tok, tokens, count, &n_back);
+    char *back = decode(tokens, count, &n_back);
     assert_int_equal(n_back, n_expected);
     assert_memory_equal(back, expected, n_expected);
     free(back);
@@ -156,40 +159,38 @@ TEST(test_pretokenizers)
 
 TEST(test_merging)
 {
-    qn_tokenizer *tok = create_plain("gpt-2");
+    create_plain("gpt-2");
     assert_string_equal(qn_tokenizer_name(tok), "gpt2/gpt-2");
     assert_int_equal(qn_tokenizer_n_vocab(tok), N_VOCAB);
-    CHECK_IDS(tok, "abc", false, 'a', BC); /* the merge b c has a lower rank than a b */
-    CHECK_IDS(tok, "ab", false, AB);
-    CHECK_IDS(tok, "aaa", false, AA, 'a'); /* the leftmost of equal ranks */
-    CHECK_IDS(tok, "aaaaaaa", false, A4, AA, 'a');
-    CHECK_IDS(tok, "aaaaaaaab", false, A4, AA, 'a', AB); /* a b has a lower rank than a a */
-    CHECK_IDS(tok, "a a", false, 'a', SPACE_A);
-    CHECK_IDS(tok, "     a", false, SPACE_4, SPACE_A);
-    CHECK_IDS(tok, "\xc3\xa9", false, E_ACUTE);
-    CHECK_IDS(tok, "12", false, N12);
-    check_ids(tok, "", 0, false, NULL, 0);
-    CHECK_IDS(tok, "whole", false, 'w', 'h', 'o', 'l', 'e');
+    CHECK_IDS("abc", false, 'a', BC); /* the merge b c has a lower rank than a b */
+    CHECK_IDS("ab", false, AB);
+    CHECK_IDS("aaa", false, AA, 'a'); /* the leftmost of equal ranks */
+    CHECK_IDS("aaaaaaa", false, A4, AA, 'a');
+    CHECK_IDS("aaaaaaaab", false, A4, AA, 'a', AB); /* a b has a lower rank than a a */
+    CHECK_IDS("a a", false, 'a', SPACE_A);
+    CHECK_IDS("     a", false, SPACE_4, SPACE_A);
+    CHECK_IDS("\xc3\xa9", false, E_ACUTE);
+    CHECK_IDS("12", false, N12);
+    check_ids("", 0, false, NULL, 0);
+    CHECK_IDS("whole", false, 'w', 'h', 'o', 'l', 'e');
     qn_tokenizer_free(tok);
 
-    tok = create_plain("llama-bpe");
-    CHECK_IDS(tok, "abc", false, ABC); /* ignore_merges: a piece that is a token becomes that token */
-    CHECK_IDS(tok, "whole", false, WHOLE);
-    CHECK_IDS(tok, "wholes", false, 'w', 'h', 'o', 'l', 'e', 's');
+    create_plain("llama-bpe");
+    CHECK_IDS("abc", false, ABC); /* ignore_merges: a piece that is a token becomes that token */
+    CHECK_IDS("whole", false, WHOLE);
+    CHECK_IDS("wholes", false, 'w', 'h', 'o', 'l', 'e', 's');
     qn_tokenizer_free(tok);
 
-    tok = create_plain("smollm");
-    CHECK_IDS(tok, "12", false, '1', '2');
+    create_plain("smollm");
+    CHECK_IDS("12", false, '1', '2');
     qn_tokenizer_free(tok);
 }
 
 TEST(test_left_out_byte)
 {
     const struct vocab_spec spec = { .model = "gpt2", .pre = "smollm", .omitted_byte = 0xf5 };
-    qn_tokenizer *tok;
-    assert_ok(create(&spec, &tok));
-    CHECK_IDS(tok,
-              "a\xf5"
+    must_create(&spec);
+    CHECK_IDS("a\xf5"
               "b",
               false, 'a', 'b');
     qn_tokenizer_free(tok);
@@ -200,10 +201,9 @@ TEST(test_merge_into_control)
 {
     static const struct added_token control[] = { { "zz", 3 }, { "yy", 4 }, { NULL, 0 } };
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = control, .bad_merge = "z z" };
-    qn_tokenizer *tok;
-    assert_ok(create(&spec, &tok));
-    CHECK_IDS(tok, "zz", false, 'z', 'z');
-    CHECK_IDS(tok, "zz", true, 256);
+    must_create(&spec);
+    CHECK_IDS("zz", false, 'z', 'z');
+    CHECK_IDS("zz", true, 256);
     qn_tokenizer_free(tok);
 }
 
@@ -211,18 +211,18 @@ TEST(test_merge_into_control)
 
 TEST(test_special_tokens)
 {
-    qn_tokenizer *tok = create_plain("gpt-2");
-    CHECK_IDS(tok, "a<|im_end|>b", true, 'a', IM_END, 'b');
-    CHECK_IDS(tok, "<|im_end|><|im_start|>", true, IM_END, IM_START);
-    CHECK_IDS(tok, "<<|im_end|", true, '<', '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|');
-    CHECK_IDS(tok, "<|im_end|>", false, '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|', '>');
+    create_plain("gpt-2");
+    CHECK_IDS("a<|im_end|>b", true, 'a', IM_END, 'b');
+    CHECK_IDS("<|im_end|><|im_start|>", true, IM_END, IM_START);
+    CHECK_IDS("<<|im_end|", true, '<', '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|');
+    CHECK_IDS("<|im_end|>", false, '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|', '>');
     /* User-defined tokens are always parsed; the longest allowed match counts. */
-    CHECK_IDS(tok, "<t>", false, USER_T);
-    CHECK_IDS(tok, "<t><t><t>", false, USER_TT, USER_T);
-    CHECK_IDS(tok, "<t>x", false, USER_T, 'x');
-    CHECK_IDS(tok, "<t>x", true, CONTROL_TX);
+    CHECK_IDS("<t>", false, USER_T);
+    CHECK_IDS("<t><t><t>", false, USER_TT, USER_T);
+    CHECK_IDS("<t>x", false, USER_T, 'x');
+    CHECK_IDS("<t>x", true, CONTROL_TX);
     /* The text on each side of a special token is split separately: the space is at the end of a text. */
-    CHECK_IDS(tok, "  <|im_end|>  a", true, SPACE_2, IM_END, ' ', SPACE_A);
+    CHECK_IDS("  <|im_end|>  a", true, SPACE_2, IM_END, ' ', SPACE_A);
 
     assert_int_equal(qn_tokenizer_find(tok, "<|im_end|>"), IM_END);
     assert_int_equal(qn_tokenizer_find(tok, "<t>"), USER_T);
@@ -273,8 +273,7 @@ TEST(test_bos)
                                          .added = added,
                                          .bos = cases[i].bos,
                                          .add_bos = cases[i].key };
-        qn_tokenizer *tok;
-        assert_ok(create(&spec, &tok));
+        must_create(&spec);
         for (int asked = 0; asked < 2; asked++) {
             label("%s bos", asked ? "with" : "without");
             int32_t *tokens;
@@ -291,8 +290,7 @@ TEST(test_bos)
 TEST(test_end_keys)
 {
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .eot = 'q' };
-    qn_tokenizer *tok;
-    assert_ok(create(&spec, &tok));
+    must_create(&spec);
     assert_true(qn_tokenizer_is_eog(tok, 'q'));
     assert_false(qn_tokenizer_is_eog(tok, -1)); /* -1 is not a token */
     assert_int_equal(qn_tokenizer_eos(tok), -1);
@@ -320,11 +318,10 @@ TEST(test_own_keys)
                                          .id_type = QN_GGUF_BOOL,
                                          .id_bytes = 1,
                                          .id_value = cases[i].value };
-        qn_tokenizer *tok;
         int32_t *tokens;
         size_t n;
         label("%s %d", cases[i].key, (int)cases[i].value);
-        assert_ok(create(&spec, &tok));
+        must_create(&spec);
         assert_ok(qn_tokenizer_encode(tok, cases[i].text, strlen(cases[i].text), false, false, &tokens, &n));
         assert_int_equal(n, cases[i].n_tokens);
         free(tokens);
@@ -335,7 +332,6 @@ TEST(test_own_keys)
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = "gpt-2", .id_key = arrays[i], .id_type = QN_GGUF_U32, .id_bytes = 4
         };
-        qn_tokenizer *tok;
         assert_fails(create(&spec, &tok), QN_ERR_FORMAT, arrays[i]);
     }
 }
@@ -345,8 +341,7 @@ static bool ends(const char *name, int kind, const char *with, const char *and)
 {
     const struct added_token tokens[] = { { name, kind }, { with, 3 }, { with ? and : NULL, 3 }, { NULL, 0 } };
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = tokens };
-    qn_tokenizer *tok;
-    assert_ok(create(&spec, &tok));
+    must_create(&spec);
     const bool is_end = qn_tokenizer_is_eog(tok, 256);
     qn_tokenizer_free(tok);
     return is_end;
@@ -429,11 +424,11 @@ TEST(test_form_c)
     };
     for (size_t p = 0; p < N_PRES; p++) {
         label("%s", pres[p]);
-        qn_tokenizer *tok = create_plain(pres[p]);
+        create_plain(pres[p]);
         for (size_t i = 0; i < COUNT(cases); i++) {
             label("case %zu", i);
             const char *expected = strncmp(pres[p], "qwen", 4) ? cases[i].text : cases[i].normal;
-            check_round_trip(tok, cases[i].text, strlen(cases[i].text), expected, strlen(expected));
+            check_round_trip(cases[i].text, strlen(cases[i].text), expected, strlen(expected));
         }
         qn_tokenizer_free(tok);
     }
@@ -498,7 +493,7 @@ TEST(test_random_bytes)
     srand(5);
     for (size_t p = 0; p < N_PRES; p++) {
         label("%s", pres[p]);
-        qn_tokenizer *tok = create_plain(pres[p]);
+        create_plain(pres[p]);
         for (int round = 0; round < 3000; round++) {
             label("round %d", round);
             char text[400];
@@ -516,7 +511,7 @@ TEST(test_random_bytes)
                 for (size_t i = 0; i < n; i++)
                     if (round % 2)
                         text[i] = (char)((unsigned char)text[i] & 0xbf);
-            check_round_trip(tok, text, n, text, n);
+            check_round_trip(text, n, text, n);
         }
         qn_tokenizer_free(tok);
     }
@@ -532,18 +527,17 @@ TEST(test_repeated_tokens)
     enum { T = 256, T_AGAIN, MINE, MINE_AGAIN, TU, END_NORMAL, END_CONTROL, A_AGAIN };
     const struct vocab_spec spec = { .model = "gpt2", .added = more, .duplicate_token = "a" };
     const struct vocab_spec one = { .model = "gpt2", .duplicate_token = "a" };
-    qn_tokenizer *tok;
     const char *bytes;
     size_t length;
     assert_ok(create(&one, &tok));
     assert_string_equal(qn_tokenizer_note(tok), "tokens 97 and 256 are both 'a': the first is used");
     qn_tokenizer_free(tok);
-    assert_ok(create(&spec, &tok));
+    must_create(&spec);
     assert_string_equal(
         qn_tokenizer_note(tok),
         "tokens 256 and 257 are both '<t>': the first is used; 3 more tokens are spelled like earlier ones");
-    CHECK_IDS(tok, "ba<t>a<t>u<t>", true, 'b', 'a', T, 'a', TU, T);
-    CHECK_IDS(tok, "~mine<end>", true, MINE, END_CONTROL);
+    CHECK_IDS("ba<t>a<t>u<t>", true, 'b', 'a', T, 'a', TU, T);
+    CHECK_IDS("~mine<end>", true, MINE, END_CONTROL);
     assert_int_equal(qn_tokenizer_find(tok, "<t>"), T);
     assert_int_equal(qn_tokenizer_find(tok, "<end>"), END_CONTROL);
     assert_int_equal(qn_tokenizer_find(tok, "<t>u<t>"), -1);
@@ -554,7 +548,7 @@ TEST(test_repeated_tokens)
     assert_true(length == 5 && !memcmp(bytes, "~mine", 5));
     assert_true(qn_tokenizer_is_special(tok, T_AGAIN) && !qn_tokenizer_is_special(tok, END_NORMAL));
     qn_tokenizer_free(tok);
-    tok = create_plain("gpt-2");
+    create_plain("gpt-2");
     assert_null(qn_tokenizer_note(tok));
     qn_tokenizer_free(tok);
 }
@@ -591,7 +585,6 @@ TEST(test_ids_of_none)
                                              .id_type = cases[i].type,
                                              .id_bytes = cases[i].bytes,
                                              .id_value = cases[i].value };
-            qn_tokenizer *tok;
             const qn_status status = create(&spec, &tok);
             if (status != cases[i].status)
                 fail_msg("%s, %s", qn_status_name(status), status ? qn_error_text() : "");
@@ -643,7 +636,6 @@ TEST(test_refusals)
         { { .model = "gpt2", .eot = -2 }, QN_ERR_FORMAT, "eot_token_id" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        qn_tokenizer *tok;
         assert_int_equal(create(&cases[i].spec, &tok), cases[i].status);
         assert_null(tok);
         if (!strstr(qn_error_text(), cases[i].says))
@@ -651,7 +643,6 @@ TEST(test_refusals)
     }
     /* A file without tokenizer.ggml.pre. */
     const struct vocab_spec unnamed = { .model = "gpt2" };
-    qn_tokenizer *tok;
     assert_ok(create(&unnamed, &tok));
     assert_string_equal(qn_tokenizer_name(tok), "gpt2/default");
     qn_tokenizer_free(tok);
@@ -659,7 +650,7 @@ TEST(test_refusals)
 
 /* ---- Time ---- */
 
-static double seconds(const qn_tokenizer *tok, const char *text, size_t n)
+static double seconds(const char *text, size_t n)
 {
     double best = 1e9;
     for (int i = 0; i < 3; i++) {
@@ -687,12 +678,12 @@ TEST(test_linear)
     assert_non_null(text);
     for (size_t p = 0; p < N_PRES; p++) {
         label("%s", pres[p]);
-        qn_tokenizer *tok = create_plain(pres[p]);
+        create_plain(pres[p]);
         for (size_t u = 0; u < COUNT(units); u++) {
             const size_t n_unit = strlen(units[u]), n = LONG / n_unit / 10 * 10 * n_unit;
             for (size_t i = 0; i < n; i += n_unit)
                 memcpy(text + i, units[u], n_unit);
-            const double tenth = seconds(tok, text, n / 10), whole = seconds(tok, text, n);
+            const double tenth = seconds(text, n / 10), whole = seconds(text, n);
             if (whole > 40 * (tenth + 1e-3))
                 fail_msg("unit %zu: %g s for a tenth, %g s for all", u, tenth, whole);
         }
@@ -726,7 +717,7 @@ static void *encode_often(void *user)
 
 TEST(test_threads)
 {
-    qn_tokenizer *tok = create_plain("qwen2");
+    create_plain("qwen2");
     struct job jobs[4], alone = { tok, 0 };
     pthread_t threads[4];
     encode_often(&alone);
