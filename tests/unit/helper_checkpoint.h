@@ -4,6 +4,8 @@
 
 #include "helper_assert.h"
 
+#include "gguf/gguf.h"
+
 #include "quern/quern.h"
 
 #include <dirent.h>
@@ -120,6 +122,15 @@ static inline void compact_json(const char *file)
     }
     write_file(path, text, n);
     free(text);
+}
+
+#define convert_copy() assert_ok(convert(copy, NULL, 1, false))
+
+static inline qn_gguf *open_out(void)
+{
+    qn_gguf *file;
+    assert_ok(qn_gguf_open(out, &file));
+    return file;
 }
 
 static inline int make_folder(void)

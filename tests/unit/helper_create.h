@@ -8,6 +8,7 @@
 #include "quern/scheduler.h"
 
 #define MODEL_PARAMS(...) ((qn_model_params){ .size = sizeof(qn_model_params), __VA_ARGS__ })
+#define CPU_MODEL(...) MODEL_PARAMS(.device = "cpu", __VA_ARGS__)
 #define SESSION_PARAMS(...) ((qn_session_params){ .size = sizeof(qn_session_params), __VA_ARGS__ })
 #define SCHEDULER_PARAMS(...) ((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), __VA_ARGS__ })
 #define QUANTIZE_PARAMS(...) ((qn_quantize_params){ .size = sizeof(qn_quantize_params), __VA_ARGS__ })

@@ -13,7 +13,7 @@ static qn_served served;
 
 static int load_vocab(void)
 {
-    model = create_model(QN_SOURCE_DIR "/tests/golden/caller.gguf", &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
+    model = create_model(QN_SOURCE_DIR "/tests/golden/caller.gguf", &CPU_MODEL(.vocab_only = true));
     served = (qn_served){ .model = model,
                           .name = "m",
                           .n_ctx = 100,

@@ -118,9 +118,8 @@ static inline void load_model(const char *file, uint64_t memory, int n_threads, 
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(
-        path, &MODEL_PARAMS(.device = "cpu", .memory = memory, .n_threads = n_threads, .skip_weight_scan = true),
-        model));
+    assert_ok(
+        qn_model_load(path, &CPU_MODEL(.memory = memory, .n_threads = n_threads, .skip_weight_scan = true), model));
 }
 
 /* The number of items that the sequences of a cache hold. */

@@ -116,10 +116,9 @@ static inline void verify_drafts(const qn_session *base, size_t drafted, size_t 
 static inline void drafts_leave_nothing(const char *kv, bool same,
                                         void (*compare)(const float *x, const float *reference, size_t n))
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = MAX_IDS, .kv = kv);
     float *plain = malloc(DRAFT_ROWS * info.n_vocab * sizeof *plain);
     assert_non_null(plain);
-    qn_session *base = create_session(model, &params);
+    qn_session *base = create_session(model, &SESSION_PARAMS(.n_ctx = MAX_IDS, .kv = kv));
     append_tokens(base, ids, 55);
     for (uint32_t length = 55; length < 140; length++) {
         const size_t allowed = qn_sequence_max_drafted(base->memory->sequence, 1),

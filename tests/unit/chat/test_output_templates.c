@@ -511,9 +511,8 @@ TEST(test_model_info)
         assert_int_equal(write(fd, bytes.data, bytes.n), bytes.n);
         close(fd);
         free(bytes.data);
-        const qn_model_params params = MODEL_PARAMS(.device = "cpu", .vocab_only = true);
         label("case %zu", i);
-        qn_model *model = create_model(path, &params);
+        qn_model *model = create_model(path, &CPU_MODEL(.vocab_only = true));
         unlink(path);
         const qn_chat_format format = *qn_model_get_chat_format(model);
         assert_string_equal(format.tool_calls, cases[i].tool_calls);

@@ -138,10 +138,9 @@ static int finish(void)
 static char *saved_text(void)
 {
     qn_session *session;
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 1);
     char *text = calloc(1, 1 << 16);
     assert_non_null(text);
-    qn_model *model = create_model(MODEL, &params);
+    qn_model *model = create_model(MODEL, &CPU_MODEL(.n_threads = 1));
     assert_ok(qn_session_restore(model, session_path, NULL, &session));
     size_t used = 0;
     for (uint32_t i = 0; i < qn_session_length(session); i++) {

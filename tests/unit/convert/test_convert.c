@@ -37,8 +37,7 @@ static double error_of_logits(const char *name, const qn_model *model)
     float *expected = read_golden_logits(golden, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
     assert_int_equal(n_rows, n);
     assert_non_null(found);
-    qn_session_params params = SESSION_PARAMS(.n_ctx = MAX_IDS);
-    qn_session *session = create_session((qn_model *)model, &params);
+    qn_session *session = create_session((qn_model *)model, &SESSION_PARAMS(.n_ctx = MAX_IDS));
     assert_ok(qn_session_eval(session, ids, n, QN_LOGITS_ALL, found));
     const double error = mean_relative_error(found, expected, n, n_vocab);
     qn_session_free(session);
@@ -102,8 +101,7 @@ TEST(test_golden)
             label("%s to %s", names[i], types[t] ? types[t] : "the types that it has");
             checkpoint_path(names[i], folder);
             assert_ok(convert(folder, types[t], 2, false));
-            qn_model_params params = MODEL_PARAMS(.n_threads = 2, .device = "cpu");
-            qn_model *model = create_model(out, &params);
+            qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 2));
             const double error = error_of_logits(names[i], model);
             print_message("%-14s %-4s mean relative error %.2e\n", names[i], types[t] ? types[t] : "", error);
             if (!(error <= (low_bit ? MAX_ERROR_LOW_BIT : MAX_ERROR)))
@@ -142,8 +140,7 @@ TEST(test_low_bit)
         assert_ok(convert(folder, cases[i].asked, 2, false));
         assert_int_equal(strstr(log_text, "lossless: 8 of 8 matrices") && strstr(log_text, "largest difference 0\n"),
                          cases[i].four != QN_TYPE_Q8_0);
-        qn_gguf *file;
-        assert_ok(qn_gguf_open(out, &file));
+        qn_gguf *file = open_out();
         assert_int_equal(type_in_file(file, "blk.0.attn_q.weight"), cases[i].binary);
         assert_int_equal(type_in_file(file, "blk.0.ffn_down.weight"), cases[i].ternary);
         assert_int_equal(type_in_file(file, "blk.0.ffn_up.weight"), cases[i].four);
@@ -179,8 +176,7 @@ TEST(test_wrong_guess)
     assert_ok(convert(copy, NULL, 2, false));
     assert_non_null(strstr(log_text, "lossless: 7 of 8 matrices"));
     assert_non_null(strstr(log_text, "largest difference 0\n"));
-    qn_gguf *file;
-    assert_ok(qn_gguf_open(out, &file));
+    qn_gguf *file = open_out();
     assert_int_equal(type_in_file(file, "token_embd.weight"), QN_TYPE_BF16);
     assert_int_equal(type_in_file(file, "blk.0.ffn_gate.weight"), QN_TYPE_PTQ1_0);
     qn_gguf_close(file);
@@ -203,8 +199,7 @@ TEST(test_force)
     assert_ok(convert(folder, "q2_0", 1, true));
     assert_non_null(strstr(log_text, "will not be usable"));
     assert_non_null(strstr(log_text, "keep a wider type than q2_0"));
-    qn_gguf *file;
-    assert_ok(qn_gguf_open(out, &file));
+    qn_gguf *file = open_out();
     assert_int_equal(type_in_file(file, "blk.0.attn_q.weight"), QN_TYPE_Q2_0);
     assert_int_equal(type_in_file(file, "blk.1.ssm_conv1d.weight"), QN_TYPE_F32);
     qn_gguf_close(file);
@@ -327,10 +322,9 @@ TEST(test_left_out)
 {
     link_checkpoint("qwen35-text");
     edit("config.json", "\"linear_num_key_heads\"", "\"mtp_num_hidden_layers\": 1,\n  \"linear_num_key_heads\"");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_non_null(strstr(log_text, "left out: the MTP block"));
-    qn_model_params params = MODEL_PARAMS(.n_threads = 1, .device = "cpu");
-    qn_model *model = create_model(out, &params);
+    qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 1));
     assert_true(error_of_logits("qwen35-text", model) < MAX_ERROR);
     qn_model_free(model);
 }
@@ -378,15 +372,13 @@ static void name_tensor(const char *from, const char *to, bool keep, uint8_t fli
 
 static void check_tied(const char *name, bool has_output, bool is_golden, const char *note)
 {
-    qn_gguf *file;
-    const qn_model_params params = MODEL_PARAMS(.n_threads = 1, .device = "cpu");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_int_equal(strstr(log_text, "lm_head.weight") != NULL, note != NULL);
     assert_true(!note || strstr(log_text, note));
-    assert_ok(qn_gguf_open(out, &file));
+    qn_gguf *file = open_out();
     assert_int_equal(qn_gguf_find_tensor(file, "output.weight") != NULL, has_output);
     qn_gguf_close(file);
-    qn_model *model = create_model(out, &params);
+    qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 1));
     assert_int_equal(error_of_logits(name, model) < MAX_ERROR, is_golden);
     qn_model_free(model);
 }
@@ -418,10 +410,10 @@ TEST(test_both)
 {
     static const char note[] = "the 3 files that the index lists are used, not model.safetensors";
     link_checkpoint("llama");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_null(strstr(log_text, note));
     edit("model.safetensors", NULL, "anything");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_non_null(strstr(log_text, note));
 }
 

@@ -119,11 +119,10 @@ static const double shorter[PAIRS] = { 1,
 
 static void check_rope(const double *frequencies, double attn_factor)
 {
-    qn_gguf *file;
     qn_hparams hparams;
     qn_plan plan;
-    assert_ok(convert(copy, NULL, 1, false));
-    assert_ok(qn_gguf_open(out, &file));
+    convert_copy();
+    qn_gguf *file = open_out();
     assert_ok(qn_model_build(file, &hparams, &plan));
     assert_int_equal(plan.heads.n_rot, 2 * PAIRS);
     for (size_t i = 0; i < PAIRS; i++)
@@ -245,15 +244,13 @@ enum { END_OF_TEXT = 320, IM_END = 322, N_VOCAB = 352, MAX_ENDS = 8 };
 
 static void check_ends(uint32_t first, const int *expected)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .vocab_only = true);
-    qn_gguf *file;
     uint32_t eos;
-    assert_ok(convert(copy, NULL, 1, false));
-    assert_ok(qn_gguf_open(out, &file));
+    convert_copy();
+    qn_gguf *file = open_out();
     assert_ok(qn_gguf_get_u32(file, "tokenizer.ggml.eos_token_id", true, &eos));
     assert_int_equal(eos, first);
     qn_gguf_close(file);
-    qn_model *model = create_model(out, &params);
+    qn_model *model = create_model(out, &CPU_MODEL(.vocab_only = true));
     for (qn_token token = 0; token < N_VOCAB; token++) {
         bool is_expected = token == END_OF_TEXT || token == IM_END; /* by their names */
         for (int i = 0; i < MAX_ENDS && expected[i]; i++)
@@ -347,17 +344,15 @@ TEST(test_hostile_ends)
                   { many, 65, "is not an array of at most 64 ids" },
                   { NULL, 0, "is not an array of at most 64 ids" } };
     link_checkpoint("qwen2");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     for (size_t i = 0; i < COUNT(cases); i++) {
         static const char key[] = "quern.tokenizer.eos_token_ids";
         char path[8192];
-        const qn_model_params params = MODEL_PARAMS(.device = "cpu", .vocab_only = true);
-        qn_gguf *file;
         qn_gguf_writer *w;
         qn_model *model;
         label("%s", cases[i].text);
         snprintf(path, sizeof path, "%s/bad.gguf", work);
-        assert_ok(qn_gguf_open(out, &file));
+        qn_gguf *file = open_out();
         assert_ok(qn_gguf_writer_create(path, &w));
         for (size_t k = 0; k < qn_gguf_n_kv(file); k++)
             assert_ok(qn_gguf_writer_copy(w, qn_gguf_kv_at(file, k)));
@@ -367,7 +362,7 @@ TEST(test_hostile_ends)
         assert_ok(qn_gguf_writer_finish(w));
         qn_gguf_writer_free(w);
         qn_gguf_close(file);
-        assert_fails(qn_model_load(path, &params, &model), QN_ERR_FORMAT, cases[i].text);
+        assert_fails(qn_model_load(path, &CPU_MODEL(.vocab_only = true), &model), QN_ERR_FORMAT, cases[i].text);
     }
 }
 
@@ -381,7 +376,6 @@ static bool keep_first(void *user, qn_token token, const qn_logprobs *logprobs)
 /* The first greedy token, and whether generation ended with it. */
 static qn_token generate_first(bool ignore_end, bool ends)
 {
-    const qn_model_params params = MODEL_PARAMS(.n_threads = 1, .device = "cpu");
     static const qn_token ids[] = { 40, 41, 42 };
     qn_request_params request = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
@@ -391,7 +385,7 @@ static qn_token generate_first(bool ignore_end, bool ends)
     request.ignore_end = ignore_end;
     request.on_token = keep_first;
     request.user = &first;
-    qn_model *model = create_model(out, &params);
+    qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 1));
     qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = 16));
     assert_ok(generate_from(session, ids, 3, &request, &result));
     assert_int_equal(result.finish == QN_FINISH_STOP, ends);
@@ -404,11 +398,11 @@ TEST(test_ends_are_honoured)
 {
     char value[64];
     link_checkpoint("qwen2");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     const qn_token first = generate_first(false, false);
     snprintf(value, sizeof value, "{ \"eos_token_id\": [350, %d],", first);
     edit("generation_config.json", "{", value);
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_int_equal(generate_first(false, true), first);
     assert_int_equal(generate_first(true, false), first);
 }
@@ -425,11 +419,10 @@ static void edit_tokenizer(const char *name, const char *before, const char *aft
 
 static void check_tokens(const char *text, const qn_token *expected)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .vocab_only = true);
     qn_token *tokens;
     size_t n;
     label("%s", text);
-    qn_model *model = create_model(out, &params);
+    qn_model *model = create_model(out, &CPU_MODEL(.vocab_only = true));
     assert_ok(qn_tokenize(model, text, strlen(text), true, false, &tokens, &n));
     for (size_t i = 0; i < n; i++)
         assert_int_equal(tokens[i], expected[i]);
@@ -486,7 +479,7 @@ TEST(test_strips)
         snprintf(before, sizeof before, ADDED("<tool_call>", "false", "%s"), plain);
         snprintf(after, sizeof after, ADDED("<tool_call>", "false", "%s"), cases[i].flags);
         edit("tokenizer.json", before, after);
-        assert_ok(convert(copy, NULL, 1, false));
+        convert_copy();
         assert_non_null(strstr(
             log_text, "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read"));
         for (size_t t = 0; t < 8 && cases[i].texts[t].text; t++)
@@ -496,7 +489,7 @@ TEST(test_strips)
     edit("tokenizer_config.json", "{",
          "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<tool_call>\", \"lstrip\": false },"
          " \"321\": { \"content\": \"<|im_start|>\", \"lstrip\": true } },");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     check_tokens("a  <tool_call>  b", (qn_token[]){ 64, 257, TOOL, 220, 284, 0 });
     check_tokens("x <|im_start|> <tool_call> y", (qn_token[]){ 87, START, 220, TOOL, 220, 88, 0 });
 }
@@ -528,7 +521,7 @@ TEST(test_normalizers)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         edit_tokenizer(cases[i].name, cases[i].before, cases[i].after);
-        assert_ok(convert(copy, NULL, 1, false));
+        convert_copy();
         check_tokens("e\u0301 caf\u00e9 \u212a", cases[i].ids);
     }
 }
@@ -544,12 +537,11 @@ TEST(test_ignored_merges)
                   { "qwen2", "\"ignore_merges\":false", "\"ignore_merges\":true", true, true },
                   { "qwen2", "\"ignore_merges\":false", "\"ignore_merges\":false", false, false } };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        qn_gguf *file;
         bool value = false;
         label("%s: %s", cases[i].name, cases[i].after);
         edit_tokenizer(cases[i].name, cases[i].before, cases[i].after);
-        assert_ok(convert(copy, NULL, 1, false));
-        assert_ok(qn_gguf_open(out, &file));
+        convert_copy();
+        qn_gguf *file = open_out();
         assert_int_equal(qn_gguf_find(file, "quern.tokenizer.ignore_merges") != NULL, cases[i].has_key);
         assert_ok(qn_gguf_get_bool(file, "quern.tokenizer.ignore_merges", false, &value));
         assert_int_equal(value, cases[i].value);
@@ -616,13 +608,13 @@ TEST(test_tokenizers_refused)
     edit_tokenizer(
         "llama", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
         "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}}]");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_non_null(strstr(log_text, "the tokeniser adds an end token to each text; quern does not"));
     label("%s", "ASCII, and a text that is not normalised");
     edit_tokenizer("qwen3", plain, "\"content\":\"<tool_call>\",\"normalized\":true");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     edit_tokenizer("qwen2", plain, "\"content\":\"caf\u00e9\",\"normalized\":true");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
 }
 
 TEST_GROUP(make_folder, remove_folder)

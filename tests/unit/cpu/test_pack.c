@@ -54,12 +54,11 @@ static size_t count_packed(const qn_model *model)
 
 static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = n_batch);
     const int n_vocab = (int)qn_model_get_info(model)->n_vocab;
     qn_token ids[N_IDS];
     for (int i = 0; i < N_IDS; i++)
         ids[i] = i * 61 % n_vocab;
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = n_batch));
     assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
     qn_session_free(session);
 }
@@ -69,9 +68,8 @@ static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
 static size_t run_model(const char *file, const char *level, int n_threads, uint32_t n_batch, float **logits,
                         size_t *bytes)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = n_threads);
     assert_int_equal(setenv("QN_CPU", level, 1), 0);
-    qn_model *model = create_model(file, &params);
+    qn_model *model = create_model(file, &CPU_MODEL(.n_threads = n_threads));
     assert_int_equal(unsetenv("QN_CPU"), 0);
     const size_t n_packed = count_packed(model);
     const size_t n_copies = executor_of(model)->weights.n_packed;
@@ -261,8 +259,7 @@ static size_t bytes_not_packed(const qn_model *model)
  * tensor: 64 KiB on either side. */
 TEST(packed_tensors_are_not_resident)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 2);
-    qn_model *model = create_model(path, &params);
+    qn_model *model = create_model(path, &CPU_MODEL(.n_threads = 2));
     if (!count_packed(model)) {
         qn_model_free(model);
         skip();
@@ -297,9 +294,8 @@ TEST(loading_needs_little_more_than_the_file)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 2);
         qn_model *model;
-        if (qn_model_load(path, &params, &model) != QN_OK)
+        if (qn_model_load(path, &CPU_MODEL(.n_threads = 2), &model) != QN_OK)
             _exit(2);
         const long peak = status_kib("VmHWM"), most = (long)(file_bytes / 1024 * 115 / 100) + (24 << 10);
         if (peak <= 0 || peak > most)
@@ -315,7 +311,6 @@ TEST(loading_needs_little_more_than_the_file)
 /* Every failure names the missing memory and leaves nothing mapped or allocated. */
 TEST(loading_fails_cleanly_without_memory)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 2);
     struct rlimit limit, low;
     qn_model *model = NULL;
     size_t in_packing = 0;
@@ -325,7 +320,7 @@ TEST(loading_fails_cleanly_without_memory)
         low = limit;
         low.rlim_cur = ((rlim_t)before << 10) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-        const qn_status status = qn_model_load(path, &params, &model);
+        const qn_status status = qn_model_load(path, &CPU_MODEL(.n_threads = 2), &model);
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
         if (status == QN_OK)
             break;

@@ -238,7 +238,7 @@ static void assert_same(const struct contents *a, const struct contents *b)
 /* The model on the CPU, too. */
 static void open_both(const char *golden, unsigned bits)
 {
-    open_model(golden, MODEL_PARAMS(.n_threads = 1, .device = "cpu"), 1);
+    open_model(golden, CPU_MODEL(.n_threads = 1), 1);
     set_up(golden, bits);
 }
 
@@ -250,8 +250,7 @@ static void close_both(void)
 
 static qn_session *session_of(const char *kv, const qn_token *tokens, size_t n)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv);
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv));
     append_tokens(session, tokens, n);
     return session;
 }
@@ -302,9 +301,8 @@ static void compare_recurrent(const qn_saved_layout *layout, const float *cpu, c
 /* From a GPU's contents a session on the CPU goes on, can be truncated as far as the GPU's could, and no further. */
 static void continues_on_cpu(const struct contents *gpu, const qn_extent *extent, const char *kv, const float *wanted)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv);
     const uint32_t length = extent->length;
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv));
     fill(session->memory, gpu, extent);
     memcpy(session->tokens, ids, length * sizeof *ids);
     session->length = length;

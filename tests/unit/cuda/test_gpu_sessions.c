@@ -53,8 +53,7 @@ static void over_cases(void (*test)(void))
 /* A session of n_tokens tokens, evaluated in one step. */
 static qn_session *new_session(size_t n_tokens)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv);
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv));
     assert_string_equal(qn_session_kv(session), kv);
     append_tokens(session, ids, n_tokens);
     return session;

@@ -11,10 +11,9 @@ static char file_path[4096];
 
 static qn_model *open_model(const char *name)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "counting", .n_threads = 2);
     counting_calls_of = (counting_calls){ 0 };
     snprintf(file_path, sizeof file_path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    qn_model *model = create_model(file_path, &params);
+    qn_model *model = create_model(file_path, &MODEL_PARAMS(.device = "counting", .n_threads = 2));
     assert_string_equal(qn_model_get_info(model)->device, "counting");
     return model;
 }
@@ -28,10 +27,9 @@ static void check_logits(const char *name)
     qn_model *model = open_model(name);
     const size_t n_vocab = qn_model_get_info(model)->n_vocab, n = read_golden_ids(name, ids, MAX_IDS);
     float *expected = read_golden_logits(name, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = MAX_IDS, .n_batch = BATCH);
     assert_non_null(found);
     assert_int_equal(n_rows, n);
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = MAX_IDS, .n_batch = BATCH));
     assert_ok(qn_session_eval(session, ids, n, QN_LOGITS_ALL, found));
     assert_true(mean_relative_error(found, expected, n, n_vocab) < 2e-3);
     assert_int_equal(counting_calls_of.creations, 1);

@@ -30,7 +30,7 @@ static const char *const names[] = { "llama.q2_0",         "qwen3.f16",   "qwen3
 
 static void open_threaded(const char *name, int n_threads)
 {
-    open_model(name, MODEL_PARAMS(.device = "cpu", .n_threads = n_threads), N_LAST);
+    open_model(name, CPU_MODEL(.n_threads = n_threads), N_LAST);
 }
 
 /* All formats with all models would take minutes: each format is tested with one model. */
@@ -55,8 +55,7 @@ static void over_models(void (*test)(const char *format))
 
 static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = n_batch, .kv = format);
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = n_batch, .kv = format));
     assert_string_equal(qn_session_kv(session), format);
     append_tokens(session, ids, n_tokens);
     return session;
@@ -220,8 +219,7 @@ TEST(restored_sessions_go_back)
             assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
             assert_ok(qn_session_truncate(restored, to[n]));
             qn_session_free(restored);
-            const qn_session_params larger = SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 5);
-            assert_ok(qn_session_restore(model, other_path, &larger, &restored));
+            assert_ok(qn_session_restore(model, other_path, &SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 5), &restored));
             assert_ok(qn_session_checkpoint(restored));
             append_tokens(restored, ids + from[n], 70);
             assert_ok(qn_session_truncate(restored, to[n]));
@@ -527,10 +525,9 @@ TEST(unknown_formats_are_refused)
     open_threaded("qwen3.q1_0", 1);
     for (size_t i = 0; i < COUNT(unknown); i++) {
         label("'%s'", unknown[i]);
-        const qn_session_params params = SESSION_PARAMS(.kv = unknown[i]);
         char text[64];
         qn_session *session;
-        assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_UNSUPPORTED);
+        assert_int_equal(qn_session_create(model, &SESSION_PARAMS(.kv = unknown[i]), &session), QN_ERR_UNSUPPORTED);
         assert_null(session);
         snprintf(text, sizeof text, "cache format '%s' is not supported (f16, aura8", unknown[i]);
         assert_text(text);

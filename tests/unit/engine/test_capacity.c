@@ -12,8 +12,7 @@ static void load(const char *file, uint64_t memory, qn_model **model)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(
-        path, &MODEL_PARAMS(.device = "cpu", .memory = memory, .n_threads = 1, .skip_weight_scan = true), model));
+    assert_ok(qn_model_load(path, &CPU_MODEL(.memory = memory, .n_threads = 1, .skip_weight_scan = true), model));
 }
 
 /* Rows are reserved and committed without evaluating them: the time would be all in the model. */

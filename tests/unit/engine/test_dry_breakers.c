@@ -12,7 +12,7 @@ static const char demo[] = QN_SOURCE_DIR "/models/quern-demo.gguf";
 
 static qn_model *load(const char *path)
 {
-    return create_model(path, &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
+    return create_model(path, &CPU_MODEL(.vocab_only = true));
 }
 
 /* Whether a sequence is among those that were found. */
@@ -182,7 +182,7 @@ TEST(real_vocabularies)
             snprintf(path, sizeof path, "%s/data/vocab/ggml-vocab-%s.gguf", shared, names[i]);
         else
             snprintf(path, sizeof path, QN_SOURCE_DIR "/../shared/data/vocab/ggml-vocab-%s.gguf", names[i]);
-        if (access(path, R_OK) || qn_model_load(path, &MODEL_PARAMS(.device = "cpu", .vocab_only = true), &model))
+        if (access(path, R_OK) || qn_model_load(path, &CPU_MODEL(.vocab_only = true), &model))
             continue;
         is_there = true;
         const char *const *defaults = qn_dry_default_breakers(&n_defaults);

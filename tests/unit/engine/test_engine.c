@@ -22,10 +22,9 @@ static qn_token ids[N_IDS];
 
 static int load_model(void)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 2);
     for (int i = 0; i < N_IDS; i++)
         ids[i] = i * 61 % VOCAB;
-    return qn_model_load(MODEL, &params, &model) != QN_OK;
+    return qn_model_load(MODEL, &CPU_MODEL(.n_threads = 2), &model) != QN_OK;
 }
 
 static int free_model(void)
@@ -36,8 +35,7 @@ static int free_model(void)
 
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch);
-    return create_session(model, &params);
+    return create_session(model, &SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch));
 }
 
 TEST(evaluation_rejects_bad_arguments)
@@ -239,8 +237,7 @@ TEST(failing_sessions_leave_others_alone)
         low = limit;
         low.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-        const qn_session_params params = SESSION_PARAMS(.n_ctx = 4096, .n_batch = 4096);
-        const qn_status status = qn_session_create(model, &params, &other);
+        const qn_status status = qn_session_create(model, &SESSION_PARAMS(.n_ctx = 4096, .n_batch = 4096), &other);
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
         failed += status == QN_ERR_MEMORY;
         qn_session_free(other);
@@ -392,14 +389,14 @@ TEST(wrong_models_are_rejected)
     for (size_t i = 0; i < COUNT(cases); i++) {
         qn_model *wrong;
         write_changed(path, &cases[i].change);
-        const qn_status status = qn_model_load(path, &MODEL_PARAMS(.device = "cpu"), &wrong);
+        const qn_status status = qn_model_load(path, &CPU_MODEL(), &wrong);
         if (status != cases[i].status)
             fail_msg("case %zu: status %d, '%s'", i, (int)status, status == QN_OK ? "" : qn_error_text());
         assert_null(wrong);
         assert_text(cases[i].text);
     }
     write_changed(path, &(struct change){ 0 });
-    qn_model *right = create_model(path, &MODEL_PARAMS(.device = "cpu"));
+    qn_model *right = create_model(path, &CPU_MODEL());
     qn_model_free(right);
     unlink(path);
 }
@@ -414,13 +411,12 @@ TEST(repeated_tokens_are_logged)
 {
     char path[] = "/tmp/quern-test-XXXXXX", line[160] = "";
     const struct vocab_spec spec = { .model = "gpt2", .duplicate_token = "a" };
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .vocab_only = true, .on_log = keep_line, .user = line);
     struct file_bytes bytes = make_vocab(&spec);
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, bytes.data, bytes.n), bytes.n);
     close(fd);
-    qn_model *vocabulary = create_model(path, &params);
+    qn_model *vocabulary = create_model(path, &CPU_MODEL(.vocab_only = true, .on_log = keep_line, .user = line));
     assert_string_equal(line, "tokens 97 and 256 are both 'a': the first is used");
     qn_model_free(vocabulary);
     free(bytes.data);

@@ -76,8 +76,7 @@ static qn_model *load(const char *name, int n_threads)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = n_threads);
-    return create_model(path, &params);
+    return create_model(path, &CPU_MODEL(.n_threads = n_threads));
 }
 
 /* Fills ids with the golden ids, then repeats them, shifted by one in each repetition. Returns the number of golden
@@ -103,8 +102,7 @@ static float *read_logits(const char *name, size_t n_ids, size_t n_vocab)
 static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, size_t n, size_t call_size)
 {
     const size_t n_vocab = qn_model_get_info(model)->n_vocab;
-    qn_session_params params = SESSION_PARAMS(.n_ctx = N_LONG, .n_batch = n_batch);
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_LONG, .n_batch = n_batch));
     float *logits = allocate(n * n_vocab, sizeof *logits);
     for (size_t at = 0; at < n; at += call_size)
         assert_ok(qn_session_eval(session, ids + at, n - at < call_size ? n - at : call_size, QN_LOGITS_ALL,

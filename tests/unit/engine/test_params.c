@@ -17,13 +17,12 @@ static char folder[64], path[96];
 
 static int begin(void)
 {
-    const qn_scheduler_params params = SCHEDULER_PARAMS(.no_thread = true);
     snprintf(folder, sizeof folder, "/tmp/qn_params.XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/file", folder);
-    model = create_model(MODEL, &MODEL_PARAMS(.device = "cpu"));
+    model = create_model(MODEL, &CPU_MODEL());
     session = create_session(model, NULL);
-    scheduler = create_scheduler(model, &params);
+    scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
     return 0;
 }
 

@@ -296,13 +296,11 @@ TEST(threads_do_not_change_the_result)
     snprintf(other, sizeof other, "%s/other", folder);
     make_source(in, plain, N_PLAIN);
     static const int threads[] = { 2, 7, 0 };
-    const qn_quantize_params one = QUANTIZE_PARAMS(.n_threads = 1, .force = true);
-    assert_ok(qn_quantize_file(in, out, "ptq1_0", &one));
+    assert_ok(qn_quantize_file(in, out, "ptq1_0", &QUANTIZE_PARAMS(.n_threads = 1, .force = true)));
     size_t size, other_size;
     uint8_t *data = read_all(out, &size);
     for (size_t i = 0; i < 3; i++) {
-        const qn_quantize_params params = QUANTIZE_PARAMS(.n_threads = threads[i], .force = true);
-        assert_ok(qn_quantize_file(in, other, "ptq1_0", &params));
+        assert_ok(qn_quantize_file(in, other, "ptq1_0", &QUANTIZE_PARAMS(.n_threads = threads[i], .force = true)));
         uint8_t *other_data = read_all(other, &other_size);
         assert_int_equal(other_size, size);
         assert_memory_equal(data, other_data, size);
@@ -353,8 +351,8 @@ TEST(layouts_of_type_42)
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
             label("to %s", targets[i]);
             struct log_capture d = { 0 };
-            const qn_quantize_params params = QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d);
-            assert_ok(qn_quantize_file(in, out, targets[i], &params));
+            assert_ok(qn_quantize_file(in, out, targets[i],
+                                       &QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d)));
             assert_non_null(strstr(d.log, "type 42"));
             assert_ok(qn_gguf_open(out, &after));
             assert_int_equal(qn_gguf_tensor_at(after, 0)->type, qn_type_find_name(targets[i])->type);
@@ -386,8 +384,7 @@ TEST(rejected_arguments)
     }
     static const int threads[] = { -1, 1025 };
     for (size_t i = 0; i < 2; i++) {
-        const qn_quantize_params params = QUANTIZE_PARAMS(.n_threads = threads[i]);
-        assert_int_equal(qn_quantize_file(in, out, "q8_0", &params), QN_ERR_INVALID);
+        assert_int_equal(qn_quantize_file(in, out, "q8_0", &QUANTIZE_PARAMS(.n_threads = threads[i])), QN_ERR_INVALID);
     }
     static const char *const targets[] = { "q8_0", "q1_0" };
     for (size_t i = 0; i < 2; i++) {
@@ -404,8 +401,9 @@ TEST(cancelled)
     make_source(in, plain, N_PLAIN);
     for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
         struct log_capture d = { .stop_after = calls };
-        const qn_quantize_params params = QUANTIZE_PARAMS(.on_progress = capture_progress, .user = &d);
-        assert_int_equal(qn_quantize_file(in, out, "q4_0", &params), QN_ERR_CANCELLED);
+        assert_int_equal(
+            qn_quantize_file(in, out, "q4_0", &QUANTIZE_PARAMS(.on_progress = capture_progress, .user = &d)),
+            QN_ERR_CANCELLED);
         assert_int_equal(files_named("", ""), 1);
         assert_int_equal(d.calls, calls);
     }
@@ -438,8 +436,7 @@ TEST(killed)
     assert_true(child >= 0);
     if (child == 0) {
         struct log_capture d = { .stop_after = 4, .die = true };
-        const qn_quantize_params params = QUANTIZE_PARAMS(.on_progress = capture_progress, .user = &d);
-        qn_quantize_file(in, out, "q4_0", &params);
+        qn_quantize_file(in, out, "q4_0", &QUANTIZE_PARAMS(.on_progress = capture_progress, .user = &d));
         _exit(0);
     }
     int how;
@@ -511,7 +508,6 @@ TEST(the_table_of_types)
         for (size_t t = 0; t < COUNT(names); t++) {
             const qn_type_info *from = qn_type_find((uint32_t)rows[r].type);
             struct log_capture d = { 0 };
-            const qn_quantize_params forced = QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d);
             const bool allowed = rows[r].allowed[t] == 'y' || strcmp(names[t], from->name) == 0;
             label("kind %d, %d scales, %s to %s", rows[r].kind, rows[r].scales, from->name, names[t]);
             write_text(out, "kept");
@@ -523,7 +519,8 @@ TEST(the_table_of_types)
                 assert_text("--force");
                 expect_text(out, "kept");
             }
-            assert_ok(qn_quantize_file(in, out, names[t], &forced));
+            assert_ok(qn_quantize_file(in, out, names[t],
+                                       &QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d)));
             assert_int_equal(strstr(d.log, "warning: 1 of 1 matrices") != NULL, !allowed);
         }
     }

@@ -257,7 +257,7 @@ TEST(words_are_control_tokens)
     const int fd = mkstemp(path);
     assert_int_equal(write(fd, bytes, n), n);
     close(fd);
-    qn_model *model = create_model(path, &MODEL_PARAMS(.device = "cpu"));
+    qn_model *model = create_model(path, &CPU_MODEL());
     unlink(path);
     assert_true(qn_token_is_special(model, THINK_CLOSE));
     qn_request_params params = params_of(NULL);
@@ -349,10 +349,9 @@ TEST(chat_formats_are_described)
 
 static int load_models(void)
 {
-    caller = create_model(QN_SOURCE_DIR "/tests/golden/caller.gguf", &MODEL_PARAMS(.device = "cpu"));
-    demo =
-        create_model(QN_SOURCE_DIR "/models/quern-demo.gguf",
-                     &MODEL_PARAMS(.device = "cpu", .n_threads = 1, .skip_weight_scan = true, .chat_template = THINKS));
+    caller = create_model(QN_SOURCE_DIR "/tests/golden/caller.gguf", &CPU_MODEL());
+    demo = create_model(QN_SOURCE_DIR "/models/quern-demo.gguf",
+                        &CPU_MODEL(.n_threads = 1, .skip_weight_scan = true, .chat_template = THINKS));
     return 0;
 }
 

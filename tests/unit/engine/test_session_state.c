@@ -51,7 +51,7 @@ static void for_each_model(void (*test)(void))
         if (access(file, R_OK) != 0)
             continue;
         label("%s", names[i]);
-        open_model(names[i], MODEL_PARAMS(.device = "cpu", .n_threads = 1), N_MORE);
+        open_model(names[i], CPU_MODEL(.n_threads = 1), N_MORE);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
         test();
@@ -72,8 +72,7 @@ static void for_each_model(void (*test)(void))
 
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch);
-    qn_session *session = create_session(model, &params);
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch));
     append_tokens(session, ids, n_tokens);
     return session;
 }
@@ -130,12 +129,10 @@ TEST(a_full_pool_changes_nothing)
     static const uint64_t memory[] = { 2, 4, 6, 8 };            /* MiB: the least, one granule for each kind of item */
     for (size_t i = 0; i < 4; i += QN_TEST_SANITIZED ? 2 : 1) { /* codes take a quarter of the memory: many more
                                                                    positions */
-        const qn_session_params params = SESSION_PARAMS(.n_ctx = 1 << 20, .kv = kinds[i % 2]);
         qn_session *session, *fork;
         label("%s, %s", i / 2 ? "qwen35.f16" : "qwen3.f16", kinds[i % 2]);
-        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16",
-                   MODEL_PARAMS(.device = "cpu", .n_threads = 1, .memory = memory[i] << 20), N_MORE);
-        session = create_session(model, &params);
+        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16", CPU_MODEL(.n_threads = 1, .memory = memory[i] << 20), N_MORE);
+        session = create_session(model, &SESSION_PARAMS(.n_ctx = 1 << 20, .kv = kinds[i % 2]));
         eval_more(session, expected);
         assert_ok(qn_session_truncate(session, 0));
         const uint32_t held = fill_memory(session);
@@ -363,10 +360,10 @@ static void restores_the_pending_token(void)
 TEST(checkpoints_keep_the_pending_token)
 {
     for_each_model(restores_the_pending_token);
-    const qn_session_params params = SESSION_PARAMS(.n_checkpoints = 65);
     qn_session *session;
-    model = create_model(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &MODEL_PARAMS(.device = "cpu"));
-    assert_fails(qn_session_create(model, &params, &session), QN_ERR_INVALID, "65, at most 64");
+    model = create_model(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &CPU_MODEL());
+    assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_checkpoints = 65), &session), QN_ERR_INVALID,
+                 "65, at most 64");
     qn_model_free(model);
 }
 
@@ -500,7 +497,7 @@ TEST(foreign_files_are_rejected)
     const char *const ours = QN_SOURCE_DIR "/tests/golden/qwen3.q1_0.gguf";
     const char *const others[] = { QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
                                    QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf" };
-    model = create_model(ours, &MODEL_PARAMS(.device = "cpu"));
+    model = create_model(ours, &CPU_MODEL());
     info = *qn_model_get_info(model);
     for (int n = 0; n < N_IDS; n++)
         ids[n] = n;
@@ -522,7 +519,7 @@ TEST(foreign_files_are_rejected)
     qn_session_free(session);
     qn_model_free(model);
     for (size_t i = 0; i < COUNT(others); i++) {
-        model = create_model(others[i], &MODEL_PARAMS(.device = "cpu"));
+        model = create_model(others[i], &CPU_MODEL());
         assert_fails(restore_from(path, NULL), QN_ERR_INVALID, "another model");
         qn_model_free(model);
     }

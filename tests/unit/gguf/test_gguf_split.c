@@ -154,9 +154,8 @@ TEST(one_file)
 
 static float *logits_of(const char *path, qn_model **out, size_t *bytes)
 {
-    const qn_model_params params = MODEL_PARAMS(.device = "cpu", .n_threads = 2);
     qn_token ids[N_IDS];
-    assert_ok(qn_model_load(path, &params, out));
+    assert_ok(qn_model_load(path, &CPU_MODEL(.n_threads = 2), out));
     const size_t n_vocab = qn_model_get_info(*out)->n_vocab;
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (qn_token)(i * 61 % n_vocab);
@@ -206,7 +205,7 @@ TEST(same_logits)
 TEST(vocabulary_alone)
 {
     split("parrot.gguf", 2, true);
-    qn_model *model = create_model(paths[1], &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
+    qn_model *model = create_model(paths[1], &CPU_MODEL(.vocab_only = true));
     assert_in_range(qn_model_get_info(model)->n_vocab, 1, 100000);
     qn_model_free(model);
     remove_parts(2);
@@ -352,7 +351,7 @@ TEST(bad_weights)
     name_parts(2);
     for (size_t i = 0; i < 2; i++)
         write_part(whole, &parts[i], paths[i]);
-    assert_fails(qn_model_load(paths[0], &MODEL_PARAMS(.device = "cpu"), &model), QN_ERR_FORMAT, paths[1]);
+    assert_fails(qn_model_load(paths[0], &CPU_MODEL(), &model), QN_ERR_FORMAT, paths[1]);
     assert_fails(qn_quantize_file(paths[0], other_path, "q1_0", &forced), QN_ERR_FORMAT, paths[1]);
     qn_gguf_close(whole);
     remove_parts(2);

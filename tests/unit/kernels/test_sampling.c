@@ -87,8 +87,7 @@ enum { N_SAMPLINGS = COUNT(samplings) };
 
 static qn_session *new_session(qn_model *model)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = N_CTX);
-    return create_session(model, &params);
+    return create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX));
 }
 
 struct list {
@@ -143,9 +142,8 @@ static void check_device(const char *device)
     for (size_t m = 0; m < COUNT(models); m++) {
         char path[512];
         qn_model *model;
-        const qn_model_params params = MODEL_PARAMS(.device = device, .n_threads = 2);
         snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, models[m]);
-        const qn_status status = qn_model_load(path, &params, &model);
+        const qn_status status = qn_model_load(path, &MODEL_PARAMS(.device = device, .n_threads = 2), &model);
         if (status == QN_ERR_UNSUPPORTED && strcmp(device, "cuda") == 0)
             skip();
         label("%s on %s", models[m], device);

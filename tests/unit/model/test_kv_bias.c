@@ -230,8 +230,7 @@ static void write_model(const struct bias *b, uint32_t n_ctx)
 static void open_biased(const struct bias *b, uint32_t n_ctx)
 {
     write_model(b, n_ctx);
-    const qn_model_params params = MODEL_PARAMS(.n_threads = 2, .device = "cpu");
-    model = create_model(model_path, &params);
+    model = create_model(model_path, &CPU_MODEL(.n_threads = 2));
     info = *qn_model_get_info(model);
     for (uint32_t n = 0; n < MAX_IDS; n++)
         ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
@@ -259,9 +258,8 @@ static void take_line(void *user, const char *line)
 
 static qn_session *new_session(const char *kv)
 {
-    const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines);
     log_lines = 0;
-    return create_session(model, &params);
+    return create_session(model, &SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines));
 }
 
 static void eval(qn_session *session, float *logits)
@@ -429,8 +427,7 @@ TEST(sessions_go_on)
     assert_same_logits();
     const char *const kv[] = { NULL, "f16", "aura4", "aura2" };
     for (size_t i = 0; i < COUNT(kv); i++) {
-        const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv[i]);
-        assert_ok(qn_session_restore(model, path, &params, &restored));
+        assert_ok(qn_session_restore(model, path, &SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv[i]), &restored));
         assert_string_equal(qn_session_kv(restored), "f16");
         eval(restored, found);
         assert_same_logits();

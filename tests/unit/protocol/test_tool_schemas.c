@@ -53,7 +53,7 @@ static int load_models(void)
         const int fd = mkstemp(file);
         assert_true(fd >= 0 && write(fd, bytes.data, bytes.n) == (ssize_t)bytes.n);
         close(fd);
-        qn_model *model = create_model(file, &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
+        qn_model *model = create_model(file, &CPU_MODEL(.vocab_only = true));
         unlink(file);
         free(bytes.data);
         free(text);

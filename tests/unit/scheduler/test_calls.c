@@ -129,8 +129,7 @@ static bool loads_its_own(void)
     qn_session *alone;
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.max_tokens = 4;
-    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/parrot.gguf", &MODEL_PARAMS(.device = "cpu", .n_threads = 3),
-                      &own) ||
+    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/parrot.gguf", &CPU_MODEL(.n_threads = 3), &own) ||
         qn_session_create(own, NULL, &alone) || generate_text(alone, "a", &params, NULL))
         return false;
     qn_session_free(alone);

@@ -503,7 +503,7 @@ static qn_model *load_thinker(bool has_tokens, bool thinks)
     assert_true(file >= 0);
     assert_int_equal(write(file, bytes.data, bytes.n), (ssize_t)bytes.n);
     close(file);
-    const qn_status status = qn_model_load(path, &MODEL_PARAMS(.device = "cpu", .vocab_only = true), &model);
+    const qn_status status = qn_model_load(path, &CPU_MODEL(.vocab_only = true), &model);
     unlink(path);
     free(bytes.data);
     assert_ok(status);

@@ -57,7 +57,7 @@ TEST(refuses_parameters)
     qn_scheduler_free(NULL);
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    qn_model *vocab = create_model(path, &MODEL_PARAMS(.device = "cpu", .vocab_only = true));
+    qn_model *vocab = create_model(path, &CPU_MODEL(.vocab_only = true));
     assert_fails(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID, "vocab_only");
     qn_model_free(vocab);
 }

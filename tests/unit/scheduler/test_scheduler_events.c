@@ -32,9 +32,8 @@ static qn_token end_token;
 
 static void load(const char *chat_template, qn_model **out)
 {
-    assert_ok(qn_model_load(
-        QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
-        &MODEL_PARAMS(.device = "cpu", .n_threads = 1, .skip_weight_scan = true, .chat_template = chat_template), out));
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
+                            &CPU_MODEL(.n_threads = 1, .skip_weight_scan = true, .chat_template = chat_template), out));
 }
 
 static int load_models(void)
