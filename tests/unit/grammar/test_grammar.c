@@ -73,6 +73,17 @@ static void check_texts(const qn_grammar *grammar, const struct texts *c)
     }
 }
 
+static void check_schemas(const struct texts *cases, size_t n, const qn_grammar_options *options)
+{
+    for (size_t i = 0; i < n; i++) {
+        qn_grammar *grammar;
+        label("%s", cases[i].source);
+        assert_ok(from_schema(cases[i].source, options, &grammar));
+        check_texts(grammar, &cases[i]);
+        qn_grammar_free(grammar);
+    }
+}
+
 TEST(test_scalars)
 {
     static const struct texts cases[] = {
@@ -148,13 +159,7 @@ TEST(test_patterns)
         { "{\"format\":\"ipv4\"}", { "\"192.168.0.255\"" }, { "\"256.0.0.1\"", "\"01.0.0.1\"" } },
         { "{\"type\":\"string\",\"format\":\"unknown\"}", { "\"x\"" }, { "1" } },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        qn_grammar *grammar;
-        label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, &any_style, &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
+    check_schemas(cases, COUNT(cases), &any_style);
 }
 
 TEST(test_containers)
@@ -218,13 +223,7 @@ TEST(test_containers)
           { "\"a\"" },
           { "\"ab\"" } },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        qn_grammar *grammar;
-        label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, &any_style, &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
+    check_schemas(cases, COUNT(cases), &any_style);
 }
 
 TEST(test_options)
@@ -333,13 +332,7 @@ TEST(test_order)
           { "{\"a\": 1, \"b\"" } },
         { "{\"const\":{\"b\":1,\"a\":2}}", { "{\"b\": 1, \"a\": 2}" }, { "{\"a\"" } },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        qn_grammar *grammar;
-        label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, NULL, &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
+    check_schemas(cases, COUNT(cases), NULL);
 }
 
 /* Many properties, one order: a document of all of them, and of each third; and any two the other way round do not
