@@ -23,17 +23,23 @@ static inline qn_cu_context context(size_t i)
     return (qn_cu_context)(void *)&fake_contexts[i];
 }
 
-/* A handle with these cubins; the first context is current. */
-static inline qn_cuda_kernels *open_fake_kernels(const qn_gpu_cubin *cubins, size_t n)
+static qn_cuda_kernels *kernels; /* of the current test */
+
+static inline int close_kernels(void)
 {
-    qn_cuda_kernels *kernels;
+    qn_cuda_kernels_close(kernels);
+    return 0;
+}
+
+/* A handle with these cubins; the first context is current. */
+static inline void open_fake_kernels(const qn_gpu_cubin *cubins, size_t n)
+{
     fake_code.cubins = cubins;
     fake_code.n_cubins = n;
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
     assert_ok(qn_cuda_kernels_open_with(&kernels, 0, driver, &fake_tools));
     fake.current = context(0);
-    return kernels;
 }
 
 static inline void *address(size_t at)
@@ -86,15 +92,15 @@ static inline void expect_refusal(qn_status status, const char *text, int launch
         expect_refusal(call, text, launches_before);                                                                   \
     } while (0)
 
-/* A call with one change of its valid arguments is refused: refused_with(kernels, rope, call_of(), n_heads = 0,
+/* A call with one change of its valid arguments is refused: refused_with(rope, call_of(), n_heads = 0,
  * "n_heads: 0"). */
-#define refused_with(kernels, function, valid, change, text)                                                           \
+#define refused_with(function, valid, change, text)                                                                    \
     do {                                                                                                               \
         __typeof__(valid) call = valid;                                                                                \
         const int launches_before = fake.launches;                                                                     \
         call.change;                                                                                                   \
         label("%s with %s: expected '%s'", #function, #change, text);                                                  \
-        expect_refusal(function(kernels, &call), text, launches_before);                                               \
+        expect_refusal(function(&call), text, launches_before);                                                        \
     } while (0)
 
 #endif

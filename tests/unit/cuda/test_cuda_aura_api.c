@@ -46,6 +46,7 @@ static qn_aura_codec *dense_key_codec, *dense_value; /* 80 */
 
 /* Arguments of valid calls. */
 struct call {
+    qn_cuda_kernels *kernels;
     qn_cuda_aura_cache cache;
     qn_cuda_aura_queries q;
     qn_cuda_view keys, values, positions, scores, weights, partials, m, l, out;
@@ -66,7 +67,8 @@ static qn_cuda_view u32_at(size_t at, size_t count)
 static struct call call_with(const qn_aura_codec *keys, const qn_aura_codec *values)
 {
     const size_t dim = keys->dim, rows = KV_HEADS * CAPACITY, queries = TOKENS * HEADS;
-    return (struct call){ .cache = { .key_codec = { keys, f32_at(0x10000, qn_cuda_aura_table_size(keys)) },
+    return (struct call){ .kernels = kernels,
+                          .cache = { .key_codec = { keys, f32_at(0x10000, qn_cuda_aura_table_size(keys)) },
                                      .value_codec = { values, f32_at(0x20000, qn_cuda_aura_table_size(values)) },
                                      .key_codes = u32_at(0x30000, rows * qn_aura_words(keys)),
                                      .value_codes = u32_at(0x40000, rows * qn_aura_words(values)),
@@ -99,51 +101,43 @@ static struct call call_of(void)
     return call_with(key_codec, value_codec);
 }
 
-static qn_status store(qn_cuda_kernels *k, const struct call *c)
+static qn_status store(const struct call *c)
 {
-    return qn_cuda_aura_store(k, &c->cache, c->keys, c->values, c->positions, TOKENS, NULL);
+    return qn_cuda_aura_store(c->kernels, &c->cache, c->keys, c->values, c->positions, TOKENS, NULL);
 }
 
-static qn_status score(qn_cuda_kernels *k, const struct call *c)
+static qn_status score(const struct call *c)
 {
-    return qn_cuda_aura_score(k, &c->cache, &c->q, c->scores, address(WORKSPACE), c->bytes, NULL);
+    return qn_cuda_aura_score(c->kernels, &c->cache, &c->q, c->scores, address(WORKSPACE), c->bytes, NULL);
 }
 
-static qn_status value(qn_cuda_kernels *k, const struct call *c)
+static qn_status value(const struct call *c)
 {
-    return qn_cuda_aura_value(k, &c->cache, c->weights, c->q.n_tokens, c->q.n_heads, c->skip, c->out,
+    return qn_cuda_aura_value(c->kernels, &c->cache, c->weights, c->q.n_tokens, c->q.n_heads, c->skip, c->out,
                               address(WORKSPACE), c->bytes, NULL);
 }
 
-static qn_status pass1(qn_cuda_kernels *k, const struct call *c)
+static qn_status pass1(const struct call *c)
 {
-    return qn_cuda_aura_flash_pass1(k, &c->cache, &c->q, c->block, c->partials, c->m, c->l, address(WORKSPACE),
+    return qn_cuda_aura_flash_pass1(c->kernels, &c->cache, &c->q, c->block, c->partials, c->m, c->l, address(WORKSPACE),
                                     c->bytes, NULL);
 }
 
-static qn_status pass2(qn_cuda_kernels *k, const struct call *c)
+static qn_status pass2(const struct call *c)
 {
-    return qn_cuda_aura_flash_pass2(k, &c->cache.value_codec, c->q.n_tokens, c->q.n_heads, BLOCKS, c->partials, c->m,
-                                    c->l, c->q.sinks, c->out, NULL);
+    return qn_cuda_aura_flash_pass2(c->kernels, &c->cache.value_codec, c->q.n_tokens, c->q.n_heads, BLOCKS, c->partials,
+                                    c->m, c->l, c->q.sinks, c->out, NULL);
 }
 
-static qn_status attention(qn_cuda_kernels *k, const struct call *c)
+static qn_status attention(const struct call *c)
 {
-    return qn_cuda_aura_attention(k, &c->cache, &c->q, c->out, address(WORKSPACE), c->bytes, NULL);
+    return qn_cuda_aura_attention(c->kernels, &c->cache, &c->q, c->out, address(WORKSPACE), c->bytes, NULL);
 }
-
-static qn_cuda_kernels *kernels; /* of the current test */
 
 static int open_kernels(void)
 {
-    kernels = open_fake_kernels(cubins, COUNT(cubins));
+    open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return 0;
-}
-
-static int close_kernels(void)
-{
-    qn_cuda_kernels_close(kernels);
     return 0;
 }
 
@@ -250,14 +244,14 @@ TEST(rows)
             "tables of codec: 159 elements, expected at least 160");
 }
 
-#define refused_change(function, change, text) refused_with(kernels, function, call_of(), change, text)
+#define refused_change(function, change, text) refused_with(function, call_of(), change, text)
 
 TEST(stores)
 {
     struct call c = call_of();
     c.keys.stride = 3 * 128;
     c.keys.count *= 2;
-    assert_ok(store(kernels, &c));
+    assert_ok(store(&c));
     const qn_aura_store_args *a = expect_launch(0, 1, "qn_aura_store", 1, 2, false);
     assert_int_equal(a->positions, 0x300);
     assert_int_equal(a->keys.rows, 0x100);
@@ -280,7 +274,7 @@ TEST(stores)
     assert_int_equal(a->n_kv_heads, KV_HEADS);
     assert_int_equal(a->capacity, CAPACITY);
     c.positions.dtype = QN_DTYPE_I32;
-    assert_ok(store(kernels, &c));
+    assert_ok(store(&c));
     const int launches = fake.launches;
     assert_ok(qn_cuda_aura_store(kernels, &c.cache, c.keys, c.values, c.positions, 0, NULL));
     assert_int_equal(fake.launches, launches);
@@ -298,9 +292,9 @@ TEST(caches)
 {
     struct call c = call_of();
     refused(qn_cuda_aura_attention(kernels, NULL, &c.q, c.out, NULL, 0, NULL), "cache: NULL");
-    refused(attention(NULL, &c), "kernels: NULL");
+    refused_with(attention, c, kernels = NULL, "kernels: NULL");
     c.cache.key_codec.codec = NULL;
-    refused(attention(kernels, &c), "key_codec: NULL");
+    refused(attention(&c), "key_codec: NULL");
     refused_change(store, cache.value_codec.codec = NULL, "value_codec: NULL");
     refused_change(attention, cache.value_codec.codec = dense_value,
                    "value_codec: dim 80, expected that of key_codec, 128");
@@ -310,8 +304,8 @@ TEST(caches)
     refused_change(store, cache.capacity = (size_t)1 << 31, "capacity: 2147483648");
     c = call_of();
     c.cache.n_keys = CAPACITY + 1;
-    refused(attention(kernels, &c), "n_keys: 1001, expected at most the capacity 1000");
-    assert_ok(store(kernels, &c)); /* which does not read n_keys */
+    refused(attention(&c), "n_keys: 1001, expected at most the capacity 1000");
+    assert_ok(store(&c)); /* which does not read n_keys */
     refused_change(attention, cache.key_codec.tables.data = address(0x10004), "tables of key_codec: address");
     refused_change(value, cache.value_codec.tables.count = 143,
                    "tables of value_codec: 143 elements, expected at least 144");
@@ -350,12 +344,12 @@ TEST(operations)
     struct call c = call_of();
     assert_ok(qn_cuda_aura_queries_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
     assert_int_equal(c.bytes, 0);
-    assert_ok(score(kernels, &c));
+    assert_ok(score(&c));
     const qn_aura_score_args *s = expect_launch(0, 1, "qn_aura_score", 4, 4, false);
     expect_queries(&s->queries, &s->cache, 0);
     assert_int_equal(s->scores, 0x400);
 
-    assert_ok(pass1(kernels, &c));
+    assert_ok(pass1(&c));
     const qn_aura_flash_pass1_args *p = arguments_of("qn_aura_flash_pass1", 0, 1);
     expect_queries(&p->queries, &p->cache, 1);
     assert_int_equal(p->partials, 0x600);
@@ -368,7 +362,7 @@ TEST(operations)
     c.q.causal = false;
     c.q.window = 77;
     c.block = SIZE_MAX; /* one block of all keys */
-    assert_ok(pass1(kernels, &c));
+    assert_ok(pass1(&c));
     p = arguments(0, 1);
     assert_int_equal(p->block, KEYS);
     assert_int_equal(p->n_blocks, 1);
@@ -380,7 +374,7 @@ TEST(operations)
     c.q.sinks = f32_at(0xa00, HEADS);
     c.out.stride = HEADS * 128 + 8;
     c.out.count *= 2;
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     const qn_aura_attention_args *a = expect_launch(0, 1, "qn_aura_attention", 4, 1, false);
     expect_queries(&a->queries, &a->cache, 1);
     assert_int_equal(a->sinks, 0xa00);
@@ -389,7 +383,7 @@ TEST(operations)
     assert_int_equal(a->dtype, QN_DTYPE_F16);
     assert_int_equal(a->rotation.signs, 0x20000 + 16 * 4);
 
-    assert_ok(pass2(kernels, &c));
+    assert_ok(pass2(&c));
     const qn_aura_flash_pass2_args *f = expect_launch(0, 1, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
     assert_int_equal(f->partials, 0x600);
     assert_int_equal(f->m, 0x700);
@@ -403,7 +397,7 @@ TEST(operations)
     c.skip = 0.25f;
     assert_ok(qn_cuda_aura_value_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
     assert_int_equal(c.bytes, TOKENS * HEADS * 4 * 128 * sizeof(float));
-    assert_ok(value(kernels, &c));
+    assert_ok(value(&c));
     expect_launch(0, 2, "qn_aura_value", 4, 4, false);
     expect_launch(1, 2, "qn_aura_flash_pass2", TOKENS * HEADS, 1, true);
     const qn_aura_value_args *v = arguments(0, 2);
@@ -415,14 +409,14 @@ TEST(operations)
     assert_int_equal(f->m | f->l | f->sinks, 0);
     assert_int_equal(f->n_blocks, 4);
     c.bytes--;
-    refused(value(kernels, &c), "workspace: 36863 bytes, expected at least 36864");
+    refused(value(&c), "workspace: 36863 bytes, expected at least 36864");
 }
 
 /* A dense rotation of queries is a launch before. */
 TEST(dense_rotations)
 {
     struct call c = call_with(dense_key_codec, dense_value);
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { score, pass1, attention };
+    qn_status (*const calls[])(const struct call *) = { score, pass1, attention };
     const char *const functions[] = { "qn_aura_score", "qn_aura_flash_pass1", "qn_aura_attention" };
     assert_ok(qn_cuda_aura_queries_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
     assert_int_equal(c.bytes, TOKENS * HEADS * 80 * sizeof(float));
@@ -430,7 +424,7 @@ TEST(dense_rotations)
     c.q.queries.count *= 2;
     for (size_t i = 0; i < 3; i++) {
         label("%s", functions[i]);
-        assert_ok(calls[i](kernels, &c));
+        assert_ok(calls[i](&c));
         expect_launch(0, 2, "qn_aura_rotate", TOKENS * HEADS, 1, false);
         assert_string_equal(launched(1, 2)->function, functions[i]);
         assert_true(launched(1, 2)->pdl);
@@ -453,7 +447,7 @@ TEST(dense_rotations)
     assert_int_equal(a->cache.key_codec.signs, 0);
     c.bytes--;
     for (size_t i = 0; i < 3; i++)
-        refused(calls[i](kernels, &c), "workspace: 5759 bytes, expected at least 5760");
+        refused(calls[i](&c), "workspace: 5759 bytes, expected at least 5760");
     refused(qn_cuda_aura_score(kernels, &c.cache, &c.q, c.scores, address(8), 6000, NULL), "workspace: address 0x8");
 }
 
@@ -465,11 +459,11 @@ TEST(empty)
         struct call c = dense ? call_with(dense_key_codec, dense_value) : call_of();
         c.cache.n_keys = 0;
         int launches = fake.launches;
-        assert_ok(score(kernels, &c));
-        assert_ok(pass1(kernels, &c));
+        assert_ok(score(&c));
+        assert_ok(pass1(&c));
         assert_int_equal(fake.launches, launches);
-        assert_ok(value(kernels, &c));
-        assert_ok(attention(kernels, &c));
+        assert_ok(value(&c));
+        assert_ok(attention(&c));
         assert_int_equal(fake.launches, launches + 2);
         for (int i = 0; i < 2; i++) {
             const qn_aura_flash_pass2_args *a = expect_launch(i, 2, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
@@ -480,11 +474,11 @@ TEST(empty)
         c = dense ? call_with(dense_key_codec, dense_value) : call_of();
         c.q.n_tokens = 0;
         launches = fake.launches;
-        assert_ok(score(kernels, &c));
-        assert_ok(pass1(kernels, &c));
-        assert_ok(pass2(kernels, &c));
-        assert_ok(value(kernels, &c));
-        assert_ok(attention(kernels, &c));
+        assert_ok(score(&c));
+        assert_ok(pass1(&c));
+        assert_ok(pass2(&c));
+        assert_ok(value(&c));
+        assert_ok(attention(&c));
         assert_int_equal(fake.launches, launches);
     }
 }
@@ -495,27 +489,27 @@ TEST(refusals)
     struct call c = call_of();
     refused(qn_cuda_aura_attention(kernels, &c.cache, NULL, c.out, NULL, 0, NULL), "queries: NULL");
     c.q.scale = NAN;
-    refused(score(kernels, &c), "scale: ");
+    refused(score(&c), "scale: ");
     refused_change(score, q.queries.dtype = QN_DTYPE_U32, "queries: data type 1000");
     refused_change(pass1, q.queries.count--, "queries: 2303 elements, expected at least 2304");
     refused_change(attention, q.n_tokens = INT32_MAX, "2147483647 tokens of 6 heads");
     c = call_of();
     c.q.positions.count = 2;
-    refused(attention(kernels, &c), "positions: 2 elements, expected at least 3");
-    assert_ok(score(kernels, &c)); /* which has no mask */
+    refused(attention(&c), "positions: 2 elements, expected at least 3");
+    assert_ok(score(&c)); /* which has no mask */
     c.q.causal = false;
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     c.q.window = 5;
-    refused(pass1(kernels, &c), "positions: 2 elements");
+    refused(pass1(&c), "positions: 2 elements");
     refused_change(attention, q.sinks = f32_at(0xa00, HEADS - 1), "sinks: 5 elements, expected at least 6");
     refused_change(pass2, q.sinks = f32_at(0xa00, HEADS - 1), "sinks: 5 elements");
     refused_change(score, scores.count--, "scores: 16199 elements, expected at least 16200");
     refused_change(value, weights.dtype = QN_DTYPE_F16, "weights: data type 1, expected 0");
     c = call_of();
     c.skip = -1;
-    refused(value(kernels, &c), "skip: -1, expected at least 0");
+    refused(value(&c), "skip: -1, expected at least 0");
     c.skip = NAN;
-    refused(value(kernels, &c), "skip: ");
+    refused(value(&c), "skip: ");
     refused_change(pass1, block = 0, "block: 0");
     refused_change(pass1, partials.count--, "partials: 20735 elements, expected at least 20736");
     refused_change(pass2, partials.count--, "partials: 20735 elements");
@@ -526,8 +520,8 @@ TEST(refusals)
     refused_change(attention, out.stride = HEADS * 128 - 8, "out: rows are 760 elements apart, expected 768");
     c = call_of();
     c.q.n_heads = 0;
-    refused(pass2(kernels, &c), "3 tokens of 0 heads");
-    refused(pass2(NULL, &c), "kernels: NULL");
+    refused(pass2(&c), "3 tokens of 0 heads");
+    refused_with(pass2, c, kernels = NULL, "kernels: NULL");
     refused(
         qn_cuda_aura_flash_pass2(kernels, NULL, TOKENS, HEADS, BLOCKS, c.partials, c.m, c.l, c.q.sinks, c.out, NULL),
         "value_codec: NULL");
@@ -547,18 +541,17 @@ TEST(refusals)
 TEST(captures)
 {
     struct call c = call_with(dense_key_codec, dense_value);
-    qn_status (*const calls[])(qn_cuda_kernels *,
-                               const struct call *) = { store, score, value, pass1, pass2, attention };
+    qn_status (*const calls[])(const struct call *) = { store, score, value, pass1, pass2, attention };
     const qn_cuda_view codes = c.cache.key_codes, scales = c.cache.key_scales, x = c.keys;
     fake.capturing = true;
     for (size_t i = 0; i < COUNT(calls); i++)
-        refused(calls[i](kernels, &c), "the stream is captured");
+        refused(calls[i](&c), "the stream is captured");
     fake.capturing = false;
     assert_ok(qn_cuda_aura_prepare(kernels, dense_key_codec, dense_value));
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
     for (size_t i = 0; i < COUNT(calls); i++)
-        assert_ok(calls[i](kernels, &c));
+        assert_ok(calls[i](&c));
     assert_ok(qn_cuda_aura_encode(kernels, &c.cache.key_codec, x, TOKENS, codes, scales, NULL));
     assert_ok(qn_cuda_aura_decode(kernels, &c.cache.key_codec, codes, scales, TOKENS, true, x, NULL));
     assert_ok(qn_cuda_aura_encode(kernels, &c.cache.value_codec, x, TOKENS, codes, scales, NULL));
@@ -586,22 +579,21 @@ TEST(pages)
                                               .value_head_stride = 64 * qn_aura_words(value_codec) * 4,
                                               .scale_head_stride = 64 * 4,
                                               .tables = 0xa0000 };
-    assert_ok(store(kernels, &c));
+    assert_ok(store(&c));
     const qn_aura_store_args *s = arguments(0, 1);
     assert_memory_equal(&s->cache, &expected, sizeof expected);
     assert_int_equal(s->capacity, 1024);
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     assert_memory_equal(&((const qn_aura_attention_args *)arguments(0, 1))->cache.rows, &expected, sizeof expected);
 
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, score, value };
+    qn_status (*const calls[])(const struct call *) = { store, attention, score, value };
     for (size_t i = 0; i < COUNT(calls); i++) {
-        refused_with(kernels, calls[i], c, cache.tables.count = 0, "tables: 0 elements, expected at least 1");
-        refused_with(kernels, calls[i], c, cache.capacity = 1000,
-                     "capacity: 1000, expected a multiple of 64 with page tables");
-        refused_with(kernels, calls[i], c, cache.page_key_codes = 1, "page_key_codes: 1, expected a multiple of 16");
-        refused_with(kernels, calls[i], c, cache.page_value_codes = 2, "page_value_codes: 2, expected");
-        refused_with(kernels, calls[i], c, cache.page_key_scales = 4, "page_key_scales: 4, expected");
-        refused_with(kernels, calls[i], c, cache.page_value_scales = 8, "page_value_scales: 8, expected");
+        refused_with(calls[i], c, cache.tables.count = 0, "tables: 0 elements, expected at least 1");
+        refused_with(calls[i], c, cache.capacity = 1000, "capacity: 1000, expected a multiple of 64 with page tables");
+        refused_with(calls[i], c, cache.page_key_codes = 1, "page_key_codes: 1, expected a multiple of 16");
+        refused_with(calls[i], c, cache.page_value_codes = 2, "page_value_codes: 2, expected");
+        refused_with(calls[i], c, cache.page_key_scales = 4, "page_key_scales: 4, expected");
+        refused_with(calls[i], c, cache.page_value_scales = 8, "page_value_scales: 8, expected");
     }
 }
 

@@ -20,15 +20,16 @@ static const qn_gpu_cubin cubins[] = {
     CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16"),
 };
 
-static qn_cuda_kernels *open_kernels(void)
+static void open_kernels(void)
 {
-    return open_fake_kernels(cubins, COUNT(cubins));
+    open_fake_kernels(cubins, COUNT(cubins));
 }
 
 enum { TOKENS = 4096, HEADS_K = 2, HEADS_V = 8, HEAD = 128 };
 
 /* Arguments of a valid call. */
 struct call {
+    qn_cuda_kernels *kernels;
     qn_cuda_gdn_shape shape;
     qn_cuda_view q, k, v, g, beta, initial, final, o;
     size_t bytes;
@@ -37,7 +38,8 @@ struct call {
 static struct call call_of(qn_dtype dtype)
 {
     const size_t keys = TOKENS * HEADS_K * HEAD, values = TOKENS * HEADS_V * HEAD, states = HEADS_V * HEAD * HEAD;
-    return (struct call){ .shape = { .batch = 1,
+    return (struct call){ .kernels = kernels,
+                          .shape = { .batch = 1,
                                      .tokens = TOKENS,
                                      .k_heads = HEADS_K,
                                      .v_heads = HEADS_V,
@@ -55,52 +57,51 @@ static struct call call_of(qn_dtype dtype)
                           .bytes = (size_t)1 << 40 };
 }
 
-static qn_status chunk(qn_cuda_kernels *k, const struct call *c)
+static qn_status chunk(const struct call *c)
 {
-    return qn_cuda_gdn_chunk(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->final, c->o, address(4096),
-                             c->bytes, NULL);
+    return qn_cuda_gdn_chunk(c->kernels, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->final, c->o,
+                             address(4096), c->bytes, NULL);
 }
 
-static qn_status step(qn_cuda_kernels *k, const struct call *c)
+static qn_status step(const struct call *c)
 {
-    return qn_cuda_gdn_step(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->o, NULL);
+    return qn_cuda_gdn_step(c->kernels, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->o, NULL);
 }
 
 TEST(handles)
 {
-    qn_cuda_kernels *kernels;
     assert_int_equal(qn_cuda_kernels_open_with(&kernels, 2, fake_driver(), &fake_tools), QN_ERR_INVALID);
     assert_null(kernels);
     qn_cuda_kernels_close(NULL);
-    kernels = open_kernels();
+    open_kernels();
     assert_int_equal(fake.contexts + fake.modules, 0); /* opening retains and loads nothing */
     const struct call c = call_of(QN_DTYPE_F32);
     fake.current = NULL;
-    assert_fails(step(kernels, &c), QN_ERR_INVALID, "no CUDA context is current");
+    assert_fails(step(&c), QN_ERR_INVALID, "no CUDA context is current");
     fake.current = context(2);
-    assert_fails(step(kernels, &c), QN_ERR_INVALID, "of another device");
+    assert_fails(step(&c), QN_ERR_INVALID, "of another device");
     fake.fails = "cuCtxGetCurrent";
-    assert_fails(step(kernels, &c), QN_ERR_DEVICE, "cuCtxGetCurrent");
+    assert_fails(step(&c), QN_ERR_DEVICE, "cuCtxGetCurrent");
     fake.fails = NULL;
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
     assert_ptr_equal(fake.current, context(2));
 }
 
 /* Code is loaded once for each context, the current context stays current, and closing unloads everything. */
 TEST(contexts_have_modules)
 {
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < 2; i++) {
             label("round %d, context %zu", round, i);
             fake.current = context(i);
-            assert_ok(step(kernels, &c));
+            assert_ok(step(&c));
             assert_ptr_equal(fake.current, context(i));
             assert_int_equal(fake.modules, round ? 2 : (int)i + 1);
         }
     assert_int_equal(fake.contexts, 0); /* no context was retained */
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
     assert_int_equal(fake.modules, 0);
     assert_ptr_equal(fake.current, context(1));
 }
@@ -108,47 +109,47 @@ TEST(contexts_have_modules)
 /* The modules of a context went with it: they are not used, nor unloaded, when another context has its address. */
 TEST(contexts_end)
 {
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     fake_end_contexts();
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     fake_end_contexts();
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
     assert_int_equal(fake.modules, 0);
 }
 
 TEST(captures)
 {
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_F32);
     fake.capturing = true;
-    assert_fails(step(kernels, &c), QN_ERR_INVALID, "the stream is captured");
+    assert_fails(step(&c), QN_ERR_INVALID, "the stream is captured");
     assert_int_equal(fake.launches, 0);
     fake.capturing = false;
     assert_ok(qn_cuda_gdn_prepare(kernels, &c.shape, QN_DTYPE_F32));
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
-    assert_ok(step(kernels, &c));
-    assert_ok(chunk(kernels, &c));
+    assert_ok(step(&c));
+    assert_ok(chunk(&c));
     assert_int_equal(fake.launches, 2);
     /* A call of several kernels queues all of them or none. */
     c = call_of(QN_DTYPE_BF16);
-    assert_int_equal(chunk(kernels, &c), QN_ERR_INVALID);
+    assert_int_equal(chunk(&c), QN_ERR_INVALID);
     assert_int_equal(fake.launches, 2);
     fake.capturing = false;
     assert_ok(qn_cuda_gdn_prepare(kernels, &c.shape, QN_DTYPE_BF16));
     fake.capturing = true;
-    assert_ok(chunk(kernels, &c));
+    assert_ok(chunk(&c));
     assert_int_equal(fake.launches, 2 + 4); /* few heads: divided into spans */
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     assert_int_equal(fake.launches, 2 + 4 + 1);
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
 }
 
 TEST(workspaces)
 {
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_BF16);
     size_t bytes, longer;
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_F32, &bytes));
@@ -156,7 +157,7 @@ TEST(workspaces)
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &bytes));
     assert_true(bytes >= TOKENS / 64 * HEADS_V * (size_t)QN_GDN_RECORD);
     c.bytes = bytes - 1;
-    assert_fails(chunk(kernels, &c), QN_ERR_INVALID, "workspace");
+    assert_fails(chunk(&c), QN_ERR_INVALID, "workspace");
     c.bytes = bytes;
     assert_fails(
         qn_cuda_gdn_chunk(kernels, &c.shape, c.q, c.k, c.v, c.g, c.beta, c.initial, c.final, c.o, NULL, bytes, NULL),
@@ -169,18 +170,18 @@ TEST(workspaces)
     c.shape.batch = 3;
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &longer));
     assert_true(longer > 2 * bytes);
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
 }
 
-#define refused_change(dtype, change, text) refused_with(kernels, chunk, call_of(dtype), change, text)
+#define refused_change(dtype, change, text) refused_with(chunk, call_of(dtype), change, text)
 
 TEST(views)
 {
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_F32);
-    assert_ok(chunk(kernels, &c));
+    assert_ok(chunk(&c));
     c.q.count--;
-    refused(chunk(kernels, &c), "q: 1048575 elements, expected at least 1048576");
+    refused(chunk(&c), "q: 1048575 elements, expected at least 1048576");
     refused_change(QN_DTYPE_F32, k.data = address(4100), "k: address 0x1004");
     refused_change(QN_DTYPE_F32, v.dtype = QN_DTYPE_BF16, "v: data type 30, expected 0");
     refused_change(QN_DTYPE_F32, o.stride = HEADS_V * HEAD - 1, "o: rows are 1023 elements apart, expected 1024");
@@ -192,29 +193,29 @@ TEST(views)
     refused_change(QN_DTYPE_F32, final.count = 1, "final: 1 elements");
     c = call_of(QN_DTYPE_F32);
     c.initial = (qn_cuda_view){ .count = c.initial.count };
-    refused(chunk(kernels, &c), "initial: NULL");
+    refused(chunk(&c), "initial: NULL");
     refused_change(QN_DTYPE_F32, final.dtype = QN_DTYPE_BF16, "final: data type 30, expected 0");
     c = call_of(QN_DTYPE_F32);
     c.shape.state_indices = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 1, 0 };
-    refused(chunk(kernels, &c), "state_indices: data type 27, expected 26");
+    refused(chunk(&c), "state_indices: data type 27, expected 26");
     c = call_of(QN_DTYPE_F32);
     c.initial = c.final = (qn_cuda_view){ 0 };
-    assert_ok(chunk(kernels, &c)); /* both are optional */
-    qn_cuda_kernels_close(kernels);
+    assert_ok(chunk(&c)); /* both are optional */
+    close_kernels();
 }
 
 TEST(shapes)
 {
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_I32);
-    refused(chunk(kernels, &c), "data type 26");
+    refused(chunk(&c), "data type 26");
     refused_change(QN_DTYPE_BF16, shape.head_k = 288, "keys of 288");
     refused_change(QN_DTYPE_BF16, shape.head_v = 100, "values of 100");
     c = call_of(QN_DTYPE_BF16);
     c.shape.gate_bias = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V, 0 };
-    refused(chunk(kernels, &c), "expected gate_factor too");
+    refused(chunk(&c), "expected gate_factor too");
     c.shape.gate_factor = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V - 1, 0 };
-    refused(chunk(kernels, &c), "gate_factor: 7 elements, expected at least 8");
+    refused(chunk(&c), "gate_factor: 7 elements, expected at least 8");
     refused_change(QN_DTYPE_F32, shape.head_k = 40, "keys of 40");
     refused_change(QN_DTYPE_F32, shape.v_heads = 7, "7 value heads");
     refused_change(QN_DTYPE_F32, shape.v_heads = 0, "0 value heads");
@@ -224,36 +225,36 @@ TEST(shapes)
     c = call_of(QN_DTYPE_F32);
     c.shape.tokens = SIZE_MAX / 2;
     c.shape.batch = 4;
-    refused(chunk(kernels, &c), "4 sequences of");
+    refused(chunk(&c), "4 sequences of");
     c = call_of(QN_DTYPE_F32);
     c.shape.n_sequences = 3;
-    refused(chunk(kernels, &c), "cu_seqlens: data type 0");
+    refused(chunk(&c), "cu_seqlens: data type 0");
     c.shape.cu_seqlens = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 3, 0 };
-    refused(chunk(kernels, &c), "cu_seqlens: 3 elements, expected at least 4");
+    refused(chunk(&c), "cu_seqlens: 3 elements, expected at least 4");
     c.shape.cu_seqlens.count = 4;
-    refused(chunk(kernels, &c), "initial: 131072 elements, expected at least 393216");
+    refused(chunk(&c), "initial: 131072 elements, expected at least 393216");
     c.shape.batch = 2;
-    refused(chunk(kernels, &c), "batch: 2");
-    qn_cuda_kernels_close(kernels);
+    refused(chunk(&c), "batch: 2");
+    close_kernels();
 }
 
 /* Contexts are the parent's. The child calls nothing of the driver. */
 TEST(a_forked_child_is_refused)
 {
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     int status;
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     const pid_t child = fork();
     assert_true(child >= 0);
     if (!child) {
         const int modules = fake.modules;
         fake.fails = "cuCtxGetCurrent";
-        const bool is_refused = step(kernels, &c) == QN_ERR_INVALID && strstr(qn_error_text(), "fork");
-        qn_cuda_kernels_close(kernels);
+        const bool is_refused = step(&c) == QN_ERR_INVALID && strstr(qn_error_text(), "fork");
+        close_kernels();
         _exit(!is_refused || fake.modules != modules);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
 }

@@ -20,8 +20,6 @@ static size_t args_bytes(const char *function)
                                                               : sizeof(qn_hadamard_cross_args);
 }
 
-static qn_cuda_kernels *kernels; /* of the current test */
-
 static int open_kernels(void)
 {
     static const qn_gpu_cubin cubins[] = { FAKE_CUBIN("norm/norm_views.cu", ""),
@@ -30,14 +28,8 @@ static int open_kernels(void)
                                            FAKE_CUBIN("conv/conv.cu", "-DQN_CHANNELS=8"),
                                            FAKE_CUBIN("conv/conv.cu", "-DQN_CHANNELS=1"),
                                            FAKE_CUBIN("hadamard/hadamard.cu", "") };
-    kernels = open_fake_kernels(cubins, COUNT(cubins));
+    open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return 0;
-}
-
-static int close_kernels(void)
-{
-    qn_cuda_kernels_close(kernels);
     return 0;
 }
 
@@ -171,13 +163,15 @@ TEST(argmax)
 /* ---- Convolution ---- */
 
 struct conv {
+    qn_cuda_kernels *kernels;
     qn_cuda_conv_shape shape;
     qn_cuda_view x, weights, bias, initial, final, y;
 };
 
 static struct conv conv_of(qn_dtype dtype)
 {
-    return (struct conv){ .shape = { .batch = 2, .tokens = 100, .channels = 2048, .taps = 4 },
+    return (struct conv){ .kernels = kernels,
+                          .shape = { .batch = 2, .tokens = 100, .channels = 2048, .taps = 4 },
                           .x = strided(1 << 20, dtype, 4096),
                           .weights = view(2 << 20, QN_DTYPE_F32),
                           .bias = view(3 << 20, QN_DTYPE_F32),
@@ -186,20 +180,20 @@ static struct conv conv_of(qn_dtype dtype)
                           .y = view(6 << 20, dtype) };
 }
 
-static qn_status scan(qn_cuda_kernels *k, const struct conv *c)
+static qn_status scan(const struct conv *c)
 {
-    return qn_cuda_conv_scan(k, &c->shape, c->x, c->weights, c->bias, c->initial, c->final, c->y, NULL);
+    return qn_cuda_conv_scan(c->kernels, &c->shape, c->x, c->weights, c->bias, c->initial, c->final, c->y, NULL);
 }
 
-static qn_status step(qn_cuda_kernels *k, const struct conv *c)
+static qn_status step(const struct conv *c)
 {
-    return qn_cuda_conv_step(k, &c->shape, c->x, c->weights, c->bias, c->initial, c->y, NULL);
+    return qn_cuda_conv_step(c->kernels, &c->shape, c->x, c->weights, c->bias, c->initial, c->y, NULL);
 }
 
 TEST(scans)
 {
     struct conv c = conv_of(QN_DTYPE_BF16);
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     expect_launch(0, 2, "qn_conv_scan", 25, 2, true); /* few tokens: few for each block */
     expect_launch(1, 2, "qn_conv_final", 2, 2, true);
     const qn_conv_args *a = arguments(0, 2);
@@ -210,7 +204,7 @@ TEST(scans)
                 a->silu);
     assert_true(!a->cu_seqlens && !a->state_indices && a->dtype == QN_DTYPE_BF16);
     c.shape.tokens = 1 << 20;
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     expect_launch(0, 2, "qn_conv_scan", (2 << 20) / 64, 2, true);
     /* Sequences of different lengths, states in a pool, without states at the end. */
     c = conv_of(QN_DTYPE_F32);
@@ -224,31 +218,31 @@ TEST(scans)
                                     .state_indices = { address(128), QN_DTYPE_I32, 3, 0 } };
     c.final = none;
     c.initial.count = 6 * 2048; /* one state is enough */
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     a = expect_launch(0, 1, "qn_conv_scan_long", 13, 2, true);
     assert_true(a->cu_seqlens == 64 && a->wide_seqlens && a->state_indices == 128 && a->sequences == 3 && !a->silu &&
                 !a->final);
     /* One channel a thread: a block has an eighth of the channels. */
     c = conv_of(QN_DTYPE_F16);
     c.x.data = address((1 << 20) + 2);
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     assert_int_equal(launched(0, 2)->grid[1], 16);
     c = conv_of(QN_DTYPE_F16);
     c.final.stride = 8194;
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     assert_int_equal(launched(1, 2)->grid[1], 16);
     c = conv_of(QN_DTYPE_F16);
     c.shape.channels = 2047;
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     assert_int_equal(launched(0, 2)->grid[1], 16);
     /* Without tokens the state is copied; without states there is nothing to do. */
     const int launches = fake.launches;
     c = conv_of(QN_DTYPE_F16);
     c.shape.tokens = 0;
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     expect_launch(0, 1, "qn_conv_final", 2, 2, true);
     c.final = none;
-    assert_ok(scan(kernels, &c));
+    assert_ok(scan(&c));
     assert_int_equal(fake.launches, launches + 1);
 }
 
@@ -258,68 +252,68 @@ TEST(steps)
     c.shape.tokens = 1;
     c.shape.state_indices = (qn_cuda_view){ address(128), QN_DTYPE_I32, 2, 0 };
     c.initial.stride = 10000;
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     const qn_conv_args *a = expect_launch(0, 1, "qn_conv_step", 2, 2, true);
     assert_true(a->initial == 4 << 20 && a->initial_stride == 10000 && a->state_indices == 128 && a->sequences == 2);
     c.shape.tokens = 2;
-    refused(step(kernels, &c), "tokens, n_sequences: 2, 0, expected 1 and 0");
+    refused(step(&c), "tokens, n_sequences: 2, 0, expected 1 and 0");
     c.shape = (qn_cuda_conv_shape){ .batch = 1,
                                     .tokens = 1,
                                     .channels = 8,
                                     .taps = 2,
                                     .n_sequences = 1,
                                     .cu_seqlens = { address(64), QN_DTYPE_U32, 2, 0 } };
-    refused(step(kernels, &c), "tokens, n_sequences: 1, 1, expected 1 and 0");
+    refused(step(&c), "tokens, n_sequences: 1, 1, expected 1 and 0");
     c = conv_of(QN_DTYPE_BF16);
     c.shape.tokens = 1;
     c.initial = none;
-    refused(step(kernels, &c), "state: data type 0, expected 30");
+    refused(step(&c), "state: data type 0, expected 30");
     c.shape.taps = 1;
     c.initial.dtype = QN_DTYPE_BF16;
-    assert_ok(step(kernels, &c)); /* a state of no rows */
+    assert_ok(step(&c)); /* a state of no rows */
     c.shape.batch = 0;
     const int launches = fake.launches;
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     assert_int_equal(fake.launches, launches);
 }
 
-static void refuses_both(qn_cuda_kernels *k, const struct conv *c, const char *text)
+static void refuses_both(const struct conv *c, const char *text)
 {
-    refused(scan(k, c), text);
-    refused(step(k, c), text);
+    refused(scan(c), text);
+    refused(step(c), text);
 }
 
 #define refused_change(change, text)                                                                                   \
     do {                                                                                                               \
-        refused_with(kernels, scan, conv_of(QN_DTYPE_F16), change, text);                                              \
-        refused_with(kernels, step, conv_of(QN_DTYPE_F16), change, text);                                              \
+        refused_with(scan, conv_of(QN_DTYPE_F16), change, text);                                                       \
+        refused_with(step, conv_of(QN_DTYPE_F16), change, text);                                                       \
     } while (0)
 
 TEST(conv_refuses)
 {
     struct conv c = conv_of(QN_DTYPE_F16);
     refused(qn_cuda_conv_scan(kernels, NULL, c.x, c.weights, c.bias, c.initial, c.final, c.y, NULL), "shape: NULL");
-    refuses_both(NULL, &c, "kernels: NULL");
+    refused_change(kernels = NULL, "kernels: NULL");
     c.shape.channels = 0;
-    refuses_both(kernels, &c, "channels: 0, expected 1 to 8388480");
+    refuses_both(&c, "channels: 0, expected 1 to 8388480");
     c.shape.channels = 8388481;
-    refuses_both(kernels, &c, "channels: 8388481");
+    refuses_both(&c, "channels: 8388481");
     c = conv_of(QN_DTYPE_F16);
     c.shape.taps = 8;
-    refuses_both(kernels, &c, "taps: 8, expected 1 to 7 with a bias");
+    refuses_both(&c, "taps: 8, expected 1 to 7 with a bias");
     c.bias = none;
     c.shape.taps = 9;
-    refuses_both(kernels, &c, "taps: 9, expected 1 to 8");
+    refuses_both(&c, "taps: 9, expected 1 to 8");
     c.shape.taps = 0;
-    refuses_both(kernels, &c, "taps: 0");
+    refuses_both(&c, "taps: 0");
     c = conv_of(QN_DTYPE_F16);
     c.shape.tokens = (size_t)1 << 30;
-    refuses_both(kernels, &c, "2 sequences of 1073741824 tokens");
+    refuses_both(&c, "2 sequences of 1073741824 tokens");
     c.shape.tokens = SIZE_MAX;
-    refuses_both(kernels, &c, "2 sequences of");
+    refuses_both(&c, "2 sequences of");
     c.shape.tokens = 0;
     c.shape.batch = INT32_MAX;
-    refuses_both(kernels, &c, "2147483647 sequences, expected less");
+    refuses_both(&c, "2147483647 sequences, expected less");
     refused_change(x.dtype = QN_DTYPE_U32, "x: data type 1000");
     refused_change(y.dtype = QN_DTYPE_F32, "y: data type 0, expected 1");
     refused_change(weights.count = 8191, "weights: 8191 elements, expected at least 8192");
@@ -327,24 +321,24 @@ TEST(conv_refuses)
     refused_change(bias.count = 2047, "bias: 2047 elements");
     c = conv_of(QN_DTYPE_F16);
     c.shape.state_indices = (qn_cuda_view){ address(128), QN_DTYPE_I32, 1, 0 };
-    refuses_both(kernels, &c, "state_indices: 1 elements, expected at least 2");
+    refuses_both(&c, "state_indices: 1 elements, expected at least 2");
     c = conv_of(QN_DTYPE_F16);
     c.shape.n_sequences = 2;
-    refuses_both(kernels, &c, "batch: 2, expected 1 with cu_seqlens");
+    refuses_both(&c, "batch: 2, expected 1 with cu_seqlens");
     c.shape.batch = 1;
-    refuses_both(kernels, &c, "cu_seqlens: data type 0");
+    refuses_both(&c, "cu_seqlens: data type 0");
     c.shape.cu_seqlens = (qn_cuda_view){ address(64), QN_DTYPE_I32, 2, 0 };
-    refuses_both(kernels, &c, "cu_seqlens: 2 elements, expected at least 3");
+    refuses_both(&c, "cu_seqlens: 2 elements, expected at least 3");
     c = conv_of(QN_DTYPE_F16);
     c.shape.tokens = 1;
     c.initial.count = 2 * 3 * 2048 - 1;
-    refused(scan(kernels, &c), "initial: 12287 elements, expected at least 12288");
-    refused(step(kernels, &c), "state: 12287 elements, expected at least 12288");
+    refused(scan(&c), "initial: 12287 elements, expected at least 12288");
+    refused(step(&c), "state: 12287 elements, expected at least 12288");
     c = conv_of(QN_DTYPE_F16);
     c.final.dtype = QN_DTYPE_F32;
-    refused(scan(kernels, &c), "final: data type 0, expected 1");
+    refused(scan(&c), "final: data type 0, expected 1");
     c.final = strided(5 << 20, QN_DTYPE_F16, 6143);
-    refused(scan(kernels, &c), "final: rows are 6143 elements apart, expected 6144");
+    refused(scan(&c), "final: rows are 6143 elements apart, expected 6144");
 }
 
 /* ---- Hadamard transform ---- */
@@ -410,7 +404,7 @@ TEST(captures)
     c[3].shape.channels = 1;
     fake.capturing = true;
     refused(qn_cuda_l2_norm(kernels, x, 2, 8, 1, x, NULL), "the stream is captured");
-    refused(scan(kernels, &c[0]), "the stream is captured");
+    refused(scan(&c[0]), "the stream is captured");
     refused(qn_cuda_hadamard(kernels, x, none, 2, 8, 8, QN_HADAMARD_SIGN_LAST, NULL), "the stream is captured");
     fake.capturing = false;
     assert_ok(qn_cuda_rows_prepare(kernels));
@@ -424,9 +418,9 @@ TEST(captures)
     assert_ok(qn_cuda_argmax(kernels, x, 2, 8, view(64, QN_DTYPE_I32), NULL));
     assert_ok(qn_cuda_hadamard(kernels, x, none, 2, 4096, 4096, QN_HADAMARD_SIGN_LAST, NULL));
     for (size_t i = 0; i < 4; i++) {
-        assert_ok(scan(kernels, &c[i]));
+        assert_ok(scan(&c[i]));
         c[i].shape.tokens = 1;
-        assert_ok(step(kernels, &c[i]));
+        assert_ok(step(&c[i]));
     }
     assert_int_equal(fake.launches, 6 + 4 * 3);
     refused(qn_cuda_rows_prepare(NULL), "kernels: NULL");

@@ -12,8 +12,6 @@ static size_t args_bytes(const char *function)
     return sizeof(qn_gdn_stage_args);
 }
 
-static qn_cuda_kernels *kernels; /* of the current test */
-
 static int open_kernels(void)
 {
     static const qn_gpu_cubin cubins[] = {
@@ -22,14 +20,8 @@ static int open_kernels(void)
         FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3"),
         FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_F16"),
     };
-    kernels = open_fake_kernels(cubins, COUNT(cubins));
+    open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return 0;
-}
-
-static int close_kernels(void)
-{
-    qn_cuda_kernels_close(kernels);
     return 0;
 }
 
