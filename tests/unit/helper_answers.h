@@ -96,9 +96,6 @@ static inline void finish(size_t request, qn_finish finish, bool is_stop_string)
 }
 
 /* Asserts the status of the answer when it has ended. */
-static inline void ends_with(int status)
-{
-    assert_int_equal(x->protocol->end(x, &out), status);
-}
+#define ends_with(status) assert_int_equal(x->protocol->end(x, &out), status)
 
 #endif

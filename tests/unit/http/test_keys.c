@@ -57,20 +57,22 @@ static const char *name_of(qn_keys *keys, const char *sent)
     return qn_keys_find(keys, header, NULL, &key) ? key.name : "-";
 }
 
+#define assert_name(keys, sent, name) assert_string_equal(name_of(keys, sent), name)
+
 TEST(keys_are_found)
 {
     qn_keys *keys = keys_of("sk-1", "# a comment\n\nalice: secret-a\n  sk:colon \r\nbob:  secret-b\nlast: x");
-    assert_string_equal(name_of(keys, "sk-1"), "key1");
-    assert_string_equal(name_of(keys, "secret-a"), "alice");
-    assert_string_equal(name_of(keys, "sk:colon"), "key3");
-    assert_string_equal(name_of(keys, "secret-b"), "bob");
-    assert_string_equal(name_of(keys, "x"), "last");
+    assert_name(keys, "sk-1", "key1");
+    assert_name(keys, "secret-a", "alice");
+    assert_name(keys, "sk:colon", "key3");
+    assert_name(keys, "secret-b", "bob");
+    assert_name(keys, "x", "last");
     static const char *const unknown[] = {
         "", "sk-", "sk-2", "sk-11", "SK-1", "alice", "alice: secret-a", "# a comment", "secret-a x"
     };
     for (size_t i = 0; i < COUNT(unknown); i++) {
         label("key '%s'", unknown[i]);
-        assert_string_equal(name_of(keys, unknown[i]), "-");
+        assert_name(keys, unknown[i], "-");
     }
     qn_keys_free(keys);
 }
@@ -121,14 +123,14 @@ TEST(all_characters_count)
     qn_keys *keys = keys_of(text, NULL);
     for (size_t i = 0; i < QN_KEY_MAX_BYTES; i++) {
         text[i] = 'K';
-        assert_string_equal(name_of(keys, text), "-");
+        assert_name(keys, text, "-");
         text[i] = 'k';
     }
-    assert_string_equal(name_of(keys, text), "key1");
-    assert_string_equal(name_of(keys, text + 1), "-");
+    assert_name(keys, text, "key1");
+    assert_name(keys, text + 1, "-");
     text[QN_KEY_MAX_BYTES] = 'k';
     text[QN_KEY_MAX_BYTES + 1] = '\0';
-    assert_string_equal(name_of(keys, text), "-");
+    assert_name(keys, text, "-");
     qn_keys_free(keys);
 }
 
@@ -224,8 +226,8 @@ TEST(reload_replaces)
     assert_true(qn_keys_find(keys, "Bearer two", NULL, &before));
     write_file("two\nalice: three\n");
     assert_ok(qn_keys_reload(keys));
-    assert_string_equal(name_of(keys, "one"), "-");
-    assert_string_equal(name_of(keys, "fixed"), "key1");
+    assert_name(keys, "one", "-");
+    assert_name(keys, "fixed", "key1");
     assert_true(qn_keys_find(keys, "Bearer three", NULL, &other));
     assert_string_equal(other.name, "alice");
     assert_true(qn_keys_find(keys, "Bearer two", NULL, &after));
@@ -234,7 +236,7 @@ TEST(reload_replaces)
     assert_string_not_equal(after.scope, other.scope);
     write_file("");
     assert_int_equal(qn_keys_reload(keys), QN_ERR_INVALID);
-    assert_string_equal(name_of(keys, "three"), "alice");
+    assert_name(keys, "three", "alice");
     qn_keys_free(keys);
 }
 

@@ -143,80 +143,82 @@ TEST(test_types_in_names)
 
 /* ---- The choice ---- */
 
-static void add(qn_hub_files *files, const char *path, uint64_t size)
+static qn_hub_files listed; /* of the current test */
+
+static void add(const char *path, uint64_t size)
 {
-    assert_ok(qn_hub_files_add(files, path, size, NULL));
+    assert_ok(qn_hub_files_add(&listed, path, size, NULL));
 }
 
 /* The name of the first selected file; NULL if the selection is refused. */
-static const char *select_from(qn_hub_files *files, const char *text, uint64_t memory, size_t expected)
+static const char *select_from(const char *text, uint64_t memory, size_t expected)
 {
     qn_hub_name name;
     qn_hub_selection selection;
     assert_ok(qn_hub_name_parse(text, &name));
-    qn_hub_files_sort(files);
+    qn_hub_files_sort(&listed);
     const char *path = NULL;
-    if (qn_hub_select(files, &name, memory, &selection) == QN_OK) {
+    if (qn_hub_select(&listed, &name, memory, &selection) == QN_OK) {
         assert_int_equal(selection.count, expected);
         uint64_t bytes = 0;
         for (size_t i = 0; i < selection.count; i++)
-            bytes += files->at[selection.at[i]].size;
+            bytes += listed.at[selection.at[i]].size;
         assert_int_equal(selection.bytes, bytes);
-        path = files->at[selection.at[0]].path;
+        path = listed.at[selection.at[0]].path;
     }
     qn_hub_selection_free(&selection);
     return path;
 }
 
+#define assert_selects(text, memory, n, path) assert_string_equal(select_from(text, memory, n), path)
+
 TEST(test_best)
 {
     static const uint64_t giga = 1000000000;
-    qn_hub_files files = { 0 };
-    add(&files, "m-F16.gguf", 16 * giga);
-    add(&files, "m-Q8_0.gguf", 9 * giga);
-    add(&files, "m-Q4_K_M.gguf", 5 * giga);
-    add(&files, "m-IQ4_XS.gguf", 8 * giga);
-    add(&files, "mmproj-Q8_0.gguf", 1);
-    add(&files, "imatrix.gguf", 1);
-    assert_string_equal(select_from(&files, "a/b", 100 * giga, 1), "m-Q8_0.gguf");
-    assert_string_equal(select_from(&files, "a/b", 10 * giga, 1), "m-Q4_K_M.gguf"); /* 9 are more than four fifths */
-    assert_null(select_from(&files, "a/b", 6 * giga, 1));
+    add("m-F16.gguf", 16 * giga);
+    add("m-Q8_0.gguf", 9 * giga);
+    add("m-Q4_K_M.gguf", 5 * giga);
+    add("m-IQ4_XS.gguf", 8 * giga);
+    add("mmproj-Q8_0.gguf", 1);
+    add("imatrix.gguf", 1);
+    assert_selects("a/b", 100 * giga, 1, "m-Q8_0.gguf");
+    assert_selects("a/b", 10 * giga, 1, "m-Q4_K_M.gguf"); /* 9 are more than four fifths */
+    assert_null(select_from("a/b", 6 * giga, 1));
     assert_text("the smallest is m-Q4_K_M.gguf with 5 GB");
-    add(&files, "m-PTQ1_0.gguf", 6 * giga);
-    add(&files, "m-PQ2_0.gguf", 7 * giga);
-    assert_string_equal(select_from(&files, "a/b", 100 * giga, 1), "m-PQ2_0.gguf");
-    assert_string_equal(select_from(&files, "a/b", 8 * giga, 1), "m-PTQ1_0.gguf");
-    assert_string_equal(select_from(&files, "a/b", 7 * giga, 1), "m-Q4_K_M.gguf");
-    assert_string_equal(select_from(&files, "a/b:f16", 1, 1), "m-F16.gguf"); /* what is named need not fit */
-    assert_string_equal(select_from(&files, "a/b:Q4_K", 1, 1), "m-Q4_K_M.gguf");
-    assert_string_equal(select_from(&files, "a/b:iq4_xs", 1, 1), "m-IQ4_XS.gguf");
-    assert_string_equal(select_from(&files, "a/b:mmproj-Q8_0.gguf", 1, 1), "mmproj-Q8_0.gguf");
-    assert_string_equal(select_from(&files, "a/b:Q4", 1, 1), "m-Q4_K_M.gguf");
-    assert_null(select_from(&files, "a/b:Q5_0", 1, 1));
+    add("m-PTQ1_0.gguf", 6 * giga);
+    add("m-PQ2_0.gguf", 7 * giga);
+    assert_selects("a/b", 100 * giga, 1, "m-PQ2_0.gguf");
+    assert_selects("a/b", 8 * giga, 1, "m-PTQ1_0.gguf");
+    assert_selects("a/b", 7 * giga, 1, "m-Q4_K_M.gguf");
+    assert_selects("a/b:f16", 1, 1, "m-F16.gguf"); /* what is named need not fit */
+    assert_selects("a/b:Q4_K", 1, 1, "m-Q4_K_M.gguf");
+    assert_selects("a/b:iq4_xs", 1, 1, "m-IQ4_XS.gguf");
+    assert_selects("a/b:mmproj-Q8_0.gguf", 1, 1, "mmproj-Q8_0.gguf");
+    assert_selects("a/b:Q4", 1, 1, "m-Q4_K_M.gguf");
+    assert_null(select_from("a/b:Q5_0", 1, 1));
     assert_text("no model of type Q5_0; there is F16, IQ4_XS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0");
-    qn_hub_files_free(&files);
+    qn_hub_files_free(&listed);
 
-    add(&files, "m-F32.gguf", 2);
-    add(&files, "m-BF16.gguf", 1);
-    assert_string_equal(select_from(&files, "a/b", giga, 1), "m-BF16.gguf");
-    add(&files, "model.gguf", 1); /* of a type that its name does not say */
-    assert_string_equal(select_from(&files, "a/b", giga, 1), "model.gguf");
-    qn_hub_files_free(&files);
-    assert_null(select_from(&files, "a/b", giga, 1));
-    assert_null(select_from(&files, "a/b:x.gguf", giga, 1));
+    add("m-F32.gguf", 2);
+    add("m-BF16.gguf", 1);
+    assert_selects("a/b", giga, 1, "m-BF16.gguf");
+    add("model.gguf", 1); /* of a type that its name does not say */
+    assert_selects("a/b", giga, 1, "model.gguf");
+    qn_hub_files_free(&listed);
+    assert_null(select_from("a/b", giga, 1));
+    assert_null(select_from("a/b:x.gguf", giga, 1));
 }
 
 /* Names of files as the hub has them. */
 TEST(test_types_with_words)
 {
-    qn_hub_files files = { 0 };
-    add(&files, "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2);
-    add(&files, "UD-Q4_K_XL/m-UD-Q4_K_XL-00002-of-00002.gguf", 2);
-    add(&files, "m-UD-IQ2_M.gguf", 1);
-    add(&files, "m-UD-Q5_K_M.gguf", 9);
-    add(&files, "m-Q5_K_M.gguf", 8);
-    add(&files, "m.i1-Q6_K.gguf", 5);
-    add(&files, "m-Q6_K-Q8_0.gguf", 6);
+    add("UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2);
+    add("UD-Q4_K_XL/m-UD-Q4_K_XL-00002-of-00002.gguf", 2);
+    add("m-UD-IQ2_M.gguf", 1);
+    add("m-UD-Q5_K_M.gguf", 9);
+    add("m-Q5_K_M.gguf", 8);
+    add("m.i1-Q6_K.gguf", 5);
+    add("m-Q6_K-Q8_0.gguf", 6);
     static const struct {
         const char *wanted, *found;
         size_t n;
@@ -234,51 +236,49 @@ TEST(test_types_with_words)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].wanted);
-        const char *found = select_from(&files, cases[i].wanted, 1, cases[i].n);
+        const char *found = select_from(cases[i].wanted, 1, cases[i].n);
         assert_non_null(found);
         assert_string_equal(found, cases[i].found);
     }
     static const char *const none[] = { "a/b:D-IQ2_M", "a/b:1-Q6_K", "a/b:i1-Q6", "a/b:UD" };
     for (size_t i = 0; i < COUNT(none); i++) {
         label("%s", none[i]);
-        assert_null(select_from(&files, none[i], 1, 1));
+        assert_null(select_from(none[i], 1, 1));
     }
     assert_text("3 models match the type UD; name a file: UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf, "
                 "m-UD-IQ2_M.gguf, m-UD-Q5_K_M.gguf");
-    assert_string_equal(select_from(&files, "a/b", 100, 1), "m-UD-Q5_K_M.gguf"); /* of a format that quern reads */
-    qn_hub_files_free(&files);
+    assert_selects("a/b", 100, 1, "m-UD-Q5_K_M.gguf"); /* of a format that quern reads */
+    qn_hub_files_free(&listed);
 }
 
 TEST(test_split)
 {
-    qn_hub_files files = { 0 };
-    add(&files, "d/m-Q4_0-00002-of-00003.gguf", 2);
-    add(&files, "d/m-Q4_0-00001-of-00003.gguf", 1);
-    assert_null(select_from(&files, "a/b", 100, 3));
+    add("d/m-Q4_0-00002-of-00003.gguf", 2);
+    add("d/m-Q4_0-00001-of-00003.gguf", 1);
+    assert_null(select_from("a/b", 100, 3));
     assert_text("lacks 'd/m-Q4_0-00003-of-00003.gguf'");
-    assert_null(select_from(&files, "a/b:Q4_0", 100, 3));
+    assert_null(select_from("a/b:Q4_0", 100, 3));
     assert_text("d/m-Q4_0-00003-of-00003.gguf");
-    add(&files, "d/m-Q4_0-00003-of-00003.gguf", 3);
-    add(&files, "d/m-Q4_0-00004-of-00003.gguf", 3); /* no part: its number is too large */
-    add(&files, "d/m-Q4_0-0001-of-00003.gguf", 3);  /* no part: four digits */
-    assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-00002-of-00003.gguf", 100, 3),
-                        "d/m-Q4_0-00001-of-00003.gguf");
-    assert_string_equal(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3), "d/m-Q4_0-00001-of-00003.gguf");
-    assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-0001-of-00003.gguf", 100, 1), "d/m-Q4_0-0001-of-00003.gguf");
+    add("d/m-Q4_0-00003-of-00003.gguf", 3);
+    add("d/m-Q4_0-00004-of-00003.gguf", 3); /* no part: its number is too large */
+    add("d/m-Q4_0-0001-of-00003.gguf", 3);  /* no part: four digits */
+    assert_selects("a/b:d/m-Q4_0-00002-of-00003.gguf", 100, 3, "d/m-Q4_0-00001-of-00003.gguf");
+    assert_selects("a/b:m-Q4_0-00003-of-00003.gguf", 100, 3, "d/m-Q4_0-00001-of-00003.gguf");
+    assert_selects("a/b:d/m-Q4_0-0001-of-00003.gguf", 100, 1, "d/m-Q4_0-0001-of-00003.gguf");
     static const char *const alone[] = { "f/m-Q4_0-00001-of-00000.gguf", "f/m-Q4_0-00000-of-00002.gguf",
                                          "f/m-Q4_0-00001-of-00001.gguf", "f/m-Q4_0-00003-of-00002.gguf",
                                          "f/m-Q4_0-00001-of-09999.gguf", "f/m-Q4_0-00001-of-0000x.gguf" };
     for (size_t i = 0; i < COUNT(alone); i++) {
         char name[80];
         label("%s", alone[i]);
-        add(&files, alone[i], 5);
+        add(alone[i], 5);
         snprintf(name, sizeof name, "a/b:%s", alone[i]);
-        assert_string_equal(select_from(&files, name, 100, 1), alone[i]);
+        assert_selects(name, 100, 1, alone[i]);
     }
-    add(&files, "e/m-Q4_0-00003-of-00003.gguf", 3);
-    assert_null(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3));
+    add("e/m-Q4_0-00003-of-00003.gguf", 3);
+    assert_null(select_from("a/b:m-Q4_0-00003-of-00003.gguf", 100, 3));
     assert_text("2 of its files");
-    qn_hub_files_free(&files);
+    qn_hub_files_free(&listed);
 }
 
 /* ---- The hub's answer ---- */
