@@ -362,182 +362,141 @@ TEST(bad_weights)
 /* Three valid files of llama.f16, with one fault. */
 struct fault {
     const char *name;
-    void (*spoil)(const qn_gguf *whole, struct part parts[3]);
     size_t opened; /* index of the file that is opened */
     qn_status status;
     size_t blamed; /* index of the file whose path the text begins with */
     const char *says;
+    size_t file, number; /* a file, and which number it has a wrong value of: an offset in struct part */
+    int64_t value;
+    void (*spoil)(void); /* or another fault */
 };
 
-static void rewrite(const qn_gguf *whole, const struct part *part, size_t i)
+static qn_gguf *undivided;
+static struct part planned[3];
+
+static void rewrite(size_t i)
 {
-    write_part(whole, part, paths[i]);
+    write_part(undivided, &planned[i], paths[i]);
 }
 
-static void second_missing(const qn_gguf *whole, struct part parts[3])
+static void second_missing(void)
 {
-    (void)whole, (void)parts;
     unlink(paths[1]);
 }
-static void two_missing(const qn_gguf *whole, struct part parts[3])
+static void two_missing(void)
 {
-    (void)whole, (void)parts;
     unlink(paths[0]);
     unlink(paths[2]);
 }
-static void too_many(const qn_gguf *whole, struct part parts[3])
+static void other_is_ordinary(void)
 {
-    parts[0].count = 100000;
-    rewrite(whole, &parts[0], 0);
+    planned[2].count = planned[2].n_tensors = ABSENT;
+    rewrite(2);
 }
-static void one_too_many(const qn_gguf *whole, struct part parts[3])
+static void other_disagrees_on_tensors(void)
 {
-    parts[0].count = QN_GGUF_MAX_FILES + 1;
-    rewrite(whole, &parts[0], 0);
+    planned[2].n_tensors++;
+    rewrite(2);
 }
-static void no_beyond_count(const qn_gguf *whole, struct part parts[3])
+static void one_inode(void)
 {
-    parts[0].no = 3;
-    rewrite(whole, &parts[0], 0);
-}
-static void no_against_name(const qn_gguf *whole, struct part parts[3])
-{
-    parts[0].no = 1;
-    rewrite(whole, &parts[0], 0);
-}
-static void count_against_name(const qn_gguf *whole, struct part parts[3])
-{
-    parts[0].count = 4;
-    rewrite(whole, &parts[0], 0);
-}
-static void negative_tensors(const qn_gguf *whole, struct part parts[3])
-{
-    parts[0].n_tensors = -2;
-    rewrite(whole, &parts[0], 0);
-}
-static void no_number(const qn_gguf *whole, struct part parts[3])
-{
-    parts[0].no = ABSENT;
-    rewrite(whole, &parts[0], 0);
-}
-static void no_number_of_tensors(const qn_gguf *whole, struct part parts[3])
-{
-    parts[2].n_tensors = ABSENT;
-    rewrite(whole, &parts[2], 2);
-}
-static void other_is_ordinary(const qn_gguf *whole, struct part parts[3])
-{
-    parts[2].count = parts[2].n_tensors = ABSENT;
-    rewrite(whole, &parts[2], 2);
-}
-static void other_disagrees_on_count(const qn_gguf *whole, struct part parts[3])
-{
-    parts[2].count = 4;
-    rewrite(whole, &parts[2], 2);
-}
-static void other_disagrees_on_tensors(const qn_gguf *whole, struct part parts[3])
-{
-    parts[2].n_tensors++;
-    rewrite(whole, &parts[2], 2);
-}
-static void first_is_another(const qn_gguf *whole, struct part parts[3])
-{
-    parts[0].no = 2;
-    rewrite(whole, &parts[0], 0);
-}
-static void one_inode(const qn_gguf *whole, struct part parts[3])
-{
-    (void)whole, (void)parts;
     for (size_t i = 1; i < 3; i++) {
         unlink(paths[i]);
         assert_int_equal(link(paths[0], paths[i]), 0);
     }
 }
-static void links_in_a_circle(const qn_gguf *whole, struct part parts[3])
+static void links_in_a_circle(void)
 {
-    (void)whole, (void)parts;
     unlink(paths[1]);
     assert_int_equal(symlink(paths[1], paths[1]), 0);
 }
-static void tensor_in_two(const qn_gguf *whole, struct part parts[3])
+static void tensor_in_two(void)
 {
-    parts[2].begin--;
-    parts[0].end--;
-    rewrite(whole, &parts[0], 0);
-    rewrite(whole, &parts[2], 2);
+    planned[2].begin--;
+    planned[0].end--;
+    rewrite(0);
+    rewrite(2);
 }
-static void tensor_left_out(const qn_gguf *whole, struct part parts[3])
+static void tensor_left_out(void)
 {
-    parts[2].end--;
-    rewrite(whole, &parts[2], 2);
+    planned[2].end--;
+    rewrite(2);
 }
-static void no_tensors_at_all(const qn_gguf *whole, struct part parts[3])
+static void no_tensors_at_all(void)
 {
     for (size_t i = 0; i < 3; i++) {
-        parts[i].begin = parts[i].end = 0;
-        rewrite(whole, &parts[i], i);
+        planned[i].begin = planned[i].end = 0;
+        rewrite(i);
     }
 }
-static void other_is_a_folder(const qn_gguf *whole, struct part parts[3])
+static void other_is_a_folder(void)
 {
-    (void)whole, (void)parts;
     unlink(paths[1]);
     assert_int_equal(mkdir(paths[1], 0700), 0);
 }
-static void other_is_empty(const qn_gguf *whole, struct part parts[3])
+static void other_is_empty(void)
 {
-    (void)whole, (void)parts;
     assert_int_equal(truncate(paths[1], 0), 0);
 }
-static void other_is_cut(const qn_gguf *whole, struct part parts[3])
+static void other_is_cut(void)
 {
-    (void)whole, (void)parts;
     struct stat st;
     assert_int_equal(stat(paths[2], &st), 0);
     assert_int_equal(truncate(paths[2], st.st_size - 100), 0);
 }
 
+#define NUMBER(index, field, with) .file = index, .number = offsetof(struct part, field), .value = with
+
 static const struct fault faults[] = {
-    { "one missing", second_missing, 0, QN_ERR_IO, 0, "missing in its directory: m-00002-of-00003.gguf" },
-    { "two missing", two_missing, 1, QN_ERR_IO, 1,
-      "file 2 of 3 of a split model; missing in its directory: m-00001-of-00003.gguf, m-00003-of-00003.gguf" },
-    { "too many", too_many, 0, QN_ERR_FORMAT, 0, "key 'split.count' is 100000, expected at most 4096" },
-    { "one too many", one_too_many, 0, QN_ERR_FORMAT, 0, "key 'split.count' is 4097, expected at most 4096" },
-    { "number beyond the count", no_beyond_count, 0, QN_ERR_FORMAT, 0,
-      "key 'split.no' is 3, expected less than 'split.count', 3" },
-    { "number against the name", no_against_name, 0, QN_ERR_FORMAT, 0,
-      "expected a name that ends in '-00002-of-00003.gguf'" },
-    { "count against the name", count_against_name, 0, QN_ERR_FORMAT, 0,
-      "expected a name that ends in '-00001-of-00004.gguf'" },
-    { "negative number of tensors", negative_tensors, 0, QN_ERR_FORMAT, 0, "key 'split.tensors.count' is -2" },
-    { "no number", no_number, 0, QN_ERR_FORMAT, 0, "key 'split.no' is missing" },
-    { "no number of tensors", no_number_of_tensors, 0, QN_ERR_FORMAT, 2, "key 'split.tensors.count' is missing" },
-    { "an ordinary file", other_is_ordinary, 0, QN_ERR_FORMAT, 2, "key 'split.count' is missing" },
-    { "another count", other_disagrees_on_count, 0, QN_ERR_FORMAT, 2,
-      "key 'split.count' is 4, expected 3 by the file's name" },
-    { "another number of tensors", other_disagrees_on_tensors, 0, QN_ERR_FORMAT, 2, "as in the model's other files" },
-    { "another one is the first", first_is_another, 1, QN_ERR_FORMAT, 0,
-      "key 'split.no' is 2, expected 0 by the file's name" },
-    { "one inode", one_inode, 0, QN_ERR_FORMAT, 1, "key 'split.no' is 0, expected 1 by the file's name" },
-    { "a link to itself", links_in_a_circle, 2, QN_ERR_IO, 1, "cannot open" },
-    { "a tensor twice", tensor_in_two, 0, QN_ERR_FORMAT, 2, "' is also in " },
-    { "a tensor left out", tensor_left_out, 2, QN_ERR_FORMAT, 0, "the 3 files of this model have " },
-    { "no tensors", no_tensors_at_all, 1, QN_ERR_FORMAT, 0, "the 3 files of this model have 0 tensors, expected " },
-    { "a directory", other_is_a_folder, 0, QN_ERR_IO, 1, "is a directory" },
-    { "an empty one", other_is_empty, 2, QN_ERR_IO, 1, "is empty" },
-    { "a cut one", other_is_cut, 0, QN_ERR_FORMAT, 2, "past the end of the data" },
+    { "one missing", 0, QN_ERR_IO, 0, "missing in its directory: m-00002-of-00003.gguf", .spoil = second_missing },
+    { "two missing", 1, QN_ERR_IO, 1,
+      "file 2 of 3 of a split model; missing in its directory: m-00001-of-00003.gguf, m-00003-of-00003.gguf",
+      .spoil = two_missing },
+    { "too many", 0, QN_ERR_FORMAT, 0, "key 'split.count' is 100000, expected at most 4096", NUMBER(0, count, 100000) },
+    { "one too many", 0, QN_ERR_FORMAT, 0, "key 'split.count' is 4097, expected at most 4096",
+      NUMBER(0, count, QN_GGUF_MAX_FILES + 1) },
+    { "number beyond the count", 0, QN_ERR_FORMAT, 0, "key 'split.no' is 3, expected less than 'split.count', 3",
+      NUMBER(0, no, 3) },
+    { "number against the name", 0, QN_ERR_FORMAT, 0, "expected a name that ends in '-00002-of-00003.gguf'",
+      NUMBER(0, no, 1) },
+    { "count against the name", 0, QN_ERR_FORMAT, 0, "expected a name that ends in '-00001-of-00004.gguf'",
+      NUMBER(0, count, 4) },
+    { "negative number of tensors", 0, QN_ERR_FORMAT, 0, "key 'split.tensors.count' is -2", NUMBER(0, n_tensors, -2) },
+    { "no number", 0, QN_ERR_FORMAT, 0, "key 'split.no' is missing", NUMBER(0, no, ABSENT) },
+    { "no number of tensors", 0, QN_ERR_FORMAT, 2, "key 'split.tensors.count' is missing",
+      NUMBER(2, n_tensors, ABSENT) },
+    { "an ordinary file", 0, QN_ERR_FORMAT, 2, "key 'split.count' is missing", .spoil = other_is_ordinary },
+    { "another count", 0, QN_ERR_FORMAT, 2, "key 'split.count' is 4, expected 3 by the file's name",
+      NUMBER(2, count, 4) },
+    { "another number of tensors", 0, QN_ERR_FORMAT, 2, "as in the model's other files",
+      .spoil = other_disagrees_on_tensors },
+    { "another one is the first", 1, QN_ERR_FORMAT, 0, "key 'split.no' is 2, expected 0 by the file's name",
+      NUMBER(0, no, 2) },
+    { "one inode", 0, QN_ERR_FORMAT, 1, "key 'split.no' is 0, expected 1 by the file's name", .spoil = one_inode },
+    { "a link to itself", 2, QN_ERR_IO, 1, "cannot open", .spoil = links_in_a_circle },
+    { "a tensor twice", 0, QN_ERR_FORMAT, 2, "' is also in ", .spoil = tensor_in_two },
+    { "a tensor left out", 2, QN_ERR_FORMAT, 0, "the 3 files of this model have ", .spoil = tensor_left_out },
+    { "no tensors", 1, QN_ERR_FORMAT, 0, "the 3 files of this model have 0 tensors, expected ",
+      .spoil = no_tensors_at_all },
+    { "a directory", 0, QN_ERR_IO, 1, "is a directory", .spoil = other_is_a_folder },
+    { "an empty one", 2, QN_ERR_IO, 1, "is empty", .spoil = other_is_empty },
+    { "a cut one", 0, QN_ERR_FORMAT, 2, "past the end of the data", .spoil = other_is_cut },
 };
 
 TEST(refused)
 {
-    qn_gguf *whole = open_whole("llama.f16.gguf");
+    undivided = open_whole("llama.f16.gguf");
     for (size_t i = 0; i < COUNT(faults); i++) {
         const struct fault *fault = &faults[i];
-        struct part parts[3];
-        qn_gguf *file = whole;
+        qn_gguf *file = undivided;
         split("llama.f16.gguf", 3, false);
-        plan_parts(whole, 3, false, parts);
-        fault->spoil(whole, parts);
+        plan_parts(undivided, 3, false, planned);
+        if (fault->spoil) {
+            fault->spoil();
+        } else {
+            memcpy((char *)&planned[fault->file] + fault->number, &fault->value, sizeof fault->value);
+            rewrite(fault->file);
+        }
         const qn_status status = qn_gguf_open(paths[fault->opened], &file);
         const char *text = qn_error_text(), *blamed = paths[fault->blamed];
         if (status != fault->status || file)
@@ -546,7 +505,7 @@ TEST(refused)
             fail_msg("%s: '%s', expected '%s: ...%s'", fault->name, text, blamed, fault->says);
         remove_parts(3);
     }
-    qn_gguf_close(whole);
+    qn_gguf_close(undivided);
 }
 
 /* The maximum number of files, all but one missing: the text names some and counts the others. */
