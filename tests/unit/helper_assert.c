@@ -62,6 +62,11 @@ void labelled_failure(qn_status found, qn_status expected, const char *part, con
 
 void labelled_text(const char *part, const char *file, int line)
 {
-    if (!strstr(qn_error_text(), part))
-        fail_with(file, line, "'%s' is not in '%s'", part, qn_error_text());
+    labelled_part(qn_error_text(), part, file, line);
+}
+
+void labelled_part(const char *text, const char *part, const char *file, int line)
+{
+    if (!strstr(text, part))
+        fail_with(file, line, "'%s' is not in '%s'", part, text);
 }

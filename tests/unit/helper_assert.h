@@ -27,6 +27,9 @@
 /* assert_text - fails unless the error text contains `part`. */
 #define assert_text(part) labelled_text(part, __FILE__, __LINE__)
 
+/* assert_contains - fails unless `part` is in the text. */
+#define assert_contains(text, part) labelled_part(text, part, __FILE__, __LINE__)
+
 /* label - names the case under test, with printf arguments, until the end of the enclosing block: label("%zu
  * threads", n). Labels of nested blocks form one line, which a failed assertion of this thread prints first. No
  * label may be current around skip(). */
@@ -45,6 +48,7 @@ void labelled_ok(qn_status status, const char *expression, const char *file, int
 void labelled_failure(qn_status found, qn_status expected, const char *part, const char *expression, const char *file,
                       int line);
 void labelled_text(const char *part, const char *file, int line);
+void labelled_part(const char *text, const char *part, const char *file, int line);
 void fail_with(const char *file, int line, const char *format, ...) QN_PRINTF(3, 4);
 
 /* COUNT - the number of elements of an array. */

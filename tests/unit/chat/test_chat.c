@@ -2,11 +2,10 @@
  * only what the template spells is a control token. */
 #include "helper_assert.h"
 #include "helper_vocab.h"
+#include "helper_time.h"
 
 #include "chat/chat.h"
 #include "chat/adapt.h"
-
-#include <time.h>
 
 static const char *const merges[] = { "u s", "us e", "use r", "Ċ H", "o k", "Ċ Ċ", NULL };
 static const struct added_token added[] = {
@@ -487,16 +486,14 @@ TEST(test_many_system_messages)
     text[BYTES] = 0;
     for (int has_user = 0; has_user < 2; has_user++) {
         json_t *messages = json_array(), *conversation = json_pack("{s:o}", "messages", messages), *out;
-        struct timespec begin, end;
         label("behind the user's: %d", has_user);
         if (has_user)
             json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", "q"));
         for (int i = 0; i < MESSAGES; i++)
             json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", text));
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+        const double begin = cpu_seconds();
         assert_ok(qn_chat_adapt(&traits, conversation, &out));
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-        assert_true((double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9 < SECONDS);
+        assert_true(cpu_seconds() - begin < SECONDS);
         json_t *adapted = json_object_get(out, "messages");
         assert_int_equal(json_array_size(adapted), 1);
         const size_t each = BYTES + (has_user ? sizeof QN_REMINDER_OPEN QN_REMINDER_CLOSE + 1 : 0);

@@ -3,10 +3,9 @@
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
+#include "helper_time.h"
 
 #include "chat/chat.h"
-
-#include <time.h>
 
 /* "<q" is a normal token, so that merges could give "<q>". */
 static const char *const merges[] = { "Ċ Ċ", "o k", "< q", NULL };
@@ -217,17 +216,15 @@ TEST(test_time)
     struct chat chat;
     struct file_bytes bytes = make_vocab(&spec);
     qn_gguf *file;
-    struct timespec start, end;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    const double begun = cpu_seconds();
     assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file));
     assert_ok(qn_tokenizer_create(file, &chat.tok));
     assert_ok(qn_chat_template_create(file, chat.tok, NULL, &chat.template));
     struct tokens tokens;
     assert_ok(qn_tokenizer_encode(chat.tok, template + begin, TEMPLATE - begin, false, false, &tokens.at, &tokens.n));
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    const double seconds = cpu_seconds() - begun;
     assert_int_equal(tokens.n, (TEMPLATE - begin) / RUNS + ((TEMPLATE - begin) % RUNS != 0));
     free(tokens.at);
-    const double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
     if (seconds > SECONDS)
         fail_msg("%.1f s, expected %d at most", seconds, SECONDS);
     assert_int_equal(qn_tokenizer_find(chat.tok, texts[2 * RUNS - 1]), 256 + 2 * RUNS - 1); /* 255 bytes */

@@ -207,7 +207,7 @@ TEST(test_no_locale)
     static const char *const environment[] = { "LD_PRELOAD", QN_NO_UTF8_LOCALE, NULL };
     start_chat(environment);
 #ifdef QN_HAVE_LIBEDIT
-    assert_non_null(strstr(terminal.screen, "lines are read without editing"));
+    assert_contains(terminal.screen, "lines are read without editing");
 #endif
     type_keys(FOREIGN "\r");
     expect(ANSWER);
@@ -221,7 +221,7 @@ TEST(test_no_locale)
 TEST(test_paste)
 {
     start_chat(NULL);
-    assert_non_null(strstr(terminal.screen, "\033[?2004h"));
+    assert_contains(terminal.screen, "\033[?2004h");
     type_keys("before \033[200~one\r  two \302\2653\rfour\033[31m\r\r\033[201~ after\r");
     expect(ANSWER);
     type_keys("next\r");
@@ -269,8 +269,8 @@ TEST(test_commands)
     expect(ANSWER);
     leave();
     char *text = saved_text();
-    assert_non_null(strstr(text, "system\nbe brief<|im_end|>"));
-    assert_non_null(strstr(text, "user\n/usr is another<|im_end|>"));
+    assert_contains(text, "system\nbe brief<|im_end|>");
+    assert_contains(text, "user\n/usr is another<|im_end|>");
     assert_null(strstr(text, "/etc"));
     free(text);
 }
@@ -288,7 +288,7 @@ TEST(test_interrupts)
     leave();
     char *text = saved_text();
     assert_null(strstr(text, "dropped"));
-    assert_non_null(strstr(text, "user\nkept<|im_end|>"));
+    assert_contains(text, "user\nkept<|im_end|>");
     free(text);
     /* An answer without end: run with --ignore-eos. */
     start(NULL, (const char *const[]){ "run", "-m", MODEL, "-t", "1", "-q", "-p", "x", "--ignore-eos", "-c", "10000000",

@@ -174,8 +174,8 @@ TEST(test_wrong_guess)
     link_checkpoint("qwen3-low-bit");
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x3f9d);
     assert_ok(convert(copy, NULL, 2, false));
-    assert_non_null(strstr(log_text, "lossless: 7 of 8 matrices"));
-    assert_non_null(strstr(log_text, "largest difference 0\n"));
+    assert_contains(log_text, "lossless: 7 of 8 matrices");
+    assert_contains(log_text, "largest difference 0\n");
     qn_gguf *file = open_out();
     assert_int_equal(type_in_file(file, "token_embd.weight"), QN_TYPE_BF16);
     assert_int_equal(type_in_file(file, "blk.0.ffn_gate.weight"), QN_TYPE_PTQ1_0);
@@ -197,8 +197,8 @@ TEST(test_force)
     assert_fails(convert(folder, "q2_0", 1, false), QN_ERR_INVALID, "have ordinary weights");
     assert_text("--force");
     assert_ok(convert(folder, "q2_0", 1, true));
-    assert_non_null(strstr(log_text, "will not be usable"));
-    assert_non_null(strstr(log_text, "keep a wider type than q2_0"));
+    assert_contains(log_text, "will not be usable");
+    assert_contains(log_text, "keep a wider type than q2_0");
     qn_gguf *file = open_out();
     assert_int_equal(type_in_file(file, "blk.0.attn_q.weight"), QN_TYPE_Q2_0);
     assert_int_equal(type_in_file(file, "blk.1.ssm_conv1d.weight"), QN_TYPE_F32);
@@ -323,7 +323,7 @@ TEST(test_left_out)
     link_checkpoint("qwen35-text");
     edit("config.json", "\"linear_num_key_heads\"", "\"mtp_num_hidden_layers\": 1,\n  \"linear_num_key_heads\"");
     convert_copy();
-    assert_non_null(strstr(log_text, "left out: the MTP block"));
+    assert_contains(log_text, "left out: the MTP block");
     qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 1));
     assert_true(error_of_logits("qwen35-text", model) < MAX_ERROR);
     qn_model_free(model);
@@ -414,7 +414,7 @@ TEST(test_both)
     assert_null(strstr(log_text, note));
     edit("model.safetensors", NULL, "anything");
     convert_copy();
-    assert_non_null(strstr(log_text, note));
+    assert_contains(log_text, note);
 }
 
 static bool cancel(void *user, size_t done, size_t total)

@@ -198,7 +198,7 @@ TEST(test_rope_places)
     link_checkpoint("qwen3");
     edit("config.json", "\"rope_type\": \"yarn\"", "\"rope_type\": \"yarn\", \"low_freq_factor\": 3");
     check_rope(rounded, 1.13862944);
-    assert_non_null(strstr(log_text, "'low_freq_factor' has no effect with this rope_type"));
+    assert_contains(log_text, "'low_freq_factor' has no effect with this rope_type");
 }
 
 TEST(test_rope_refused)
@@ -480,8 +480,8 @@ TEST(test_strips)
         snprintf(after, sizeof after, ADDED("<tool_call>", "false", "%s"), cases[i].flags);
         edit("tokenizer.json", before, after);
         convert_copy();
-        assert_non_null(strstr(
-            log_text, "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read"));
+        assert_contains(log_text,
+                        "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read");
         for (size_t t = 0; t < 8 && cases[i].texts[t].text; t++)
             check_tokens(cases[i].texts[t].text, cases[i].texts[t].ids);
     }
@@ -609,7 +609,7 @@ TEST(test_tokenizers_refused)
         "llama", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
         "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}}]");
     convert_copy();
-    assert_non_null(strstr(log_text, "the tokeniser adds an end token to each text; quern does not"));
+    assert_contains(log_text, "the tokeniser adds an end token to each text; quern does not");
     label("%s", "ASCII, and a text that is not normalised");
     edit_tokenizer("qwen3", plain, "\"content\":\"<tool_call>\",\"normalized\":true");
     convert_copy();

@@ -37,7 +37,7 @@ static qn_cuda_buffer inputs;
 
 static size_t args_bytes(const char *function)
 {
-    assert_non_null(strstr(function, "qn_sample_"));
+    assert_contains(function, "qn_sample_");
     return sizeof(qn_sample_args);
 }
 

@@ -201,14 +201,20 @@ static struct lookup lookup(const qn_cuda_tools *t, const char *refuses, const q
     return l;
 }
 
-static void expect_from(const struct lookup *l, qn_origin origin, const char *compiler)
+/* The same, of code that is found here. */
+#define lookup_from(t, refuses, launch, origin, compiler)                                                              \
+    expect_from(lookup(t, refuses, launch), origin, compiler, __LINE__)
+
+static struct lookup expect_from(struct lookup l, qn_origin origin, const char *compiler, int line)
 {
-    if (l->status)
-        print_error("%s\n", l->error);
-    assert_ok(l->status);
-    assert_string_equal(qn_origin_name(l->info.origin), qn_origin_name(origin));
-    assert_string_equal(l->info.compiler, compiler);
-    assert_true(l->info.bytes > 64);
+    label("line %d", line);
+    if (l.status)
+        print_error("%s\n", l.error);
+    assert_ok(l.status);
+    assert_string_equal(qn_origin_name(l.info.origin), qn_origin_name(origin));
+    assert_string_equal(l.info.compiler, compiler);
+    assert_true(l.info.bytes > 64);
+    return l;
 }
 
 /* The path of the only file in the cache. */
@@ -231,8 +237,7 @@ static void cache_file(char *path, size_t size)
 TEST(test_built_in)
 {
     const qn_cuda_tools t = tools(&with_cubins);
-    const struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_BUILT_IN, "nvcc of the build");
+    const struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_BUILT_IN, "nvcc of the build");
     assert_string_equal(l.image, "built in");
     assert_string_equal(l.log, "");
     assert_int_equal(n_runs(), 0);
@@ -243,34 +248,28 @@ TEST(test_built_in)
 TEST(test_built_in_passed_over)
 {
     const qn_cuda_tools t = tools(&with_cubins);
-    struct lookup l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    l = lookup(&t, "built in", &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "module/a.cu: the driver rejects the built-in code: cuModuleLoadData: made to fail"));
-    l = lookup(&t, "built in", &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    struct lookup l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    l = lookup_from(&t, "built in", &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "module/a.cu: the driver rejects the built-in code: cuModuleLoadData: made to fail");
+    l = lookup_from(&t, "built in", &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
 TEST(test_nvcc_then_cache)
 {
     const qn_cuda_tools t = tools(&sources);
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
-    assert_non_null(strstr(l.log, "module/a.cu: compiled by nvcc 98.1.5 in "));
+    assert_contains(l.log, "module/a.cu: compiled by nvcc 98.1.5 in ");
     assert_int_equal(n_runs(), 1);
     assert_int_equal(n_entries(cache), 1);
     for (int i = 0; i < 2; i++) {
-        l = lookup(&t, NULL, &launch_a);
-        expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+        l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
         assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
         assert_string_equal(l.log, "");
         assert_int_equal(n_runs(), 1);
     }
-    l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.image, "-gencode=arch=compute_90a,code=sm_90a -DQN_N=1 -DQN_M=2"));
+    l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.image, "-gencode=arch=compute_90a,code=sm_90a -DQN_N=1 -DQN_M=2");
     assert_int_equal(n_entries(cache), 2);
 }
 
@@ -278,13 +277,11 @@ TEST(test_nvrtc)
 {
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
-    struct lookup l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    struct lookup l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_string_equal(l.image, "nvrtc|cuda/kernels/module/a.cu|" SOURCE "|cuda/kernels/module/a.h|" HEADER
                                  "|cuda/kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|"
                                  "--device-as-default-execution-space|-DQN_N=1|-DQN_M=2|");
-    l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_CACHE, "NVRTC 99.7");
+    l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_CACHE, "NVRTC 99.7");
     assert_int_equal(n_runs(), 0);
 }
 
@@ -308,19 +305,17 @@ TEST(test_nvcc_fails)
         clock_gettime(CLOCK_MONOTONIC, &end);
         assert_true(end.tv_sec - begin.tv_sec < 50); /* the script would sleep for 60 */
         assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-        assert_non_null(strstr(l.error, "module/a.cu: no code for sm_90a"));
-        assert_non_null(strstr(l.error, cases[i].says));
+        assert_contains(l.error, "module/a.cu: no code for sm_90a");
+        assert_contains(l.error, cases[i].says);
         assert_null(strstr(l.error, "chatter"));
         assert_int_equal(n_entries(cache), 0);
     }
     set_mood("fails");
     qn_cuda_tools t = tools(&sources);
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     set_mood("chatters"); /* more output than a pipe buffers, and than is stored */
     t.cache_folder = "";
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
 TEST(test_nothing)
@@ -329,20 +324,19 @@ TEST(test_nothing)
     t.nvcc = t.nvrtc = "";
     struct lookup l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "none is built in, and no compiler may be used"));
+    assert_contains(l.error, "none is built in, and no compiler may be used");
     t.nvcc = "/nonexistent/nvcc";
     t.nvrtc = "/nonexistent/libnvrtc.so";
     l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "/nonexistent/nvcc: cannot be run"));
-    assert_non_null(strstr(l.error, "no NVRTC: /nonexistent/libnvrtc.so"));
+    assert_contains(l.error, "/nonexistent/nvcc: cannot be run");
+    assert_contains(l.error, "no NVRTC: /nonexistent/libnvrtc.so");
     t = tools(&sources);
     t.nvcc = "";
     setenv("QN_FAKE_NVRTC", "fails", 1);
     l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(
-        strstr(l.error, "NVRTC failed for sm_90a: cuda/kernels/module/a.cu(1): error: requested by the test"));
+    assert_contains(l.error, "NVRTC failed for sm_90a: cuda/kernels/module/a.cu(1): error: requested by the test");
     assert_null(strstr(l.error, "more"));
 
     /* a failure is kept: nvcc does not run again */
@@ -418,10 +412,9 @@ static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsi
 {
     unsigned char *now;
     size_t size_now;
-    struct lookup l = lookup(t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, path));
-    assert_non_null(strstr(l.log, "it is compiled again"));
+    struct lookup l = lookup_from(t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_contains(l.log, path);
+    assert_contains(l.log, "it is compiled again");
     read_file(path, &now, &size_now);
     assert_int_equal(size_now, size);
     assert_memory_equal(now, data, size);
@@ -480,15 +473,13 @@ TEST(test_foreign)
     expect_replaced(&t, path, data, size);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0); /* without a writer; anything but a regular file is not removed */
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, "is not a regular file; it is compiled again"));
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_contains(l.log, "is not a regular file; it is compiled again");
+    assert_contains(l.log, "the kernel is not cached");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_contains(l.log, "the kernel is not cached");
     assert_int_equal(rmdir(path), 0);
     free(data);
     free(other);
@@ -499,14 +490,11 @@ TEST(test_refused)
 {
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     t.nvcc = nvcc;
-    l = lookup(&t, "nvrtc|", &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the driver rejects it"));
-    l = lookup(&t, "nvrtc|", &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    l = lookup_from(&t, "nvrtc|", &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "the driver rejects it");
+    l = lookup_from(&t, "nvrtc|", &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
 /* Without write access to the cache directory, the kernel is used without being cached. */
@@ -518,20 +506,17 @@ TEST(test_no_place)
     snprintf(below, sizeof below, "%s/file/quern", work);
     write_text(file, "", 0600);
     t.cache_folder = below;
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "the kernel is not cached");
     t.cache_folder = "/proc/quern"; /* not writable even for root */
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "the kernel is not cached");
     if (geteuid() != 0) {
         snprintf(below, sizeof below, "%s/locked", work);
         assert_int_equal(mkdir(below, 0500), 0);
         t.cache_folder = below;
-        l = lookup(&t, NULL, &launch_a);
-        expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-        assert_non_null(strstr(l.log, "the kernel is not cached"));
+        l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+        assert_contains(l.log, "the kernel is not cached");
     }
 
     /* the user's cache directory */
@@ -550,8 +535,7 @@ TEST(test_no_place)
     assert_ok(qn_cubin_folder(&folder));
     assert_null(folder);
     t.cache_folder = NULL;
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_null(strstr(l.log, "not cached"));
 }
 
@@ -610,17 +594,14 @@ TEST(test_changed_source)
     changed[2].end = text + sizeof text - 1;
     qn_gpu_code code = sources;
     qn_cuda_tools t = tools(&sources);
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     code.files = changed;
     t.code = &code;
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_memory_equal(l.image, "source a, better", 16);
     assert_int_equal(n_entries(cache), 2);
     t.code = &sources;
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
 /* ---- Concurrency ---- */
@@ -687,8 +668,7 @@ TEST(test_processes)
         assert_true(WIFEXITED(state) && WEXITSTATUS(state) == 0);
     }
     const int before = n_runs();
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
     assert_int_equal(n_runs(), before);
     assert_int_equal(n_entries(cache), 1);
 }
@@ -717,8 +697,7 @@ TEST(test_clear)
     assert_int_equal(n_files, 3);
     assert_true(bytes > 100);
     assert_int_equal(n_entries(cache), 4);
-    const struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
 TEST_EVERY(setup, teardown)

@@ -353,7 +353,7 @@ TEST(layouts_of_type_42)
             struct log_capture d = { 0 };
             assert_ok(qn_quantize_file(in, out, targets[i],
                                        &QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d)));
-            assert_non_null(strstr(d.log, "type 42"));
+            assert_contains(d.log, "type 42");
             assert_ok(qn_gguf_open(out, &after));
             assert_int_equal(qn_gguf_tensor_at(after, 0)->type, qn_type_find_name(targets[i])->type);
             size_t n;

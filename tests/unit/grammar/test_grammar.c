@@ -1,10 +1,9 @@
 /* Grammars: what fits each keyword of a schema, regular expressions, choices and GBNF, and what is refused. */
 #include "helper_assert.h"
+#include "helper_time.h"
 
 #include "base/append.h"
 #include "grammar/grammar.h"
-
-#include <time.h>
 
 enum { MAX_TEXTS = 12 };
 
@@ -516,13 +515,6 @@ TEST(test_gbnf)
 }
 
 /* ---- Bounds ---- */
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A schema of `levels` levels, each `before` and `after` around the next. */
 static char *nest(const char *before, const char *inner, const char *after, size_t levels)

@@ -2,12 +2,12 @@
  * grow with the square of their size, or faster. Whatever the status, compilation ends soon and keeps little. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
+#include "helper_time.h"
 
 #include "base/append.h"
 #include "grammar/grammar.h"
 
 #include <malloc.h>
-#include <time.h>
 
 enum { SECONDS = QN_TEST_SANITIZED ? 4 : 1 };
 
@@ -62,13 +62,6 @@ static char *make(const part *parts)
 }
 
 /* ---- Costs ---- */
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Most bytes that values of JSON had at once. */
 static size_t held, most_held;

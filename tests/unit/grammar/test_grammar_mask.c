@@ -3,13 +3,13 @@
 #include "helper_random.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
+#include "helper_time.h"
 
 #include "engine/internal.h"
 #include "grammar/automaton.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <time.h>
 
 enum { N_MADE = 20000, END_TOKEN = 256, OTHER_CONTROL = 257, MAX_WORDS = (N_MADE + 31) / 32 };
 
@@ -493,13 +493,6 @@ TEST(test_triggers)
 enum { MOST_WALKS = QN_TEST_SANITIZED ? 100 : 16, N_OPTIONAL = 300 };
 
 static const char walked[] = "root ::= ( [^x] | x )* \nx ::= \"x\" ([a-z] x)?";
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* The shortest of some masks behind a text. */
 static double time_mask(const char *gbnf, const char *text, qn_status expected)

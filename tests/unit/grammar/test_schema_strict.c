@@ -1,10 +1,9 @@
 /* Strict schemas: what fits validates, what cannot be held is refused, and what validates fits. */
 #include "helper_assert.h"
+#include "helper_time.h"
 
 #include "base/append.h"
 #include "grammar/grammar.h"
-
-#include <time.h>
 
 enum { MAX_TEXTS = 12 };
 
@@ -315,13 +314,6 @@ TEST(test_calls)
 }
 
 /* ---- Bounds ---- */
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* `n` times `each` between `head` and `tail`: # is the number, + the next one, ~ a comma but for the last. */
 static char *repeat(const char *head, const char *each, const char *tail, int n)

@@ -1,12 +1,12 @@
 /* The interpreter of chat templates: golden texts that jinja2 gave (tools/compare_templates.py --write-golden), where
  * the bytes of a text come from, what errors name, and limits. */
 #include "helper_assert.h"
+#include "helper_time.h"
 
 #include "base/append.h"
 #include "jinja/jinja.h"
 
 #include <glob.h>
-#include <time.h>
 
 enum { MAX_VARIABLES = 20 };
 
@@ -235,23 +235,16 @@ TEST(test_errors)
 
 /* ---- Limits ---- */
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* A rendering within limits that are a tenth of the defaults ends soon, with an error that says why. */
 static void assert_limited(const char *source, json_t *variables, const char *text)
 {
     enum { MOST_SECONDS = 5 }; /* much more than it takes, for slow machines and sanitizers */
     const qn_jinja_limits limits = { .steps = 2000000, .memory = 50 << 20, .output = 5 << 20 };
     qn_jinja_output output;
-    const double begin = seconds();
+    const double begin = cpu_seconds();
     label("%.60s", source);
     assert_fails(render_json(source, strlen(source), variables, &limits, &output), QN_ERR_INVALID, text);
-    assert_true(seconds() - begin < MOST_SECONDS);
+    assert_true(cpu_seconds() - begin < MOST_SECONDS);
 }
 
 TEST(test_limits)

@@ -3,10 +3,9 @@
  * printed. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
+#include "helper_time.h"
 
 #include "jinja/jinja.h"
-
-#include <time.h>
 
 /* s, t, w: long texts of letters, of a long match's beginnings, and of white space; u beyond ASCII; n digits; l a list
  * of texts, m of numbers, d a dict, f a float of many digits. x differs in each iteration of the loop. */
@@ -258,26 +257,19 @@ static const char *const expressions[] = {
     "(w ~ i)|trim",
 };
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Whether it ends with an error or a text does not matter. */
 static double time_of(const char *source, uint64_t steps)
 {
     const qn_jinja_limits limits = { .steps = steps };
     qn_jinja_output output = { 0 };
     qn_jinja *jinja;
-    const double begin = seconds();
+    const double begin = cpu_seconds();
     const qn_status status = qn_jinja_compile(source, strlen(source), &jinja);
     if (status == QN_OK)
         (void)qn_jinja_render(jinja, NULL, 0, 0, &limits, &output);
     qn_jinja_output_free(&output);
     qn_jinja_free(jinja);
-    return seconds() - begin;
+    return cpu_seconds() - begin;
 }
 
 static double most_of(uint64_t steps)

@@ -369,10 +369,9 @@ TEST(the_reason_is_logged)
     open_biased(&large, 256);
     qn_session *session = new_session("aura4");
     assert_int_equal(log_lines, 1);
-    assert_non_null(strstr(log_text,
-                           "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of "
-                           "queries, keys and values are up to 0, 8"));
-    assert_non_null(strstr(log_text, " and 0 times the norm without them (layer 1 of 2)"));
+    assert_contains(log_text, "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of "
+                              "queries, keys and values are up to 0, 8");
+    assert_contains(log_text, " and 0 times the norm without them (layer 1 of 2)");
     qn_session_free(session);
     qn_session_free(new_session("f16"));
     assert_int_equal(log_lines, 0);
@@ -387,7 +386,7 @@ TEST(the_reason_is_logged)
         assert_int_equal(log_lines, !i);
         qn_scheduler_free(scheduler);
     }
-    assert_non_null(strstr(log_text, "not as aura8"));
+    assert_contains(log_text, "not as aura8");
     close_biased();
 }
 
@@ -475,7 +474,7 @@ TEST(files_in_codes_are_evaluated_again)
         log_lines = 0;
         assert_ok(qn_session_restore(model, path, &params, &restored));
         assert_int_equal(log_lines, 2);
-        assert_non_null(strstr(log_text, "its cache format 'aura4' is not used with this model: "));
+        assert_contains(log_text, "its cache format 'aura4' is not used with this model: ");
         assert_string_equal(qn_session_kv(restored), "f16");
         assert_int_equal(qn_session_length(restored), lengths[i]);
         eval(restored, found);

@@ -417,7 +417,7 @@ TEST(streams_fail_before_bind)
         (protocol->fail)(exchange, &refusal, &text);
         qn_bytes_add(&text, "", 1);
         assert_false(text.has_failed);
-        assert_non_null(strstr(text.data, "it broke"));
+        assert_contains(text.data, "it broke");
         assert_string_equal(text.data + text.length - 3, "\n\n");
         qn_bytes_free(&text);
         qn_exchange_free(exchange);

@@ -650,7 +650,7 @@ TEST(arguments_have_a_depth)
         call, 1, "");
     char *body = repeated(before, "", 0, "\"}}]}]}");
     qn_exchange *x = must_take(CHAT, body);
-    assert_non_null(strstr(x->requests->conversation, "\"arguments\":{\"arguments\":\"{"));
+    assert_contains(x->requests->conversation, "\"arguments\":{\"arguments\":\"{");
     qn_exchange_free(x);
     free(open);
     free(call);

@@ -146,7 +146,7 @@ TEST(the_oldest_is_forgotten)
     put("s", "a", "again", "");
     size_t n;
     char *text = applied("s", "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\"}]}", &n);
-    assert_non_null(strstr(text, "\"again\""));
+    assert_contains(text, "\"again\"");
     free(text);
     qn_recall_free(recall);
 }

@@ -465,7 +465,7 @@ TEST(settings_are_repeated)
         open_exchange(RESPONSES, quoted(body));
         qn_bytes_add(&out, "", 1);
         label("%s", out.data);
-        assert_non_null(strstr(out.data, quoted(cases[i].part)));
+        assert_contains(out.data, quoted(cases[i].part));
         close_exchange();
     }
 }

@@ -628,7 +628,7 @@ TEST(one_that_never_fits_fails_alone)
     submit_and_wait(scheduler, &params);
     assert_int_equal(large.result.finish, QN_FINISH_ERROR);
     assert_int_equal(large.result.status, QN_ERR_MEMORY);
-    assert_non_null(strstr(large.error, "memory"));
+    assert_contains(large.error, "memory");
     assert_int_equal(little.result.finish, QN_FINISH_LENGTH);
     assert_int_equal(little.n_tokens, 5);
     qn_scheduler_free(scheduler);

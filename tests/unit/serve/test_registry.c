@@ -218,6 +218,15 @@ static const qn_registered *get(request *r)
     return r->model = r->waiter.model;
 }
 
+#define assert_refused(r) refused_at(r, __LINE__)
+
+static void refused_at(request *r, int line)
+{
+    label("line %d", line);
+    assert_null(get(r));
+    assert_int_equal(r->refusal.status, 503);
+}
+
 static bool waits(request *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -453,8 +462,7 @@ TEST(each_failure_has_its_reason)
         source.failure = cases[i].status;
         source.n_failing = 1;
         ask(&r, "a");
-        assert_null(get(&r));
-        assert_int_equal(r.refusal.status, 503);
+        assert_refused(&r);
         snprintf(expected, sizeof expected, "the model 'a' cannot be loaded: %s", cases[i].reason);
         assert_string_equal(r.refusal.message, expected);
         end();
@@ -468,8 +476,7 @@ TEST(failures_are_told_and_tried_again)
     begin(three, 0, 0);
     source.n_failing = 1;
     ask(&r, "a");
-    assert_null(get(&r));
-    assert_int_equal(r.refusal.status, 503);
+    assert_refused(&r);
     assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: its file is not a model");
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_true(view.is_failed);
@@ -493,8 +500,7 @@ TEST(a_broken_file_costs_no_other_its_memory)
     use("a");
     source.broken = "b";
     ask(&r, "b");
-    assert_null(get(&r));
-    assert_int_equal(r.refusal.status, 503);
+    assert_refused(&r);
     assert_int_equal(r.refusal.retry_after, 1);
     assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: its file is not a model");
     use("a");
@@ -614,8 +620,7 @@ TEST(queues_are_bounded_and_end)
     qn_registry_stop(&registry);
     for (int i = 0; i < 4; i++)
         assert_null(get(&waiting[i]));
-    assert_null(get(&r));
-    assert_int_equal(r.refusal.status, 503);
+    assert_refused(&r);
     ask(&r, "c");
     assert_int_equal(r.refusal.status, 503);
     end();
@@ -682,8 +687,7 @@ TEST(memory_is_shared)
                             (uint64_t)(cases[i].expected + 1) * MIB - 1);
             qn_registry_release(&registry, r.model);
         } else {
-            assert_null(get(&r));
-            assert_int_equal(r.refusal.status, 503);
+            assert_refused(&r);
             assert_int_equal(source.n_loads, 0);
         }
         end();
@@ -703,8 +707,7 @@ TEST(a_model_may_need_all)
     wait_events("+b !a -b +a ");
     source.n_failing = 2;
     ask(&r, "c");
-    assert_null(get(&r));
-    assert_int_equal(r.refusal.status, 503);
+    assert_refused(&r);
     end();
 }
 
