@@ -8,36 +8,9 @@
 #include "engine/internal.h"
 #include "engine/state_file.h"
 #include "helper_request.h"
+#include "helper_files.h"
+#include "helper_folder.h"
 #include "quern/quern.h"
-
-#include <unistd.h>
-
-static char folder[] = "/tmp/quern-sessions-XXXXXX";
-static char path[64], other_path[64]; /* in the temporary directory */
-
-static inline int make_folder(void)
-{
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/state", folder);
-    snprintf(other_path, sizeof other_path, "%s/other", folder);
-    return 0;
-}
-
-static inline int remove_folder(void)
-{
-    unlink(path);
-    unlink(other_path);
-    return rmdir(folder) != 0; /* fails if a temporary file was not removed */
-}
-
-static inline void write_state(const char *to, const void *data, size_t size)
-{
-    FILE *file = fopen(to, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
 
 /* ---- The model of the current run of a test ---- */
 
@@ -146,7 +119,7 @@ static inline void drafts_leave_nothing(const char *kv, bool same,
 /* ---- Files ---- */
 
 /* Reads a session file. Returns its size, which is less than the capacity. */
-static inline size_t read_file(const char *from, uint8_t *bytes, size_t capacity)
+static inline size_t read_state(const char *from, uint8_t *bytes, size_t capacity)
 {
     FILE *file = fopen(from, "rb");
     assert_non_null(file);

@@ -3,6 +3,7 @@
 #define QN_TESTS_HELPER_SPLIT_H
 
 #include "helper_image.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 
@@ -40,14 +41,6 @@ static void put_kv(const qn_gguf_kv *kv)
     put(kv->data, kv->bytes);
 }
 
-static void write_image(const struct image *m, const char *path)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(m->data, 1, m->size, f), m->size);
-    assert_int_equal(fclose(f), 0);
-}
-
 static void write_part(const qn_gguf *whole, const struct part *part, const char *path)
 {
     const size_t n_kv = part->has_keys ? qn_gguf_n_kv(whole) : 0;
@@ -77,7 +70,7 @@ static void write_part(const qn_gguf *whole, const struct part *part, const char
             memset(image.data + image.size - t->bytes, 0xff, 4);
     }
     put_data(32, 0);
-    write_image(&image, path);
+    write_file(path, image.data, image.size);
 }
 
 /* The files as gguf-split writes them. bare_first: the first has no tensors. */

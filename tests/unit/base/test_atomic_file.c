@@ -1,6 +1,7 @@
 /* Files that replace others: who may read them, from the first byte on, under every umask; which symbolic links are
  * followed. */
 #include "helper_assert.h"
+#include "helper_folder.h"
 
 #include "base/atomic_file.h"
 
@@ -12,22 +13,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char folder[] = "/tmp/quern-atomic.XXXXXX", path[64];
-
-static int make_folder(void)
-{
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof path, "%s/file", folder);
-    return 0;
-}
-
-static int remove_folder(void)
-{
-    unlink(path);
-    return rmdir(folder);
-}
 
 static unsigned mode_of(const char *name)
 {

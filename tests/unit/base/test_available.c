@@ -1,10 +1,10 @@
 /* Available memory from made-up systems: no limits, control groups of both versions, limits of groups above. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "base/available.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 static char root[64];
 
@@ -17,10 +17,7 @@ static void put(const char *path, const char *text)
         mkdir(full, 0700);
         *slash = '/';
     }
-    FILE *file = fopen(full, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    write_text(full, text);
 }
 
 static void new_root(void)
@@ -32,9 +29,7 @@ static void new_root(void)
 
 static void end_root(void)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(remove_tree(root), 0);
 }
 
 TEST(systems)

@@ -2,6 +2,8 @@
  * lost, on any thread and in no other mapping; keys of a GGUF file are a copy; and a file that is not the one that was
  * opened is noticed. */
 #include "helper_assert.h"
+#include "helper_files.h"
+#include "helper_folder.h"
 
 #include "base/mapping.h"
 #include "base/team.h"
@@ -16,7 +18,6 @@
 
 enum { PAGE = 4096, PAGES = 64, MAPPINGS = 5 };
 
-static char folder[] = "/tmp/quern-mapping.XXXXXX", path[64];
 static volatile sig_atomic_t n_signals;
 
 static void on_bus_error(int number, siginfo_t *info, void *context)
@@ -32,20 +33,6 @@ static void catch_bus_errors(void)
 {
     const struct sigaction action = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO };
     assert_int_equal(sigaction(SIGBUS, &action, NULL), 0);
-}
-
-static int begin(void)
-{
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof path, "%s/file", folder);
-    return 0;
-}
-
-static int end(void)
-{
-    unlink(path);
-    return rmdir(folder);
 }
 
 /* A file of PAGES pages, each filled with its number from 1. */
@@ -222,14 +209,9 @@ TEST(test_changes)
 /* A key that takes most of a large file is not read into memory. */
 TEST(test_large_header)
 {
-    static const uint64_t header[] = { 0x3ull << 32 | 0x46554747, 0, 1 };
-    const uint64_t length = 1ull << 32;
+    static const uint64_t header[] = { 0x3ull << 32 | 0x46554747, 0, 1, 1ull << 32 /* the key's length */ };
     qn_gguf *file;
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(header, sizeof header, 1, out), 1);
-    assert_int_equal(fwrite(&length, sizeof length, 1, out), 1);
-    assert_int_equal(fclose(out), 0);
+    write_file(path, header, sizeof header);
     assert_int_equal(truncate(path, 1ll << 33), 0);
     assert_fails(qn_gguf_open(path, &file), QN_ERR_UNSUPPORTED, "256 MiB");
 }
@@ -239,10 +221,7 @@ TEST(test_safetensors)
     static const char text[] =
         "\x40\0\0\0\0\0\0\0{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}      12345678";
     qn_safetensors *file;
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(text, 8 + 0x40 + 8, 1, out), 1);
-    assert_int_equal(fclose(out), 0);
+    write_file(path, text, 8 + 0x40 + 8);
     assert_ok(qn_safetensors_open(path, &file));
     assert_ok(qn_safetensors_check_unchanged(file));
     assert_int_equal(truncate(path, 8 + 0x40 + 4), 0);
@@ -250,4 +229,4 @@ TEST(test_safetensors)
     qn_safetensors_close(file);
 }
 
-TEST_GROUP(begin, end)
+TEST_GROUP(make_folder, remove_folder)

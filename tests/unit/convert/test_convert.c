@@ -164,7 +164,7 @@ static void poke(const char *tensor, size_t index, uint16_t bits)
         if (strcmp(qn_safetensors_at(file, i)->name, tensor) == 0)
             memcpy(bytes + 8 + header + qn_safetensors_at(file, i)->begin + 2 * index, &bits, 2);
     qn_safetensors_close(file);
-    write_file(path, bytes, size);
+    replace_file(path, bytes, size);
     free(bytes);
 }
 
@@ -209,16 +209,13 @@ TEST(test_threads)
 {
     for (size_t i = 0; i < N_NAMES; i++) {
         char folder[4096];
-        size_t size, other_size;
+        size_t size;
         checkpoint_path(names[i], folder);
         assert_ok(convert(folder, NULL, 1, false));
         char *bytes = read_file(out, &size);
         assert_ok(convert(folder, NULL, 5, false));
-        char *other = read_file(out, &other_size);
-        assert_int_equal(size, other_size);
-        assert_memory_equal(bytes, other, size);
+        assert_file(out, bytes, size);
         free(bytes);
-        free(other);
     }
 }
 
@@ -428,13 +425,10 @@ TEST(test_cancel)
     char folder[4096];
     const qn_convert_params params = { .size = sizeof(qn_convert_params), .n_threads = 2, .on_progress = cancel };
     checkpoint_path("qwen3", folder);
-    write_file(out, "kept", 4);
+    write_text(out, "kept");
     assert_int_equal(qn_convert_checkpoint(folder, out, NULL, &params), QN_ERR_CANCELLED);
     assert_int_equal(qn_convert_checkpoint(folder, out, "q9_9", NULL), QN_ERR_INVALID);
-    size_t size;
-    char *bytes = read_file(out, &size);
-    assert_string_equal(bytes, "kept");
-    free(bytes);
+    assert_file(out, "kept", 4);
     DIR *dir = opendir(work);
     size_t n = 0;
     for (struct dirent *e; (e = readdir(dir));)

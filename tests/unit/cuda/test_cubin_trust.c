@@ -1,10 +1,10 @@
 /* The kernel cache under a folder that others share: code that another user owns or may write to is not loaded, and
  * says so. Owners are changed as root only; modes and links are tested by everybody. */
 #include "helper_cuda.h"
+#include "helper_files.h"
 
 #include "cuda/runtime/cubin_file.h"
 
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,17 +28,9 @@ static int setup(void)
     return 0;
 }
 
-static int remove_entry(const char *name, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    (void)at;
-    return remove(name);
-}
-
 static int teardown(void)
 {
-    return nftw(work, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    return remove_tree(work);
 }
 
 static qn_status read_it(bool *found)

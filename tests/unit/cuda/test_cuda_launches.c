@@ -8,6 +8,7 @@
  * FOLDER/cuda_launches.log, in which every call is a line: two logs show by diff what a change did. */
 #include "helper_cuda_model.h"
 #include "helper_plan.h"
+#include "helper_files.h"
 
 #include "cuda/kernels/aura/aura.h"
 #include "base/append.h"
@@ -729,17 +730,6 @@ static const struct model models[] = { { "llama.q1_0", NULL },          { "qwen2
                                        { "qwen35-rotated.q1_0", NULL }, { "hybrid", &hybrid },
                                        { "rotated hybrid", &rotated },  { "dense", &dense } };
 
-static char *read_text(const char *path)
-{
-    enum { MOST = 1 << 20 };
-    FILE *file = fopen(path, "rb");
-    char *text = calloc(MOST, 1);
-    assert_true(file && text);
-    assert_in_range(fread(text, 1, MOST, file), 0, MOST - 1);
-    fclose(file);
-    return text;
-}
-
 static void expect_lines(const char *found, const char *expected)
 {
     size_t line = 0;
@@ -780,12 +770,9 @@ TEST(steps_launch_what_they_did)
     if (folder) {
         fclose(trace.log);
         snprintf(path, sizeof path, "%s/cuda_launches.txt", folder);
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        assert_int_equal(fwrite(lines, 1, bytes, file), bytes);
-        fclose(file);
+        write_file(path, lines, bytes);
     }
-    char *golden = read_text(QN_SOURCE_DIR "/tests/golden/cuda_launches.txt");
+    char *golden = read_file(QN_SOURCE_DIR "/tests/golden/cuda_launches.txt", NULL);
     expect_lines(lines, golden);
     free(golden);
     free(lines);

@@ -1,14 +1,13 @@
 /* Where kernel code comes from: the sources in order, fallback when a source has no code or invalid code, and damaged
  * or foreign files in the cache. nvcc is a script of the test, NVRTC is fake_nvrtc.c, the driver is helper_cuda.h's. */
 #include "helper_cuda.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "cuda/runtime/compile.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -42,28 +41,11 @@ static const char script[] =
     "{ printf '\\177ELF'; head -c 60 /dev/zero; cat \"$1\" \"$include/cuda/kernels/module/a.h\"\n"
     "  printf '%s' \"$all\" | sed 's/.*\\(-gencode=[^ ]*.*\\) -o .*/\\1/'; head -c 1 /dev/zero; } >\"$out\"\n";
 
-static void write_text(const char *path, const char *text, mode_t mode)
-{
-    unlink(path);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, mode);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    close(fd);
-}
-
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    (void)at;
-    return remove(path);
-}
-
 static void set_mood(const char *mood)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/mood", work);
-    write_text(path, mood, 0600);
+    write_text(path, mood);
 }
 
 static int setup(void)
@@ -77,7 +59,8 @@ static int setup(void)
     assert_int_equal(mkdir(tmp, 0700), 0);
     assert_int_equal(setenv("TMPDIR", tmp, 1), 0);
     unsetenv("QN_FAKE_NVRTC");
-    write_text(nvcc, script, 0700);
+    write_text(nvcc, script);
+    assert_int_equal(chmod(nvcc, 0700), 0);
     set_mood("fine");
     return 0;
 }
@@ -97,7 +80,7 @@ static int n_entries(const char *folder)
 static int teardown(void)
 {
     const int left = n_entries(tmp);
-    assert_int_equal(nftw(work, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
+    assert_int_equal(remove_tree(work), 0);
     assert_int_equal(left, 0);
     return 0;
 }
@@ -379,26 +362,6 @@ TEST(test_finding_nvcc)
 
 /* ---- The cache's files ---- */
 
-static void read_file(const char *path, unsigned char **data, size_t *size)
-{
-    struct stat st;
-    const int fd = open(path, O_RDONLY);
-    assert_true(fd >= 0 && fstat(fd, &st) == 0);
-    *size = (size_t)st.st_size;
-    *data = malloc(*size + 1);
-    assert_non_null(*data);
-    assert_int_equal(read(fd, *data, *size), (ssize_t)*size);
-    close(fd);
-}
-
-static void write_file(const char *path, const unsigned char *data, size_t size)
-{
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, data, size), (ssize_t)size);
-    close(fd);
-}
-
 /* NVRTC only: faster, because no process is started. */
 static qn_cuda_tools without_nvcc(void)
 {
@@ -410,15 +373,10 @@ static qn_cuda_tools without_nvcc(void)
 /* The file is rejected, logged as invalid, and replaced by one equal to the original. */
 static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsigned char *data, size_t size)
 {
-    unsigned char *now;
-    size_t size_now;
     struct lookup l = lookup_from(t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_contains(l.log, path);
     assert_contains(l.log, "it is compiled again");
-    read_file(path, &now, &size_now);
-    assert_int_equal(size_now, size);
-    assert_memory_equal(now, data, size);
-    free(now);
+    assert_file(path, data, size);
 }
 
 TEST(test_damaged)
@@ -429,7 +387,7 @@ TEST(test_damaged)
     size_t size;
     (void)lookup(&t, NULL, &launch_a);
     cache_file(path, sizeof path);
-    read_file(path, &data, &size);
+    data = read_file(path, &size);
     unsigned char *bad = malloc(size + 1);
     assert_non_null(bad);
     /* truncated, within the header and within the payload; and longer */
@@ -459,17 +417,16 @@ TEST(test_foreign)
     size_t size, size_of_other;
     (void)lookup(&t, NULL, &launch_defines);
     cache_file(path_of_other, sizeof path_of_other);
-    read_file(path_of_other, &other, &size_of_other);
+    other = read_file(path_of_other, &size_of_other);
     assert_int_equal(unlink(path_of_other), 0);
     (void)lookup(&t, NULL, &launch_a);
     cache_file(path, sizeof path);
-    read_file(path, &data, &size);
+    data = read_file(path, &size);
     write_file(path, other, size_of_other); /* a valid file of another kernel */
     expect_replaced(&t, path, data, size);
     write_text(path,
                "Dear diary, this is a text of some length, though not of much interest, and certainly not a cubin "
-               "that quern has put here; it only happens to have a name as one of those would have had.",
-               0600);
+               "that quern has put here; it only happens to have a name as one of those would have had.");
     expect_replaced(&t, path, data, size);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0); /* without a writer; anything but a regular file is not removed */
@@ -504,7 +461,7 @@ TEST(test_no_place)
     char file[128], below[160], *folder;
     snprintf(file, sizeof file, "%s/file", work);
     snprintf(below, sizeof below, "%s/file/quern", work);
-    write_text(file, "", 0600);
+    write_text(file, "");
     t.cache_folder = below;
     struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_contains(l.log, "the kernel is not cached");
@@ -688,10 +645,10 @@ TEST(test_clear)
     snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.quern.part", cache); /* of a writer
                                                                                                            that was
                                                                                                            killed */
-    write_text(path, "part", 0600);
+    write_text(path, "part");
     for (size_t i = 0; i < COUNT(kept); i++) {
         snprintf(path, sizeof path, "%s/%s", cache, kept[i]);
-        write_text(path, "mine", 0600);
+        write_text(path, "mine");
     }
     assert_ok(qn_cubin_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);

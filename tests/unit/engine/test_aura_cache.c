@@ -12,7 +12,6 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <unistd.h>
 
 /* The last tokens, whose logits are compared, are in the second block of 256 positions. */
 enum { N_IDS = 330, N_LAST = 60, N_FIRST = N_IDS - N_LAST, N_FORMATS = 7, FILE_MAX = 1 << 22 };
@@ -122,14 +121,6 @@ TEST(threads_and_batches_do_not_matter)
 
 /* ---- Save, restore, fork, truncate ---- */
 
-static void assert_same_files(void)
-{
-    static uint8_t one[FILE_MAX], other[FILE_MAX];
-    const size_t size = read_file(path, one, FILE_MAX);
-    assert_int_equal(read_file(other_path, other, FILE_MAX), size);
-    assert_memory_equal(one, other, size);
-}
-
 /* Lengths at the edges of tiles, pages and blocks of positions. */
 static const uint32_t lengths[] = { 1, 64, 65, 257 };
 
@@ -183,7 +174,7 @@ static void same_after_a_detour(const char *format)
         assert_ok(qn_session_truncate(fork, lengths[i]));
         assert_ok(qn_session_save(plain, path));
         assert_ok(qn_session_save(fork, other_path));
-        assert_same_files();
+        assert_same_files(path, other_path);
         eval_rest(plain, expected);
         eval_rest(session, found);
         assert_same_logits();
@@ -215,7 +206,7 @@ TEST(restored_sessions_go_back)
             qn_session_free(session);
             assert_ok(qn_session_restore(model, path, NULL, &restored));
             assert_ok(qn_session_save(restored, other_path));
-            assert_same_files();
+            assert_same_files(path, other_path);
             assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
             assert_ok(qn_session_truncate(restored, to[n]));
             qn_session_free(restored);
@@ -299,7 +290,7 @@ static void save_and_restore(struct session_case *w, const char *format)
     assert_ok(qn_session_save(plain, other_path));
     qn_session_free(plain);
     assert_ok(qn_session_save(w->session, path));
-    assert_same_files();
+    assert_same_files(path, other_path);
     assert_ok(qn_session_restore(model, path, &larger, &restored));
     replace_session(w, restored, w->n_valid);
 }
@@ -508,9 +499,9 @@ TEST(rows_take_what_their_bits_take)
                 assert_ok(qn_session_save(session, path));
                 const uint64_t rest = n_rows * (kept % 16 ? 16 - kept % 16 : 0) * dim * sizeof(uint16_t);
                 if (!info.recurrent_bytes)
-                    assert_int_equal(read_file(path, file, FILE_MAX), sizeof(struct qn_state_header) +
-                                                                          length * sizeof(qn_token) + bytes + rest +
-                                                                          sizeof(uint64_t));
+                    assert_int_equal(read_state(path, file, FILE_MAX), sizeof(struct qn_state_header) +
+                                                                           length * sizeof(qn_token) + bytes + rest +
+                                                                           sizeof(uint64_t));
                 qn_session_free(session);
             }
         close_model();

@@ -1,5 +1,6 @@
 /* Structs of the interface that begin with their size: each one as an older and as a newer program would pass it. */
 #include "helper_create.h"
+#include "helper_folder.h"
 
 #include "base/params.h"
 #include "quern/grammar.h"
@@ -13,17 +14,13 @@
 static qn_model *model;
 static qn_session *session;
 static qn_scheduler *scheduler;
-static char folder[64], path[96];
 
 static int begin(void)
 {
-    snprintf(folder, sizeof folder, "/tmp/qn_params.XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/file", folder);
     model = create_model(MODEL, &CPU_MODEL());
     session = create_session(model, NULL);
     scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
-    return 0;
+    return make_folder();
 }
 
 static int end(void)
@@ -31,9 +28,7 @@ static int end(void)
     qn_scheduler_free(scheduler);
     qn_session_free(session);
     qn_model_free(model);
-    unlink(path);
-    rmdir(folder);
-    return 0;
+    return remove_folder();
 }
 
 /* ---- Each function with a struct ---- */

@@ -2,6 +2,7 @@
  * unmodified target after every failure. */
 #include "helper_random.h"
 #include "helper_create.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "gguf/gguf.h"
@@ -114,21 +115,6 @@ static float *weights_of(const qn_gguf *file, const char *name, size_t *n)
 
 /* ---- Helpers ---- */
 
-static uint8_t *read_all(const char *path, size_t *size)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return NULL;
-    fseek(f, 0, SEEK_END);
-    *size = (size_t)ftell(f);
-    rewind(f);
-    uint8_t *data = malloc(*size + 1);
-    assert_non_null(data);
-    assert_int_equal(fread(data, 1, *size, f), *size);
-    fclose(f);
-    return data;
-}
-
 static int files_named(const char *begin, const char *end)
 {
     DIR *d = opendir(folder);
@@ -142,24 +128,6 @@ static int files_named(const char *begin, const char *end)
     }
     closedir(d);
     return n;
-}
-
-static void write_text(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
-static void expect_text(const char *path, const char *text)
-{
-    size_t size;
-    uint8_t *data = read_all(path, &size);
-    assert_non_null(data);
-    assert_int_equal(size, strlen(text));
-    assert_memory_equal(data, text, size);
-    free(data);
 }
 
 struct log_capture {
@@ -297,16 +265,10 @@ TEST(threads_do_not_change_the_result)
     make_source(in, plain, N_PLAIN);
     static const int threads[] = { 2, 7, 0 };
     assert_ok(qn_quantize_file(in, out, "ptq1_0", &QUANTIZE_PARAMS(.n_threads = 1, .force = true)));
-    size_t size, other_size;
-    uint8_t *data = read_all(out, &size);
     for (size_t i = 0; i < 3; i++) {
         assert_ok(qn_quantize_file(in, other, "ptq1_0", &QUANTIZE_PARAMS(.n_threads = threads[i], .force = true)));
-        uint8_t *other_data = read_all(other, &other_size);
-        assert_int_equal(other_size, size);
-        assert_memory_equal(data, other_data, size);
-        free(other_data);
+        assert_same_files(out, other);
     }
-    free(data);
     unlink(other);
 }
 
@@ -318,17 +280,9 @@ TEST(onto_itself)
     assert_ok(qn_quantize_file(in, out, "q8_0", NULL));
     assert_int_equal(symlink("in.gguf", link), 0);
     assert_ok(qn_quantize_file(in, link, "q8_0", NULL));
-    size_t a_size, b_size;
-    uint8_t *a = read_all(in, &a_size), *b = read_all(out, &b_size);
-    assert_int_equal(a_size, b_size);
-    assert_memory_equal(a, b, a_size);
+    assert_same_files(in, out);
     assert_ok(qn_quantize_file(in, in, "q8_0", NULL)); /* again: q8_0 tensors are copied */
-    free(a);
-    a = read_all(in, &a_size);
-    assert_int_equal(a_size, b_size);
-    assert_memory_equal(a, b, a_size);
-    free(a);
-    free(b);
+    assert_same_files(in, out);
     unlink(link);
 }
 
@@ -391,7 +345,7 @@ TEST(rejected_arguments)
         assert_fails(qn_quantize_file(in, out, targets[i], &QUANTIZE_PARAMS(.force = true)), QN_ERR_FORMAT,
                      "'rotten.weight': block 2200000");
     }
-    expect_text(out, "precious");
+    assert_file(out, "precious", strlen("precious"));
     assert_int_equal(qn_quantize_file(in, folder, "q8_0", NULL), QN_ERR_IO);
     assert_int_equal(files_named("", ""), 2);
 }
@@ -423,7 +377,7 @@ TEST(full_disk)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, handler);
     assert_fails(status, QN_ERR_IO, "File too large");
-    expect_text(out, "precious");
+    assert_file(out, "precious", strlen("precious"));
     assert_int_equal(files_named("", ""), 2);
 }
 
@@ -442,7 +396,7 @@ TEST(killed)
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    expect_text(out, "precious");
+    assert_file(out, "precious", strlen("precious"));
     assert_int_equal(files_named("", ""), 2 + files_named(".out.gguf.", ".quern.part")); /* none where O_TMPFILE is */
     assert_ok(qn_quantize_file(in, in, "q4_0", NULL));
     assert_int_equal(files_named("", ""), 2);
@@ -517,7 +471,7 @@ TEST(the_table_of_types)
                 assert_text("'blk.0.x'");
                 assert_text("does not hold");
                 assert_text("--force");
-                expect_text(out, "kept");
+                assert_file(out, "kept", strlen("kept"));
             }
             assert_ok(qn_quantize_file(in, out, names[t],
                                        &QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d)));

@@ -6,6 +6,7 @@
 #include "engine/events.h"
 #include "gguf/gguf.h"
 #include "helper_request.h"
+#include "helper_files.h"
 #include "quern/quern.h"
 #include "quern/scheduler.h"
 
@@ -244,12 +245,8 @@ TEST(words_are_control_tokens)
     static const char source[] = QN_SOURCE_DIR "/tests/golden/caller.gguf";
     char path[] = "/tmp/quern-test-XXXXXX";
     qn_gguf *gguf;
-    static uint8_t bytes[1 << 17];
-    FILE *file = fopen(source, "rb");
-    assert_non_null(file);
-    const size_t n = fread(bytes, 1, sizeof bytes, file);
-    fclose(file);
-    assert_true(n < sizeof bytes);
+    size_t n;
+    uint8_t *bytes = read_file(source, &n);
     assert_ok(qn_gguf_open_memory(bytes, n, source, &gguf));
     uint8_t *types = (uint8_t *)qn_gguf_find(gguf, "tokenizer.ggml.token_type")->data;
     qn_gguf_close(gguf);
@@ -257,6 +254,7 @@ TEST(words_are_control_tokens)
     const int fd = mkstemp(path);
     assert_int_equal(write(fd, bytes, n), n);
     close(fd);
+    free(bytes);
     qn_model *model = create_model(path, &CPU_MODEL());
     unlink(path);
     assert_true(qn_token_is_special(model, THINK_CLOSE));

@@ -217,7 +217,7 @@ TEST_MODELS(the_same_tokens_give_the_same_file)
         qn_session *session = new_session(300, 0, lengths[i]);
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
-        const size_t size = read_file(path, bytes, FILE_MAX);
+        const size_t size = read_state(path, bytes, FILE_MAX);
         uint8_t *first = malloc(size);
         assert_non_null(first);
         memcpy(first, bytes, size);
@@ -228,7 +228,7 @@ TEST_MODELS(the_same_tokens_give_the_same_file)
         assert_ok(qn_session_truncate(session, lengths[i]));
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
-        assert_int_equal(read_file(path, bytes, FILE_MAX), size);
+        assert_int_equal(read_state(path, bytes, FILE_MAX), size);
         assert_memory_equal(first, bytes, size);
         free(first);
     }
@@ -388,7 +388,7 @@ static void write_forged(uint8_t *state, size_t size)
     memcpy(state, &header, sizeof header);
     const uint64_t checksum = XXH64(state, size - sizeof checksum, 0);
     memcpy(state + size - sizeof checksum, &checksum, sizeof checksum);
-    write_state(other_path, state, size);
+    write_file(other_path, state, size);
 }
 
 TEST_MODELS(corrupt_files_are_rejected)
@@ -396,12 +396,12 @@ TEST_MODELS(corrupt_files_are_rejected)
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
-    const size_t size = read_file(path, bytes, FILE_MAX);
+    const size_t size = read_state(path, bytes, FILE_MAX);
     /* Every byte of the header and a few hundred after it, one bit each. */
     const size_t stride = size / (QN_TEST_SANITIZED ? 49 : 199);
     for (size_t at = 0; at < size; at += at < sizeof(struct qn_state_header) ? 1 : stride) {
         bytes[at] ^= (uint8_t)(1u << at % 8);
-        write_state(other_path, bytes, size);
+        write_file(other_path, bytes, size);
         bytes[at] ^= (uint8_t)(1u << at % 8);
         qn_session *restored;
         const qn_status status = qn_session_restore(model, other_path, NULL, &restored);
@@ -411,10 +411,10 @@ TEST_MODELS(corrupt_files_are_rejected)
         assert_text(other_path);
     }
     for (size_t cut = 0; cut < size; cut += cut < 80 ? 1 : stride) {
-        write_state(other_path, bytes, cut);
+        write_file(other_path, bytes, cut);
         assert_restore(QN_ERR_FORMAT, other_path);
     }
-    write_state(other_path, bytes, size + 1);
+    write_file(other_path, bytes, size + 1);
     assert_restore(QN_ERR_FORMAT, "expected");
 }
 
@@ -424,7 +424,7 @@ TEST_MODELS(forged_files_are_rejected)
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
-    const size_t size = read_file(path, bytes, FILE_MAX);
+    const size_t size = read_state(path, bytes, FILE_MAX);
     uint8_t *copy = malloc(size);
     assert_non_null(copy);
     struct qn_state_header header;
@@ -535,9 +535,9 @@ TEST_MODELS(cache_bytes_are_reported)
     assert_true(is_recurrent() ? fixed > info.recurrent_bytes : fixed == 0);
     assert_ok(qn_session_save(session, path));
     /* Keys are stored in full tiles of 16 positions: half of a position's bytes for each of the 13 unused positions. */
-    assert_int_equal(read_file(path, bytes, FILE_MAX), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) +
-                                                           sizeof(uint64_t) + qn_session_cache_bytes(session, 3) +
-                                                           13 * info.cache_bytes_per_position / 2);
+    assert_int_equal(read_state(path, bytes, FILE_MAX), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) +
+                                                            sizeof(uint64_t) + qn_session_cache_bytes(session, 3) +
+                                                            13 * info.cache_bytes_per_position / 2);
     qn_session_free(session);
 }
 

@@ -2,6 +2,7 @@
  * only with quern's writer. test_gguf_hostile.c has the invalid files. */
 #include "helper_image.h"
 #include "helper_time.h"
+#include "helper_files.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -315,7 +316,7 @@ TEST(not_files)
 {
     char path[512];
     snprintf(path, sizeof path, "%s", in_folder("empty"));
-    fclose(fopen(path, "w"));
+    write_text(path, "");
     assert_fails(qn_gguf_open(path, &file), QN_ERR_IO, "empty");
     unlink(path);
     assert_fails(qn_gguf_open(path, &file), QN_ERR_IO, "No such file");
@@ -394,10 +395,7 @@ TEST(writing_leaves_the_target_alone)
     char path[512], link[512];
     snprintf(path, sizeof path, "%s", in_folder("target"));
     snprintf(link, sizeof link, "%s", in_folder("link"));
-    FILE *old = fopen(path, "w");
-    assert_non_null(old);
-    fputs("precious", old);
-    fclose(old);
+    write_text(path, "precious");
     assert_int_equal(chmod(path, 0640), 0);
 
     qn_gguf_writer *w;
@@ -405,11 +403,7 @@ TEST(writing_leaves_the_target_alone)
     assert_ok(qn_gguf_writer_begin_data(w));
     qn_gguf_writer_free(w); /* without qn_gguf_writer_finish */
     assert_int_equal(files_in_folder(), 1);
-    char text[16] = "";
-    old = fopen(path, "r");
-    assert_non_null(fgets(text, sizeof text, old));
-    fclose(old);
-    assert_string_equal(text, "precious");
+    assert_file(path, "precious", 8);
 
     /* Through a symbolic link, which is kept; so are the permissions. */
     assert_int_equal(symlink("target", link), 0);

@@ -3,6 +3,7 @@
  * N the program splits a model into N files, for the tests of the CLI. */
 #include "helper_split.h"
 #include "helper_create.h"
+#include "helper_folder.h"
 
 #include "quern/quern.h"
 
@@ -13,32 +14,23 @@
 
 enum { MAX_PARTS = 4, N_IDS = 40 };
 
-static char folder[] = "/tmp/quern-test-split-XXXXXX";
 static char prefix[64];            /* of the split files */
 static char paths[MAX_PARTS][128]; /* of the files of the current model */
-static char other_path[64];        /* of a single file */
 static const qn_quantize_params forced = { .size = sizeof(qn_quantize_params), .force = true };
 
-static int make_folder(void)
+static int begin(void)
 {
-    if (!mkdtemp(folder))
-        return 1;
+    const int failed = make_folder();
     snprintf(prefix, sizeof prefix, "%s/m", folder);
-    snprintf(other_path, sizeof other_path, "%s/other", folder);
-    return 0;
-}
-
-static int remove_folder(void)
-{
-    return rmdir(folder) != 0; /* fails if a temporary file was not removed */
+    return failed;
 }
 
 static qn_gguf *open_whole(const char *name)
 {
-    char path[4096];
+    char file_path[4096];
     qn_gguf *whole;
-    snprintf(path, sizeof path, "%s%s", GOLDEN, name);
-    assert_ok(qn_gguf_open(path, &whole));
+    snprintf(file_path, sizeof file_path, "%s%s", GOLDEN, name);
+    assert_ok(qn_gguf_open(file_path, &whole));
     return whole;
 }
 
@@ -63,31 +55,6 @@ static void remove_parts(size_t n)
 {
     for (size_t i = 0; i < n; i++)
         (void)remove(paths[i]);
-}
-
-static void *read_file(const char *path, size_t *size)
-{
-    struct stat st;
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        fail_msg("%s: cannot be opened", path);
-    assert_int_equal(fstat(fileno(f), &st), 0);
-    *size = (size_t)st.st_size;
-    void *bytes = malloc(*size + 1);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, *size, f), *size);
-    fclose(f);
-    return bytes;
-}
-
-static void assert_same_files(const char *a, const char *b)
-{
-    size_t size_a, size_b;
-    void *bytes_a = read_file(a, &size_a), *bytes_b = read_file(b, &size_b);
-    assert_int_equal(size_a, size_b);
-    assert_memory_equal(bytes_a, bytes_b, size_a);
-    free(bytes_a);
-    free(bytes_b);
 }
 
 /* ---- One model ---- */
@@ -152,10 +119,10 @@ TEST(one_file)
             }
 }
 
-static float *logits_of(const char *path, qn_model **out, size_t *bytes)
+static float *logits_of(const char *file_path, qn_model **out, size_t *bytes)
 {
     qn_token ids[N_IDS];
-    assert_ok(qn_model_load(path, &CPU_MODEL(.n_threads = 2), out));
+    assert_ok(qn_model_load(file_path, &CPU_MODEL(.n_threads = 2), out));
     const size_t n_vocab = qn_model_get_info(*out)->n_vocab;
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (qn_token)(i * 61 % n_vocab);
@@ -176,12 +143,13 @@ TEST(same_logits)
     for (size_t m = 0; m < COUNT(names); m++)
         for (size_t n = 2; n <= 3; n++) {
             label("%s in %zu files", names[m], n);
-            char path[4096];
+            char file_path[4096];
             qn_model *whole, *joined;
-            snprintf(path, sizeof path, "%s%s", GOLDEN, names[m]);
+            snprintf(file_path, sizeof file_path, "%s%s", GOLDEN, names[m]);
             split(names[m], n, n == 3);
             size_t bytes, found_bytes;
-            float *expected = logits_of(path, &whole, &bytes), *found = logits_of(paths[n - 1], &joined, &found_bytes);
+            float *expected = logits_of(file_path, &whole, &bytes),
+                  *found = logits_of(paths[n - 1], &joined, &found_bytes);
             assert_int_equal(bytes, found_bytes);
             assert_memory_equal(expected, found, bytes);
             qn_session *session = create_session(whole, &SESSION_PARAMS(.n_ctx = 64));
@@ -230,7 +198,7 @@ TEST(ordinary_files)
 /* ---- Type 42 ---- */
 
 /* 32 blocks of 34 bytes, no padding: groups of 128, with the scale first or last. All zeros are valid as both. */
-static void write_q2_part(const char *path, uint32_t no, const char *name, bool telling)
+static void write_q2_part(const char *file_path, uint32_t no, const char *name, bool telling)
 {
     put_header(3, 1, 3);
     put_number("split.no", no, QN_GGUF_U16);
@@ -240,7 +208,7 @@ static void write_q2_part(const char *path, uint32_t no, const char *name, bool 
     put_data(32, 32 * 34);
     if (telling)
         image.data[image.size - 1] = 0xa8; /* negative, if the scale is last */
-    write_image(&image, path);
+    write_file(file_path, image.data, image.size);
 }
 
 /* The layout is determined once for all files: a file that is valid in two layouts gets that of the others. */
@@ -535,12 +503,12 @@ TEST(names)
     qn_gguf *whole = open_whole("llama.f16.gguf"), *file;
     const struct part part = { .count = 2, .n_tensors = 2, .has_keys = true, .end = 2 };
     for (size_t i = 0; i < COUNT(wrong); i++) {
-        char path[128];
-        snprintf(path, sizeof path, "%s/%s", folder, wrong[i]);
-        write_part(whole, &part, path);
-        assert_fails(qn_gguf_open(path, &file), QN_ERR_FORMAT, "file 1 of 2 of a split model");
+        char file_path[128];
+        snprintf(file_path, sizeof file_path, "%s/%s", folder, wrong[i]);
+        write_part(whole, &part, file_path);
+        assert_fails(qn_gguf_open(file_path, &file), QN_ERR_FORMAT, "file 1 of 2 of a split model");
         assert_text("expected a name that ends in '-00001-of-00002.gguf'");
-        unlink(path);
+        unlink(file_path);
     }
     /* In the current directory, by a path without a slash. */
     char back[4096];
@@ -578,15 +546,13 @@ TEST(later_part_damaged)
     uint8_t *bytes = read_file(paths[1], &size);
     assert_in_range(size, 300, SIZE_MAX);
     for (; at < 300; at++) {
-        const struct image cut = { bytes, at, at };
-        write_image(&cut, paths[1]);
+        write_file(paths[1], bytes, at);
         assert_int_not_equal(qn_gguf_open(paths[at % 2], &file), QN_OK);
         assert_null(file);
     }
     for (at = 0; at < 300; at++) {
-        const struct image changed = { bytes, size, size };
         bytes[at] ^= (uint8_t)(1u << at % 8);
-        write_image(&changed, paths[1]);
+        write_file(paths[1], bytes, size);
         bytes[at] ^= (uint8_t)(1u << at % 8);
         if (qn_gguf_open(paths[0], &file) == QN_OK)
             qn_gguf_close(file);
@@ -602,21 +568,21 @@ static int write_split(const char *source, const char *to, size_t n)
 {
     struct part parts[99];
     qn_gguf *whole;
-    char path[4096];
+    char file_path[4096];
     if (n < 1 || n > 99 || qn_gguf_open(source, &whole)) {
         fprintf(stderr, "usage: test_gguf_split SOURCE PREFIX N, N of 1 to 99: %s\n", qn_error_text());
         return 2;
     }
     plan_parts(whole, n, false, parts);
     for (size_t i = 0; i < n; i++) {
-        part_path(path, sizeof path, to, i, n);
-        write_part(whole, &parts[i], path);
+        part_path(file_path, sizeof file_path, to, i, n);
+        write_part(whole, &parts[i], file_path);
     }
     qn_gguf_close(whole);
     return 0;
 }
 
-TEST_GROUP(make_folder, remove_folder)
+TEST_GROUP(begin, remove_folder)
 
 int main(int argc, char **argv)
 {

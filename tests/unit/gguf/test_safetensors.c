@@ -1,6 +1,7 @@
 /* The reader of safetensors files: what it accepts, and damaged headers, each with the text of its error. And JSON:
  * depth, repeated keys, large integers. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "convert/checkpoint.h"
 #include "gguf/json.h"
@@ -11,7 +12,7 @@
 
 static char path[] = "/tmp/quern-test-safetensors-XXXXXX";
 
-static void write_file(const char *header, uint64_t header_bytes, size_t data_bytes)
+static void write_header(const char *header, uint64_t header_bytes, size_t data_bytes)
 {
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
@@ -29,7 +30,7 @@ TEST(test_reading)
         "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"
         "\"empty\":{\"dtype\":\"I64\",\"shape\":[0,5],\"data_offsets\":[14,14]},"
         "\"scalar\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[14,15]}}   ";
-    write_file(header, strlen(header), 15);
+    write_header(header, strlen(header), 15);
     qn_safetensors *file;
     assert_ok(qn_safetensors_open(path, &file));
     assert_int_equal(qn_safetensors_count(file), 4);
@@ -90,7 +91,7 @@ TEST(test_damage)
     for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].header);
         qn_safetensors *file;
-        write_file(cases[i].header, strlen(cases[i].header), cases[i].data_bytes);
+        write_header(cases[i].header, strlen(cases[i].header), cases[i].data_bytes);
         assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
         assert_null(file);
         assert_text(cases[i].text);
@@ -105,7 +106,7 @@ TEST(test_lengths)
     qn_safetensors *file;
     for (size_t i = 0; i < COUNT(lengths); i++) {
         label("header of %llu bytes", (unsigned long long)lengths[i]);
-        write_file("{}", lengths[i], 0);
+        write_header("{}", lengths[i], 0);
         assert_fails(qn_safetensors_open(path, &file), QN_ERR_FORMAT, "a header of");
     }
     assert_int_equal(truncate(path, 7), 0);
@@ -129,9 +130,7 @@ TEST(test_json)
     }
     assert_text("nested more than 64 deep");
     assert_fails(qn_json_parse("text", "{\"a\":{\"b\":1,\"b\":2}}", 19, &json), QN_ERR_FORMAT, "text: line 1");
-    FILE *file = fopen(path, "wb");
-    fputs("{\"model_max_length\": 1000000000000000019884624838656}", file);
-    fclose(file);
+    write_text(path, "{\"model_max_length\": 1000000000000000019884624838656}");
     assert_ok(qn_json_read(path, 100, true, &json));
     assert_true(json_is_real(json_object_get(json, "model_max_length")));
     json_decref(json);
@@ -181,12 +180,10 @@ static void write_padded(const char *folder, const char *name, size_t length)
 /* The headers of all files of a checkpoint are in memory at once. */
 TEST(test_many_headers)
 {
-    char folder[] = "/tmp/quern-headers.XXXXXX", index[64], name[64];
+    char folder[] = "/tmp/quern-headers.XXXXXX", index[64];
     assert_non_null(mkdtemp(folder));
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
-    FILE *file = fopen(index, "wb");
-    fputs("{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}", file);
-    fclose(file);
+    write_text(index, "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}");
     for (size_t more = 0; more < 2; more++) {
         qn_checkpoint checkpoint = { 0 };
         write_padded(folder, "a", QN_SAFETENSORS_MAX_HEADER / 2);
@@ -195,12 +192,7 @@ TEST(test_many_headers)
         qn_checkpoint_close(&checkpoint);
     }
     assert_text("headers of the checkpoint");
-    for (const char *f = "ab"; *f; f++) {
-        snprintf(name, sizeof name, "%s/%c.safetensors", folder, *f);
-        unlink(name);
-    }
-    unlink(index);
-    rmdir(folder);
+    assert_int_equal(remove_tree(folder), 0);
 }
 
 int main(void)

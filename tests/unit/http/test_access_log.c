@@ -1,5 +1,6 @@
 /* The access log: lines are JSON, whatever a request has; files can be renamed; nobody waits for a full pipe. */
 #include "helper_assert.h"
+#include "helper_folder.h"
 
 #include "http/access_log.h"
 
@@ -20,25 +21,6 @@ static const qn_access usual = { .time = 1769860800.5,
                                  .n_cached = 5,
                                  .n_generated = 16,
                                  .seconds = 0.75 };
-static char folder[64], path[80], moved[80];
-
-static int make_folder(void)
-{
-    snprintf(folder, sizeof folder, "/tmp/quern_log_XXXXXX");
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/log", folder);
-    snprintf(moved, sizeof moved, "%s/log.1", folder);
-    return 0;
-}
-
-static int remove_folder(void)
-{
-    unlink(path);
-    unlink(moved);
-    return rmdir(folder);
-}
-
 /* Line `number` of a file, from 0 on; NULL: it has fewer. */
 static json_t *read_line(const char *file_path, int number)
 {
@@ -130,14 +112,14 @@ TEST_WITH(renamed_files_are_left, make_folder, remove_folder)
     qn_access_log *log;
     assert_ok(qn_access_log_create(path, &log));
     qn_access_log_write(log, &usual);
-    assert_int_equal(rename(path, moved), 0);
+    assert_int_equal(rename(path, other_path), 0);
     qn_access_log_write(log, &usual);
     assert_ok(qn_access_log_reopen(log));
     qn_access_log_write(log, &usual);
-    json_t *json = read_line(moved, 1);
+    json_t *json = read_line(other_path, 1);
     assert_non_null(json);
     json_decref(json);
-    assert_null(read_line(moved, 2));
+    assert_null(read_line(other_path, 2));
     json_decref(json = read_line(path, 0));
     assert_non_null(json);
     /* Another log appends to the file. */

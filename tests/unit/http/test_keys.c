@@ -1,5 +1,6 @@
 /* API keys: what arguments and files may have, what is found, and reading files again while others look. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "http/keys.h"
 
@@ -17,12 +18,9 @@ static void count_warning(const char *text)
     n_notes += strstr(text, "/metrics") != NULL;
 }
 
-static void write_file(const char *text)
+static void write_keys(const char *text)
 {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
+    write_text(path, text);
     assert_int_equal(chmod(path, 0600), 0);
 }
 
@@ -43,7 +41,7 @@ static qn_keys *keys_of(const char *value, const char *file)
     qn_keys *keys;
     const char *const files[] = { path };
     if (file)
-        write_file(file);
+        write_keys(file);
     assert_ok(qn_keys_create(&value, value != NULL, files, file != NULL, count_warning, &keys));
     return keys;
 }
@@ -152,7 +150,7 @@ TEST(bad_keys_are_refused)
     qn_keys *keys;
     for (size_t i = 0; i < COUNT(cases); i++) {
         label("file '%s'", cases[i].text);
-        write_file(cases[i].text);
+        write_keys(cases[i].text);
         assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
         assert_null(keys);
         assert_text(cases[i].error);
@@ -160,7 +158,7 @@ TEST(bad_keys_are_refused)
     for (size_t n = QN_KEY_MAX_BYTES + 1; n < sizeof line; n += 300) {
         memset(line, 'k', n);
         line[n] = '\0';
-        write_file(line);
+        write_keys(line);
         assert_fails(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID, "line 1");
         assert_null(strstr(qn_error_text(), "kkk"));
     }
@@ -181,10 +179,7 @@ TEST(files_with_zeros_are_refused)
     const char *const files[] = { path };
     for (size_t i = 0; i < COUNT(cases); i++) {
         qn_keys *keys;
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        assert_int_equal(fwrite(cases[i].bytes, 1, cases[i].n, file), cases[i].n);
-        fclose(file);
+        write_file(path, cases[i].bytes, cases[i].n);
         assert_fails(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID, "has a zero");
     }
 }
@@ -224,7 +219,7 @@ TEST(reload_replaces)
     qn_key before, after, other;
     qn_keys *keys = keys_of("fixed", "alice: one\ntwo\n");
     assert_true(qn_keys_find(keys, "Bearer two", NULL, &before));
-    write_file("two\nalice: three\n");
+    write_keys("two\nalice: three\n");
     assert_ok(qn_keys_reload(keys));
     assert_name(keys, "one", "-");
     assert_name(keys, "fixed", "key1");
@@ -234,7 +229,7 @@ TEST(reload_replaces)
     assert_string_equal(after.name, "key2");
     assert_string_equal(after.scope, before.scope);
     assert_string_not_equal(after.scope, other.scope);
-    write_file("");
+    write_keys("");
     assert_int_equal(qn_keys_reload(keys), QN_ERR_INVALID);
     assert_name(keys, "three", "alice");
     qn_keys_free(keys);

@@ -2,6 +2,7 @@
  * the bytes of a text come from, what errors name, and limits. */
 #include "helper_assert.h"
 #include "helper_time.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "jinja/jinja.h"
@@ -9,21 +10,6 @@
 #include <glob.h>
 
 enum { MAX_VARIABLES = 20 };
-
-static char *read_file(const char *path, size_t *length)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    *length = (size_t)ftell(f);
-    rewind(f);
-    char *text = malloc(*length + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, *length, f), *length);
-    text[*length] = 0;
-    fclose(f);
-    return text;
-}
 
 static qn_status render_json(const char *source, size_t length, json_t *object, const qn_jinja_limits *limits,
                              qn_jinja_output *output)

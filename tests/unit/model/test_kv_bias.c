@@ -197,18 +197,13 @@ static float *floats_of(const qn_gguf *file, uint8_t *bytes, size_t size, int la
 /* The golden model with all its biases zero but one, of a context of n_ctx. */
 static void write_model(const struct bias *b, uint32_t n_ctx)
 {
-    static _Alignas(16) uint8_t golden[FILE_MAX], bytes[FILE_MAX];
     static const char *const tensors[] = { "attn_q.bias", "attn_k.bias", "attn_v.bias" };
     static const char key[] = "qwen2.context_length";
     char name[512];
     qn_gguf *file;
     snprintf(name, sizeof name, "%s/tests/golden/qwen2.q1_0.gguf", QN_SOURCE_DIR);
-    FILE *in = fopen(name, "rb");
-    assert_non_null(in);
-    const size_t size = fread(golden, 1, FILE_MAX, in);
-    fclose(in);
-    assert_true(size < FILE_MAX);
-    memcpy(bytes, golden, size);
+    size_t size;
+    uint8_t *golden = read_file(name, &size), *bytes = read_file(name, &size);
     assert_ok(qn_gguf_open(name, &file));
     for (int layer = 0; layer < N_LAYERS; layer++)
         for (size_t i = 0; i < 3; i++) {
@@ -224,7 +219,9 @@ static void write_model(const struct bias *b, uint32_t n_ctx)
         at++;
     memcpy(at + sizeof key - 1 + 4, &n_ctx, sizeof n_ctx); /* after the value's type */
     snprintf(model_path, sizeof model_path, "%s/model.gguf", folder);
-    write_state(model_path, bytes, size);
+    write_file(model_path, bytes, size);
+    free(golden);
+    free(bytes);
 }
 
 static void open_biased(const struct bias *b, uint32_t n_ctx)
@@ -450,7 +447,7 @@ static size_t make_old_file(uint8_t *bytes, uint32_t length)
     qn_session_free(session);
     close_biased();
     open_biased(&large, 256);
-    const size_t size = read_file(path, bytes, FILE_MAX);
+    const size_t size = read_state(path, bytes, FILE_MAX);
     assert_ok(qn_model_fingerprint(model, &fingerprint));
     h->fingerprint = fingerprint;
     h->checksum = XXH64(h, offsetof(struct qn_state_header, checksum), 0);
@@ -466,7 +463,7 @@ TEST(files_in_codes_are_evaluated_again)
     for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         const size_t size = make_old_file(bytes, lengths[i]);
-        write_state(path, bytes, size);
+        write_file(path, bytes, size);
         qn_session *plain = new_session("f16"), *restored;
         eval(plain, expected);
         const qn_session_params params = SESSION_PARAMS(.on_log = take_line, .user = &log_lines),
@@ -484,10 +481,10 @@ TEST(files_in_codes_are_evaluated_again)
         qn_session_free(restored);
         /* Contents that are not used are checked all the same. */
         bytes[size - 9] ^= 1;
-        write_state(path, bytes, size);
+        write_file(path, bytes, size);
         assert_int_equal(qn_session_restore(model, path, &params, &restored), QN_ERR_FORMAT);
         assert_null(restored);
-        write_state(path, bytes, size - 8);
+        write_file(path, bytes, size - 8);
         assert_int_equal(qn_session_restore(model, path, &params, &restored), QN_ERR_FORMAT);
         qn_session_free(plain);
         close_biased();

@@ -4,6 +4,7 @@
 #include "helper_create.h"
 #include "helper_schemas.h"
 #include "helper_vocab.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "protocol/protocol.h"
@@ -24,17 +25,6 @@ static const struct {
 enum { N_MODELS = COUNT(models) };
 static qn_served served[N_MODELS];
 
-static char *read_file(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    char *text = calloc(1, 1 << 16);
-    assert_non_null(file);
-    assert_non_null(text);
-    assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
-    fclose(file);
-    return text;
-}
-
 static int load_models(void)
 {
     static const char *const merges[] = { "Ġ Ġ", NULL };
@@ -44,7 +34,7 @@ static int load_models(void)
     for (size_t i = 0; i < N_MODELS; i++) {
         char path[400];
         snprintf(path, sizeof path, QN_SOURCE_DIR "/tests/golden/templates/%s.jinja", models[i].name);
-        char *text = models[i].template ? strdup(models[i].template) : read_file(path);
+        char *text = models[i].template ? strdup(models[i].template) : read_file(path, NULL);
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 257, .chat_template = text
         };

@@ -3,6 +3,7 @@
  * directory QN_SHARED, SmolLM2 is the file QN_SMOLLM2 or the one fetched by tools/fetch_smollm2.py. Missing files are
  * skipped; without any, the test exits with 77. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "chat/chat.h"
 #include "text/tokenizer.h"
@@ -35,24 +36,6 @@ static const char *smollm2_path(void)
     else
         snprintf(path, sizeof path, "%s/.cache/%s", home ? home : "", name);
     return path;
-}
-
-/* The contents of a file, zero-terminated; free with free(). */
-static char *read_file(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("%s cannot be read", path);
-    char *text = NULL;
-    size_t n = 0, got;
-    do {
-        text = realloc(text, n + 65537);
-        assert_non_null(text);
-        n += got = fread(text + n, 1, 65536, file);
-    } while (got);
-    text[n] = '\0';
-    fclose(file);
-    return text;
 }
 
 /* The file's tokeniser, and its chat template if `chat` is not NULL; skips the test if the file is missing. */
@@ -93,7 +76,7 @@ static void check_llama_cpp(const char *name)
 {
     static const char between[] = "\n__ggml_vocab_test__\n";
     qn_tokenizer *tok = open_vocab(shared_path(name, ""), NULL);
-    char *texts = read_file(shared_path(name, ".inp")), *ids = read_file(shared_path(name, ".out"));
+    char *texts = read_file(shared_path(name, ".inp"), NULL), *ids = read_file(shared_path(name, ".out"), NULL);
     char *text = texts, *line = ids;
     int n = 0;
     while (*line) {
@@ -147,7 +130,7 @@ static void check_golden(const qn_tokenizer *tok, const char *name)
 {
     char path[4096], *state = NULL;
     snprintf(path, sizeof path, "%s/tests/golden/tokenizer_%s.txt", QN_SOURCE_DIR, name);
-    char *golden = read_file(path);
+    char *golden = read_file(path, NULL);
     int n = 0;
     for (char *line = strtok_r(golden, "\n", &state); line; line = strtok_r(NULL, "\n", &state)) {
         if (*line == '#')
