@@ -64,4 +64,11 @@ void fake_end_contexts(void);
 /* Asserts that all objects and allocations have been freed. */
 void fake_expect_empty(void);
 
+/* The fake driver takes any data with an ELF header for a module. */
+static const uint8_t fake_image[128] = { 0x7f, 'E', 'L', 'F' };
+#define FAKE_CUBIN(source, defines)                                                                                    \
+    {                                                                                                                  \
+        source, defines, "sm_90a", fake_image, fake_image + sizeof fake_image                                          \
+    }
+
 #endif

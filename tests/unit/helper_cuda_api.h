@@ -7,13 +7,6 @@
 
 #include "cuda/api/api.h"
 
-/* The fake driver takes any data with an ELF header for a module. */
-static const uint8_t fake_image[128] = { 0x7f, 'E', 'L', 'F' };
-#define FAKE_CUBIN(source, defines)                                                                                    \
-    {                                                                                                                  \
-        source, defines, "sm_90a", fake_image, fake_image + sizeof fake_image                                          \
-    }
-
 static qn_gpu_code fake_code = { .compiler = "nvcc of the test" };
 static const qn_cuda_tools fake_tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &fake_code };
 static char fake_contexts[] = "aab"; /* two of the first device, one of the second */

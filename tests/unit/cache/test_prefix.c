@@ -10,6 +10,8 @@
 /* What a test runs on, and what the last sequence took over. */
 static fixture store;
 static qn_prefix *prefix;
+#define expect_states(n) assert_int_equal(qn_prefix_get_counts(prefix).states, n)
+#define expect_pages(n) assert_int_equal(qn_prefix_get_counts(prefix).pages, n)
 static uint32_t reused, matched;
 
 static void create_prefix(uint64_t state_bytes, uint64_t host_bytes)
@@ -85,7 +87,7 @@ TEST(without_recurrent_layers)
         history *first = run(NULL, tokens, 600);
         assert_int_equal(reused, 0);
         assert_int_equal(matched, 0);
-        assert_int_equal(qn_prefix_get_counts(prefix).pages, 9);
+        expect_pages(9);
         const uint64_t held = qn_pool_get_usage(store.pool).held;
         history *again = run(NULL, tokens, 600);
         assert_int_equal(reused, 576);
@@ -93,7 +95,7 @@ TEST(without_recurrent_layers)
         tokens[200] ^= 1; /* in page 3 */
         history *other = run(NULL, tokens, 600);
         assert_int_equal(reused, 192);
-        assert_int_equal(qn_prefix_get_counts(prefix).pages, 9 + 6);
+        expect_pages(9 + 6);
         history *elsewhere = run("tenant", tokens, 600);
         assert_int_equal(reused, 0);
         /* One token is left to evaluate. */
@@ -136,12 +138,12 @@ TEST(states)
     assert_int_not_equal(third->sequence.state, first->sequence.state); /* it has folded since, into another item */
     keep_mark(NULL, second);                                            /* at 384 */
     keep_mark(NULL, second);
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 2);
+    expect_states(2);
     /* The least recently used state is evicted. */
     history *fourth = run(NULL, tokens, 300);
     assert_int_equal(reused, 256);
     keep_mark(NULL, third); /* at 576: the one at 384 goes */
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 2);
+    expect_states(2);
     history *fifth = run(NULL, tokens, 500);
     assert_int_equal(reused, 256);
     assert_int_equal(matched, 448);
@@ -151,8 +153,8 @@ TEST(states)
         end_history(all[i]);
     }
     qn_prefix_clear(prefix);
-    assert_int_equal(qn_prefix_get_counts(prefix).pages, 0);
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 0);
+    expect_pages(0);
+    expect_states(0);
     end_prefix();
 }
 
@@ -164,7 +166,7 @@ TEST(a_state_larger_than_the_budget_is_not_kept)
     fill(tokens, 200);
     history *h = run(NULL, tokens, 200);
     keep_mark(NULL, h);
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 0);
+    expect_states(0);
     end_history(h);
     end_prefix();
 }
@@ -180,12 +182,12 @@ TEST(eviction)
     memcpy(b, a, 64 * sizeof *a);
     end_history(run(NULL, a, 300)); /* pages 0 to 3 */
     end_history(run(NULL, b, 300)); /* the same page 0, others after it */
-    assert_int_equal(qn_prefix_get_counts(prefix).pages, 7);
+    expect_pages(7);
     history *held = run(NULL, a, 130); /* holds pages 0 and 1 of a */
     assert_int_equal(reused, 128);
     for (size_t left = 6; left > 4; left--) { /* pages 3 and 2 of a were used before all of b */
         assert_true(qn_prefix_evict(prefix));
-        assert_int_equal(qn_prefix_get_counts(prefix).pages, left);
+        expect_pages(left);
     }
     history *again = run(NULL, b, 300);
     assert_int_equal(reused, 256);
@@ -194,7 +196,7 @@ TEST(eviction)
         assert_true(qn_prefix_evict(prefix));
     assert_true(qn_prefix_evict(prefix));
     assert_false(qn_prefix_evict(prefix)); /* pages 0 and 1 of a are held */
-    assert_int_equal(qn_prefix_get_counts(prefix).pages, 2);
+    expect_pages(2);
     end_history(held);
     assert_true(qn_prefix_evict(prefix));
     assert_true(qn_prefix_evict(prefix));
@@ -328,7 +330,7 @@ TEST(old_states_are_thinned)
     begin_long(&tokens);
     create_prefix(16 * qn_pool_stride(store.cache.states), 0);
     keep_periods(NULL, tokens, PERIODS, 0);
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 16);
+    expect_states(16);
     uint64_t kept = kept_periods(NULL, tokens, PERIODS);
     assert_int_equal(kept >> 54, 0x3ff);
     assert_int_equal(kept & 0x8080808080000000, 0x8080808080000000);
@@ -349,7 +351,7 @@ TEST(marks_outlive_periodic_states)
     keep_periods("marks", tokens, 3, 7);
     keep_periods(NULL, tokens, 30, 0);
     assert_int_equal(kept_periods("marks", tokens, 3), 7);
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 8);
+    expect_states(8);
     qn_prefix_clear(prefix); /* the check has continued the prefix */
     keep_periods("marks", tokens, 3, 7);
     keep_periods(NULL, tokens, 5, 0);
@@ -475,7 +477,7 @@ TEST(near_states_are_not_copied)
     }
     qn_prefix_wait(prefix);
     /* That at 384 has no other before it and was copied. */
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 3);
+    expect_states(3);
     assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, qn_pool_stride(store.cache.states));
     assert_ok(qn_sequence_create(&store.cache, &s));
     assert_adopts(&s, tokens, 440, 384); /* 576 is used least now */
@@ -521,7 +523,7 @@ TEST(states_are_dropped_while_too_many_are_copied)
     create_prefix(qn_pool_stride(store.cache.states), 8 << 20);
     pthread_mutex_lock(&gate);
     keep_states(tokens, N);
-    assert_int_equal(qn_prefix_get_counts(prefix).states, QN_SPILL_COPIES + 1);
+    expect_states(QN_SPILL_COPIES + 1);
     assert_int_equal(qn_pool_count(store.cache.states), QN_SPILL_COPIES + 1);
     pthread_mutex_unlock(&gate);
     evict_all();
@@ -546,7 +548,7 @@ TEST(nodes_are_freed_while_they_are_copied)
     qn_prefix_clear(prefix);
     assert_true(qn_pool_count(store.cache.states) <= 1); /* that of the copy which has begun */
     keep_states(tokens, 3);
-    assert_int_equal(qn_prefix_get_counts(prefix).states, 3);
+    expect_states(3);
     pthread_mutex_unlock(&gate);
     evict_all();
     for (size_t i = 0; i < 3; i++) {

@@ -10,17 +10,11 @@
 
 #include <pthread.h>
 
-/* The smallest module that the fake driver accepts. */
-static const struct {
-    unsigned char header[64];
-    char text[16];
-} image = { "\177ELF", "module/a" };
-
 static const qn_gpu_cubin cubins[] = {
-    { "module/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "module/a.cu", "", "sm_89", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "peak/peak.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "spin/spin.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    FAKE_CUBIN("module/a.cu", ""),
+    { "module/a.cu", "", "sm_89", fake_image, fake_image + sizeof fake_image },
+    FAKE_CUBIN("peak/peak.cu", ""),
+    FAKE_CUBIN("spin/spin.cu", ""),
 };
 
 static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 4, .compiler = "nvcc of the test" };

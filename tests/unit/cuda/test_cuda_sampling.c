@@ -16,15 +16,10 @@ enum {
     TOP_K = 5000 /* more than the kernels sort: qn_sample_select */
 };
 
-static const struct {
-    unsigned char header[64];
-    char text[16];
-} image = { "\177ELF", "sample" };
-
 static const qn_gpu_cubin cubins[] = {
-    { "sample/sample.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "sample/select.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "sample/logprobs.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    FAKE_CUBIN("sample/sample.cu", ""),
+    FAKE_CUBIN("sample/select.cu", ""),
+    FAKE_CUBIN("sample/logprobs.cu", ""),
 };
 static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 3, .compiler = "nvcc of the test" };
 static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };

@@ -4,6 +4,12 @@
 
 /* ---- What a plan launches, and its inputs ---- */
 
+/* The address of the step's inputs. */
+static uint64_t inputs(void)
+{
+    return fixture.model->workspace.inputs;
+}
+
 static int attention_layers(void)
 {
     int n = 0;
@@ -75,12 +81,12 @@ static int count_gemms(int from)
 /* The inputs on the device, which is memory of the host here. */
 static const uint32_t *input(size_t offset)
 {
-    return (const uint32_t *)(uintptr_t)(fixture.model->workspace.inputs + offset);
+    return (const uint32_t *)(uintptr_t)(inputs() + offset);
 }
 
 static const uint64_t *addresses(size_t offset)
 {
-    return (const uint64_t *)(uintptr_t)(fixture.model->workspace.inputs + offset);
+    return (const uint64_t *)(uintptr_t)(inputs() + offset);
 }
 
 /* ---- The tests ---- */
@@ -150,14 +156,14 @@ TEST(decode_in_phases)
         const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
         const qn_persistent_args *args = (const void *)persistent->args;
         assert_int_equal(args->n_rows, bucket);
-        assert_int_equal(args->positions, fixture.model->workspace.inputs + in.positions);
-        assert_int_equal(args->sequences, fixture.model->workspace.inputs + in.sequences);
+        assert_int_equal(args->positions, inputs() + in.positions);
+        assert_int_equal(args->sequences, inputs() + in.sequences);
         assert_true(n_segments > 1 || (args->phases == fixture.model->graphs->rows_plan.memory.address &&
                                        args->n_phases == fixture.model->graphs->rows_plan.n_phases));
         if (fixture.cuda.plan.recurrent.n_v_heads) {
-            assert_int_equal(args->state_positions, fixture.model->workspace.inputs + in.state_positions);
-            assert_int_equal(args->state_from, fixture.model->workspace.inputs + in.state_from);
-            assert_int_equal(args->open_slots, fixture.model->workspace.inputs + in.open_chunks);
+            assert_int_equal(args->state_positions, inputs() + in.state_positions);
+            assert_int_equal(args->state_from, inputs() + in.state_from);
+            assert_int_equal(args->open_slots, inputs() + in.open_chunks);
         }
         expect_inputs(n, bucket);
         tear_down();
@@ -193,9 +199,9 @@ TEST(decode_of_many)
         const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
         const qn_attention_decode_args *args = (const void *)attention->args;
         assert_int_equal(args->n_rows, bucket);
-        assert_int_equal(args->mask.sessions, fixture.model->workspace.inputs + in.sequences);
-        assert_int_equal(args->mask.positions, fixture.model->workspace.inputs + in.positions);
-        assert_int_equal(args->cache.tables, fixture.model->workspace.inputs + in.kv_tables);
+        assert_int_equal(args->mask.sessions, inputs() + in.sequences);
+        assert_int_equal(args->mask.positions, inputs() + in.positions);
+        assert_int_equal(args->cache.tables, inputs() + in.kv_tables);
         assert_int_equal(args->pdl_prefetch, 1);
         assert_int_equal(args->counters, fixture.model->workspace.attention_counters.address);
         const qn_op *op = attention_of();
@@ -232,7 +238,7 @@ static bool expect_prepared_rows(const qn_attention_decode_args *args)
     assert_int_equal(args->new_rows.sines, fixture.model->workspace.sines.address);
     assert_int_equal(args->new_rows.n_rot, h->n_rot);
     const qn_gpu_inputs in = qn_gpu_inputs_of(args->n_rows, args->n_rows, 0);
-    assert_int_equal(args->mask.positions, fixture.model->workspace.inputs + in.positions);
+    assert_int_equal(args->mask.positions, inputs() + in.positions);
     return true;
 }
 
@@ -397,14 +403,13 @@ TEST(mixed_pieces)
         assert_int_equal(count("qn_attention_prefill", 0, &last), attention_layers());
         const qn_attention_prefill_args *prefill = (const void *)last->args;
         assert_true(prefill->n_rows == 170 && prefill->n_pieces == 2);
-        assert_int_equal(prefill->positions,
-                         fixture.model->workspace.inputs + in.first_positions + 3 * sizeof(uint32_t));
-        assert_int_equal(prefill->cu_seqlens, fixture.model->workspace.inputs + in.cu_seqlens + 3 * sizeof(uint32_t));
-        assert_int_equal(prefill->cache.tables, fixture.model->workspace.inputs + in.kv_tables + 3 * sizeof(uint64_t));
+        assert_int_equal(prefill->positions, inputs() + in.first_positions + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cu_seqlens, inputs() + in.cu_seqlens + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cache.tables, inputs() + in.kv_tables + 3 * sizeof(uint64_t));
         assert_int_equal(count("qn_elementwise_gather", 0, &last), 1);
         const qn_elementwise_gather_args *gather = (const void *)last->args;
         assert_int_equal(last->grid[1], 4);
-        assert_int_equal(gather->rows, fixture.model->workspace.inputs + in.logit_rows);
+        assert_int_equal(gather->rows, inputs() + in.logit_rows);
         assert_int_equal(gather->y, fixture.model->workspace.gathered.address);
         tear_down();
     }
@@ -438,7 +443,7 @@ TEST(parameters_are_inputs)
         const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
         assert_int_equal(count("qn_sample_argmax", from, &last), 1);
         const qn_sample_args *args = (const void *)last->args;
-        assert_int_equal(args->params, fixture.model->workspace.inputs + in.sampling);
+        assert_int_equal(args->params, inputs() + in.sampling);
         const qn_sample_params *params = (const void *)(uintptr_t)args->params;
         for (size_t i = 0; i < n; i++)
             assert_true(params[i].top_p == requests[i].sampling.top_p && params[i].kind == QN_SAMPLE_ARGMAX);
