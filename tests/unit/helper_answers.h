@@ -55,6 +55,27 @@ static inline void content(size_t request, const char *text)
     output(request, QN_OUTPUT_CONTENT, text, 0, QN_OUTPUT_COMPLETE);
 }
 
+static inline void reasoning_text(size_t request, const char *text)
+{
+    output(request, QN_OUTPUT_REASONING, text, 0, QN_OUTPUT_COMPLETE);
+}
+
+static inline void begin_call(size_t request, size_t call, const char *name)
+{
+    output(request, QN_OUTPUT_CALL_BEGIN, name, call, QN_OUTPUT_COMPLETE);
+}
+
+static inline void arguments(size_t request, size_t call, const char *text)
+{
+    output(request, QN_OUTPUT_ARGUMENTS, text, call, QN_OUTPUT_COMPLETE);
+}
+
+/* raw: the text of the whole call. */
+static inline void end_call(size_t request, size_t call, const char *raw, qn_output_call_end end)
+{
+    output(request, QN_OUTPUT_CALL_END, raw, call, end);
+}
+
 static inline void end_with(size_t request, qn_finish finish, qn_status status, bool is_stop_string)
 {
     const qn_request_result result = { .finish = finish,
@@ -73,5 +94,8 @@ static inline void finish(size_t request, qn_finish finish, bool is_stop_string)
 {
     end_with(request, finish, finish == QN_FINISH_ERROR ? QN_ERR_IO : QN_OK, is_stop_string);
 }
+
+/* Asserts the status of the answer when it has ended. */
+#define ends_with(status) assert_int_equal(x->protocol->end(x, &out), status)
 
 #endif

@@ -3,8 +3,6 @@
 
 #include "base/append.h"
 
-#include <stdio.h>
-
 static _Thread_local char labels[512];
 static _Thread_local size_t labels_length;
 
@@ -53,8 +51,22 @@ void labelled_ok(qn_status status, const char *expression, const char *file, int
         fail_with(file, line, "%s: %s: %s", expression, qn_status_name(status), qn_error_text());
 }
 
+void labelled_failure(qn_status found, qn_status expected, const char *part, const char *expression, const char *file,
+                      int line)
+{
+    if (found != expected)
+        fail_with(file, line, "%s: %s, expected %s: %s", expression, qn_status_name(found), qn_status_name(expected),
+                  found == QN_OK ? "" : qn_error_text());
+    labelled_text(part, file, line);
+}
+
 void labelled_text(const char *part, const char *file, int line)
 {
-    if (!strstr(qn_error_text(), part))
-        fail_with(file, line, "'%s' is not in '%s'", part, qn_error_text());
+    labelled_part(qn_error_text(), part, file, line);
+}
+
+void labelled_part(const char *text, const char *part, const char *file, int line)
+{
+    if (!strstr(text, part))
+        fail_with(file, line, "'%s' is not in '%s'", part, text);
 }

@@ -1,8 +1,10 @@
 /* Assertions of the unit tests: those of cmocka, which also print the failed case of a loop, and assertions on
- * statuses and error texts. Every unit test includes this header instead of cmocka.h. */
+ * statuses and error texts. Every unit test includes this header, instead of cmocka.h and of the C headers below;
+ * helper_test.h registers the tests. */
 #ifndef QN_TESTS_HELPER_ASSERT_H
 #define QN_TESTS_HELPER_ASSERT_H
 
+#include "helper_test.h"
 #include "quern/status.h"
 
 #include <setjmp.h>
@@ -10,6 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -17,8 +21,14 @@
 /* assert_ok - fails unless the status is QN_OK, with the expression, the name of the status and the error text. */
 #define assert_ok(status) labelled_ok(status, #status, __FILE__, __LINE__)
 
+/* assert_fails - fails unless the call's status is this one, and its error text contains `part`. */
+#define assert_fails(call, status, part) labelled_failure(call, status, part, #call, __FILE__, __LINE__)
+
 /* assert_text - fails unless the error text contains `part`. */
 #define assert_text(part) labelled_text(part, __FILE__, __LINE__)
+
+/* assert_contains - fails unless `part` is in the text. */
+#define assert_contains(text, part) labelled_part(text, part, __FILE__, __LINE__)
 
 /* label - names the case under test, with printf arguments, until the end of the enclosing block: label("%zu
  * threads", n). Labels of nested blocks form one line, which a failed assertion of this thread prints first. No
@@ -35,8 +45,14 @@ void label_end(const size_t *length);
 void label_failed(void);
 
 void labelled_ok(qn_status status, const char *expression, const char *file, int line);
+void labelled_failure(qn_status found, qn_status expected, const char *part, const char *expression, const char *file,
+                      int line);
 void labelled_text(const char *part, const char *file, int line);
+void labelled_part(const char *text, const char *part, const char *file, int line);
 void fail_with(const char *file, int line, const char *format, ...) QN_PRINTF(3, 4);
+
+/* COUNT - the number of elements of an array. */
+#define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* ---- cmocka's assertions with labels ---- */
 

@@ -7,7 +7,6 @@
 #include "quern/kernels.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static const size_t aura_dims[] = { 64, 80, 96, 128, 192, 256, 512 };
 static const unsigned aura_bits[] = { 2, 3, 4, 6, 8 };

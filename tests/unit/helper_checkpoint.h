@@ -3,13 +3,13 @@
 #define QN_TESTS_HELPER_CHECKPOINT_H
 
 #include "helper_assert.h"
+#include "helper_files.h"
+
+#include "gguf/gguf.h"
 
 #include "quern/quern.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,28 +38,11 @@ static inline qn_status convert(const char *folder, const char *type, int n_thre
     return qn_convert_checkpoint(folder, out, type, &params);
 }
 
-static inline char *read_file(const char *path, size_t *size)
-{
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    *size = (size_t)ftell(file);
-    rewind(file);
-    char *bytes = malloc(*size + 1);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, *size, file), *size);
-    bytes[*size] = '\0';
-    fclose(file);
-    return bytes;
-}
-
-static inline void write_file(const char *path, const char *bytes, size_t size)
+/* The file is a link to one of tests/golden. */
+static inline void replace_file(const char *path, const char *bytes, size_t size)
 {
     unlink(path);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
+    write_file(path, bytes, size);
 }
 
 /* Makes `copy` a folder of links to the files of a golden checkpoint. */
@@ -93,7 +76,7 @@ static inline void edit(const char *file, const char *before, const char *after)
     size_t size;
     snprintf(path, sizeof path, "%s/%s", copy, file);
     if (!before) {
-        write_file(path, after, strlen(after));
+        replace_file(path, after, strlen(after));
         return;
     }
     char *text = read_file(path, &size), *at = memmem(text, size, before, strlen(before));
@@ -103,7 +86,7 @@ static inline void edit(const char *file, const char *before, const char *after)
     memcpy(changed, text, head);
     memcpy(changed + head, after, strlen(after));
     memcpy(changed + head + strlen(after), at + strlen(before), tail);
-    write_file(path, changed, head + strlen(after) + tail);
+    replace_file(path, changed, head + strlen(after) + tail);
     free(changed);
     free(text);
 }
@@ -121,25 +104,30 @@ static inline void compact_json(const char *file)
         if (in_string || (text[i] != ' ' && text[i] != '\n'))
             text[n++] = text[i];
     }
-    write_file(path, text, n);
+    replace_file(path, text, n);
     free(text);
 }
 
-static inline int make_folder(void **state)
+#define convert_copy() assert_ok(convert(copy, NULL, 1, false))
+
+static inline qn_gguf *open_out(void)
 {
-    (void)state;
+    qn_gguf *file;
+    assert_ok(qn_gguf_open(out, &file));
+    return file;
+}
+
+static inline int make_folder(void)
+{
     if (!mkdtemp(work))
         return -1;
     snprintf(out, sizeof out, "%s/out.gguf", work);
     return 0;
 }
 
-static inline int remove_folder(void **state)
+static inline int remove_folder(void)
 {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", work);
-    return system(command);
+    return remove_tree(work);
 }
 
 #endif

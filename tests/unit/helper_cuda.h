@@ -9,8 +9,6 @@
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/pipeline.h"
 
-#include <stdlib.h>
-
 enum { FAKE_GRANULE = 2 << 20 };
 enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 512, FAKE_MAX_ARGS = 1024 };
 
@@ -65,5 +63,12 @@ void fake_end_contexts(void);
 
 /* Asserts that all objects and allocations have been freed. */
 void fake_expect_empty(void);
+
+/* The fake driver takes any data with an ELF header for a module. */
+static const uint8_t fake_image[128] = { 0x7f, 'E', 'L', 'F' };
+#define FAKE_CUBIN(source, defines)                                                                                    \
+    {                                                                                                                  \
+        source, defines, "sm_90a", fake_image, fake_image + sizeof fake_image                                          \
+    }
 
 #endif

@@ -11,8 +11,6 @@
 #include "gguf/gguf.h"
 #include "model/model.h"
 
-#include <stdio.h>
-
 struct cuda_fixture {
     qn_gguf *file; /* NULL: the test built the plan */
     qn_hparams hparams;

@@ -25,6 +25,8 @@ struct fixture {
     float *logits;
 };
 
+static struct fixture fixture; /* of the current test */
+
 static inline size_t args_bytes(const char *function)
 {
     return !strcmp(function, "qn_attention_decode")         ? sizeof(qn_attention_decode_args)
@@ -37,44 +39,45 @@ static inline size_t args_bytes(const char *function)
                                                             : FAKE_ARGS_BYTES;
 }
 
-static inline void add_memories(struct fixture *x, size_t n)
+static inline void add_memories(size_t n)
 {
-    const qn_memory_params params = memory_params(&x->cuda, CONTEXT, BATCH);
+    const qn_memory_params params = memory_params(&fixture.cuda, CONTEXT, BATCH);
     for (; n; n--) {
-        const uint32_t i = (uint32_t)x->n_memories;
-        assert_ok(x->cuda.device->vtable->memory_new(x->cuda.device, &params, &x->memories[x->n_memories++]));
-        qn_cuda_memory *memory = (qn_cuda_memory *)x->memories[i];
+        const uint32_t i = (uint32_t)fixture.n_memories;
+        assert_ok(fixture.cuda.device->vtable->memory_new(fixture.cuda.device, &params,
+                                                          &fixture.memories[fixture.n_memories++]));
+        qn_cuda_memory *memory = (qn_cuda_memory *)fixture.memories[i];
         memory->kv_table = 1000 + i;
         memory->f16_table = 2000 + i;
-        x->sequences[i] = *memory->base.sequence;
+        fixture.sequences[i] = *memory->base.sequence;
         memory->base.sequence->state = 3000 + i;
         memory->base.sequence->state_to = 4000 + i;
         memory->base.sequence->open_chunk = 5000 + i;
     }
 }
 
-static inline void set_up(struct fixture *x, const char *golden, unsigned bits, size_t n)
+static inline void set_up(const char *golden, unsigned bits, size_t n)
 {
-    *x = (struct fixture){ 0 };
-    read_golden(&x->cuda, golden);
-    x->cuda.nvrtc = QN_FAKE_NVRTC;
-    create_device(&x->cuda, bits);
+    fixture = (struct fixture){ 0 };
+    read_golden(&fixture.cuda, golden);
+    fixture.cuda.nvrtc = QN_FAKE_NVRTC;
+    create_device(&fixture.cuda, bits);
     fake.args_bytes = args_bytes;
-    x->model = (qn_cuda_model *)x->cuda.device;
-    add_memories(x, n);
-    assert_ok(x->cuda.device->vtable->reserve(x->cuda.device, MAX_ROWS, CONTEXT));
-    x->logits = malloc(MAX_ROWS * x->cuda.plan.n_vocab * sizeof *x->logits);
-    assert_non_null(x->logits);
+    fixture.model = (qn_cuda_model *)fixture.cuda.device;
+    add_memories(n);
+    assert_ok(fixture.cuda.device->vtable->reserve(fixture.cuda.device, MAX_ROWS, CONTEXT));
+    fixture.logits = malloc(MAX_ROWS * fixture.cuda.plan.n_vocab * sizeof *fixture.logits);
+    assert_non_null(fixture.logits);
 }
 
-static inline void tear_down(struct fixture *x)
+static inline void tear_down(void)
 {
-    free(x->logits);
-    for (size_t i = 0; i < x->n_memories; i++) {
-        *x->memories[i]->sequence = x->sequences[i];
-        x->memories[i]->vtable->free(x->memories[i]);
+    free(fixture.logits);
+    for (size_t i = 0; i < fixture.n_memories; i++) {
+        *fixture.memories[i]->sequence = fixture.sequences[i];
+        fixture.memories[i]->vtable->free(fixture.memories[i]);
     }
-    free_device(&x->cuda);
+    free_device(&fixture.cuda);
 }
 
 /* ---- Steps ---- */
@@ -86,32 +89,33 @@ struct rows {
 };
 
 /* Adds a piece, whose open chunk must not be full. with_logits: of its last row. Token t of memory m has id m + t. */
-static inline void add_piece(struct rows *r, const struct fixture *x, size_t memory, uint32_t position, size_t n,
-                             bool with_logits)
+static inline void add_piece(struct rows *r, size_t memory, uint32_t position, size_t n, bool with_logits)
 {
-    x->memories[memory]->sequence->state_position = position / 64 * 64;
+    fixture.memories[memory]->sequence->state_position = position / 64 * 64;
     for (size_t i = 0; i < n; i++)
         r->rows[r->n++] = (qn_row){ .token = (int32_t)(memory + position + i),
                                     .position = position + (uint32_t)i,
-                                    .memory = x->memories[memory] };
+                                    .memory = fixture.memories[memory] };
     if (with_logits)
         r->logit_rows[r->n_logits++] = (uint32_t)r->n - 1;
 }
 
-static inline qn_status run(struct fixture *x, const struct rows *r)
+static inline qn_status run(const struct rows *r)
 {
-    const qn_step step = {
-        .rows = r->rows, .n_rows = r->n, .logit_rows = r->logit_rows, .n_logit_rows = r->n_logits, .logits = x->logits
-    };
-    return x->cuda.device->vtable->run(x->cuda.device, &step);
+    const qn_step step = { .rows = r->rows,
+                           .n_rows = r->n,
+                           .logit_rows = r->logit_rows,
+                           .n_logit_rows = r->n_logits,
+                           .logits = fixture.logits };
+    return fixture.cuda.device->vtable->run(fixture.cuda.device, &step);
 }
 
 /* One row of each of n sequences, from sequence `first` on, with its logits. */
-static inline struct rows decode_of(const struct fixture *x, size_t first, size_t n, uint32_t position)
+static inline struct rows decode_of(size_t first, size_t n, uint32_t position)
 {
     struct rows r = { .n = 0 };
     for (size_t i = first; i < first + n; i++)
-        add_piece(&r, x, i, position + (uint32_t)i, 1, true);
+        add_piece(&r, i, position + (uint32_t)i, 1, true);
     return r;
 }
 

@@ -9,8 +9,6 @@
 #include "quern/kernels.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static uint64_t gdn_random_state;
 

@@ -7,8 +7,6 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static inline FILE *open_golden(const char *name, const char *extension)
 {

@@ -1,4 +1,4 @@
-/* Builds a GGUF file byte by byte, valid or not. */
+/* Builds a GGUF file byte by byte, valid or not, one at a time. */
 #ifndef QN_TESTS_HELPER_IMAGE_H
 #define QN_TESTS_HELPER_IMAGE_H
 
@@ -6,8 +6,6 @@
 
 #include "gguf/gguf.h"
 #include "quant/quant.h"
-
-#include <stdlib.h>
 
 /* Not every test calls all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -17,66 +15,75 @@ struct image {
     size_t size, capacity;
 };
 
-static void put(struct image *m, const void *data, size_t size)
+static struct image image; /* that is written */
+
+static void begin_image(void)
 {
-    if (m->size + size > m->capacity) {
-        m->capacity = 2 * (m->size + size);
-        m->data = realloc(m->data, m->capacity);
-        assert_non_null(m->data);
+    image.size = 0;
+}
+
+static void put(const void *data, size_t size)
+{
+    if (image.size + size > image.capacity) {
+        image.capacity = 2 * (image.size + size);
+        image.data = realloc(image.data, image.capacity);
+        assert_non_null(image.data);
     }
-    memcpy(m->data + m->size, data, size);
-    m->size += size;
+    memcpy(image.data + image.size, data, size);
+    image.size += size;
 }
 
-static void put32(struct image *m, uint32_t v)
+static void put32(uint32_t v)
 {
-    put(m, &v, sizeof v);
+    put(&v, sizeof v);
 }
 
-static void put64(struct image *m, uint64_t v)
+static void put64(uint64_t v)
 {
-    put(m, &v, sizeof v);
+    put(&v, sizeof v);
 }
 
-static void put_text(struct image *m, const char *text)
+static void put_text(const char *text)
 {
-    put64(m, strlen(text));
-    put(m, text, strlen(text));
+    put64(strlen(text));
+    put(text, strlen(text));
 }
 
-static void put_header(struct image *m, uint32_t version, uint64_t n_tensors, uint64_t n_kv)
+/* Begins an image. */
+static void put_header(uint32_t version, uint64_t n_tensors, uint64_t n_kv)
 {
-    put(m, "GGUF", 4);
-    put32(m, version);
-    put64(m, n_tensors);
-    put64(m, n_kv);
+    begin_image();
+    put("GGUF", 4);
+    put32(version);
+    put64(n_tensors);
+    put64(n_kv);
 }
 
-static void put_key(struct image *m, const char *key, uint32_t type)
+static void put_key(const char *key, uint32_t type)
 {
-    put_text(m, key);
-    put32(m, type);
+    put_text(key);
+    put32(type);
 }
 
-static void put_tensor(struct image *m, const char *name, uint32_t type, uint64_t offset, uint32_t n_dims, uint64_t d0,
-                       uint64_t d1, uint64_t d2, uint64_t d3)
+static void put_tensor(const char *name, uint32_t type, uint64_t offset, uint32_t n_dims, uint64_t d0, uint64_t d1,
+                       uint64_t d2, uint64_t d3)
 {
     const uint64_t dims[] = { d0, d1, d2, d3 };
-    put_text(m, name);
-    put32(m, n_dims);
+    put_text(name);
+    put32(n_dims);
     for (uint32_t d = 0; d < n_dims && d < 4; d++)
-        put64(m, dims[d]);
-    put32(m, type);
-    put64(m, offset);
+        put64(dims[d]);
+    put32(type);
+    put64(offset);
 }
 
-static void put_data(struct image *m, size_t alignment, size_t bytes)
+static void put_data(size_t alignment, size_t bytes)
 {
     static const uint8_t zero = 0;
-    while (m->size % alignment != 0)
-        put(m, &zero, 1);
+    while (image.size % alignment != 0)
+        put(&zero, 1);
     while (bytes-- > 0)
-        put(m, &zero, 1);
+        put(&zero, 1);
 }
 
 /* Opens a copy of the exact size, so that the address sanitizer detects reads past the end. */

@@ -5,7 +5,6 @@
 #define QN_TESTS_HELPER_JOBS_H
 
 #include "helper_spill.h"
-#include "helper_request.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -47,7 +46,7 @@ static inline void allow_all(void *user, const qn_token *answer, size_t n, uint3
 /* Gives half of the jobs stop tokens that a random model samples now and then, and a minimum length. */
 static inline void add_stops(struct job *job, uint64_t random, uint32_t n_vocab)
 {
-    const size_t most = sizeof job->stops / sizeof *job->stops;
+    const size_t most = COUNT(job->stops);
     make_tokens(random, job->stops, most, n_vocab);
     job->params.stop_tokens = job->stops;
     job->params.n_stop_tokens = random % 2 ? 0 : 1 + random / 2 % most;
@@ -141,9 +140,7 @@ static inline void *run_sessions(void *context)
         params.sampling.temperature = 0;
         params.on_token = answer_token;
         params.user = &a;
-        if (qn_session_create(b->model,
-                              &(qn_session_params){ .size = sizeof(qn_session_params), .kv = b->kv, .n_ctx = 400 },
-                              &session) != QN_OK)
+        if (qn_session_create(b->model, &SESSION_PARAMS(.kv = b->kv, .n_ctx = 400), &session) != QN_OK)
             continue;
         const qn_status status = generate_from(session, tokens, 300, &params, NULL);
         if (status == QN_OK) {
@@ -180,12 +177,8 @@ static inline void load_for(const struct run *r, uint64_t memory, qn_model **mod
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, r->file);
     assert_ok(qn_model_load(path,
-                            &(qn_model_params){ .size = sizeof(qn_model_params),
-                                                .memory = memory,
-                                                .n_threads = 1,
-                                                .skip_weight_scan = true,
-                                                .device = r->device,
-                                                .deterministic = r->deterministic },
+                            &MODEL_PARAMS(.memory = memory, .n_threads = 1, .skip_weight_scan = true,
+                                          .device = r->device, .deterministic = r->deterministic),
                             model));
 }
 
@@ -207,7 +200,7 @@ static inline void submit_jobs(const struct run *r, qn_model *model, qn_schedule
     for (size_t i = 0; i < r->n; i++) {
         make_job(&jobs[i], &random, qn_model_get_info(model)->n_vocab);
         if (i >= r->n / 4)
-            jobs[i].params.client = clients[i % (sizeof clients / sizeof *clients)];
+            jobs[i].params.client = clients[i % (COUNT(clients))];
         if (i == r->n / 4 && !r->params.no_thread)
             wait_until_busy(scheduler);
         if (r->change)
@@ -242,7 +235,6 @@ static inline void run_jobs(const struct run *r)
 {
     const bool beside = r->how & BESIDE;
     qn_model *model;
-    qn_scheduler *scheduler;
     struct job *jobs = calloc(r->n, sizeof *jobs);
     pthread_t thread;
     label("%s, %s, %zu requests", r->file, r->kv, r->n);
@@ -262,7 +254,7 @@ static inline void run_jobs(const struct run *r)
     params.kv = r->kv;
     params.n_ctx = CONTEXT;
     params.max_queued = (uint32_t)r->n;
-    assert_ok(qn_scheduler_create(model, &params, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(model, &params);
     const qn_cache *cache = scheduler->cache;
     if (beside)
         assert_int_equal(pthread_create(&thread, NULL, run_sessions, &sessions), 0);

@@ -9,8 +9,6 @@
 #include "device/memory.h"
 #include "model/model.h"
 
-#include <stdlib.h>
-
 struct fixture {
     qn_gguf *file;
     uint8_t *data; /* bytes of the file if it is in memory, or NULL */

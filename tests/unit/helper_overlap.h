@@ -9,8 +9,6 @@
 #include "engine/internal.h"
 #include "kernels/sample/sample.h"
 
-#include <stdlib.h>
-
 enum { OVERLAP_STEPS = 2, OVERLAP_SEQUENCES = 256 };
 
 struct step_in_flight {

@@ -159,7 +159,7 @@ static inline void build_plan(qn_plan *plan, const struct shape *s)
                                         .rope = QN_ROPE_TYPE_NEOX,
                                         .scale = 1,
                                         .gated = s->gated };
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+    for (size_t i = 0; i < COUNT(ids); i++)
         assert_ok(qn_plan_buffer_new(plan, widths[i], ids[i]));
     assert_ok(qn_plan_alloc_floats(plan, 1 << 16, &b.vector));
     assert_ok(qn_alloc(&plan->frequencies, 32, sizeof(double), "test"));
@@ -168,7 +168,7 @@ static inline void build_plan(qn_plan *plan, const struct shape *s)
         plan->recurrent = (qn_recurrent_shape){ s->k_heads, s->v_heads, s->head, s->head, 4 };
         for (size_t i = 0; i < s->n_layers; i++)
             plan->is_recurrent[i] = (i + 1) % s->interval != 0;
-        for (size_t i = 0; i < sizeof delta_ids / sizeof *delta_ids; i++)
+        for (size_t i = 0; i < COUNT(delta_ids); i++)
             assert_ok(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
     }
     assert_ok(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_EMBED,

@@ -2,24 +2,18 @@
 #ifndef QN_TESTS_HELPER_PROTOCOL_H
 #define QN_TESTS_HELPER_PROTOCOL_H
 
-#include "helper_assert.h"
+#include "helper_create.h"
 
 #include "base/append.h"
 #include "base/status.h"
 #include "protocol/protocol.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 static qn_model *model;
 static qn_served served;
 
-static int load_vocab(void **unused)
+static int load_vocab(void)
 {
-    (void)unused;
-    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/caller.gguf",
-                            &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
-                            &model));
+    model = create_model(QN_SOURCE_DIR "/tests/golden/caller.gguf", &CPU_MODEL(.vocab_only = true));
     served = (qn_served){ .model = model,
                           .name = "m",
                           .n_ctx = 100,
@@ -37,9 +31,8 @@ static int load_vocab(void **unused)
     return 0;
 }
 
-static int free_vocab(void **unused)
+static int free_vocab(void)
 {
-    (void)unused;
     qn_model_free(model);
     return 0;
 }

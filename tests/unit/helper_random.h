@@ -4,8 +4,6 @@
 
 #include "helper_assert.h"
 
-#include <stdlib.h>
-
 /* xorshift64; a test with its own seed assigns it. */
 static uint64_t random_state = 88172645463325252u;
 

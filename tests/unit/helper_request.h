@@ -1,4 +1,5 @@
-/* Requests of tests: one that continues a session with tokens, and the counters of a scheduler as a value. */
+/* Requests of tests: one that is submitted, one that continues a session with tokens, and the counters of a scheduler
+ * as a value. */
 #ifndef QN_HELPER_REQUEST_H
 #define QN_HELPER_REQUEST_H
 
@@ -21,6 +22,15 @@ static inline qn_status generate_text(qn_session *session, const char *text, con
     own.text = text;
     return qn_generate(session, &own, result);
 }
+
+#define submit_request(scheduler, params) assert_ok(qn_scheduler_submit(scheduler, params, NULL))
+
+/* For a scheduler with a thread, or one without any other. */
+#define submit_and_wait(scheduler, params)                                                                             \
+    do {                                                                                                               \
+        submit_request(scheduler, params);                                                                             \
+        qn_scheduler_wait(scheduler);                                                                                  \
+    } while (0)
 
 /* Zeros where the library gives none. */
 static inline qn_scheduler_counters counters_of(qn_scheduler *scheduler)

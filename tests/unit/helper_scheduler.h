@@ -2,16 +2,13 @@
 #ifndef QN_TESTS_HELPER_SCHEDULER_H
 #define QN_TESTS_HELPER_SCHEDULER_H
 
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_overlap.h"
 
 #include "base/splitmix.h"
 #include "scheduler/scheduler.h"
 #include "helper_request.h"
 #include "quern/scheduler.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { MAX_ANSWER = 256 };
 
@@ -66,7 +63,6 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
                                 struct answer *a)
 {
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
-    qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
     params.min_tokens = request->min_tokens;
@@ -81,8 +77,7 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
     params.on_token = answer_token;
     params.on_text = request->on_text ? answer_text : NULL;
     params.user = a;
-    assert_ok(qn_session_create(
-        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = n_ctx, .kv = kv }, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = n_ctx, .kv = kv));
     assert_ok(generate_from(session, request->tokens, request->n_tokens, &params, NULL));
     qn_session_free(session);
 }
@@ -95,19 +90,36 @@ static inline void assert_same_answer(const struct answer *a, const struct answe
     assert_memory_equal(a->text, b->text, a->n_text);
 }
 
+/* A greedy request of a prompt of tokens. */
+static inline qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
+{
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    memset(a, 0, sizeof *a);
+    params.tokens = tokens;
+    params.n_tokens = n;
+    params.max_tokens = max_tokens;
+    params.ignore_end = true;
+    params.sampling.temperature = 0;
+    collect_answer(&params, a);
+    return params;
+}
+
+/* A step of a scheduler without a thread, after which there is more to do. */
+static inline void step(qn_scheduler *scheduler)
+{
+    bool idle;
+    assert_ok(qn_scheduler_step(scheduler, &idle));
+    assert_false(idle);
+}
+
 /* ---- Models ---- */
 
 static inline void load_model(const char *file, uint64_t memory, int n_threads, qn_model **model)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(path,
-                            &(qn_model_params){ .size = sizeof(qn_model_params),
-                                                .device = "cpu",
-                                                .memory = memory,
-                                                .n_threads = n_threads,
-                                                .skip_weight_scan = true },
-                            model));
+    assert_ok(
+        qn_model_load(path, &CPU_MODEL(.memory = memory, .n_threads = n_threads, .skip_weight_scan = true), model));
 }
 
 /* The number of items that the sequences of a cache hold. */
@@ -115,7 +127,7 @@ static inline size_t items_held(const qn_cache *cache)
 {
     qn_pool_class *const classes[] = { cache->pages, cache->f16_pages, cache->states, cache->open_chunks };
     size_t n = 0;
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+    for (size_t i = 0; i < COUNT(classes); i++)
         n += classes[i] ? qn_pool_count(classes[i]) : 0;
     return n;
 }

@@ -5,14 +5,11 @@
 #ifndef QN_TESTS_HELPER_SEQUENCE_H
 #define QN_TESTS_HELPER_SEQUENCE_H
 
-#include "helper_assert.h"
 #include "helper_random.h"
 
 #include "cache/sequence.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { GRANULE = 4096, MAX_LENGTH = 1000, TAPS = 4, DROPPED = 5, RING = TAPS - 1 + DROPPED };
 

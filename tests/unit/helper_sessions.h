@@ -2,46 +2,15 @@
 #ifndef QN_TESTS_HELPER_SESSIONS_H
 #define QN_TESTS_HELPER_SESSIONS_H
 
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_sanitizers.h"
 
 #include "engine/internal.h"
 #include "engine/state_file.h"
 #include "helper_request.h"
+#include "helper_files.h"
+#include "helper_folder.h"
 #include "quern/quern.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-static char folder[] = "/tmp/quern-sessions-XXXXXX";
-static char path[64], other_path[64]; /* in the temporary directory */
-
-static inline int make_folder(void **unused)
-{
-    (void)unused;
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/state", folder);
-    snprintf(other_path, sizeof other_path, "%s/other", folder);
-    return 0;
-}
-
-static inline int remove_folder(void **unused)
-{
-    (void)unused;
-    unlink(path);
-    unlink(other_path);
-    return rmdir(folder) != 0; /* fails if a temporary file was not removed */
-}
-
-static inline void write_state(const char *to, const void *data, size_t size)
-{
-    FILE *file = fopen(to, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
 
 /* ---- The model of the current run of a test ---- */
 
@@ -120,12 +89,10 @@ static inline void verify_drafts(const qn_session *base, size_t drafted, size_t 
 static inline void drafts_leave_nothing(const char *kv, bool same,
                                         void (*compare)(const float *x, const float *reference, size_t n))
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = MAX_IDS, .kv = kv };
-    qn_session *base;
     float *plain = malloc(DRAFT_ROWS * info.n_vocab * sizeof *plain);
     assert_non_null(plain);
-    assert_ok(qn_session_create(model, &params, &base));
-    assert_ok(qn_session_eval(base, ids, 55, QN_LOGITS_NONE, NULL));
+    qn_session *base = create_session(model, &SESSION_PARAMS(.n_ctx = MAX_IDS, .kv = kv));
+    append_tokens(base, ids, 55);
     for (uint32_t length = 55; length < 140; length++) {
         const size_t allowed = qn_sequence_max_drafted(base->memory->sequence, 1),
                      drafted = allowed < DRAFTED ? allowed : DRAFTED;
@@ -143,7 +110,7 @@ static inline void drafts_leave_nothing(const char *kv, bool same,
             else
                 compare(found, plain, n);
         }
-        assert_ok(qn_session_eval(base, ids + length, 1, QN_LOGITS_NONE, NULL));
+        append_tokens(base, ids + length, 1);
     }
     qn_session_free(base);
     free(plain);
@@ -152,7 +119,7 @@ static inline void drafts_leave_nothing(const char *kv, bool same,
 /* ---- Files ---- */
 
 /* Reads a session file. Returns its size, which is less than the capacity. */
-static inline size_t read_file(const char *from, uint8_t *bytes, size_t capacity)
+static inline size_t read_state(const char *from, uint8_t *bytes, size_t capacity)
 {
     FILE *file = fopen(from, "rb");
     assert_non_null(file);

@@ -76,9 +76,7 @@ static inline void *release_copies(void *unused)
 /* Makes sequences created from now on use caches that spill. */
 static inline void let_spill(qn_model *model, const char *kv)
 {
-    qn_session *session;
-    assert_ok(qn_session_create(
-        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 256, .kv = kv }, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = 256, .kv = kv));
     qn_cache *cache = (qn_cache *)session->memory->sequence->cache;
     cache->copy_out = copy_out;
     cache->copy_in = copy_in;

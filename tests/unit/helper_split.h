@@ -3,6 +3,7 @@
 #define QN_TESTS_HELPER_SPLIT_H
 
 #include "helper_image.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 
@@ -19,67 +20,57 @@ struct part {
 };
 
 /* Writes a number with gguf-split's value type; a number out of its range is written as u32. */
-static void put_number(struct image *m, const char *key, int64_t value, uint32_t type)
+static void put_number(const char *key, int64_t value, uint32_t type)
 {
     if (value == ABSENT)
         return;
     const bool wide = type == QN_GGUF_U16 && value > UINT16_MAX;
-    put_key(m, key, wide ? QN_GGUF_U32 : type);
-    put(m, &value, type == QN_GGUF_U16 && !wide ? 2 : 4);
+    put_key(key, wide ? QN_GGUF_U32 : type);
+    put(&value, type == QN_GGUF_U16 && !wide ? 2 : 4);
 }
 
-static void put_kv(struct image *m, const qn_gguf_kv *kv)
+static void put_kv(const qn_gguf_kv *kv)
 {
-    put64(m, kv->key.length);
-    put(m, kv->key.data, kv->key.length);
-    put32(m, kv->type);
+    put64(kv->key.length);
+    put(kv->key.data, kv->key.length);
+    put32(kv->type);
     if (kv->type == QN_GGUF_ARRAY) {
-        put32(m, kv->element_type);
-        put64(m, kv->count);
+        put32(kv->element_type);
+        put64(kv->count);
     }
-    put(m, kv->data, kv->bytes);
-}
-
-static void write_image(const struct image *m, const char *path)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(m->data, 1, m->size, f), m->size);
-    assert_int_equal(fclose(f), 0);
+    put(kv->data, kv->bytes);
 }
 
 static void write_part(const qn_gguf *whole, const struct part *part, const char *path)
 {
-    struct image m = { 0 };
     const size_t n_kv = part->has_keys ? qn_gguf_n_kv(whole) : 0;
-    put_header(&m, 3, part->end - part->begin,
+    put_header(3, part->end - part->begin,
                n_kv + (part->no != ABSENT) + (part->count != ABSENT) + (part->n_tensors != ABSENT));
     for (size_t i = 0; i < n_kv; i++)
-        put_kv(&m, qn_gguf_kv_at(whole, i));
-    put_number(&m, "split.no", part->no, QN_GGUF_U16);
-    put_number(&m, "split.count", part->count, QN_GGUF_U16);
-    put_number(&m, "split.tensors.count", part->n_tensors, QN_GGUF_I32);
+        put_kv(qn_gguf_kv_at(whole, i));
+    put_number("split.no", part->no, QN_GGUF_U16);
+    put_number("split.count", part->count, QN_GGUF_U16);
+    put_number("split.tensors.count", part->n_tensors, QN_GGUF_I32);
     uint64_t offset = 0;
     for (size_t i = part->begin; i < part->end; i++) {
         const qn_gguf_tensor *t = qn_gguf_tensor_at(whole, i);
-        put64(&m, t->name.length);
-        put(&m, t->name.data, t->name.length);
-        put32(&m, t->n_dims);
-        put(&m, t->dims, t->n_dims * sizeof t->dims[0]);
-        put32(&m, t->type);
-        put64(&m, offset);
+        put64(t->name.length);
+        put(t->name.data, t->name.length);
+        put32(t->n_dims);
+        put(t->dims, t->n_dims * sizeof t->dims[0]);
+        put32(t->type);
+        put64(offset);
         offset += (t->bytes + 31) / 32 * 32;
     }
     for (size_t i = part->begin; i < part->end; i++) {
         const qn_gguf_tensor *t = qn_gguf_tensor_at(whole, i);
-        put_data(&m, 32, 0);
-        put(&m, t->data, t->bytes);
+        put_data(32, 0);
+        put(t->data, t->bytes);
         if (part->poisoned && qn_string_equals(t->name, part->poisoned))
-            memset(m.data + m.size - t->bytes, 0xff, 4);
+            memset(image.data + image.size - t->bytes, 0xff, 4);
     }
-    put_data(&m, 32, 0);
-    write_image(&m, path);
-    free(m.data);
+    put_data(32, 0);
+    write_file(path, image.data, image.size);
 }
 
 /* The files as gguf-split writes them. bare_first: the first has no tensors. */

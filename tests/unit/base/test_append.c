@@ -3,9 +3,6 @@
 
 #include "base/append.h"
 
-#include <stdint.h>
-#include <string.h>
-
 enum { GUARD = 0x5a };
 
 /* A buffer between guards. */
@@ -26,9 +23,8 @@ static void assert_guards(const guarded *g)
         assert_true(g->before[i] == GUARD && g->after[i] == GUARD);
 }
 
-static void test_pieces(void **unused)
+TEST(test_pieces)
 {
-    (void)unused;
     guarded g = fresh();
     qn_text_buffer to = QN_APPEND_TO(g.text);
     assert_string_equal(g.text, "");
@@ -45,9 +41,8 @@ static void test_pieces(void **unused)
     assert_guards(&g);
 }
 
-static void test_cut(void **unused)
+TEST(test_cut)
 {
-    (void)unused;
     for (size_t size = 0; size <= sizeof((guarded *)NULL)->text; size++)
         for (size_t n = 0; n < 30; n++)
             for (int kind = 0; kind < 3; kind++) {
@@ -76,9 +71,8 @@ static void test_cut(void **unused)
             }
 }
 
-static void test_print(void **unused)
+TEST(test_print)
 {
-    (void)unused;
     guarded g = fresh();
     assert_true(qn_print(g.text, sizeof g.text, "%.0f", 12345678901.0));
     assert_string_equal(g.text, "12345678901");
@@ -90,14 +84,4 @@ static void test_print(void **unused)
     qn_append(&to, "more");
     assert_string_equal(g.text, "xxxxxxxxxxx");
     assert_guards(&g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_print),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

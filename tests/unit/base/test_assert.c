@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 /* ---- Tests that fail ---- */

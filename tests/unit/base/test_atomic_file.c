@@ -1,6 +1,7 @@
 /* Files that replace others: who may read them, from the first byte on, under every umask; which symbolic links are
  * followed. */
 #include "helper_assert.h"
+#include "helper_folder.h"
 
 #include "base/atomic_file.h"
 
@@ -8,30 +9,10 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char folder[] = "/tmp/quern-atomic.XXXXXX", path[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof path, "%s/file", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    unlink(path);
-    return rmdir(folder);
-}
 
 static unsigned mode_of(const char *name)
 {
@@ -66,11 +47,10 @@ static void check(qn_file_access access, mode_t mask, int existing, unsigned exp
     assert_int_equal(mode_of(path), expected);
 }
 
-static void test_modes(void **state)
+TEST(test_modes)
 {
-    (void)state;
     static const mode_t masks[] = { 0, 022, 077 };
-    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+    for (size_t i = 0; i < COUNT(masks); i++) {
         check(QN_FILE_PRIVATE, masks[i], -1, 0600);
         check(QN_FILE_PRIVATE, masks[i], 0644, 0600);
         check(QN_FILE_PRIVATE, masks[i], 0666, 0600);
@@ -126,9 +106,8 @@ static void make_link(const char *to, const char *name, uid_t owner)
     assert_true(owner == geteuid() || lchown(name, owner, (gid_t)-1) == 0);
 }
 
-static int make_place(void **state)
+static int make_place(void)
 {
-    (void)state;
     snprintf(place, sizeof place, "%s/shared", folder);
     snprintf(target, sizeof target, "%s/target", folder);
     snprintf(link_path, sizeof link_path, "%s/link", place);
@@ -137,18 +116,16 @@ static int make_place(void **state)
     return mkdir(place, 0700);
 }
 
-static int remove_place(void **state)
+static int remove_place(void)
 {
-    (void)state;
     unlink(link_path);
     unlink(second);
     unlink(target);
     return rmdir(place);
 }
 
-static void test_links(void **state)
+TEST_WITH(test_links, make_place, remove_place)
 {
-    (void)state;
     static const struct {
         mode_t folder;
         uid_t folder_owner, link_owner;
@@ -156,7 +133,7 @@ static void test_links(void **state)
     } cases[] = { { 01777, 0, 0, false },     { 01777, 0, OTHER, true },      { 01777, OTHER, THIRD, true },
                   { 0777, 0, OTHER, false },  { 01777, OTHER, OTHER, false }, { 01775, 0, OTHER, false },
                   { 01777, OTHER, 0, false }, { 0755, OTHER, OTHER, false } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         if (geteuid() != 0 && (cases[i].folder_owner || cases[i].link_owner))
             continue;
         const uid_t folder_owner = cases[i].folder_owner ? cases[i].folder_owner : geteuid(),
@@ -183,9 +160,8 @@ static void test_links(void **state)
     }
 }
 
-static void test_links_to_nothing(void **state)
+TEST_WITH(test_links_to_nothing, make_place, remove_place)
 {
-    (void)state;
     unlink(target);
     make_link("../target", link_path, geteuid());
     assert_true(refuses(link_path));
@@ -196,9 +172,8 @@ static void test_links_to_nothing(void **state)
 }
 
 /* The file that another user left is replaced, but its mode does not say who may read the new one. */
-static void test_modes_of_others(void **state)
+TEST_WITH(test_modes_of_others, make_place, remove_place)
 {
-    (void)state;
     if (geteuid() != 0)
         skip();
     static const struct {
@@ -206,7 +181,7 @@ static void test_modes_of_others(void **state)
         unsigned expected;
     } cases[] = { { 0666, 0640 }, { 0777, 0640 }, { 0600, 0600 }, { 0444, 0440 } };
     const mode_t before = umask(027);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("mode %o", (unsigned)cases[i].mode);
         write_target(OTHER, cases[i].mode);
         assert_false(refuses(target));
@@ -265,9 +240,8 @@ static bool begin_and_die(bool with_proc)
     return WIFSIGNALED(how);
 }
 
-static void test_killed(void **state)
+TEST_WITH(test_killed, make_place, remove_place)
 {
-    (void)state;
     assert_true(begin_and_die(true));
     write_once(second);               /* under another name */
     assert_int_equal(n_entries(), 2); /* it and `place` */
@@ -279,9 +253,8 @@ static void test_killed(void **state)
 }
 
 /* Files of living processes, and those that only look alike, stay. */
-static void test_abandoned(void **state)
+TEST_WITH(test_abandoned, make_place, remove_place)
 {
-    (void)state;
     static const struct {
         const char *name;
         bool is_locked, stays;
@@ -290,7 +263,7 @@ static void test_abandoned(void **state)
                   { "out.gguf.abc123.quern.part", false, true },   { ".out.gguf.abc12.quern.part", false, true },
                   { ".out.gguf.ABC123.quern.part", false, true },  { ".abc123.quern.part", false, true },
                   { "..abc123.quern.part", false, true },          { ".out.gguf.abc123.quern.part2", false, true } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char name[128];
         label("%s, %slocked", cases[i].name, cases[i].is_locked ? "" : "not ");
         snprintf(name, sizeof name, "%s/%s", folder, cases[i].name);
@@ -324,9 +297,8 @@ static void test_abandoned(void **state)
 }
 
 /* A file that is not committed is gone, named or not. */
-static void test_discarded(void **state)
+TEST_WITH(test_discarded, make_place, remove_place)
 {
-    (void)state;
     qn_atomic_file file;
     assert_ok(qn_atomic_file_create(&file, second, QN_FILE_SHARED));
     qn_atomic_file_free(&file);
@@ -335,9 +307,8 @@ static void test_discarded(void **state)
 
 /* What commit could not rename is found before anything is written: a name that is too long, and another user's file in
  * a folder such as /tmp. */
-static void test_found_at_the_start(void **state)
+TEST_WITH(test_found_at_the_start, make_place, remove_place)
 {
-    (void)state;
     char name[400];
     qn_atomic_file file;
     snprintf(name, sizeof name, "%s/%0256d", folder, 1);
@@ -360,17 +331,4 @@ static void test_found_at_the_start(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes),
-        cmocka_unit_test_setup_teardown(test_links, make_place, remove_place),
-        cmocka_unit_test_setup_teardown(test_links_to_nothing, make_place, remove_place),
-        cmocka_unit_test_setup_teardown(test_modes_of_others, make_place, remove_place),
-        cmocka_unit_test_setup_teardown(test_killed, make_place, remove_place),
-        cmocka_unit_test_setup_teardown(test_abandoned, make_place, remove_place),
-        cmocka_unit_test_setup_teardown(test_discarded, make_place, remove_place),
-        cmocka_unit_test_setup_teardown(test_found_at_the_start, make_place, remove_place),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

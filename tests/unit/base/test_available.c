@@ -1,13 +1,10 @@
 /* Available memory from made-up systems: no limits, control groups of both versions, limits of groups above. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "base/available.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static char root[64];
 
@@ -20,10 +17,7 @@ static void put(const char *path, const char *text)
         mkdir(full, 0700);
         *slash = '/';
     }
-    FILE *file = fopen(full, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    write_text(full, text);
 }
 
 static void new_root(void)
@@ -35,14 +29,11 @@ static void new_root(void)
 
 static void end_root(void)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(remove_tree(root), 0);
 }
 
-static void systems(void **state)
+TEST(systems)
 {
-    (void)state;
     new_root();
     assert_int_equal(qn_available_memory_in(root), 4000 * 1024);
     /* v2: the group above has the smaller limit; inactive files count as free. */
@@ -67,16 +58,9 @@ static void systems(void **state)
     end_root();
 }
 
-static void nothing_known(void **state)
+TEST(nothing_known)
 {
-    (void)state;
     assert_true(qn_available_memory_in("/nowhere") == UINT64_MAX);
     assert_true(qn_available_memory() > 1 << 20);
     assert_true(qn_available_addresses() > 1 << 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(systems), cmocka_unit_test(nothing_known) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,15 +72,13 @@ static void check_rounding(const struct format *f)
         }
 }
 
-static void f16_patterns(void **state)
+TEST(f16_patterns)
 {
-    (void)state;
     check_all_patterns(&f16);
 }
 
-static void f16_rounding(void **state)
+TEST(f16_rounding)
 {
-    (void)state;
     check_rounding(&f16);
     assert_int_equal(qn_f32_to_f16(65519.996f), 0x7bff);
     assert_int_equal(qn_f32_to_f16(65520.0f), 0x7c00);
@@ -88,25 +86,12 @@ static void f16_rounding(void **state)
     assert_int_equal(qn_f32_to_f16(1e-45f), 0);
 }
 
-static void bf16_patterns(void **state)
+TEST(bf16_patterns)
 {
-    (void)state;
     check_all_patterns(&bf16);
 }
 
-static void bf16_rounding(void **state)
+TEST(bf16_rounding)
 {
-    (void)state;
     check_rounding(&bf16);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f16_patterns),
-        cmocka_unit_test(f16_rounding),
-        cmocka_unit_test(bf16_patterns),
-        cmocka_unit_test(bf16_rounding),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

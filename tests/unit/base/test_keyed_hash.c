@@ -7,16 +7,13 @@
 #include "cache/prefix_nodes.h"
 #include "text/vocab.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 /* First: no hash was made before. */
-static void processes_have_different_secrets(void **unused)
+TEST(processes_have_different_secrets)
 {
-    (void)unused;
     uint64_t found[2] = { 0 };
     for (int i = 0; i < 2; i++) {
         int pipes[2];
@@ -37,9 +34,8 @@ static void processes_have_different_secrets(void **unused)
     assert_true(found[0] != found[1]);
 }
 
-static void hashes_depend_on_all(void **unused)
+TEST(hashes_depend_on_all)
 {
-    (void)unused;
     char text[600] = { 0 };
     const uint64_t none = qn_keyed_hash("", 0);
     for (size_t n = 1; n <= sizeof text; n += n < 40 ? 1 : 37) {
@@ -97,9 +93,8 @@ static size_t longest_bucket(const qn_prefix *p)
     return longest;
 }
 
-static void pages_that_collide_are_spread(void **unused)
+TEST(pages_that_collide_are_spread)
 {
-    (void)unused;
     enum { PAGES = 3000 };
     fixture f = new_fixture(100, false, false);
     qn_prefix *p;
@@ -125,9 +120,8 @@ static void pages_that_collide_are_spread(void **unused)
 /* ---- Tokens of a vocabulary ---- */
 
 /* Texts whose XXH3 has the same lower bits, more than the table of the vocabulary has. */
-static void tokens_that_collide_are_spread(void **unused)
+TEST(tokens_that_collide_are_spread)
 {
-    (void)unused;
     enum { TOKENS = 1000, BITS = 12, TEXT = 12 };
     static char texts[TOKENS][TEXT];
     static struct added_token added[TOKENS + 1];
@@ -160,9 +154,8 @@ static void tokens_that_collide_are_spread(void **unused)
 /* ---- Pairs ---- */
 
 /* Those that a mixing function which all know has in one place of 4096. */
-static void pairs_that_collide_are_spread(void **unused)
+TEST(pairs_that_collide_are_spread)
 {
-    (void)unused;
     enum { PAIRS = 4096, PLACES = 4096 };
     static unsigned counts[PLACES];
     const qn_keyed_words words = qn_keyed_words_get();
@@ -179,14 +172,4 @@ static void pairs_that_collide_are_spread(void **unused)
             n++;
         }
     assert_in_range(longest, 1, PAIRS / 16);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(processes_have_different_secrets), cmocka_unit_test(hashes_depend_on_all),
-        cmocka_unit_test(pages_that_collide_are_spread),    cmocka_unit_test(tokens_that_collide_are_spread),
-        cmocka_unit_test(pairs_that_collide_are_spread),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
  * lost, on any thread and in no other mapping; keys of a GGUF file are a copy; and a file that is not the one that was
  * opened is noticed. */
 #include "helper_assert.h"
+#include "helper_files.h"
+#include "helper_folder.h"
 
 #include "base/mapping.h"
 #include "base/team.h"
@@ -10,15 +12,12 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 enum { PAGE = 4096, PAGES = 64, MAPPINGS = 5 };
 
-static char folder[] = "/tmp/quern-mapping.XXXXXX", path[64];
 static volatile sig_atomic_t n_signals;
 
 static void on_bus_error(int number, siginfo_t *info, void *context)
@@ -34,22 +33,6 @@ static void catch_bus_errors(void)
 {
     const struct sigaction action = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO };
     assert_int_equal(sigaction(SIGBUS, &action, NULL), 0);
-}
-
-static int begin(void **state)
-{
-    (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof path, "%s/file", folder);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    unlink(path);
-    return rmdir(folder);
 }
 
 /* A file of PAGES pages, each filled with its number from 1. */
@@ -83,9 +66,8 @@ static unsigned sum_of_page(const qn_mapping *mapping, int page)
     return sum;
 }
 
-static void test_cut(void **state)
+TEST(test_cut)
 {
-    (void)state;
     catch_bus_errors();
     write_pages();
     qn_mapping *whole[MAPPINGS], *cut = NULL;
@@ -132,9 +114,8 @@ static void read_last(void *context, int thread)
 }
 
 /* Every thread of a team, which block other signals. */
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     qn_team *team;
     struct reading r = { 0 };
     catch_bus_errors();
@@ -177,9 +158,8 @@ static uint64_t hash_of_header(const qn_gguf *file)
     return hash;
 }
 
-static void test_header_is_a_copy(void **state)
+TEST(test_header_is_a_copy)
 {
-    (void)state;
     static const char noise[PAGE] = "noise";
     qn_gguf *file;
     copy_model();
@@ -193,14 +173,12 @@ static void test_header_is_a_copy(void **state)
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_true(hash_of_header(file) == hash);
     close(fd);
-    assert_int_equal(qn_gguf_check_unchanged(file), QN_ERR_IO);
-    assert_text(path);
+    assert_fails(qn_gguf_check_unchanged(file), QN_ERR_IO, path);
     qn_gguf_close(file);
 }
 
-static void test_changes(void **state)
+TEST(test_changes)
 {
-    (void)state;
     qn_gguf *file;
     char other[80];
     struct stat st;
@@ -221,8 +199,7 @@ static void test_changes(void **state)
             assert_int_equal(rename(path, other), 0);
             copy_model();
         }
-        assert_int_equal(qn_gguf_check_unchanged(file), QN_ERR_IO);
-        assert_text(path);
+        assert_fails(qn_gguf_check_unchanged(file), QN_ERR_IO, path);
         assert_ok(qn_gguf_check_whole(file)); /* nothing was read that is not there */
         qn_gguf_close(file);
         unlink(other);
@@ -230,45 +207,26 @@ static void test_changes(void **state)
 }
 
 /* A key that takes most of a large file is not read into memory. */
-static void test_large_header(void **state)
+TEST(test_large_header)
 {
-    (void)state;
-    static const uint64_t header[] = { 0x3ull << 32 | 0x46554747, 0, 1 };
-    const uint64_t length = 1ull << 32;
+    static const uint64_t header[] = { 0x3ull << 32 | 0x46554747, 0, 1, 1ull << 32 /* the key's length */ };
     qn_gguf *file;
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(header, sizeof header, 1, out), 1);
-    assert_int_equal(fwrite(&length, sizeof length, 1, out), 1);
-    assert_int_equal(fclose(out), 0);
+    write_file(path, header, sizeof header);
     assert_int_equal(truncate(path, 1ll << 33), 0);
-    assert_int_equal(qn_gguf_open(path, &file), QN_ERR_UNSUPPORTED);
-    assert_text("256 MiB");
+    assert_fails(qn_gguf_open(path, &file), QN_ERR_UNSUPPORTED, "256 MiB");
 }
 
-static void test_safetensors(void **state)
+TEST(test_safetensors)
 {
-    (void)state;
     static const char text[] =
         "\x40\0\0\0\0\0\0\0{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}      12345678";
     qn_safetensors *file;
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(text, 8 + 0x40 + 8, 1, out), 1);
-    assert_int_equal(fclose(out), 0);
+    write_file(path, text, 8 + 0x40 + 8);
     assert_ok(qn_safetensors_open(path, &file));
     assert_ok(qn_safetensors_check_unchanged(file));
     assert_int_equal(truncate(path, 8 + 0x40 + 4), 0);
-    assert_int_equal(qn_safetensors_check_unchanged(file), QN_ERR_IO);
-    assert_text(path);
+    assert_fails(qn_safetensors_check_unchanged(file), QN_ERR_IO, path);
     qn_safetensors_close(file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut),     cmocka_unit_test(test_threads),      cmocka_unit_test(test_header_is_a_copy),
-        cmocka_unit_test(test_changes), cmocka_unit_test(test_large_header), cmocka_unit_test(test_safetensors),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(make_folder, remove_folder)

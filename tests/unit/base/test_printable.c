@@ -6,8 +6,6 @@
 #include "http/bytes.h"
 #include "protocol/protocol.h"
 
-#include <string.h>
-
 /* Of each kind that is not shown: the text, and the same as JSON of a log. */
 static const struct {
     const char *text, *escaped;
@@ -38,19 +36,18 @@ static const struct {
     { "\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
 };
 
-enum { N_HIDDEN = sizeof hidden / sizeof *hidden };
+enum { N_HIDDEN = COUNT(hidden) };
 
 static const char *const shown[] = {
     "a", "~", "\xc2\xa0", "\xc3\xa9", "\xe2\x80\x94", "\xe2\x80\xa6", "\xe4\xb8\x96", "\xef\xb8\x8f", "\xf0\x9f\xa4\x97"
 };
 
-static void characters_are_told_apart(void **state)
+TEST(characters_are_told_apart)
 {
-    (void)state;
     for (size_t i = 0; i < N_HIDDEN; i++)
         if (qn_printable(hidden[i].text, strlen(hidden[i].text)))
             fail_msg("case %zu is printable", i);
-    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+    for (size_t i = 0; i < COUNT(shown); i++)
         if (qn_printable(shown[i], strlen(shown[i])) != strlen(shown[i]))
             fail_msg("'%s' is not printable", shown[i]);
     assert_int_equal(qn_printable("\xc3\xa9", 1), 0); /* cut */
@@ -69,9 +66,8 @@ static void check_masked(const char *text, size_t i)
     }
 }
 
-static void errors_and_refusals_show_none(void **state)
+TEST(errors_and_refusals_show_none)
 {
-    (void)state;
     for (size_t i = 0; i < N_HIDDEN; i++) {
         qn_refusal refusal;
         (void)qn_fail(QN_ERR_INVALID, "name '%s'", hidden[i].text);
@@ -82,9 +78,8 @@ static void errors_and_refusals_show_none(void **state)
 }
 
 /* A text that is longer than its place is cut between characters or masked there. */
-static void cut_texts_stay_utf8(void **state)
+TEST(cut_texts_stay_utf8)
 {
-    (void)state;
     char text[1024] = "";
     for (size_t i = 0; i < 333; i++)
         memcpy(text + 3 * i, "\xe4\xb8\x96", 4);
@@ -97,9 +92,8 @@ static void cut_texts_stay_utf8(void **state)
     }
 }
 
-static void lines_of_logs_have_escapes(void **state)
+TEST(lines_of_logs_have_escapes)
 {
-    (void)state;
     for (size_t i = 0; i < N_HIDDEN; i++) {
         qn_bytes bytes = { 0 };
         qn_json_line_text(&bytes, hidden[i].text, strlen(hidden[i].text));
@@ -109,15 +103,4 @@ static void lines_of_logs_have_escapes(void **state)
             fail_msg("case %zu: %.*s", i, (int)bytes.length, bytes.data);
         qn_bytes_free(&bytes);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(characters_are_told_apart),
-        cmocka_unit_test(errors_and_refusals_show_none),
-        cmocka_unit_test(cut_texts_stay_utf8),
-        cmocka_unit_test(lines_of_logs_have_escapes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

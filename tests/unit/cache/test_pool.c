@@ -1,13 +1,9 @@
 /* The pool: items, references, the budget that classes share, commit and release of granules; on real memory, and
  * against a model with random operations. */
-#include "helper_assert.h"
 #include "helper_random.h"
 
 #include "base/address_space.h"
 #include "cache/pool.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { GRANULE = 4096 };
 
@@ -76,13 +72,12 @@ static qn_pool *new_pool(struct device *d, uint64_t budget, uint64_t idle)
     return pool;
 }
 
-static void items_and_references(void **state)
+TEST(items_and_references)
 {
     struct device d;
     qn_pool *pool = new_pool(&d, 4 * GRANULE, 0);
     qn_pool_class *class;
     uint32_t a, b, c;
-    (void)state;
     assert_ok(qn_pool_add_class(pool, "page", 1000, &class));
     assert_int_equal(qn_pool_stride(class), 1024);
     assert_int_equal(qn_pool_available(class), 16);
@@ -114,13 +109,12 @@ static void items_and_references(void **state)
 }
 
 /* Items that are larger than a granule, and that share granules with their neighbours. */
-static void items_across_granules(void **state)
+TEST(items_across_granules)
 {
     struct device d;
     qn_pool *pool = new_pool(&d, 8 * GRANULE, 0);
     qn_pool_class *class;
     uint32_t item[8];
-    (void)state;
     assert_ok(qn_pool_add_class(pool, "state", GRANULE + GRANULE / 2, &class));
     assert_int_equal(qn_pool_available(class), 5);
     for (size_t i = 0; i < 5; i++)
@@ -139,13 +133,12 @@ static void items_across_granules(void **state)
 }
 
 /* A class takes idle memory from another, but not memory that is held. */
-static void classes_share_the_budget(void **state)
+TEST(classes_share_the_budget)
 {
     struct device d;
     qn_pool *pool = new_pool(&d, 4 * GRANULE, 4 * GRANULE);
     qn_pool_class *small, *large;
     uint32_t first[4], item;
-    (void)state;
     assert_ok(qn_pool_add_class(pool, "page", GRANULE, &small));
     assert_ok(qn_pool_add_class(pool, "state", 2 * GRANULE, &large));
     for (size_t i = 0; i < 4; i++)
@@ -171,13 +164,12 @@ static void classes_share_the_budget(void **state)
 
 /* The lowest free item has no memory and none can be committed; another free item's memory is held by its
  * neighbours. */
-static void free_items_in_held_granules(void **state)
+TEST(free_items_in_held_granules)
 {
     struct device d;
     qn_pool *pool = new_pool(&d, 2 * GRANULE, 0);
     qn_pool_class *small, *large;
     uint32_t item[4], other, again;
-    (void)state;
     assert_ok(qn_pool_add_class(pool, "page", GRANULE / 2, &small));
     assert_ok(qn_pool_add_class(pool, "state", GRANULE, &large));
     for (size_t i = 0; i < 4; i++)
@@ -199,13 +191,12 @@ static void free_items_in_held_granules(void **state)
     qn_pool_free(pool);
 }
 
-static void a_refused_commit_changes_nothing(void **state)
+TEST(a_refused_commit_changes_nothing)
 {
     struct device d;
     qn_pool *pool = new_pool(&d, 8 * GRANULE, 0);
     qn_pool_class *class;
     uint32_t item = 99;
-    (void)state;
     assert_ok(qn_pool_add_class(pool, "state", 3 * GRANULE, &class));
     d.refuse_after = 2;
     assert_int_equal(qn_pool_take(class, &item), QN_ERR_MEMORY);
@@ -218,13 +209,12 @@ static void a_refused_commit_changes_nothing(void **state)
     assert_int_equal(d.committed, 0);
 }
 
-static void classes_are_removed(void **state)
+TEST(classes_are_removed)
 {
     struct device d;
     qn_pool *pool = new_pool(&d, 4 * GRANULE, 4 * GRANULE);
     qn_pool_class *first, *second;
     uint32_t item;
-    (void)state;
     assert_ok(qn_pool_add_class(pool, "page", GRANULE, &first));
     assert_ok(qn_pool_add_class(pool, "state", GRANULE, &second));
     assert_ok(qn_pool_take(first, &item));
@@ -238,7 +228,7 @@ static void classes_are_removed(void **state)
     assert_int_equal(d.reserved, 0);
 }
 
-static void arguments(void **state)
+TEST(arguments)
 {
     struct device d;
     qn_pool *pool;
@@ -247,7 +237,6 @@ static void arguments(void **state)
     const qn_pool_memory memory = {
         &d, GRANULE, device_reserve, device_unreserve, device_commit, device_release, device_on_free
     };
-    (void)state;
     assert_int_equal(qn_pool_create(&memory, GRANULE - 1, 0, &pool), QN_ERR_INVALID);
     assert_null(pool);
     assert_int_equal(qn_pool_create(&memory, UINT64_MAX, 0, &pool), QN_ERR_INVALID);
@@ -263,12 +252,11 @@ static void arguments(void **state)
 
 /* Random operations: items are distinct, memory committed is exactly what held items touch if nothing idle is kept, and
  * qn_pool_available tells the truth. */
-static void random_operations(void **state)
+TEST(random_operations)
 {
     enum { CLASSES = 3, MOST = 64 };
     static const size_t sizes[CLASSES] = { 700, GRANULE, 3 * GRANULE + 1 };
     struct device d;
-    (void)state;
     for (uint64_t idle = 0; idle <= 8 * GRANULE; idle += 4 * GRANULE) {
         qn_pool *pool = new_pool(&d, 24 * GRANULE, idle);
         qn_pool_class *classes[CLASSES];
@@ -308,11 +296,10 @@ static void random_operations(void **state)
     }
 }
 
-static void address_space(void **state)
+TEST(address_space)
 {
     const size_t bytes = 64 * (size_t)QN_COMMIT_GRANULE;
     void *address;
-    (void)state;
     assert_ok(qn_address_space_reserve(bytes, &address));
     assert_int_equal((uintptr_t)address % QN_COMMIT_GRANULE, 0);
     char *last = (char *)address + bytes - QN_COMMIT_GRANULE;
@@ -327,20 +314,4 @@ static void address_space(void **state)
     assert_int_equal(qn_address_space_reserve(SIZE_MAX / 4 / QN_COMMIT_GRANULE * QN_COMMIT_GRANULE, &address),
                      QN_ERR_MEMORY);
     assert_null(address);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_and_references),
-        cmocka_unit_test(items_across_granules),
-        cmocka_unit_test(classes_share_the_budget),
-        cmocka_unit_test(free_items_in_held_granules),
-        cmocka_unit_test(a_refused_commit_changes_nothing),
-        cmocka_unit_test(arguments),
-        cmocka_unit_test(classes_are_removed),
-        cmocka_unit_test(random_operations),
-        cmocka_unit_test(address_space),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,6 @@
 #include "kernels/attention/attention.h"
 #include "kernels/aura/aura.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const formats[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2" };
 
 /* Layers 1 and 3 of four are attention layers. */
@@ -24,12 +21,11 @@ static qn_saved_layout layout_of(const char *name, size_t head_dim)
     return qn_saved_layout_of(&plan, format);
 }
 
-static void codes_have_the_kernels_sizes(void **unused)
+TEST(codes_have_the_kernels_sizes)
 {
-    (void)unused;
     const qn_extent extent = { .length = 6 * QN_PAGE + 5 };
     for (size_t dim = 0; dim <= 1024; dim += 8)
-        for (size_t f = 1; f < sizeof formats / sizeof *formats; f++) {
+        for (size_t f = 1; f < COUNT(formats); f++) {
             const qn_saved_layout l = layout_of(formats[f], dim);
             qn_saved_region r;
             if (!qn_aura_has_dim(dim)) {
@@ -48,12 +44,11 @@ static void codes_have_the_kernels_sizes(void **unused)
 }
 
 /* Positions of each part, layer and head: all of them, each page once. */
-static void regions_cover_all_positions(void **unused)
+TEST(regions_cover_all_positions)
 {
-    (void)unused;
     static const uint32_t lengths[] = { 0, 1, 63, 64, 65, 128, 129, 320, 321, 1000 };
-    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
-        for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+    for (size_t f = 0; f < COUNT(formats); f++)
+        for (size_t n = 0; n < COUNT(lengths); n++) {
             const qn_saved_layout l = layout_of(formats[f], 64);
             const qn_extent extent = { .length = lengths[n] };
             size_t held[QN_SAVED_VALUE_SCALES + 1][4][3] = { 0 },
@@ -75,9 +70,8 @@ static void regions_cover_all_positions(void **unused)
         }
 }
 
-static void unused_positions_are_zeroed(void **unused)
+TEST(unused_positions_are_zeroed)
 {
-    (void)unused;
     enum { DIM = 64 };
     const qn_saved_layout l = layout_of("f16", DIM);
     for (size_t held = 1; held <= QN_PAGE; held++) {
@@ -96,23 +90,11 @@ static void unused_positions_are_zeroed(void **unused)
 }
 
 /* Sizes that do not fit in memory are refused before they are computed. */
-static void large_layers_are_refused(void **unused)
+TEST(large_layers_are_refused)
 {
-    (void)unused;
     qn_recurrent_shape shape = { .n_k_heads = 16, .n_v_heads = 32, .head_k = 128, .head_v = 128, .taps = 4 };
     assert_ok(qn_saved_check_recurrent(&shape, 48));
     assert_int_equal(qn_saved_check_recurrent(&shape, SIZE_MAX / 2), QN_ERR_MEMORY);
     shape.head_v = SIZE_MAX / 64;
     assert_int_equal(qn_saved_check_recurrent(&shape, 1), QN_ERR_MEMORY);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_have_the_kernels_sizes),
-        cmocka_unit_test(regions_cover_all_positions),
-        cmocka_unit_test(unused_positions_are_zeroed),
-        cmocka_unit_test(large_layers_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

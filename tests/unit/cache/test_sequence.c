@@ -41,10 +41,9 @@ static void operate(fixture *f, history *all)
     }
 }
 
-static void random_operations(void **state)
+TEST(random_operations)
 {
     history *all = calloc(SEQUENCES, sizeof *all);
-    (void)state;
     assert_non_null(all);
     for (size_t kind = 0; kind < 16; kind++) {
         /* A pool that never fills, and one that refuses most of the time. */
@@ -81,12 +80,11 @@ static history *grown(fixture *f, size_t n)
     return h;
 }
 
-static void a_fork_copies_the_open_page_and_chunk_alone(void **state)
+TEST(a_fork_copies_the_open_page_and_chunk_alone)
 {
     fixture f = new_fixture(1000, false, true);
     history *h = grown(&f, 5 * QN_PAGE + 3);
     history *fork = calloc(1, sizeof *fork);
-    (void)state;
     assert_non_null(fork);
     const uint64_t held = qn_pool_get_usage(f.pool).held;
     memcpy(fork->tokens, h->tokens, sizeof h->tokens);
@@ -112,11 +110,10 @@ static void a_fork_copies_the_open_page_and_chunk_alone(void **state)
 }
 
 /* 64 rows of codes: page 0, the open page and the last complete one are fp16. */
-static void pages_of_codes(void **state)
+TEST(pages_of_codes)
 {
     fixture f = new_fixture(1000, true, false);
     history *h = grown(&f, 6 * QN_PAGE);
-    (void)state;
     assert_int_equal(qn_pool_count(f.cache.pages), 5);
     assert_int_equal(qn_pool_count(f.cache.f16_pages), 2);
     assert_int_equal(qn_sequence_rewind_length(&h->sequence, 5 * QN_PAGE + 7), 5 * QN_PAGE + 7);
@@ -134,11 +131,10 @@ static void pages_of_codes(void **state)
 }
 
 /* Rows that were reserved and not appended leave nothing behind. */
-static void a_reservation_that_is_not_used(void **state)
+TEST(a_reservation_that_is_not_used)
 {
     fixture f = new_fixture(1000, true, true);
     history *h = grown(&f, QN_PAGE + 5);
-    (void)state;
     const uint64_t held = qn_pool_get_usage(f.pool).held;
     assert_ok(qn_sequence_reserve(&h->sequence, 500));
     assert_true(qn_pool_get_usage(f.pool).held > held);
@@ -158,9 +154,8 @@ static void a_reservation_that_is_not_used(void **state)
 
 /* The items of a restored sequence are those of one that has grown, but for the fp16 rows of a complete page of codes
  * without recurrent layers. */
-static void restored_items(void **state)
+TEST(restored_items)
 {
-    (void)state;
     for (size_t kind = 0; kind < 6; kind++)
         for (size_t length = 1; length <= 5 * QN_PAGE; length += length % QN_PAGE == 1 ? 62 : 1) {
             fixture f = new_fixture(1000, kind & 1, kind & 6);
@@ -187,11 +182,10 @@ static void restored_items(void **state)
         }
 }
 
-static void lengths_of_recurrent_layers(void **state)
+TEST(lengths_of_recurrent_layers)
 {
     fixture f = new_fixture(1000, false, true);
     history *h = grown(&f, QN_PAGE);
-    (void)state;
     assert_int_equal(qn_sequence_shortest(&h->sequence), 1);
     assert_false(qn_sequence_folds(&h->sequence, 0));
     assert_true(qn_sequence_folds(&h->sequence, 1));
@@ -209,7 +203,7 @@ static void lengths_of_recurrent_layers(void **state)
 
 /* A step that contains a chunk leaves the state at the last multiple of 64, others fold with the first row of the next
  * chunk. */
-static void whole_chunks(void **state)
+TEST(whole_chunks)
 {
     static const struct {
         uint32_t n, state_position, shortest;
@@ -221,8 +215,7 @@ static void whole_chunks(void **state)
     fixture f = new_fixture(1000, true, true);
     fold_whole_chunks(&f);
     history *h = grown(&f, 0);
-    (void)state;
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+    for (size_t i = 0; i < COUNT(steps); i++) {
         label("step %zu", i);
         assert_true(append(h, steps[i].n));
         assert_int_equal(h->sequence.state_position, steps[i].state_position);
@@ -234,12 +227,11 @@ static void whole_chunks(void **state)
 }
 
 /* Truncations in turn drop no more than one truncation could. */
-static void repeated_truncation(void **state)
+TEST(repeated_truncation)
 {
     fixture f = new_fixture(1000, false, true);
     fold_whole_chunks(&f);
     history *h = grown(&f, 40), *fork = calloc(1, sizeof *fork);
-    (void)state;
     assert_non_null(fork);
     qn_sequence_truncate(&h->sequence, 37);
     assert_int_equal(qn_sequence_shortest(&h->sequence), 35);
@@ -264,13 +256,12 @@ static void repeated_truncation(void **state)
 
 /* At every alignment, with as many drafted rows as are allowed: truncation to each accepted length leaves what the
  * accepted rows alone would have left. One more drafted row could not be dropped. */
-static void drafted_rows(void **state)
+TEST(drafted_rows)
 {
     static const uint32_t counts[] = { 1, 2, 5, 60, 64, 100, 130 };
-    (void)state;
     for (size_t kind = 0; kind < 6; kind++)
         for (uint32_t length = 1; length < 200; length++)
-            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            for (size_t i = 0; i < COUNT(counts); i++) {
                 fixture f = new_fixture(1000, kind & 1, kind >= 2);
                 if (kind >= 4)
                     fold_whole_chunks(&f);
@@ -329,9 +320,8 @@ static void launch(const qn_sequence *s, size_t n, struct in_flight *step)
 
 /* Each step is computed after the next one was reserved; the last row is discarded, and the sequence's prefix is then
  * as it was. */
-static void steps_in_flight(void **state)
+TEST(steps_in_flight)
 {
-    (void)state;
     for (size_t kind = 0; kind < 6; kind++)
         for (uint32_t end = 1; end < 300; end += 1 + random_below(9)) {
             fixture f = new_fixture(1000, kind & 1, kind >= 2);
@@ -381,16 +371,4 @@ static void steps_in_flight(void **state)
             end_history(h);
             end_fixture(&f);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_operations), cmocka_unit_test(a_fork_copies_the_open_page_and_chunk_alone),
-        cmocka_unit_test(pages_of_codes),    cmocka_unit_test(a_reservation_that_is_not_used),
-        cmocka_unit_test(restored_items),    cmocka_unit_test(lengths_of_recurrent_layers),
-        cmocka_unit_test(whole_chunks),      cmocka_unit_test(repeated_truncation),
-        cmocka_unit_test(drafted_rows),      cmocka_unit_test(steps_in_flight),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* Reasoning, content and tool calls parsed back from output: golden outputs of every form, cut at all positions into
  * bytes and tokens, and cut off at all positions. */
-#include "helper_assert.h"
 
 #include "helper_output.h"
 #include "helper_random.h"
@@ -261,7 +260,7 @@ static const struct golden {
     { QN_OUTPUT_LLAMA3, 0, "{\"name\": \"now\", \"parameters\": {\"a\": [tru", "[now|{\"a\": [tru]~" },
     { QN_OUTPUT_LLAMA3, 0, "{\"name\": \"now\", \"parameters\": {\"a\": [trx", "[now|{\"a\": [tr]!C{x}" },
 };
-enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
+enum { N_GOLDENS = COUNT(goldens) };
 
 static qn_output_params params_of(const struct golden *golden, bool by_token, struct transcript *transcript)
 {
@@ -312,9 +311,8 @@ static void expect(const struct golden *golden, bool by_token, size_t first, siz
     transcript_free(&transcript);
 }
 
-static void test_goldens(void **state)
+TEST(test_goldens)
 {
-    (void)state;
     for (size_t i = 0; i < N_GOLDENS; i++) {
         const struct golden *golden = &goldens[i];
         const size_t n = strlen(golden->output);
@@ -346,9 +344,8 @@ static const char *call_in_log(const char *log, const char *name, size_t *length
 }
 
 /* Output that ends early: the arguments of the first call are a prefix of those of the whole output. */
-static void test_cut_off(void **state)
+TEST(test_cut_off)
 {
-    (void)state;
     for (size_t i = 0; i < N_GOLDENS; i++) {
         const struct golden *golden = &goldens[i];
         const size_t n = strlen(golden->output);
@@ -402,9 +399,8 @@ static void expect_cut(const struct golden *golden, bool by_token, size_t cut)
     qn_output_parser_free(parser);
 }
 
-static void test_cuts(void **state)
+TEST(test_cuts)
 {
-    (void)state;
     for (size_t i = 0; i < N_GOLDENS; i++) {
         const struct golden *golden = &goldens[i];
         for (int by_token = 0; by_token < 2; by_token++)
@@ -417,9 +413,8 @@ static void test_cuts(void **state)
 }
 
 /* Text made of the formats' pieces: the events do not depend on cuts, and lose nothing. */
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     static const char *const pieces[] = {
         "<tool_call>",
         "</tool_call>",
@@ -457,7 +452,7 @@ static void test_random(void **state)
         struct text output = { 0 };
         const size_t n_pieces = 1 + random_u32() % 24;
         for (size_t i = 0; i < n_pieces; i++) {
-            const char *piece = pieces[random_u32() % (sizeof pieces / sizeof *pieces)];
+            const char *piece = pieces[random_u32() % (COUNT(pieces))];
             text_add(&output, piece, strlen(piece));
         }
         const struct golden golden = { .form = (qn_output_form)(random_u32() % QN_OUTPUT_N_FORMS),
@@ -475,9 +470,8 @@ static void test_random(void **state)
 }
 
 /* What is JSON is what Jansson reads as JSON. */
-static void test_json(void **state)
+TEST(test_json)
 {
-    (void)state;
     static const char *const pieces[] = { "{",    "}",    "[",      "]",       "\"",      "\"a\"",  ":",  ",",
                                           " ",    "0",    "1",      "-",       "+",       ".",      "e",  "E1",
                                           "true", "null", "fals",   "\\ud83d", "\\ude00", "\\n",    "\\", "\t",
@@ -488,7 +482,7 @@ static void test_json(void **state)
         if (round % 2)
             text_add(&text, "{\"a\":", 5);
         for (size_t i = 0, n = 1 + random_u32() % 8; i < n; i++) {
-            const char *piece = pieces[random_u32() % (sizeof pieces / sizeof *pieces)];
+            const char *piece = pieces[random_u32() % (COUNT(pieces))];
             text_add(&text, piece, strlen(piece));
         }
         if (round % 2)
@@ -507,9 +501,8 @@ static void test_json(void **state)
 }
 
 /* Bytes come when they are sure, not at the end. */
-static void test_streams(void **state)
+TEST(test_streams)
 {
-    (void)state;
     static const struct {
         qn_output_form form;
         const char *output, *log;
@@ -524,7 +517,7 @@ static void test_streams(void **state)
           "[now|{\"city\": \"Ka\\n</parax" },
         { QN_OUTPUT_LLAMA3, "{\"items", "C{{\"items" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct transcript transcript = { .last_kind = -1 };
         const struct golden golden = { .form = cases[i].form };
         const qn_output_params params = params_of(&golden, false, &transcript);
@@ -542,9 +535,8 @@ static void test_streams(void **state)
     }
 }
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
-    (void)state;
     const struct golden golden = { .form = QN_OUTPUT_JSON };
     struct transcript transcript = { .last_kind = -1 };
     qn_output_params params = params_of(&golden, false, &transcript);
@@ -556,7 +548,7 @@ static void test_limits(void **state)
     for (int i = 0; i < 1000; i++)
         assert_ok(qn_output_feed(parser, -1, "\xc3\xa9", 2));
     assert_ok(qn_output_finish(parser));
-    assert_non_null(strstr(transcript.log.data, "]!C{\xc3\xa9"));
+    assert_contains(transcript.log.data, "]!C{\xc3\xa9");
     assert_null(transcript.problem);
     transcript_free(&transcript);
     qn_output_parser_free(parser);
@@ -582,7 +574,7 @@ static void test_limits(void **state)
     static const struct {
         const char *begin, *unit;
     } undecided[] = { { "<tool_call>{\"a\": \"", "x" }, { "<tool_call>", " " }, { "So", " " } };
-    for (size_t i = 0; i < sizeof undecided / sizeof *undecided; i++) {
+    for (size_t i = 0; i < COUNT(undecided); i++) {
         qn_output_params all = params_of(&golden, false, &transcript);
         transcript = (struct transcript){ .last_kind = -1 };
         assert_ok(qn_output_parser_create(&all, &parser));
@@ -623,9 +615,8 @@ static void test_limits(void **state)
     free(output.data);
 }
 
-static void test_budget(void **state)
+TEST(test_budget)
 {
-    (void)state;
     for (int own = 0; own < 2; own++) {
         const struct golden golden = { .form = QN_OUTPUT_JSON, .flags = own ? 0 : THINKS };
         struct transcript transcript = { .last_kind = -1 };
@@ -658,9 +649,8 @@ static void test_budget(void **state)
 }
 
 /* Models may reason again after a forced end: the budget is that of all blocks. */
-static void test_budget_of_blocks(void **state)
+TEST(test_budget_of_blocks)
 {
-    (void)state;
     const struct golden golden = { .form = QN_OUTPUT_JSON, .flags = THINKS };
     struct transcript transcript = { .last_kind = -1 };
     qn_output_params params = params_of(&golden, false, &transcript);
@@ -696,9 +686,8 @@ static void test_budget_of_blocks(void **state)
 }
 
 /* What a template prints between reasoning and content ends reasoning. */
-static void test_words(void **state)
+TEST(test_words)
 {
-    (void)state;
 #define ANSWER "{% for m in messages %}{{ m.role }}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}"
 #define END "{{ m.content }}{% endif %}{% endfor %}"
     static const struct {
@@ -714,7 +703,7 @@ static void test_words(void **state)
     };
 #undef ANSWER
 #undef END
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_jinja *jinja;
         qn_output_params params;
         char words[QN_OUTPUT_MAX_WORDS];
@@ -727,9 +716,8 @@ static void test_words(void **state)
     }
 }
 
-static void test_forms(void **state)
+TEST(test_forms)
 {
-    (void)state;
 #define CALLS "{% for m in messages %}{% for t in m.tool_calls %}{% set c = t.function %}"
 #define END "{% endfor %}{% endfor %}"
     /* How templates print calls: Qwen3, Qwen3.5, Llama 3.2; and others. */
@@ -773,7 +761,7 @@ static void test_forms(void **state)
     };
 #undef CALLS
 #undef END
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_jinja *jinja;
         qn_output_params params;
         label("case %zu", i);
@@ -789,41 +777,35 @@ static void test_forms(void **state)
     assert_false(qn_output_ends_with("<think>", "think>", 6));
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     struct transcript transcript = { .last_kind = -1 };
     const struct golden golden = { .form = QN_OUTPUT_JSON };
     static const char *const bad[] = {
         "", "a b", "\"", "\\", "\xff", "a\n", "0123456789012345678901234567890123456789012345678901234567890123456789"
     };
     qn_output_parser *parser;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < COUNT(bad); i++) {
         qn_output_params params = params_of(&golden, false, &transcript);
         params.call_open.text = bad[i];
-        assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-        assert_text("delimiter");
+        assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "delimiter");
         assert_null(parser);
     }
     qn_output_params params = params_of(&golden, false, &transcript);
     params.call_close.text = NULL;
-    assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-    assert_text("json");
+    assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "json");
     params = params_of(&golden, false, &transcript);
     params.think_close.text = NULL;
     params.starts_in_reasoning = true;
-    assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-    assert_text("reasoning");
+    assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "reasoning");
     params.on_event = NULL;
-    assert_int_equal(qn_output_parser_create(&params, &parser), QN_ERR_INVALID);
-    assert_text("form");
+    assert_fails(qn_output_parser_create(&params, &parser), QN_ERR_INVALID, "form");
 }
 
 /* Of a tool whose schema is large only names and types are kept; those of more properties than are looked at may be
  * any. */
-static void test_tools(void **state)
+TEST(test_tools)
 {
-    (void)state;
     enum { PROPERTIES = 40000, DEPTH = 40 };
     json_t *properties = json_object();
     json_t *tools = json_pack("[{s:s, s:{s:o}}]", "name", "f", "parameters", "properties", properties);
@@ -843,16 +825,4 @@ static void test_tools(void **state)
     }
     assert_int_equal(qn_output_tools_bytes(NULL), 0);
     json_decref(tools);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens), cmocka_unit_test(test_cuts),   cmocka_unit_test(test_cut_off),
-        cmocka_unit_test(test_random),  cmocka_unit_test(test_json),   cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_limits),  cmocka_unit_test(test_budget), cmocka_unit_test(test_budget_of_blocks),
-        cmocka_unit_test(test_words),   cmocka_unit_test(test_forms),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_tools),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
  * the same reasoning, content and tool calls, however it is divided and wherever it ends. The templates here, the
  * golden ones, and those of models in the folder data/templates of QN_SHARED and in the folder QN_TEMPLATES, such as
  * llama.cpp's models/templates. */
-#include "helper_assert.h"
+#include "helper_create.h"
 
 #include "helper_output.h"
 #include "helper_random.h"
@@ -13,8 +13,6 @@
 #include "chat/chat.h"
 #include "grammar/grammar.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 enum {
@@ -137,7 +135,7 @@ static json_t *random_string(void)
                                           "7",
                                           "\\u00e9",
                                           "<function=" };
-    char *text = random_text(pieces, sizeof pieces / sizeof *pieces, random_u32() % 8);
+    char *text = random_text(pieces, COUNT(pieces), random_u32() % 8);
     json_t *string = json_string(text);
     free(text);
     return string;
@@ -199,7 +197,7 @@ static json_t *random_prose(bool may_be_empty)
     };
     if (may_be_empty && random_u32() % 3 == 0)
         return json_string("");
-    char *middle = random_text(pieces, sizeof pieces / sizeof *pieces, random_u32() % 8);
+    char *middle = random_text(pieces, COUNT(pieces), random_u32() % 8);
     json_t *text = json_sprintf("So%s.", middle);
     free(middle);
     return text;
@@ -404,7 +402,7 @@ static void check_answer(const struct origin *origin, const qn_jinja *jinja, con
     const size_t n = strlen(output), steps[] = { n, 1, 0, 0, 0, 0 };
     for (int by_token = 0; by_token < 2; by_token++) {
         label("%s, %s: %s", origin->name ? origin->name : "own", by_token ? "tokens" : "bytes", output);
-        for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        for (size_t i = 0; i < COUNT(steps); i++) {
             struct answer found = parse(*params, by_token, output, n, 0, steps[i]);
             expect_answer(&found, answer);
             for (int cut = 0; cut < 10; cut++) {
@@ -454,7 +452,7 @@ static char *read_template(const struct origin *origin)
 static size_t check_origins(void)
 {
     size_t n_found = 0;
-    for (size_t i = 0; i < sizeof origins / sizeof *origins; i++) {
+    for (size_t i = 0; i < COUNT(origins); i++) {
         const struct origin *origin = &origins[i];
         qn_output_params params;
         qn_jinja *jinja;
@@ -475,9 +473,8 @@ static size_t check_origins(void)
 }
 
 /* Those of models are not here everywhere. */
-static void test_templates(void **state)
+TEST(test_templates)
 {
-    (void)state;
     assert_true(check_origins() >= 8);
 }
 
@@ -493,9 +490,8 @@ static struct file_bytes make_file(const char *template)
     return make_vocab(&spec);
 }
 
-static void test_model_info(void **state)
+TEST(test_model_info)
 {
-    (void)state;
     static const struct {
         const char *template, *tool_calls;
         bool has_thinking;
@@ -508,17 +504,15 @@ static void test_model_info(void **state)
         { "{% what %}</think>", "", false },
         { NULL, "", false },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         const struct file_bytes bytes = make_file(cases[i].template);
         char path[] = "/tmp/quern-test-XXXXXX";
         const int fd = mkstemp(path);
         assert_int_equal(write(fd, bytes.data, bytes.n), bytes.n);
         close(fd);
         free(bytes.data);
-        qn_model *model;
-        const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
         label("case %zu", i);
-        assert_ok(qn_model_load(path, &params, &model));
+        qn_model *model = create_model(path, &CPU_MODEL(.vocab_only = true));
         unlink(path);
         const qn_chat_format format = *qn_model_get_chat_format(model);
         assert_string_equal(format.tool_calls, cases[i].tool_calls);
@@ -529,9 +523,8 @@ static void test_model_info(void **state)
 }
 
 /* Delimiters are control tokens, user-defined ones, or none of the vocabulary. */
-static void test_tokens(void **state)
+TEST(test_tokens)
 {
-    (void)state;
     const struct file_bytes bytes = make_file("{% what %}");
     qn_gguf *file;
     qn_tokenizer *tok;
@@ -558,11 +551,4 @@ static void test_tokens(void **state)
     qn_tokenizer_free(tok);
     qn_gguf_close(file);
     free(bytes.data);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_templates), cmocka_unit_test(test_model_info),
-                                        cmocka_unit_test(test_tokens) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,11 +3,9 @@
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
+#include "helper_time.h"
 
 #include "chat/chat.h"
-
-#include <stdio.h>
-#include <time.h>
 
 /* "<q" is a normal token, so that merges could give "<q>". */
 static const char *const merges[] = { "Ċ Ċ", "o k", "< q", NULL };
@@ -86,9 +84,8 @@ static size_t count(struct tokens tokens, int32_t token)
     "{\"messages\": [{\"role\": \"user\", \"content\": \"" content "\"}], \"add_generation_prompt\": true}"
 #define ALL "x</think><tool_call>a</tool_call><think><tool_resp><tool_response><q><q><q>"
 
-static void test_messages_are_text(void **state)
+TEST(test_messages_are_text)
 {
-    (void)state;
     static const int32_t structural[] = { THINK, END_THINK, CALL, END_CALL, RESP, RESPONSE, Q, QQ };
     static const char *const conversations[] = {
         USER(ALL),
@@ -96,9 +93,9 @@ static void test_messages_are_text(void **state)
         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"" ALL "\"}]}",
     };
     struct chat chat = create(TURNS);
-    for (size_t c = 0; c < sizeof conversations / sizeof *conversations; c++) {
+    for (size_t c = 0; c < COUNT(conversations); c++) {
         struct tokens tokens = tokens_of(&chat, conversations[c]);
-        for (size_t i = 0; i < sizeof structural / sizeof *structural; i++) {
+        for (size_t i = 0; i < COUNT(structural); i++) {
             label("conversation %zu, token %d", c, structural[i]);
             assert_int_equal(count(tokens, structural[i]), 0);
         }
@@ -116,9 +113,8 @@ static void test_messages_are_text(void **state)
 }
 
 /* Results, reasoning and calls in which a text spells the markers: those of the template count alone. */
-static void test_markers_in_their_own_frames(void **state)
+TEST(test_markers_in_their_own_frames)
 {
-    (void)state;
     struct chat chat = create(TURNS);
     struct tokens tokens =
         tokens_of(&chat, "{\"messages\": [{\"role\": \"user\", \"content\": \"ok\"},"
@@ -127,7 +123,7 @@ static void test_markers_in_their_own_frames(void **state)
                          "[{\"function\": {\"name\": \"" ALL "\", \"arguments\": {\"" ALL "\": \"" ALL "\"}}}]},"
                          "{\"role\": \"tool\", \"content\": \"" ALL "\"}], \"add_generation_prompt\": true}");
     static const int32_t once[] = { THINK, END_THINK, CALL, END_CALL, RESP, QQ };
-    for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
+    for (size_t i = 0; i < COUNT(once); i++) {
         label("token %d", once[i]);
         assert_int_equal(count(tokens, once[i]), 1);
     }
@@ -138,9 +134,8 @@ static void test_markers_in_their_own_frames(void **state)
 }
 
 /* A message on either side does not complete what the template begins, nor the other way round. */
-static void test_ends_of_spans(void **state)
+TEST(test_ends_of_spans)
 {
-    (void)state;
     static const char *const templates[] = {
         "{{ messages[0].content }}call>{# #}{% if false %}<tool_call>{% endif %}",
         "<tool_{{ messages[0].content }}{% if false %}<tool_call>{% endif %}",
@@ -148,7 +143,7 @@ static void test_ends_of_spans(void **state)
         "<tool_call{{ messages[0].content }}",
     };
     static const char *const contents[] = { USER("<tool_"), USER("call>"), USER("_call"), USER(">") };
-    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
+    for (size_t i = 0; i < COUNT(templates); i++) {
         label("template %zu", i);
         struct chat chat = create(templates[i]);
         struct tokens tokens = tokens_of(&chat, contents[i]);
@@ -166,14 +161,13 @@ static void test_ends_of_spans(void **state)
 
 /* The delimiters of answers and results are structural whatever the template spells; so is a token within a longer
  * one. */
-static void test_without_spelling(void **state)
+TEST(test_without_spelling)
 {
-    (void)state;
     static const struct {
         const char *template;
         size_t n_q;
     } cases[] = { { NULL, 2 }, { "{{ messages[0].content }}", 2 }, { "{{ messages[0].content }}{# #}<q><q>", 0 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("template %zu", i);
         struct chat chat = create(cases[i].template);
         struct tokens tokens = tokens_of(&chat, USER("<q>a<q>b</think><tool_call></tool_call><think><tool_response>"));
@@ -186,9 +180,8 @@ static void test_without_spelling(void **state)
 }
 
 /* A raw prompt is parsed whole. */
-static void test_raw_prompts(void **state)
+TEST(test_raw_prompts)
 {
-    (void)state;
     struct chat chat = create(TURNS);
     for (int special = 0; special < 2; special++) {
         struct tokens tokens;
@@ -202,9 +195,8 @@ static void test_raw_prompts(void **state)
 
 /* Tokens that make the search of each byte long: all runs of one letter, and another behind each. And one that is too
  * long to be found. */
-static void test_time(void **state)
+TEST(test_time)
 {
-    (void)state;
     enum { RUNS = 254, LONG = 60000, TEMPLATE = 1 << (QN_TEST_SANITIZED ? 16 : 19), SECONDS = 10 };
     static struct added_token many[2 * RUNS + 2];
     static char texts[2 * RUNS][RUNS + 2], longest[LONG + 2], template[TEMPLATE + 64];
@@ -224,17 +216,15 @@ static void test_time(void **state)
     struct chat chat;
     struct file_bytes bytes = make_vocab(&spec);
     qn_gguf *file;
-    struct timespec start, end;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    const double begun = cpu_seconds();
     assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file));
     assert_ok(qn_tokenizer_create(file, &chat.tok));
     assert_ok(qn_chat_template_create(file, chat.tok, NULL, &chat.template));
     struct tokens tokens;
     assert_ok(qn_tokenizer_encode(chat.tok, template + begin, TEMPLATE - begin, false, false, &tokens.at, &tokens.n));
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    const double seconds = cpu_seconds() - begun;
     assert_int_equal(tokens.n, (TEMPLATE - begin) / RUNS + ((TEMPLATE - begin) % RUNS != 0));
     free(tokens.at);
-    const double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
     if (seconds > SECONDS)
         fail_msg("%.1f s, expected %d at most", seconds, SECONDS);
     assert_int_equal(qn_tokenizer_find(chat.tok, texts[2 * RUNS - 1]), 256 + 2 * RUNS - 1); /* 255 bytes */
@@ -251,9 +241,8 @@ static void begins_with(struct tokens all, size_t from, const int32_t *tokens, s
 }
 
 /* The template prints an answer again as the tokens that the model gave: what was evaluated is used again. */
-static void test_answers_come_back(void **state)
+TEST(test_answers_come_back)
 {
-    (void)state;
     static const char answer[] =
         "<think>\nok\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
     struct chat chat = create(TURNS);
@@ -271,18 +260,4 @@ static void test_answers_come_back(void **state)
     free(sampled.at);
     free(next.at);
     free_chat(&chat);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages_are_text),
-        cmocka_unit_test(test_markers_in_their_own_frames),
-        cmocka_unit_test(test_ends_of_spans),
-        cmocka_unit_test(test_without_spelling),
-        cmocka_unit_test(test_raw_prompts),
-        cmocka_unit_test(test_answers_come_back),
-        cmocka_unit_test(test_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* qn_convert_checkpoint on the golden checkpoints (tests/golden/README.md): logits of transformers, tokens of
  * tokenizers, weights of one and two bits without loss; and checkpoints that are not what their configuration says. */
 #include "helper_checkpoint.h"
+#include "helper_create.h"
 #include "helper_golden.h"
 
 #include "convert/general.h"
@@ -11,8 +12,6 @@
 #include "quern/quern.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 /* As in test_golden_logits.c: what f16 keys and values and inputs of matmuls may cost. A wrong order of heads costs 0.1
@@ -24,7 +23,7 @@
 enum { MAX_IDS = 64 };
 
 static const char *const names[] = { "llama", "qwen2", "qwen3", "qwen3-low-bit", "qwen35", "qwen35-text" };
-enum { N_NAMES = sizeof names / sizeof *names };
+enum { N_NAMES = COUNT(names) };
 
 /* ---- Logits and tokens ---- */
 
@@ -38,9 +37,7 @@ static double error_of_logits(const char *name, const qn_model *model)
     float *expected = read_golden_logits(golden, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
     assert_int_equal(n_rows, n);
     assert_non_null(found);
-    qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = MAX_IDS };
-    qn_session *session;
-    assert_ok(qn_session_create((qn_model *)model, &params, &session));
+    qn_session *session = create_session((qn_model *)model, &SESSION_PARAMS(.n_ctx = MAX_IDS));
     assert_ok(qn_session_eval(session, ids, n, QN_LOGITS_ALL, found));
     const double error = mean_relative_error(found, expected, n, n_vocab);
     qn_session_free(session);
@@ -94,20 +91,17 @@ static void compare_tokens(const char *name, const qn_model *model)
     fclose(file);
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     static const char *const types[] = { "f16", "f32", NULL };
     for (size_t i = 0; i < N_NAMES; i++)
-        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        for (size_t t = 0; t < COUNT(types); t++) {
             char folder[4096];
             const bool low_bit = !types[t] && strstr(names[i], "low-bit");
             label("%s to %s", names[i], types[t] ? types[t] : "the types that it has");
             checkpoint_path(names[i], folder);
             assert_ok(convert(folder, types[t], 2, false));
-            qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 2, .device = "cpu" };
-            qn_model *model;
-            assert_ok(qn_model_load(out, &params, &model));
+            qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 2));
             const double error = error_of_logits(names[i], model);
             print_message("%-14s %-4s mean relative error %.2e\n", names[i], types[t] ? types[t] : "", error);
             if (!(error <= (low_bit ? MAX_ERROR_LOW_BIT : MAX_ERROR)))
@@ -126,9 +120,8 @@ static uint32_t type_in_file(const qn_gguf *file, const char *name)
     return t->type;
 }
 
-static void test_low_bit(void **state)
+TEST(test_low_bit)
 {
-    (void)state;
     static const struct {
         const char *asked;
         qn_type binary, ternary, four;
@@ -142,13 +135,12 @@ static void test_low_bit(void **state)
     };
     char folder[4096];
     checkpoint_path("qwen3-low-bit", folder);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("type %s", cases[i].asked ? cases[i].asked : "not given");
         assert_ok(convert(folder, cases[i].asked, 2, false));
         assert_int_equal(strstr(log_text, "lossless: 8 of 8 matrices") && strstr(log_text, "largest difference 0\n"),
                          cases[i].four != QN_TYPE_Q8_0);
-        qn_gguf *file;
-        assert_ok(qn_gguf_open(out, &file));
+        qn_gguf *file = open_out();
         assert_int_equal(type_in_file(file, "blk.0.attn_q.weight"), cases[i].binary);
         assert_int_equal(type_in_file(file, "blk.0.ffn_down.weight"), cases[i].ternary);
         assert_int_equal(type_in_file(file, "blk.0.ffn_up.weight"), cases[i].four);
@@ -172,67 +164,58 @@ static void poke(const char *tensor, size_t index, uint16_t bits)
         if (strcmp(qn_safetensors_at(file, i)->name, tensor) == 0)
             memcpy(bytes + 8 + header + qn_safetensors_at(file, i)->begin + 2 * index, &bits, 2);
     qn_safetensors_close(file);
-    write_file(path, bytes, size);
+    replace_file(path, bytes, size);
     free(bytes);
 }
 
 /* One weight that no sample sees: the tensor keeps its type, the others stay low-bit. */
-static void test_wrong_guess(void **state)
+TEST(test_wrong_guess)
 {
-    (void)state;
     link_checkpoint("qwen3-low-bit");
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x3f9d);
     assert_ok(convert(copy, NULL, 2, false));
-    assert_non_null(strstr(log_text, "lossless: 7 of 8 matrices"));
-    assert_non_null(strstr(log_text, "largest difference 0\n"));
-    qn_gguf *file;
-    assert_ok(qn_gguf_open(out, &file));
+    assert_contains(log_text, "lossless: 7 of 8 matrices");
+    assert_contains(log_text, "largest difference 0\n");
+    qn_gguf *file = open_out();
     assert_int_equal(type_in_file(file, "token_embd.weight"), QN_TYPE_BF16);
     assert_int_equal(type_in_file(file, "blk.0.ffn_gate.weight"), QN_TYPE_PTQ1_0);
     qn_gguf_close(file);
-    assert_int_equal(convert(copy, "ptq1_0", 2, false), QN_ERR_INVALID);
-    assert_text("'token_embd.weight' and 0 more of 8 matrices have ordinary weights");
+    assert_fails(convert(copy, "ptq1_0", 2, false), QN_ERR_INVALID,
+                 "'token_embd.weight' and 0 more of 8 matrices have ordinary weights");
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x7f80);
-    assert_int_equal(convert(copy, NULL, 2, false), QN_ERR_FORMAT);
-    assert_text("'model.embed_tokens.weight', row 5 contains an infinity or NaN");
+    assert_fails(convert(copy, NULL, 2, false), QN_ERR_FORMAT,
+                 "'model.embed_tokens.weight', row 5 contains an infinity or NaN");
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x4780); /* 65536 */
-    assert_int_equal(convert(copy, "f16", 2, false), QN_ERR_FORMAT);
-    assert_text("'model.embed_tokens.weight' has a weight that is too large for f16");
+    assert_fails(convert(copy, "f16", 2, false), QN_ERR_FORMAT,
+                 "'model.embed_tokens.weight' has a weight that is too large for f16");
 }
 
-static void test_force(void **state)
+TEST(test_force)
 {
-    (void)state;
     char folder[4096];
     checkpoint_path("qwen35-text", folder);
-    assert_int_equal(convert(folder, "q2_0", 1, false), QN_ERR_INVALID);
-    assert_text("have ordinary weights");
+    assert_fails(convert(folder, "q2_0", 1, false), QN_ERR_INVALID, "have ordinary weights");
     assert_text("--force");
     assert_ok(convert(folder, "q2_0", 1, true));
-    assert_non_null(strstr(log_text, "will not be usable"));
-    assert_non_null(strstr(log_text, "keep a wider type than q2_0"));
-    qn_gguf *file;
-    assert_ok(qn_gguf_open(out, &file));
+    assert_contains(log_text, "will not be usable");
+    assert_contains(log_text, "keep a wider type than q2_0");
+    qn_gguf *file = open_out();
     assert_int_equal(type_in_file(file, "blk.0.attn_q.weight"), QN_TYPE_Q2_0);
     assert_int_equal(type_in_file(file, "blk.1.ssm_conv1d.weight"), QN_TYPE_F32);
     qn_gguf_close(file);
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     for (size_t i = 0; i < N_NAMES; i++) {
         char folder[4096];
-        size_t size, other_size;
+        size_t size;
         checkpoint_path(names[i], folder);
         assert_ok(convert(folder, NULL, 1, false));
         char *bytes = read_file(out, &size);
         assert_ok(convert(folder, NULL, 5, false));
-        char *other = read_file(out, &other_size);
-        assert_int_equal(size, other_size);
-        assert_memory_equal(bytes, other, size);
+        assert_file(out, bytes, size);
         free(bytes);
-        free(other);
     }
 }
 
@@ -304,10 +287,9 @@ static const struct damage damages[] = {
     { "qwen2", "generation_config.json", "\"top_k\": 20", "\"top_k\": 1e300", QN_ERR_FORMAT, "'top_k'" },
 };
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+    for (size_t i = 0; i < COUNT(damages); i++) {
         const struct damage *d = &damages[i];
         label("%s: %s: %s", d->name, d->file, d->after);
         link_checkpoint(d->name);
@@ -315,37 +297,31 @@ static void test_damage(void **state)
         if (strcmp(d->file, "tokenizer.json") == 0)
             compact_json(d->file);
         edit(d->file, d->before, d->after);
-        assert_int_equal(convert(copy, "f16", 2, false), d->status);
-        assert_text(d->text);
+        assert_fails(convert(copy, "f16", 2, false), d->status, d->text);
         assert_int_equal(access(out, F_OK), -1);
     }
 }
 
-static void test_missing_files(void **state)
+TEST(test_missing_files)
 {
-    (void)state;
     static const char *const files[] = { "config.json", "tokenizer.json", "model.safetensors" };
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    for (size_t i = 0; i < COUNT(files); i++) {
         char path[8192];
         link_checkpoint("qwen2");
         snprintf(path, sizeof path, "%s/%s", copy, files[i]);
         unlink(path);
-        assert_int_equal(convert(copy, NULL, 1, false), QN_ERR_IO);
-        assert_text(files[i]);
+        assert_fails(convert(copy, NULL, 1, false), QN_ERR_IO, files[i]);
     }
 }
 
 /* transformers saves Qwen3.5 without its MTP block. */
-static void test_left_out(void **state)
+TEST(test_left_out)
 {
-    (void)state;
     link_checkpoint("qwen35-text");
     edit("config.json", "\"linear_num_key_heads\"", "\"mtp_num_hidden_layers\": 1,\n  \"linear_num_key_heads\"");
-    assert_ok(convert(copy, NULL, 1, false));
-    assert_non_null(strstr(log_text, "left out: the MTP block"));
-    qn_model *model;
-    qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" };
-    assert_ok(qn_model_load(out, &params, &model));
+    convert_copy();
+    assert_contains(log_text, "left out: the MTP block");
+    qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 1));
     assert_true(error_of_logits("qwen35-text", model) < MAX_ERROR);
     qn_model_free(model);
 }
@@ -393,25 +369,21 @@ static void name_tensor(const char *from, const char *to, bool keep, uint8_t fli
 
 static void check_tied(const char *name, bool has_output, bool is_golden, const char *note)
 {
-    qn_gguf *file;
-    qn_model *model;
-    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" };
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_int_equal(strstr(log_text, "lm_head.weight") != NULL, note != NULL);
     assert_true(!note || strstr(log_text, note));
-    assert_ok(qn_gguf_open(out, &file));
+    qn_gguf *file = open_out();
     assert_int_equal(qn_gguf_find_tensor(file, "output.weight") != NULL, has_output);
     qn_gguf_close(file);
-    assert_ok(qn_model_load(out, &params, &model));
+    qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 1));
     assert_int_equal(error_of_logits(name, model) < MAX_ERROR, is_golden);
     qn_model_free(model);
 }
 
 /* An output matrix that is stored although config.json says that it is the embedding: as transformers, by its
  * values. */
-static void test_tied(void **state)
+TEST(test_tied)
 {
-    (void)state;
     label("other values");
     link_checkpoint("llama");
     edit("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
@@ -431,16 +403,15 @@ static void test_tied(void **state)
 }
 
 /* A folder with one file and an index of others. */
-static void test_both(void **state)
+TEST(test_both)
 {
-    (void)state;
     static const char note[] = "the 3 files that the index lists are used, not model.safetensors";
     link_checkpoint("llama");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_null(strstr(log_text, note));
     edit("model.safetensors", NULL, "anything");
-    assert_ok(convert(copy, NULL, 1, false));
-    assert_non_null(strstr(log_text, note));
+    convert_copy();
+    assert_contains(log_text, note);
 }
 
 static bool cancel(void *user, size_t done, size_t total)
@@ -449,19 +420,15 @@ static bool cancel(void *user, size_t done, size_t total)
     return done < total / 2;
 }
 
-static void test_cancel(void **state)
+TEST(test_cancel)
 {
-    (void)state;
     char folder[4096];
     const qn_convert_params params = { .size = sizeof(qn_convert_params), .n_threads = 2, .on_progress = cancel };
     checkpoint_path("qwen3", folder);
-    write_file(out, "kept", 4);
+    write_text(out, "kept");
     assert_int_equal(qn_convert_checkpoint(folder, out, NULL, &params), QN_ERR_CANCELLED);
     assert_int_equal(qn_convert_checkpoint(folder, out, "q9_9", NULL), QN_ERR_INVALID);
-    size_t size;
-    char *bytes = read_file(out, &size);
-    assert_string_equal(bytes, "kept");
-    free(bytes);
+    assert_file(out, "kept", 4);
     DIR *dir = opendir(work);
     size_t n = 0;
     for (struct dirent *e; (e = readdir(dir));)
@@ -470,9 +437,8 @@ static void test_cancel(void **state)
     assert_int_equal(n, 2); /* no temporary file */
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static const struct {
         uint64_t n;
         const char *text;
@@ -480,7 +446,7 @@ static void test_names(void **state)
         { 1720574976, "1.7B" }, { 27356728832, "27B" }, { 134515008, "135M" }, { 282, "0.28K" }, { 281664, "282K" }
     };
     char text[64];
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         qn_general_size_label(sizes[i].n, text, sizeof text);
         assert_string_equal(text, sizes[i].text);
     }
@@ -488,13 +454,4 @@ static void test_names(void **state)
     assert_string_equal(text, "Qwen3 8B My v1.5 2nd Fine_Tune");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),        cmocka_unit_test(test_low_bit),  cmocka_unit_test(test_wrong_guess),
-        cmocka_unit_test(test_force),         cmocka_unit_test(test_threads),  cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_missing_files), cmocka_unit_test(test_left_out), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_tied),     cmocka_unit_test(test_both),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

@@ -2,6 +2,7 @@
  * tokeniser. What transformers and tokenizers act on is in the file, or the checkpoint is refused with the name of what
  * is not. */
 #include "helper_checkpoint.h"
+#include "helper_create.h"
 
 #include "gguf/gguf.h"
 #include "helper_request.h"
@@ -118,11 +119,10 @@ static const double shorter[PAIRS] = { 1,
 
 static void check_rope(const double *frequencies, double attn_factor)
 {
-    qn_gguf *file;
     qn_hparams hparams;
     qn_plan plan;
-    assert_ok(convert(copy, NULL, 1, false));
-    assert_ok(qn_gguf_open(out, &file));
+    convert_copy();
+    qn_gguf *file = open_out();
     assert_ok(qn_model_build(file, &hparams, &plan));
     assert_int_equal(plan.heads.n_rot, 2 * PAIRS);
     for (size_t i = 0; i < PAIRS; i++)
@@ -134,9 +134,8 @@ static void check_rope(const double *frequencies, double attn_factor)
     qn_gguf_close(file);
 }
 
-static void test_yarn(void **state)
+TEST(test_yarn)
 {
-    (void)state;
     static const struct {
         const char *more;
         const double *frequencies;
@@ -162,7 +161,7 @@ static void test_yarn(void **state)
         { ", \"factor\": 0.5, \"mscale\": 2, \"mscale_all_dim\": 0.5", narrower, 1 },
         { ", \"extrapolation_factor\": 1, \"attn_factor\": 1.0, \"short_factor\": null", rounded, 1.13862944 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char block[512];
         const char *old = strstr(cases[i].more, "\"factor\"") ? &YARN[strlen("\"factor\": 4.0,")] : YARN; /* a key is
                                                                                                              there once
@@ -176,9 +175,8 @@ static void test_yarn(void **state)
 }
 
 /* The places where transformers looks, in its order. */
-static void test_rope_places(void **state)
+TEST(test_rope_places)
 {
-    (void)state;
     label("rope_scaling counts more than rope_parameters");
     link_checkpoint("qwen3");
     edit("config.json", "\"rope_parameters\": {",
@@ -200,12 +198,11 @@ static void test_rope_places(void **state)
     link_checkpoint("qwen3");
     edit("config.json", "\"rope_type\": \"yarn\"", "\"rope_type\": \"yarn\", \"low_freq_factor\": 3");
     check_rope(rounded, 1.13862944);
-    assert_non_null(strstr(log_text, "'low_freq_factor' has no effect with this rope_type"));
+    assert_contains(log_text, "'low_freq_factor' has no effect with this rope_type");
 }
 
-static void test_rope_refused(void **state)
+TEST(test_rope_refused)
 {
-    (void)state;
     static const struct {
         const char *name, *before, *after, *text;
     } cases[] = {
@@ -232,7 +229,7 @@ static void test_rope_refused(void **state)
         { "llama", "\"low_freq_factor\"", "\"low_freq_factors\"", "unknown key 'low_freq_factors'" },
         { "qwen35", "\"mrope_section\"", "\"mrope_sections\"", "unknown key 'mrope_sections'" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s: %s", cases[i].name, cases[i].after);
         link_checkpoint(cases[i].name);
         edit("config.json", cases[i].before, cases[i].after);
@@ -247,16 +244,13 @@ enum { END_OF_TEXT = 320, IM_END = 322, N_VOCAB = 352, MAX_ENDS = 8 };
 
 static void check_ends(uint32_t first, const int *expected)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
-    qn_model *model;
-    qn_gguf *file;
     uint32_t eos;
-    assert_ok(convert(copy, NULL, 1, false));
-    assert_ok(qn_gguf_open(out, &file));
+    convert_copy();
+    qn_gguf *file = open_out();
     assert_ok(qn_gguf_get_u32(file, "tokenizer.ggml.eos_token_id", true, &eos));
     assert_int_equal(eos, first);
     qn_gguf_close(file);
-    assert_ok(qn_model_load(out, &params, &model));
+    qn_model *model = create_model(out, &CPU_MODEL(.vocab_only = true));
     for (qn_token token = 0; token < N_VOCAB; token++) {
         bool is_expected = token == END_OF_TEXT || token == IM_END; /* by their names */
         for (int i = 0; i < MAX_ENDS && expected[i]; i++)
@@ -267,9 +261,8 @@ static void check_ends(uint32_t first, const int *expected)
     qn_model_free(model);
 }
 
-static void test_ends(void **state)
+TEST(test_ends)
 {
-    (void)state;
     static const struct {
         const char *generation, *config; /* values of eos_token_id; NULL: no such key; "": no such file */
         bool named;                      /* tokenizer_config.json names <|im_end|> */
@@ -289,7 +282,7 @@ static void test_ends(void **state)
         { "6", "5", false, 6, { 6 } },
         { "[7, 6]", "[5]", false, 7, { 7, 6, 5 } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char value[128], path[8192];
         const char *generation = cases[i].generation;
         label("%s in generation_config.json, %s in config.json", generation ? generation : "none", cases[i].config);
@@ -308,9 +301,8 @@ static void test_ends(void **state)
     }
 }
 
-static void test_bad_ends(void **state)
+TEST(test_bad_ends)
 {
-    (void)state;
     static const struct {
         const char *file, *before, *after, *text;
     } cases[] = {
@@ -330,7 +322,7 @@ static void test_bad_ends(void **state)
           "40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55,56,57,58,59,60,61,62,63]",
           "too many ids, at most 64" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s: %.60s", cases[i].file, cases[i].after);
         link_checkpoint("qwen2");
         edit(cases[i].file, cases[i].before, cases[i].after);
@@ -340,9 +332,8 @@ static void test_bad_ends(void **state)
 }
 
 /* A file with a list that no converter writes. */
-static void test_hostile_ends(void **state)
+TEST(test_hostile_ends)
 {
-    (void)state;
     static const int32_t outside[] = { 5, N_VOCAB }, negative[] = { -1 }, many[65] = { 0 };
     static const struct {
         const int32_t *ids;
@@ -353,17 +344,15 @@ static void test_hostile_ends(void **state)
                   { many, 65, "is not an array of at most 64 ids" },
                   { NULL, 0, "is not an array of at most 64 ids" } };
     link_checkpoint("qwen2");
-    assert_ok(convert(copy, NULL, 1, false));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    convert_copy();
+    for (size_t i = 0; i < COUNT(cases); i++) {
         static const char key[] = "quern.tokenizer.eos_token_ids";
         char path[8192];
-        const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
-        qn_gguf *file;
         qn_gguf_writer *w;
         qn_model *model;
         label("%s", cases[i].text);
         snprintf(path, sizeof path, "%s/bad.gguf", work);
-        assert_ok(qn_gguf_open(out, &file));
+        qn_gguf *file = open_out();
         assert_ok(qn_gguf_writer_create(path, &w));
         for (size_t k = 0; k < qn_gguf_n_kv(file); k++)
             assert_ok(qn_gguf_writer_copy(w, qn_gguf_kv_at(file, k)));
@@ -373,8 +362,7 @@ static void test_hostile_ends(void **state)
         assert_ok(qn_gguf_writer_finish(w));
         qn_gguf_writer_free(w);
         qn_gguf_close(file);
-        assert_int_equal(qn_model_load(path, &params, &model), QN_ERR_FORMAT);
-        assert_text(cases[i].text);
+        assert_fails(qn_model_load(path, &CPU_MODEL(.vocab_only = true), &model), QN_ERR_FORMAT, cases[i].text);
     }
 }
 
@@ -388,21 +376,17 @@ static bool keep_first(void *user, qn_token token, const qn_logprobs *logprobs)
 /* The first greedy token, and whether generation ended with it. */
 static qn_token generate_first(bool ignore_end, bool ends)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" };
     static const qn_token ids[] = { 40, 41, 42 };
     qn_request_params request = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
-    qn_model *model;
-    qn_session *session;
     qn_token first = -1;
     request.sampling.temperature = 0;
     request.max_tokens = 1;
     request.ignore_end = ignore_end;
     request.on_token = keep_first;
     request.user = &first;
-    assert_ok(qn_model_load(out, &params, &model));
-    assert_ok(
-        qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 16 }, &session));
+    qn_model *model = create_model(out, &CPU_MODEL(.n_threads = 1));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = 16));
     assert_ok(generate_from(session, ids, 3, &request, &result));
     assert_int_equal(result.finish == QN_FINISH_STOP, ends);
     qn_session_free(session);
@@ -410,16 +394,15 @@ static qn_token generate_first(bool ignore_end, bool ends)
     return first;
 }
 
-static void test_ends_are_honoured(void **state)
+TEST(test_ends_are_honoured)
 {
-    (void)state;
     char value[64];
     link_checkpoint("qwen2");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     const qn_token first = generate_first(false, false);
     snprintf(value, sizeof value, "{ \"eos_token_id\": [350, %d],", first);
     edit("generation_config.json", "{", value);
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     assert_int_equal(generate_first(false, true), first);
     assert_int_equal(generate_first(true, false), first);
 }
@@ -436,12 +419,10 @@ static void edit_tokenizer(const char *name, const char *before, const char *aft
 
 static void check_tokens(const char *text, const qn_token *expected)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true };
-    qn_model *model;
     qn_token *tokens;
     size_t n;
     label("%s", text);
-    assert_ok(qn_model_load(out, &params, &model));
+    qn_model *model = create_model(out, &CPU_MODEL(.vocab_only = true));
     assert_ok(qn_tokenize(model, text, strlen(text), true, false, &tokens, &n));
     for (size_t i = 0; i < n; i++)
         assert_int_equal(tokens[i], expected[i]);
@@ -454,9 +435,8 @@ static void check_tokens(const char *text, const qn_token *expected)
     "\"content\":\"" content "\",\"single_word\":false," flags ",\"normalized\":false,\"special\":" special
 
 /* As tokenizers 0.23 gives the ids. */
-static void test_strips(void **state)
+TEST(test_strips)
 {
-    (void)state;
     enum { TOOL = 324, START = 321 };
     static const char plain[] = "\"lstrip\":false,\"rstrip\":false";
     static const struct {
@@ -492,16 +472,16 @@ static void test_strips(void **state)
             { " <tool_call>\u1680\u180e", { TOOL, 157, 254, 236 } } } },
     };
     char before[256], after[256];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         snprintf(before, sizeof before, ADDED("<|im_start|>", "true", "%s"), plain);
         snprintf(after, sizeof after, ADDED("<|im_start|>", "true", "%s"), cases[i].flags);
         edit_tokenizer("qwen2", before, after);
         snprintf(before, sizeof before, ADDED("<tool_call>", "false", "%s"), plain);
         snprintf(after, sizeof after, ADDED("<tool_call>", "false", "%s"), cases[i].flags);
         edit("tokenizer.json", before, after);
-        assert_ok(convert(copy, NULL, 1, false));
-        assert_non_null(strstr(
-            log_text, "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read"));
+        convert_copy();
+        assert_contains(log_text,
+                        "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read");
         for (size_t t = 0; t < 8 && cases[i].texts[t].text; t++)
             check_tokens(cases[i].texts[t].text, cases[i].texts[t].ids);
     }
@@ -509,15 +489,14 @@ static void test_strips(void **state)
     edit("tokenizer_config.json", "{",
          "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<tool_call>\", \"lstrip\": false },"
          " \"321\": { \"content\": \"<|im_start|>\", \"lstrip\": true } },");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     check_tokens("a  <tool_call>  b", (qn_token[]){ 64, 257, TOOL, 220, 284, 0 });
     check_tokens("x <|im_start|> <tool_call> y", (qn_token[]){ 87, START, 220, TOOL, 220, 88, 0 });
 }
 
 /* Normalisers that the pre-tokeniser's name does not say. */
-static void test_normalizers(void **state)
+TEST(test_normalizers)
 {
-    (void)state;
     static const struct {
         const char *name, *before, *after;
         qn_token ids[16];
@@ -540,16 +519,15 @@ static void test_normalizers(void **state)
           "\"normalizer\":null",
           { 68, 310, 220, 66, 64, 69, 127, 102, 275, 226, 103 } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         edit_tokenizer(cases[i].name, cases[i].before, cases[i].after);
-        assert_ok(convert(copy, NULL, 1, false));
+        convert_copy();
         check_tokens("e\u0301 caf\u00e9 \u212a", cases[i].ids);
     }
 }
 
-static void test_ignored_merges(void **state)
+TEST(test_ignored_merges)
 {
-    (void)state;
     static const struct {
         const char *name, *before, *after;
         bool has_key, value;
@@ -558,13 +536,12 @@ static void test_ignored_merges(void **state)
                   { "llama", "\"ignore_merges\":true", "\"version\":1", true, false },
                   { "qwen2", "\"ignore_merges\":false", "\"ignore_merges\":true", true, true },
                   { "qwen2", "\"ignore_merges\":false", "\"ignore_merges\":false", false, false } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qn_gguf *file;
+    for (size_t i = 0; i < COUNT(cases); i++) {
         bool value = false;
         label("%s: %s", cases[i].name, cases[i].after);
         edit_tokenizer(cases[i].name, cases[i].before, cases[i].after);
-        assert_ok(convert(copy, NULL, 1, false));
-        assert_ok(qn_gguf_open(out, &file));
+        convert_copy();
+        qn_gguf *file = open_out();
         assert_int_equal(qn_gguf_find(file, "quern.tokenizer.ignore_merges") != NULL, cases[i].has_key);
         assert_ok(qn_gguf_get_bool(file, "quern.tokenizer.ignore_merges", false, &value));
         assert_int_equal(value, cases[i].value);
@@ -572,9 +549,8 @@ static void test_ignored_merges(void **state)
     }
 }
 
-static void test_tokenizers_refused(void **state)
+TEST(test_tokenizers_refused)
 {
-    (void)state;
     static const char plain[] =
         "\"content\":\"<tool_call>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false";
     static const struct {
@@ -618,7 +594,7 @@ static void test_tokenizers_refused(void **state)
         { "qwen2", "tokenizer.json", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
           "quern has no such pre-tokeniser" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s: %s", cases[i].file, cases[i].after);
         link_checkpoint(cases[i].name);
         if (strcmp(cases[i].file, "tokenizer.json") == 0)
@@ -632,29 +608,13 @@ static void test_tokenizers_refused(void **state)
     edit_tokenizer(
         "llama", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
         "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}}]");
-    assert_ok(convert(copy, NULL, 1, false));
-    assert_non_null(strstr(log_text, "the tokeniser adds an end token to each text; quern does not"));
+    convert_copy();
+    assert_contains(log_text, "the tokeniser adds an end token to each text; quern does not");
     label("%s", "ASCII, and a text that is not normalised");
     edit_tokenizer("qwen3", plain, "\"content\":\"<tool_call>\",\"normalized\":true");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
     edit_tokenizer("qwen2", plain, "\"content\":\"caf\u00e9\",\"normalized\":true");
-    assert_ok(convert(copy, NULL, 1, false));
+    convert_copy();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_yarn),
-        cmocka_unit_test(test_rope_places),
-        cmocka_unit_test(test_rope_refused),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_bad_ends),
-        cmocka_unit_test(test_hostile_ends),
-        cmocka_unit_test(test_ends_are_honoured),
-        cmocka_unit_test(test_strips),
-        cmocka_unit_test(test_normalizers),
-        cmocka_unit_test(test_ignored_merges),
-        cmocka_unit_test(test_tokenizers_refused),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

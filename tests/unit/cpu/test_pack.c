@@ -1,6 +1,7 @@
 /* Weights packed at load: logits bit-identical to those of stored rows; each weight in memory once, while loading and
  * afterwards; and a clean failure if memory is short. */
 #include "helper_random.h"
+#include "helper_create.h"
 #include "helper_sanitizers.h"
 
 #include "base/append.h"
@@ -12,8 +13,6 @@
 #include "quant/quant.h"
 #include "quern/quern.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,13 +54,11 @@ static size_t count_packed(const qn_model *model)
 
 static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = n_batch };
     const int n_vocab = (int)qn_model_get_info(model)->n_vocab;
-    qn_session *session;
     qn_token ids[N_IDS];
     for (int i = 0; i < N_IDS; i++)
         ids[i] = i * 61 % n_vocab;
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = n_batch));
     assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
     qn_session_free(session);
 }
@@ -71,10 +68,8 @@ static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
 static size_t run_model(const char *file, const char *level, int n_threads, uint32_t n_batch, float **logits,
                         size_t *bytes)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads };
-    qn_model *model;
     assert_int_equal(setenv("QN_CPU", level, 1), 0);
-    assert_ok(qn_model_load(file, &params, &model));
+    qn_model *model = create_model(file, &CPU_MODEL(.n_threads = n_threads));
     assert_int_equal(unsetenv("QN_CPU"), 0);
     const size_t n_packed = count_packed(model);
     const size_t n_copies = executor_of(model)->weights.n_packed;
@@ -89,9 +84,8 @@ static size_t run_model(const char *file, const char *level, int n_threads, uint
 
 /* Every instruction set, packed by several numbers of threads and evaluated in steps of several sizes, against the
  * reference, which reads stored rows. */
-static void packed_models_give_the_same_logits(void **unused)
+TEST(packed_models_give_the_same_logits)
 {
-    (void)unused;
     static const char *const names[] = {
         "llama.q1_0",  "qwen3.q1_0",           "qwen35-rotated.q1_0", "llama.q2_0",    "qwen35.q2_0", "llama.pq2_0",
         "qwen3.pq2_0", "qwen35-rotated.pq2_0", "llama.ptq1_0",        "qwen35.ptq1_0", "llama.f16"
@@ -100,9 +94,9 @@ static void packed_models_give_the_same_logits(void **unused)
         int n_threads;
         uint32_t n_batch;
     } configs[] = { { 1, 1 }, { 2, N_IDS }, { 3, 5 } };
-    enum { N_CONFIGS = sizeof configs / sizeof configs[0] };
+    enum { N_CONFIGS = COUNT(configs) };
     size_t n_packed[QN_CPU_MAX_LEVELS] = { 0 }, bytes, expected_bytes;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i += QN_TEST_SANITIZED ? 3 : 1) {
+    for (size_t i = 0; i < COUNT(names); i += QN_TEST_SANITIZED ? 3 : 1) {
         label("%s", names[i]);
         char file[4096];
         float *expected, *found;
@@ -174,9 +168,8 @@ static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int
     free(blocks);
 }
 
-static int write_model(void **unused)
+static int write_model(void)
 {
-    (void)unused;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
@@ -220,9 +213,8 @@ static int write_model(void **unused)
     return 0;
 }
 
-static int remove_model(void **unused)
+static int remove_model(void)
 {
-    (void)unused;
     return unlink(path);
 }
 
@@ -265,12 +257,9 @@ static size_t bytes_not_packed(const qn_model *model)
 
 /* Only data that is not packed may be resident, plus the pages that Linux maps around a touched page at each end of a
  * tensor: 64 KiB on either side. */
-static void packed_tensors_are_not_resident(void **unused)
+TEST(packed_tensors_are_not_resident)
 {
-    (void)unused;
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
-    qn_model *model;
-    assert_ok(qn_model_load(path, &params, &model));
+    qn_model *model = create_model(path, &CPU_MODEL(.n_threads = 2));
     if (!count_packed(model)) {
         qn_model_free(model);
         skip();
@@ -300,15 +289,13 @@ static long status_kib(const char *field)
 }
 
 /* In a separate process, whose peak starts at zero: all weights are in memory once, and the largest matrix twice. */
-static void loading_needs_little_more_than_the_file(void **unused)
+TEST(loading_needs_little_more_than_the_file)
 {
-    (void)unused;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
         qn_model *model;
-        if (qn_model_load(path, &params, &model) != QN_OK)
+        if (qn_model_load(path, &CPU_MODEL(.n_threads = 2), &model) != QN_OK)
             _exit(2);
         const long peak = status_kib("VmHWM"), most = (long)(file_bytes / 1024 * 115 / 100) + (24 << 10);
         if (peak <= 0 || peak > most)
@@ -322,10 +309,8 @@ static void loading_needs_little_more_than_the_file(void **unused)
 }
 
 /* Every failure names the missing memory and leaves nothing mapped or allocated. */
-static void loading_fails_cleanly_without_memory(void **unused)
+TEST(loading_fails_cleanly_without_memory)
 {
-    (void)unused;
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
     struct rlimit limit, low;
     qn_model *model = NULL;
     size_t in_packing = 0;
@@ -335,7 +320,7 @@ static void loading_fails_cleanly_without_memory(void **unused)
         low = limit;
         low.rlim_cur = ((rlim_t)before << 10) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-        const qn_status status = qn_model_load(path, &params, &model);
+        const qn_status status = qn_model_load(path, &CPU_MODEL(.n_threads = 2), &model);
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
         if (status == QN_OK)
             break;
@@ -353,15 +338,4 @@ static void loading_fails_cleanly_without_memory(void **unused)
 }
 #endif
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_models_give_the_same_logits),
-        cmocka_unit_test(packed_tensors_are_not_resident),
-#if !QN_TEST_SANITIZED
-        cmocka_unit_test(loading_needs_little_more_than_the_file),
-        cmocka_unit_test(loading_fails_cleanly_without_memory),
-#endif
-    };
-    return cmocka_run_group_tests(tests, write_model, remove_model);
-}
+TEST_GROUP(write_model, remove_model)

@@ -7,8 +7,6 @@
 #include "base/memory.h"
 #include "cpu/executor.h"
 
-#include <stdio.h>
-
 /* Rows follow on FIRST others: a chunk that has been folded, and 8 tokens of an open one. */
 enum { N_ROWS = 8, FIRST = 72, CONTEXT = FIRST + N_ROWS, MAX_PLACES = 64 };
 
@@ -253,11 +251,10 @@ static void check_order(struct fixture *x, size_t at)
 
 static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen2.q1_0", "qwen3.q2_0", "llama.q1_0" };
 
-static void rows_say_what_the_executor_does(void **unused)
+TEST(rows_say_what_the_executor_does)
 {
-    (void)unused;
     bool seen[QN_OP_KINDS] = { 0 };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    for (size_t i = 0; i < COUNT(models); i++) {
         label("%s", models[i]);
         struct fixture x;
         bool done[QN_OP_KINDS] = { 0 };
@@ -278,9 +275,8 @@ static void rows_say_what_the_executor_does(void **unused)
 
 /* ---- The table ---- */
 
-static void every_kind_has_a_row(void **unused)
+TEST(every_kind_has_a_row)
 {
-    (void)unused;
     for (int kind = 0; kind < QN_OP_KINDS; kind++) {
         label("kind %d", kind);
         const qn_op_desc *desc = qn_op_desc_of((qn_op_kind)kind);
@@ -331,9 +327,8 @@ static void expect_refused(const qn_plan *plan, const char *text)
         assert_ok(qn_plan_validate(&x.plan));                                                                          \
     } while (0)
 
-static void wrong_operands_are_refused(void **unused)
+TEST(wrong_operands_are_refused)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x, "qwen35-rotated.q1_0");
     const int n_buffers = (int)x.plan.n_buffers, n_acts = (int)x.plan.n_acts;
@@ -368,11 +363,10 @@ static void wrong_operands_are_refused(void **unused)
 
 /* In the models every operation depends on the previous one; two matmuls of the same activations into different buffers
  * do not, but the operation after them depends on the first. */
-static void barriers_where_operations_depend(void **unused)
+TEST(barriers_where_operations_depend)
 {
-    (void)unused;
     bool barriers[512];
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    for (size_t i = 0; i < COUNT(models); i++) {
         label("%s", models[i]);
         struct fixture x;
         set_up(&x, models[i]);
@@ -395,15 +389,4 @@ static void barriers_where_operations_depend(void **unused)
     assert_false(barriers[2]);
     assert_true(barriers[3]); /* the state */
     assert_false(barriers[4]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_has_a_row),
-        cmocka_unit_test(rows_say_what_the_executor_does),
-        cmocka_unit_test(wrong_operands_are_refused),
-        cmocka_unit_test(barriers_where_operations_depend),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,9 +34,8 @@ static void expect_grid(const qn_launch *launch, uint32_t x, uint32_t y, uint32_
     assert_int_equal(launch->block[0], threads);
 }
 
-static void splits(void **unused)
+TEST(splits)
 {
-    (void)unused;
     const qn_aura_gpu gpu = device(256);
     qn_launch launch;
     uint32_t warps_per_block;
@@ -78,15 +77,14 @@ static void splits(void **unused)
 }
 
 /* Launches that pass qn_aura_gpu_check fit the shared memory of devices with 227, 163 and 99 KiB a block. */
-static void shared_memory(void **unused)
+TEST(shared_memory)
 {
-    (void)unused;
     static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 };
     static const unsigned bits[] = { 2, 3, 4, 6, 8 };
     static const uint32_t kib[] = { 227, 163, 99 };
-    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
-        for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
-            for (size_t k = 0; k < sizeof kib / sizeof *kib; k++) {
+    for (size_t d = 0; d < COUNT(dims); d++)
+        for (size_t b = 0; b < COUNT(bits); b++)
+            for (size_t k = 0; k < COUNT(kib); k++) {
                 label("dim %zu bits %u, %u KiB", dims[d], bits[b], (unsigned)kib[k]);
                 qn_aura_gpu gpu = device(dims[d]);
                 qn_launch launch[4];
@@ -114,15 +112,14 @@ static void shared_memory(void **unused)
 
 /* Ring buffers, look-up tables and static memory do not overlap, wherever dynamic shared memory begins: after the
  * queries at least, after all static memory and what the system reserves at most. */
-static void ring_buffers(void **unused)
+TEST(ring_buffers)
 {
-    (void)unused;
     static const uint32_t dims[] = { 16, 64, 80, 96, 128, 192, 256, 512 };
     static const unsigned bits[] = { 2, 3, 4, 6, 8, 16 };
     static const uint32_t kib[] = { 227, 163, 99 };
-    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
-        for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
-            for (size_t i = 0; i < 3 * sizeof kib / sizeof *kib; i++) {
+    for (size_t d = 0; d < COUNT(dims); d++)
+        for (size_t b = 0; b < COUNT(bits); b++)
+            for (size_t i = 0; i < 3 * COUNT(kib); i++) {
                 const size_t k = i / 3;
                 const uint32_t teams = (uint32_t)i % 3, n = teams ? teams : 1; /* 0: not decode attention */
                 const uint32_t warps = teams && bits[b] == 16 ? 4 : 8, most = kib[k] << 10,
@@ -186,7 +183,7 @@ static void f16_blocks_of_rows(void)
                   { 128, 34, 2, 272 },  { 128, 66, 2, 528 }, { 128, 67, 1, 536 }, { 128, 256, 1, 1056 },
                   { 256, 256, 2, 528 }, { 96, 1, 4, 8 },     { 96, 256, 4, 264 } };
     qn_launch launch;
-    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
         qn_attention_gpu gpu = { .head_dim = cases[i / 2].head_dim,
                                  .n_heads = 32,
                                  .n_kv_heads = 8,
@@ -207,9 +204,8 @@ static void f16_blocks_of_rows(void)
 
 /* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not
  * on lengths. */
-static void many_rows(void **unused)
+TEST(many_rows)
 {
-    (void)unused;
     const qn_attention_gpu gpu = { .head_dim = 256,
                                    .n_heads = 24,
                                    .n_kv_heads = 4,
@@ -248,9 +244,8 @@ static void many_rows(void **unused)
     refused(qn_attention_gpu_prefill(&gpu, (size_t)1 << 40, 1, &launch), QN_ERR_INVALID, "rows in 1 pieces");
 }
 
-static void refusals(void **unused)
+TEST(refusals)
 {
-    (void)unused;
     qn_aura_gpu gpu = device(100);
     qn_launch launch;
     uint32_t warps_per_block;
@@ -271,9 +266,8 @@ static void refusals(void **unused)
 }
 
 /* Encode, decode and quantize_page: the defines of the variant for these sizes. */
-static void variants(void **unused)
+TEST(variants)
 {
-    (void)unused;
     qn_launch launch;
     assert_ok(qn_aura_gpu_encode(96, 3, 10, &launch));
     assert_defines(&launch, "-DQN_HEAD_DIM=96 -DQN_BITS=3 -DQN_VALUE_BITS=3");
@@ -285,12 +279,4 @@ static void variants(void **unused)
     refused(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, 0, &launch), QN_ERR_INVALID, "pages of 0 layers");
     refused(qn_aura_gpu_encode(128, 5, 10, &launch), QN_ERR_UNSUPPORTED, "heads of 128 in 5 and 5 bits");
     refused(qn_aura_gpu_quantize_page(100, 4, 4, 1, 8, 1, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(splits),       cmocka_unit_test(shared_memory),
-                                        cmocka_unit_test(ring_buffers), cmocka_unit_test(many_rows),
-                                        cmocka_unit_test(refusals),     cmocka_unit_test(variants) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,10 @@
 /* The kernel cache under a folder that others share: code that another user owns or may write to is not loaded, and
  * says so. Owners are changed as root only; modes and links are tested by everybody. */
 #include "helper_cuda.h"
+#include "helper_files.h"
 
 #include "cuda/runtime/cubin_file.h"
 
-#include <ftw.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,9 +13,8 @@ enum { NOBODY = 65534 };
 static const qn_cubin_key key = { { 1, 2, 3 } };
 static char work[64], folder[96], path[160];
 
-static int setup(void **unused)
+static int setup(void)
 {
-    (void)unused;
     char name[QN_CUBIN_NAME_MAX];
     snprintf(work, sizeof work, "/tmp/quern-trust.XXXXXX");
     assert_non_null(mkdtemp(work));
@@ -30,18 +28,9 @@ static int setup(void **unused)
     return 0;
 }
 
-static int remove_entry(const char *name, const struct stat *st, int type, struct FTW *at)
+static int teardown(void)
 {
-    (void)st;
-    (void)type;
-    (void)at;
-    return remove(name);
-}
-
-static int teardown(void **unused)
-{
-    (void)unused;
-    return nftw(work, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    return remove_tree(work);
 }
 
 static qn_status read_it(bool *found)
@@ -77,9 +66,8 @@ static unsigned mode_of(const char *name)
     return st.st_mode & 0777;
 }
 
-static void test_modes(void **unused)
+TEST(test_modes)
 {
-    (void)unused;
     assert_int_equal(mode_of(folder), 0700);
     assert_int_equal(mode_of(path), 0600);
     expect_trusted();
@@ -87,7 +75,7 @@ static void test_modes(void **unused)
     assert_int_equal(chmod(folder, 0755), 0);
     expect_trusted();
     static const mode_t modes[] = { 0620, 0602, 0666 };
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+    for (size_t i = 0; i < COUNT(modes); i++) {
         label("file of mode %03o", (unsigned)modes[i]);
         assert_int_equal(chmod(path, modes[i]), 0);
         expect_refused(QN_ERR_INVALID, "other users can write");
@@ -100,9 +88,8 @@ static void test_modes(void **unused)
     assert_int_equal(qn_cubin_write(folder, &key, "test", "code", 4), QN_ERR_INVALID);
 }
 
-static void test_owners(void **unused)
+TEST(test_owners)
 {
-    (void)unused;
     if (geteuid() != 0)
         skip();
     assert_int_equal(chown(path, NOBODY, NOBODY), 0);
@@ -119,9 +106,8 @@ static void test_owners(void **unused)
     assert_int_equal(seteuid(0), 0);
 }
 
-static void test_links(void **unused)
+TEST(test_links)
 {
-    (void)unused;
     char moved[128];
     snprintf(moved, sizeof moved, "%s/elsewhere", work);
     assert_int_equal(rename(path, moved), 0);
@@ -145,9 +131,8 @@ static void on_log(void *user, const char *line)
 }
 
 /* A device says once why its cache is not used, and quern kernels can print it. */
-static void test_reason(void **unused)
+TEST(test_reason)
 {
-    (void)unused;
     char log[512] = "";
     const qn_cuda_tools tools = { .cache_folder = folder, .nvcc = "", .nvrtc = "" };
     const qn_cuda_params params = { .driver = fake_driver(), .tools = &tools, .on_log = on_log, .user = log };
@@ -155,8 +140,8 @@ static void test_reason(void **unused)
     assert_int_equal(chmod(folder, 0777), 0);
     assert_ok(qn_cuda_open(&params, &device));
     assert_null(qn_cuda_cache_folder(device));
-    assert_non_null(strstr(qn_cuda_no_cache(device), "other users can write"));
-    assert_non_null(strstr(log, "other users can write"));
+    assert_contains(qn_cuda_no_cache(device), "other users can write");
+    assert_contains(log, "other users can write");
     qn_cuda_close(device);
     assert_int_equal(chmod(folder, 0700), 0);
     assert_ok(qn_cuda_open(&params, &device));
@@ -166,9 +151,4 @@ static void test_reason(void **unused)
     fake_expect_empty();
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = { TEST(test_modes), TEST(test_owners), TEST(test_links), TEST(test_reason) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EVERY(setup, teardown)

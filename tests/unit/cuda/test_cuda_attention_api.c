@@ -45,6 +45,7 @@ static uint8_t counters[256 * HEADS * sizeof(uint32_t)];
 
 /* Arguments of valid calls; the views have MANY tokens. */
 struct call {
+    qn_cuda_kernels *kernels;
     qn_cuda_kv_cache cache;
     qn_cuda_kv_tokens tokens;
     qn_cuda_rope_shape shape;
@@ -62,7 +63,8 @@ static qn_cuda_view view_at(size_t at, qn_dtype dtype, size_t count)
 static struct call call_of(void)
 {
     const size_t rows = (size_t)SEQUENCES * KV_HEADS * CAPACITY * DIM, half = MANY * ROT / 2;
-    return (struct call){ .cache = { .keys = view_at(0x10000, QN_DTYPE_F16, rows),
+    return (struct call){ .kernels = kernels,
+                          .cache = { .keys = view_at(0x10000, QN_DTYPE_F16, rows),
                                      .values = view_at(0x20000, QN_DTYPE_F16, rows),
                                      .n_sequences = SEQUENCES,
                                      .n_kv_heads = KV_HEADS,
@@ -93,40 +95,42 @@ static struct call call_of(void)
                           .scale = 0.25f };
 }
 
-static qn_status store(qn_cuda_kernels *k, const struct call *c)
+static qn_status store(const struct call *c)
 {
-    return qn_cuda_kv_store(k, &c->cache, &c->tokens, c->keys, c->values, NULL);
+    return qn_cuda_kv_store(c->kernels, &c->cache, &c->tokens, c->keys, c->values, NULL);
 }
 
-static qn_status attention(qn_cuda_kernels *k, const struct call *c)
+static qn_status attention(const struct call *c)
 {
-    return qn_cuda_attention(k, &c->cache, &c->tokens, c->queries, c->n_heads, c->scale, c->out, counters, c->bytes,
-                             NULL);
+    return qn_cuda_attention(c->kernels, &c->cache, &c->tokens, c->queries, c->n_heads, c->scale, c->out, counters,
+                             c->bytes, NULL);
 }
 
-static qn_status angles(qn_cuda_kernels *k, const struct call *c)
+static qn_status angles(const struct call *c)
 {
-    return qn_cuda_rope_angles(k, c->tokens.positions, c->frequencies, c->tokens.n_tokens, c->shape.n_rot, 1.5,
+    return qn_cuda_rope_angles(c->kernels, c->tokens.positions, c->frequencies, c->tokens.n_tokens, c->shape.n_rot, 1.5,
                                c->shape.cosines, c->shape.sines, NULL);
 }
 
-static qn_status rope(qn_cuda_kernels *k, const struct call *c)
+static qn_status rope(const struct call *c)
 {
-    return qn_cuda_rope(k, &c->shape, c->queries, c->tokens.n_tokens, NULL);
+    return qn_cuda_rope(c->kernels, &c->shape, c->queries, c->tokens.n_tokens, NULL);
 }
 
-static qn_status fused(qn_cuda_kernels *k, const struct call *c)
+static qn_status fused(const struct call *c)
 {
-    return qn_cuda_qk_norm_rope_store(k, &c->cache, &c->tokens, &c->shape, &c->norm, c->queries, c->keys, c->values,
-                                      c->out, NULL);
+    return qn_cuda_qk_norm_rope_store(c->kernels, &c->cache, &c->tokens, &c->shape, &c->norm, c->queries, c->keys,
+                                      c->values, c->out, NULL);
 }
 
-static qn_cuda_kernels *open_kernels(void)
+static int open_kernels(void)
 {
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return kernels;
+    return 0;
 }
+
+TEST_EVERY(open_kernels, close_kernels)
 
 static void expect_cache(const qn_attention_gpu_cache *cache)
 {
@@ -139,10 +143,8 @@ static void expect_cache(const qn_attention_gpu_cache *cache)
 }
 
 /* Few tokens are split over keys. The launch counts the splits of each query, from zero. */
-static void decode(void **unused)
+TEST(decode)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.queries.stride = HEADS * DIM + 8;
     c.out.stride = HEADS * DIM + 16;
@@ -151,12 +153,11 @@ static void decode(void **unused)
     enum { COUNTERS = TOKENS * HEADS * sizeof(uint32_t) + 8 }; /* a multiple of 16 */
     assert_int_equal(c.bytes, COUNTERS + TOKENS * HEADS * splits * (DIM + 2) * sizeof(float));
     memset(counters, 0xff, sizeof counters);
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     for (size_t i = 0; i < sizeof counters; i++)
         assert_int_equal(counters[i], i < COUNTERS ? 0 : 0xff);
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_attention_decode", 132, 1, false);
-    const qn_attention_decode_args *d = arguments(0, 1);
+    const qn_attention_decode_args *d = expect_launch(0, 1, "qn_attention_decode", 132, 1, false);
     expect_cache(&d->cache);
     assert_int_equal(d->queries, 0x50000);
     assert_int_equal(d->query_stride, HEADS * DIM + 8);
@@ -180,23 +181,20 @@ static void decode(void **unused)
     assert_int_equal(d->out, 0x80000);
     assert_int_equal(d->out_stride, HEADS * DIM + 16);
     c.bytes--;
-    refused(attention(kernels, &c), "workspace: 249727 bytes, expected at least 249728");
+    refused(attention(&c), "workspace: 249727 bytes, expected at least 249728");
     c.tokens.sequences = (qn_cuda_view){ 0 };
     c.bytes++;
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     assert_int_equal(((const qn_attention_decode_args *)arguments(0, 1))->mask.sessions, 0);
     const int launches = fake.launches;
     c.tokens.n_tokens = 0;
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     assert_int_equal(fake.launches, launches);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* Many consecutive tokens need no workspace; others, and heads of 512, are split over keys. */
-static void prefill(void **unused)
+TEST(prefill)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.tokens.n_tokens = MANY;
     c.tokens.consecutive = true;
@@ -206,8 +204,7 @@ static void prefill(void **unused)
     assert_int_equal(c.bytes, 0);
     assert_ok(qn_cuda_attention(kernels, &c.cache, &c.tokens, c.queries, HEADS, 0.25f, c.out, NULL, 0, NULL));
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_attention_prefill", 3 * 2, KV_HEADS, false);
-    const qn_attention_prefill_args *a = arguments(0, 1);
+    const qn_attention_prefill_args *a = expect_launch(0, 1, "qn_attention_prefill", 3 * 2, KV_HEADS, false);
     expect_cache(&a->cache);
     assert_int_equal(a->queries, 0x50000);
     assert_int_equal(a->out, 0x80000);
@@ -226,25 +223,22 @@ static void prefill(void **unused)
     c.tokens.n_tokens = MANY;
     c.tokens.consecutive = false;
     assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     expect_launch(0, 1, "qn_attention_decode", 2 * 132, 1, false);
     c.tokens.consecutive = true;
     c.cache.head_dim = 512;
     assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
     assert_true(c.bytes > 0);
-    qn_cuda_kernels_close(kernels);
 }
 
-static void stores(void **unused)
+TEST(stores)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.keys.stride = 3 * DIM;
-    assert_ok(store(kernels, &c));
+    assert_ok(store(&c));
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * KV_HEADS + 3) / 4, 1, false);
-    const qn_rope_qk_norm_store_args *a = arguments(0, 1);
+    const qn_rope_qk_norm_store_args *a =
+        expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * KV_HEADS + 3) / 4, 1, false);
     expect_cache(&a->cache);
     assert_int_equal(a->keys, 0x60000);
     assert_int_equal(a->values, 0x70000);
@@ -260,16 +254,15 @@ static void stores(void **unused)
     assert_int_equal(a->dtype, QN_DTYPE_BF16);
     assert_int_equal(a->key_weight | a->key_bias | a->value_bias, 0);
     c.tokens.n_tokens = 0;
-    assert_ok(store(kernels, &c));
+    assert_ok(store(&c));
     assert_int_equal(fake.launches, 1);
 
     c = call_of();
     c.norm.query_bias = (qn_cuda_view){ 0 };
     c.shape.pairing = QN_ROPE_INTERLEAVED;
     c.out.stride = HEADS * DIM + 8;
-    assert_ok(fused(kernels, &c));
-    expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * (HEADS + KV_HEADS) / 4, 1, false);
-    a = arguments(0, 1);
+    assert_ok(fused(&c));
+    a = expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * (HEADS + KV_HEADS) / 4, 1, false);
     expect_cache(&a->cache);
     assert_int_equal(a->queries, 0x50000);
     assert_int_equal(a->keys, 0x60000);
@@ -293,17 +286,13 @@ static void stores(void **unused)
     a = arguments(0, 1);
     assert_int_equal(a->out, 0x50000);
     assert_int_equal(a->key_weight | a->key_bias | a->value_bias | a->query_weight, 0);
-    qn_cuda_kernels_close(kernels);
 }
 
-static void ropes(void **unused)
+TEST(ropes)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
-    assert_ok(angles(kernels, &c));
-    expect_launch(0, 1, "qn_rope_angles", 1, TOKENS, false);
-    const qn_rope_angles_args *g = arguments(0, 1);
+    assert_ok(angles(&c));
+    const qn_rope_angles_args *g = expect_launch(0, 1, "qn_rope_angles", 1, TOKENS, false);
     assert_int_equal(g->positions, 0x30000);
     assert_int_equal(g->frequencies, 0x800);
     assert_int_equal(g->cosines, 0x100);
@@ -311,9 +300,9 @@ static void ropes(void **unused)
     assert_true(g->attn_factor == 1.5);
     assert_int_equal(g->n_rot, ROT);
     c.queries.stride = HEADS * DIM + 8;
-    assert_ok(rope(kernels, &c));
-    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * HEADS + 3) / 4, 1, false);
-    const qn_rope_qk_norm_store_args *a = arguments(0, 1);
+    assert_ok(rope(&c));
+    const qn_rope_qk_norm_store_args *a =
+        expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * HEADS + 3) / 4, 1, false);
     assert_int_equal(a->queries, 0x50000);
     assert_int_equal(a->out, 0x50000);
     assert_int_equal(a->query_row_stride, HEADS * DIM + 8);
@@ -327,53 +316,36 @@ static void ropes(void **unused)
     assert_int_equal(a->query_weight | a->query_bias, 0);
     const int launches = fake.launches;
     c.tokens.n_tokens = 0;
-    assert_ok(angles(kernels, &c));
-    assert_ok(rope(kernels, &c));
+    assert_ok(angles(&c));
+    assert_ok(rope(&c));
     assert_int_equal(fake.launches, launches);
-    qn_cuda_kernels_close(kernels);
 }
 
-static void caches(void **unused)
+#define refused_change(function, change, text) refused_with(function, call_of(), change, text)
+
+TEST(caches)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
+    qn_status (*const calls[])(const struct call *) = { store, attention, fused };
     size_t n;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         struct call c = call_of();
-        refused(calls[i](NULL, &c), "kernels: NULL");
+        refused_with(calls[i], c, kernels = NULL, "kernels: NULL");
         c.cache.n_kv_heads = 0;
-        refused(calls[i](kernels, &c), "n_kv_heads: 0");
-        c = call_of();
-        c.cache.n_sequences = 0;
-        refused(calls[i](kernels, &c), "n_sequences: 0");
-        c = call_of();
-        c.cache.capacity = 100;
-        refused(calls[i](kernels, &c), "capacity: 100, expected a multiple of 16");
-        c = call_of();
-        c.cache.head_dim = 72;
-        refused(calls[i](kernels, &c), "head size 72");
-        c = call_of();
-        c.tokens.n_tokens = 65536;
-        refused(calls[i](kernels, &c), "n_tokens: 65536, at most 65535");
-        c = call_of();
-        c.cache.keys.count--;
-        refused(calls[i](kernels, &c), "keys of the cache: 3145727 elements, expected at least 3145728");
+        refused(calls[i](&c), "n_kv_heads: 0");
+        refused_change(calls[i], cache.n_sequences = 0, "n_sequences: 0");
+        refused_change(calls[i], cache.capacity = 100, "capacity: 100, expected a multiple of 16");
+        refused_change(calls[i], cache.head_dim = 72, "head size 72");
+        refused_change(calls[i], tokens.n_tokens = 65536, "n_tokens: 65536, at most 65535");
+        refused_change(calls[i], cache.keys.count--, "keys of the cache: 3145727 elements, expected at least 3145728");
         c = call_of();
         c.cache.n_sequences = INT32_MAX;
         c.cache.n_kv_heads = 65535;
         c.cache.capacity = 0x7ffffff0;
         c.n_heads = 65535;
-        refused(calls[i](kernels, &c), "do not fit in memory");
-        c = call_of();
-        c.cache.values.dtype = QN_DTYPE_BF16;
-        refused(calls[i](kernels, &c), "values of the cache: data type 30, expected 1");
-        c = call_of();
-        c.tokens.positions.count = TOKENS - 1;
-        refused(calls[i](kernels, &c), "positions: 4 elements, expected at least 5");
-        c = call_of();
-        c.tokens.sequences.dtype = QN_DTYPE_I64;
-        refused(calls[i](kernels, &c), "sequences: data type 27");
+        refused(calls[i](&c), "do not fit in memory");
+        refused_change(calls[i], cache.values.dtype = QN_DTYPE_BF16, "values of the cache: data type 30, expected 1");
+        refused_change(calls[i], tokens.positions.count = TOKENS - 1, "positions: 4 elements, expected at least 5");
+        refused_change(calls[i], tokens.sequences.dtype = QN_DTYPE_I64, "sequences: data type 27");
     }
     struct call c = call_of();
     refused(qn_cuda_kv_store(kernels, NULL, &c.tokens, c.keys, c.values, NULL), "cache: NULL");
@@ -381,14 +353,11 @@ static void caches(void **unused)
     refused(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, NULL), "bytes: NULL");
     refused(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, 5, &n), "5 query heads over 2");
     assert_int_equal(n, 0);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* A cache in pages: keys and values are offsets, and nothing but the page tables is read of the cache's views. */
-static void pages(void **unused)
+TEST(pages)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.cache.keys = c.cache.values = (qn_cuda_view){ 0 };
     c.cache.tables = view_at(0xa0000, QN_DTYPE_I64, SEQUENCES);
@@ -399,46 +368,33 @@ static void pages(void **unused)
                                         .key_head_stride = 64 * DIM * 2,
                                         .value_head_stride = 64 * DIM * 2,
                                         .tables = 0xa0000 };
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     assert_memory_equal(&((const qn_attention_decode_args *)arguments(0, 1))->cache, &expected, sizeof expected);
-    assert_ok(fused(kernels, &c));
+    assert_ok(fused(&c));
     assert_memory_equal(&((const qn_rope_qk_norm_store_args *)arguments(0, 1))->cache, &expected, sizeof expected);
     c.tokens.n_tokens = MANY;
     c.tokens.consecutive = true;
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     const qn_attention_prefill_args *a = arguments(0, 1);
     assert_memory_equal(&a->cache, &expected, sizeof expected);
     assert_int_equal(a->n_pieces, 1);
     assert_int_equal(a->cu_seqlens, 0);
 
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
-    const struct call good = c;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        c = good;
-        c.cache.tables.count--;
-        refused(calls[i](kernels, &c), "tables: 2 elements, expected at least 3");
-        c = good;
-        c.cache.tables.dtype = QN_DTYPE_U32;
-        refused(calls[i](kernels, &c), "tables: data type 1000, expected 27");
-        c = good;
-        c.cache.capacity = 4096 + 16;
-        refused(calls[i](kernels, &c), "capacity: 4112, expected a multiple of 64 with page tables");
-        c = good;
-        c.cache.page_keys = 8;
-        refused(calls[i](kernels, &c), "page_keys: 8, expected a multiple of 16");
-        c = good;
-        c.cache.page_values = 0x41;
-        refused(calls[i](kernels, &c), "page_values: 65, expected a multiple of 16");
+    qn_status (*const calls[])(const struct call *) = { store, attention, fused };
+    for (size_t i = 0; i < COUNT(calls); i++) {
+        refused_with(calls[i], c, cache.tables.count--, "tables: 2 elements, expected at least 3");
+        refused_with(calls[i], c, cache.tables.dtype = QN_DTYPE_U32, "tables: data type 1000, expected 27");
+        refused_with(calls[i], c, cache.capacity = 4096 + 16,
+                     "capacity: 4112, expected a multiple of 64 with page tables");
+        refused_with(calls[i], c, cache.page_keys = 8, "page_keys: 8, expected a multiple of 16");
+        refused_with(calls[i], c, cache.page_values = 0x41, "page_values: 65, expected a multiple of 16");
     }
-    qn_cuda_kernels_close(kernels);
 }
 
 /* Of many tokens 256 at a time are split over keys: the workspace is for as many. */
-static void groups(void **unused)
+TEST(groups)
 {
     enum { ALL = 300 };
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.tokens.n_tokens = ALL;
     c.tokens.positions.count = c.tokens.sequences.count = ALL;
@@ -446,7 +402,7 @@ static void groups(void **unused)
     c.queries.stride = HEADS * DIM + 8;
     assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
     assert_int_equal(c.bytes, 256 * HEADS * (sizeof(uint32_t) + (CAPACITY / 256) * (DIM + 2) * sizeof(float)));
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     assert_int_equal(fake.launches, 2);
     for (int i = 0; i < 2; i++) {
         const qn_attention_decode_args *d = arguments(i, 2);
@@ -458,153 +414,104 @@ static void groups(void **unused)
         assert_int_equal(d->counters, WORKSPACE);
         assert_int_equal(d->out, 0x80000 + i * 256 * HEADS * DIM * 2);
     }
-    qn_cuda_kernels_close(kernels);
 }
 
-static void refusals(void **unused)
+TEST(refusals)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.n_heads = 7;
-    refused(attention(kernels, &c), "7 query heads over 2");
-    c = call_of();
-    c.scale = INFINITY;
-    refused(attention(kernels, &c), "scale: inf");
-    c = call_of();
-    c.queries.dtype = QN_DTYPE_U32;
-    refused(attention(kernels, &c), "queries: data type 1000");
-    refused(rope(kernels, &c), "x: data type 1000");
-    refused(fused(kernels, &c), "queries: data type 1000, expected 30");
-    c = call_of();
-    c.queries.count = TOKENS * HEADS * DIM - 1;
-    refused(attention(kernels, &c), "queries: 3839 elements, expected at least 3840");
-    refused(rope(kernels, &c), "x: 3839 elements");
-    c = call_of();
-    c.out.dtype = QN_DTYPE_F32;
-    refused(attention(kernels, &c), "out: data type 0, expected 30");
-    refused(fused(kernels, &c), "out: data type 0, expected 30");
+    refused(attention(&c), "7 query heads over 2");
+    refused_change(attention, scale = INFINITY, "scale: inf");
+    refused_change(attention, queries.dtype = QN_DTYPE_U32, "queries: data type 1000");
+    refused_change(rope, queries.dtype = QN_DTYPE_U32, "x: data type 1000");
+    refused_change(fused, queries.dtype = QN_DTYPE_U32, "queries: data type 1000, expected 30");
+    refused_change(attention, queries.count = TOKENS * HEADS * DIM - 1,
+                   "queries: 3839 elements, expected at least 3840");
+    refused_change(rope, queries.count = TOKENS * HEADS * DIM - 1, "x: 3839 elements");
+    refused_change(attention, out.dtype = QN_DTYPE_F32, "out: data type 0, expected 30");
+    refused_change(fused, out.dtype = QN_DTYPE_F32, "out: data type 0, expected 30");
     c = call_of();
     refused(qn_cuda_attention(kernels, &c.cache, &c.tokens, c.queries, HEADS, 1, c.out, address(4), c.bytes, NULL),
             "workspace: address 0x4");
     c.keys.dtype = QN_DTYPE_Q8_0;
-    refused(store(kernels, &c), "keys: data type 8");
-    c = call_of();
-    c.values.dtype = QN_DTYPE_F16;
-    refused(store(kernels, &c), "values: data type 1, expected 30");
-    c = call_of();
-    c.values.stride = DIM;
-    refused(store(kernels, &c), "values: rows are 128 elements apart, expected 256");
-    c = call_of();
-    c.keys.data = address(0x60002);
-    refused(store(kernels, &c), "keys: address");
-    qn_cuda_kernels_close(kernels);
+    refused(store(&c), "keys: data type 8");
+    refused_change(store, values.dtype = QN_DTYPE_F16, "values: data type 1, expected 30");
+    refused_change(store, values.stride = DIM, "values: rows are 128 elements apart, expected 256");
+    refused_change(store, keys.data = address(0x60002), "keys: address");
 }
 
-static void rope_refusals(void **unused)
+TEST(rope_refusals)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.shape.n_rot = 63;
-    refused(rope(kernels, &c), "n_rot: 63");
-    refused(fused(kernels, &c), "n_rot: 63");
-    refused(angles(kernels, &c), "rows of 63");
+    refused(rope(&c), "n_rot: 63");
+    refused(fused(&c), "n_rot: 63");
+    refused(angles(&c), "rows of 63");
     c.shape.n_rot = DIM + 2;
-    refused(rope(kernels, &c), "n_rot: 130, expected an even number, 2 to head_dim 128");
-    c = call_of();
-    c.shape.n_heads = 0;
-    refused(rope(kernels, &c), "n_heads: 0");
-    c = call_of();
-    c.shape.pairing = (qn_rope_pairing)4;
-    refused(rope(kernels, &c), "pairing: 4");
-    c = call_of();
-    c.shape.cosines.count = TOKENS * ROT / 2 - 1;
-    refused(rope(kernels, &c), "cosines: 159 elements, expected at least 160");
-    refused(angles(kernels, &c), "cosines: 159 elements");
-    c = call_of();
-    c.shape.sines.dtype = QN_DTYPE_BF16;
-    refused(fused(kernels, &c), "sines: data type 30");
-    refused(angles(kernels, &c), "sines: data type 30");
+    refused(rope(&c), "n_rot: 130, expected an even number, 2 to head_dim 128");
+    refused_change(rope, shape.n_heads = 0, "n_heads: 0");
+    refused_change(rope, shape.pairing = (qn_rope_pairing)4, "pairing: 4");
+    refused_change(rope, shape.cosines.count = TOKENS * ROT / 2 - 1, "cosines: 159 elements, expected at least 160");
+    refused_change(angles, shape.cosines.count = TOKENS * ROT / 2 - 1, "cosines: 159 elements");
+    refused_change(fused, shape.sines.dtype = QN_DTYPE_BF16, "sines: data type 30");
+    refused_change(angles, shape.sines.dtype = QN_DTYPE_BF16, "sines: data type 30");
     c = call_of();
     c.shape.head_dim = 64;
-    refused(fused(kernels, &c), "head_dim: 64, expected that of the cache, 128");
+    refused(fused(&c), "head_dim: 64, expected that of the cache, 128");
     c.shape.head_dim = 24;
-    refused(rope(kernels, &c), "head size 24");
+    refused(rope(&c), "head size 24");
     c = call_of();
-    refused(rope(NULL, &c), "kernels: NULL");
-    refused(angles(NULL, &c), "kernels: NULL");
+    refused_with(rope, c, kernels = NULL, "kernels: NULL");
+    refused_with(angles, c, kernels = NULL, "kernels: NULL");
     refused(qn_cuda_rope(kernels, NULL, c.queries, TOKENS, NULL), "shape: NULL");
     refused(qn_cuda_rope(kernels, &c.shape, c.queries, 65536, NULL), "n_tokens: 65536");
     refused(
         qn_cuda_qk_norm_rope_store(kernels, &c.cache, &c.tokens, NULL, NULL, c.queries, c.keys, c.values, c.out, NULL),
         "shape: NULL");
     c.frequencies.dtype = QN_DTYPE_F32;
-    refused(angles(kernels, &c), "frequencies: data type 0, expected 28");
+    refused(angles(&c), "frequencies: data type 0, expected 28");
     c = call_of();
     refused(qn_cuda_rope_angles(kernels, c.tokens.positions, c.frequencies, TOKENS, ROT, NAN, c.shape.cosines,
                                 c.shape.sines, NULL),
             "attn_factor: ");
 
     c.norm.key_bias.count--;
-    refused(fused(kernels, &c), "key_bias: 255 elements, expected at least 256");
-    c = call_of();
-    c.norm.query_bias.dtype = QN_DTYPE_BF16;
-    refused(fused(kernels, &c), "query_bias: data type 30");
-    c = call_of();
-    c.norm.value_bias.data = NULL;
-    refused(fused(kernels, &c), "value_bias: NULL");
-    c = call_of();
-    c.norm.query_weight.count = 1;
-    refused(fused(kernels, &c), "query_weight: 1 elements");
-    c = call_of();
-    c.norm.key_weight.data = address(0x704);
-    refused(fused(kernels, &c), "key_weight: address 0x704");
+    refused(fused(&c), "key_bias: 255 elements, expected at least 256");
+    refused_change(fused, norm.query_bias.dtype = QN_DTYPE_BF16, "query_bias: data type 30");
+    refused_change(fused, norm.value_bias.data = NULL, "value_bias: NULL");
+    refused_change(fused, norm.query_weight.count = 1, "query_weight: 1 elements");
+    refused_change(fused, norm.key_weight.data = address(0x704), "key_weight: address 0x704");
     c = call_of();
     c.norm.eps = 0;
-    refused(fused(kernels, &c), "eps: 0");
+    refused(fused(&c), "eps: 0");
     c.norm.query_weight = c.norm.key_weight = (qn_cuda_view){ 0 };
-    assert_ok(fused(kernels, &c)); /* without weights, eps is not read */
+    assert_ok(fused(&c)); /* without weights, eps is not read */
     c = call_of();
     c.out = c.queries;
-    assert_ok(fused(kernels, &c));
+    assert_ok(fused(&c));
     c.out.stride = HEADS * DIM + 8;
-    refused(fused(kernels, &c), "out: rows are 776 elements apart, expected 768 as those of queries");
-    qn_cuda_kernels_close(kernels);
+    refused(fused(&c), "out: rows are 776 elements apart, expected 768 as those of queries");
 }
 
 /* After qn_cuda_kv_prepare, every function can be captured. */
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, angles, rope, fused };
+    qn_status (*const calls[])(const struct call *) = { store, attention, angles, rope, fused };
     struct call c = call_of();
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        refused(calls[i](kernels, &c), "the stream is captured");
+    for (size_t i = 0; i < COUNT(calls); i++)
+        refused(calls[i](&c), "the stream is captured");
     fake.capturing = false;
     assert_ok(qn_cuda_kv_prepare(kernels, DIM));
     assert_ok(qn_cuda_kv_prepare(kernels, 512)); /* which has no prefill kernel */
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        assert_ok(calls[i](kernels, &c));
+    for (size_t i = 0; i < COUNT(calls); i++)
+        assert_ok(calls[i](&c));
     c.tokens.n_tokens = MANY;
     c.tokens.consecutive = true;
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     assert_string_equal(launched(0, 1)->function, "qn_attention_prefill");
     refused(qn_cuda_kv_prepare(kernels, 72), "heads of 72");
     refused(qn_cuda_kv_prepare(NULL, DIM), "kernels: NULL");
-    qn_cuda_kernels_close(kernels);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),        cmocka_unit_test(prefill),
-                                        cmocka_unit_test(stores),        cmocka_unit_test(pages),
-                                        cmocka_unit_test(groups),        cmocka_unit_test(ropes),
-                                        cmocka_unit_test(caches),        cmocka_unit_test(refusals),
-                                        cmocka_unit_test(rope_refusals), cmocka_unit_test(captures) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static size_t args_bytes(const char *function)
                   { "qn_aura_flash_pass1", sizeof(qn_aura_flash_pass1_args) },
                   { "qn_aura_flash_pass2", sizeof(qn_aura_flash_pass2_args) },
                   { "qn_aura_attention", sizeof(qn_aura_attention_args) } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (size_t i = 0; i < COUNT(sizes); i++)
         if (!strcmp(function, sizes[i].function))
             return sizes[i].bytes;
     fail_msg("no kernel %s", function);
@@ -46,6 +46,7 @@ static qn_aura_codec *dense_key_codec, *dense_value; /* 80 */
 
 /* Arguments of valid calls. */
 struct call {
+    qn_cuda_kernels *kernels;
     qn_cuda_aura_cache cache;
     qn_cuda_aura_queries q;
     qn_cuda_view keys, values, positions, scores, weights, partials, m, l, out;
@@ -66,7 +67,8 @@ static qn_cuda_view u32_at(size_t at, size_t count)
 static struct call call_with(const qn_aura_codec *keys, const qn_aura_codec *values)
 {
     const size_t dim = keys->dim, rows = KV_HEADS * CAPACITY, queries = TOKENS * HEADS;
-    return (struct call){ .cache = { .key_codec = { keys, f32_at(0x10000, qn_cuda_aura_table_size(keys)) },
+    return (struct call){ .kernels = kernels,
+                          .cache = { .key_codec = { keys, f32_at(0x10000, qn_cuda_aura_table_size(keys)) },
                                      .value_codec = { values, f32_at(0x20000, qn_cuda_aura_table_size(values)) },
                                      .key_codes = u32_at(0x30000, rows * qn_aura_words(keys)),
                                      .value_codes = u32_at(0x40000, rows * qn_aura_words(values)),
@@ -99,49 +101,50 @@ static struct call call_of(void)
     return call_with(key_codec, value_codec);
 }
 
-static qn_status store(qn_cuda_kernels *k, const struct call *c)
+static qn_status store(const struct call *c)
 {
-    return qn_cuda_aura_store(k, &c->cache, c->keys, c->values, c->positions, TOKENS, NULL);
+    return qn_cuda_aura_store(c->kernels, &c->cache, c->keys, c->values, c->positions, TOKENS, NULL);
 }
 
-static qn_status score(qn_cuda_kernels *k, const struct call *c)
+static qn_status score(const struct call *c)
 {
-    return qn_cuda_aura_score(k, &c->cache, &c->q, c->scores, address(WORKSPACE), c->bytes, NULL);
+    return qn_cuda_aura_score(c->kernels, &c->cache, &c->q, c->scores, address(WORKSPACE), c->bytes, NULL);
 }
 
-static qn_status value(qn_cuda_kernels *k, const struct call *c)
+static qn_status value(const struct call *c)
 {
-    return qn_cuda_aura_value(k, &c->cache, c->weights, c->q.n_tokens, c->q.n_heads, c->skip, c->out,
+    return qn_cuda_aura_value(c->kernels, &c->cache, c->weights, c->q.n_tokens, c->q.n_heads, c->skip, c->out,
                               address(WORKSPACE), c->bytes, NULL);
 }
 
-static qn_status pass1(qn_cuda_kernels *k, const struct call *c)
+static qn_status pass1(const struct call *c)
 {
-    return qn_cuda_aura_flash_pass1(k, &c->cache, &c->q, c->block, c->partials, c->m, c->l, address(WORKSPACE),
+    return qn_cuda_aura_flash_pass1(c->kernels, &c->cache, &c->q, c->block, c->partials, c->m, c->l, address(WORKSPACE),
                                     c->bytes, NULL);
 }
 
-static qn_status pass2(qn_cuda_kernels *k, const struct call *c)
+static qn_status pass2(const struct call *c)
 {
-    return qn_cuda_aura_flash_pass2(k, &c->cache.value_codec, c->q.n_tokens, c->q.n_heads, BLOCKS, c->partials, c->m,
-                                    c->l, c->q.sinks, c->out, NULL);
+    return qn_cuda_aura_flash_pass2(c->kernels, &c->cache.value_codec, c->q.n_tokens, c->q.n_heads, BLOCKS, c->partials,
+                                    c->m, c->l, c->q.sinks, c->out, NULL);
 }
 
-static qn_status attention(qn_cuda_kernels *k, const struct call *c)
+static qn_status attention(const struct call *c)
 {
-    return qn_cuda_aura_attention(k, &c->cache, &c->q, c->out, address(WORKSPACE), c->bytes, NULL);
+    return qn_cuda_aura_attention(c->kernels, &c->cache, &c->q, c->out, address(WORKSPACE), c->bytes, NULL);
 }
 
-static qn_cuda_kernels *open_kernels(void)
+static int open_kernels(void)
 {
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return kernels;
+    return 0;
 }
 
-static int make_codecs(void **unused)
+TEST_EVERY(open_kernels, close_kernels)
+
+static int make_codecs(void)
 {
-    (void)unused;
     assert_ok(qn_aura_codec_create(&key_codec, 128, 4, 1));
     assert_ok(qn_aura_codec_create(&value_codec, 128, 3, 2));
     assert_ok(qn_aura_codec_create(&dense_key_codec, 80, 2, 3));
@@ -149,9 +152,8 @@ static int make_codecs(void **unused)
     return 0;
 }
 
-static int free_codecs(void **unused)
+static int free_codecs(void)
 {
-    (void)unused;
     qn_aura_codec_free(key_codec);
     qn_aura_codec_free(value_codec);
     qn_aura_codec_free(dense_key_codec);
@@ -160,9 +162,8 @@ static int free_codecs(void **unused)
 }
 
 /* What the device gets is what qn_aura_codec_tables gives; P itself follows its transpose. */
-static void tables(void **unused)
+TEST(tables)
 {
-    (void)unused;
     enum { DIM = 80, LEVELS = 4, SIZE = 2 * LEVELS + 2 * DIM * DIM };
     static float found[SIZE], rotation[DIM * DIM], boundaries[LEVELS - 1], codebook[LEVELS];
     assert_int_equal(qn_cuda_aura_table_size(NULL), 0);
@@ -181,24 +182,20 @@ static void tables(void **unused)
         }
     assert_ok(qn_cuda_aura_tables(key_codec, (qn_view){ found, QN_DTYPE_F32, SIZE }));
     assert_memory_equal(found + 32, key_codec->signs, 128 * sizeof(float));
-    assert_int_equal(qn_cuda_aura_tables(NULL, (qn_view){ found, QN_DTYPE_F32, SIZE }), QN_ERR_INVALID);
-    assert_text("codec: NULL");
-    assert_int_equal(qn_cuda_aura_tables(dense_key_codec, (qn_view){ found, QN_DTYPE_F32, SIZE - 1 }), QN_ERR_INVALID);
-    assert_text("tables: 12807 elements, expected at least 12808");
+    assert_fails(qn_cuda_aura_tables(NULL, (qn_view){ found, QN_DTYPE_F32, SIZE }), QN_ERR_INVALID, "codec: NULL");
+    assert_fails(qn_cuda_aura_tables(dense_key_codec, (qn_view){ found, QN_DTYPE_F32, SIZE - 1 }), QN_ERR_INVALID,
+                 "tables: 12807 elements, expected at least 12808");
 }
 
-static void rows(void **unused)
+TEST(rows)
 {
-    (void)unused;
     enum { ROWS = 20 };
-    qn_cuda_kernels *kernels = open_kernels();
     const qn_cuda_aura_codec codec = { key_codec, f32_at(0x10000, qn_cuda_aura_table_size(key_codec)) },
                              dense = { dense_key_codec, f32_at(0x20000, qn_cuda_aura_table_size(dense_key_codec)) };
     qn_cuda_view x = { address(0x30000), QN_DTYPE_BF16, ROWS * 136, 136 }, codes = u32_at(0x40000, ROWS * 16),
                  scales = f32_at(0x50000, ROWS);
     assert_ok(qn_cuda_aura_encode(kernels, &codec, x, ROWS, codes, scales, NULL));
-    expect_launch(0, 1, "qn_aura_encode", 3, 1, false);
-    const qn_aura_encode_args *e = arguments(0, 1);
+    const qn_aura_encode_args *e = expect_launch(0, 1, "qn_aura_encode", 3, 1, false);
     assert_int_equal(e->rows, 0x30000);
     assert_int_equal(e->codes, 0x40000);
     assert_int_equal(e->scales, 0x50000);
@@ -213,8 +210,7 @@ static void rows(void **unused)
     x.stride = 0;
     for (int back = 0; back < 2; back++) {
         assert_ok(qn_cuda_aura_decode(kernels, &dense, codes, scales, ROWS, back, x, NULL));
-        expect_launch(0, 1, "qn_aura_decode", 3, 1, false);
-        const qn_aura_decode_args *d = arguments(0, 1);
+        const qn_aura_decode_args *d = expect_launch(0, 1, "qn_aura_decode", 3, 1, false);
         assert_int_equal(d->rows, 0x30000);
         assert_int_equal(d->stride, 80);
         assert_int_equal(d->rotation.signs, 0);
@@ -246,19 +242,17 @@ static void rows(void **unused)
     const qn_cuda_aura_codec few = { key_codec, f32_at(0x10000, 159) };
     refused(qn_cuda_aura_encode(kernels, &few, x, ROWS, codes, scales, NULL),
             "tables of codec: 159 elements, expected at least 160");
-    qn_cuda_kernels_close(kernels);
 }
 
-static void stores(void **unused)
+#define refused_change(function, change, text) refused_with(function, call_of(), change, text)
+
+TEST(stores)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.keys.stride = 3 * 128;
     c.keys.count *= 2;
-    assert_ok(store(kernels, &c));
-    expect_launch(0, 1, "qn_aura_store", 1, 2, false);
-    const qn_aura_store_args *a = arguments(0, 1);
+    assert_ok(store(&c));
+    const qn_aura_store_args *a = expect_launch(0, 1, "qn_aura_store", 1, 2, false);
     assert_int_equal(a->positions, 0x300);
     assert_int_equal(a->keys.rows, 0x100);
     assert_int_equal(a->values.rows, 0x200);
@@ -280,83 +274,45 @@ static void stores(void **unused)
     assert_int_equal(a->n_kv_heads, KV_HEADS);
     assert_int_equal(a->capacity, CAPACITY);
     c.positions.dtype = QN_DTYPE_I32;
-    assert_ok(store(kernels, &c));
+    assert_ok(store(&c));
     const int launches = fake.launches;
     assert_ok(qn_cuda_aura_store(kernels, &c.cache, c.keys, c.values, c.positions, 0, NULL));
     assert_int_equal(fake.launches, launches);
 
-    c = call_of();
-    c.positions.count--;
-    refused(store(kernels, &c), "positions: 2 elements, expected at least 3");
-    c = call_of();
-    c.positions.dtype = QN_DTYPE_I64;
-    refused(store(kernels, &c), "positions: data type 27, expected 1000");
-    c = call_of();
-    c.keys.count--;
-    refused(store(kernels, &c), "keys: 767 elements, expected at least 768");
-    c = call_of();
-    c.values.dtype = QN_DTYPE_I32;
-    refused(store(kernels, &c), "values: data type 26");
-    c = call_of();
-    c.keys.stride = 260;
-    refused(store(kernels, &c), "keys: rows are 260 elements apart, expected a multiple of 8");
-    c = call_of();
-    c.values.data = address(0x208);
-    refused(store(kernels, &c), "values: address 0x208");
-    qn_cuda_kernels_close(kernels);
+    refused_change(store, positions.count--, "positions: 2 elements, expected at least 3");
+    refused_change(store, positions.dtype = QN_DTYPE_I64, "positions: data type 27, expected 1000");
+    refused_change(store, keys.count--, "keys: 767 elements, expected at least 768");
+    refused_change(store, values.dtype = QN_DTYPE_I32, "values: data type 26");
+    refused_change(store, keys.stride = 260, "keys: rows are 260 elements apart, expected a multiple of 8");
+    refused_change(store, values.data = address(0x208), "values: address 0x208");
 }
 
 /* Refusals that all functions of a cache share, by the single pass. */
-static void caches(void **unused)
+TEST(caches)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     refused(qn_cuda_aura_attention(kernels, NULL, &c.q, c.out, NULL, 0, NULL), "cache: NULL");
-    refused(attention(NULL, &c), "kernels: NULL");
+    refused_with(attention, c, kernels = NULL, "kernels: NULL");
     c.cache.key_codec.codec = NULL;
-    refused(attention(kernels, &c), "key_codec: NULL");
-    c = call_of();
-    c.cache.value_codec.codec = NULL;
-    refused(store(kernels, &c), "value_codec: NULL");
-    c = call_of();
-    c.cache.value_codec.codec = dense_value;
-    refused(attention(kernels, &c), "value_codec: dim 80, expected that of key_codec, 128");
-    c = call_of();
-    c.cache.n_kv_heads = 0;
-    refused(store(kernels, &c), "n_kv_heads: 0");
-    c = call_of();
-    c.cache.n_kv_heads = 4;
-    refused(attention(kernels, &c), "6 query heads over 4 key-value heads");
-    c = call_of();
-    c.q.n_heads = 0;
-    refused(attention(kernels, &c), "0 query heads");
-    c = call_of();
-    c.cache.capacity = (size_t)1 << 31;
-    refused(store(kernels, &c), "capacity: 2147483648");
+    refused(attention(&c), "key_codec: NULL");
+    refused_change(store, cache.value_codec.codec = NULL, "value_codec: NULL");
+    refused_change(attention, cache.value_codec.codec = dense_value,
+                   "value_codec: dim 80, expected that of key_codec, 128");
+    refused_change(store, cache.n_kv_heads = 0, "n_kv_heads: 0");
+    refused_change(attention, cache.n_kv_heads = 4, "6 query heads over 4 key-value heads");
+    refused_change(attention, q.n_heads = 0, "0 query heads");
+    refused_change(store, cache.capacity = (size_t)1 << 31, "capacity: 2147483648");
     c = call_of();
     c.cache.n_keys = CAPACITY + 1;
-    refused(attention(kernels, &c), "n_keys: 1001, expected at most the capacity 1000");
-    assert_ok(store(kernels, &c)); /* which does not read n_keys */
-    c = call_of();
-    c.cache.key_codec.tables.data = address(0x10004);
-    refused(attention(kernels, &c), "tables of key_codec: address");
-    c = call_of();
-    c.cache.value_codec.tables.count = 143;
-    refused(value(kernels, &c), "tables of value_codec: 143 elements, expected at least 144");
-    c = call_of();
-    c.cache.key_codes.count--;
-    refused(attention(kernels, &c), "key_codes: 31999 elements, expected at least 32000");
-    c = call_of();
-    c.cache.value_codes.dtype = QN_DTYPE_F32;
-    refused(store(kernels, &c), "value_codes: data type 0");
-    c = call_of();
-    c.cache.key_scales.count--;
-    refused(score(kernels, &c), "key_scales: 1999 elements");
-    c = call_of();
-    c.cache.value_scales.data = NULL;
-    refused(pass1(kernels, &c), "value_scales: NULL");
-    qn_cuda_kernels_close(kernels);
+    refused(attention(&c), "n_keys: 1001, expected at most the capacity 1000");
+    assert_ok(store(&c)); /* which does not read n_keys */
+    refused_change(attention, cache.key_codec.tables.data = address(0x10004), "tables of key_codec: address");
+    refused_change(value, cache.value_codec.tables.count = 143,
+                   "tables of value_codec: 143 elements, expected at least 144");
+    refused_change(attention, cache.key_codes.count--, "key_codes: 31999 elements, expected at least 32000");
+    refused_change(store, cache.value_codes.dtype = QN_DTYPE_F32, "value_codes: data type 0");
+    refused_change(score, cache.key_scales.count--, "key_scales: 1999 elements");
+    refused_change(pass1, cache.value_scales.data = NULL, "value_scales: NULL");
 }
 
 static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache *cache, uint32_t causal)
@@ -383,22 +339,18 @@ static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache
 }
 
 /* What each operation queues, with signs. 3 tokens of 3 heads a key-value head are two tiles of 8 queries. */
-static void operations(void **unused)
+TEST(operations)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     assert_ok(qn_cuda_aura_queries_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
     assert_int_equal(c.bytes, 0);
-    assert_ok(score(kernels, &c));
-    expect_launch(0, 1, "qn_aura_score", 4, 4, false);
-    const qn_aura_score_args *s = arguments(0, 1);
+    assert_ok(score(&c));
+    const qn_aura_score_args *s = expect_launch(0, 1, "qn_aura_score", 4, 4, false);
     expect_queries(&s->queries, &s->cache, 0);
     assert_int_equal(s->scores, 0x400);
 
-    assert_ok(pass1(kernels, &c));
-    const qn_aura_flash_pass1_args *p = arguments(0, 1);
-    assert_string_equal(launched(0, 1)->function, "qn_aura_flash_pass1");
+    assert_ok(pass1(&c));
+    const qn_aura_flash_pass1_args *p = arguments_of("qn_aura_flash_pass1", 0, 1);
     expect_queries(&p->queries, &p->cache, 1);
     assert_int_equal(p->partials, 0x600);
     assert_int_equal(p->m, 0x700);
@@ -410,7 +362,7 @@ static void operations(void **unused)
     c.q.causal = false;
     c.q.window = 77;
     c.block = SIZE_MAX; /* one block of all keys */
-    assert_ok(pass1(kernels, &c));
+    assert_ok(pass1(&c));
     p = arguments(0, 1);
     assert_int_equal(p->block, KEYS);
     assert_int_equal(p->n_blocks, 1);
@@ -422,9 +374,8 @@ static void operations(void **unused)
     c.q.sinks = f32_at(0xa00, HEADS);
     c.out.stride = HEADS * 128 + 8;
     c.out.count *= 2;
-    assert_ok(attention(kernels, &c));
-    expect_launch(0, 1, "qn_aura_attention", 4, 1, false);
-    const qn_aura_attention_args *a = arguments(0, 1);
+    assert_ok(attention(&c));
+    const qn_aura_attention_args *a = expect_launch(0, 1, "qn_aura_attention", 4, 1, false);
     expect_queries(&a->queries, &a->cache, 1);
     assert_int_equal(a->sinks, 0xa00);
     assert_int_equal(a->out, 0x900);
@@ -432,9 +383,8 @@ static void operations(void **unused)
     assert_int_equal(a->dtype, QN_DTYPE_F16);
     assert_int_equal(a->rotation.signs, 0x20000 + 16 * 4);
 
-    assert_ok(pass2(kernels, &c));
-    expect_launch(0, 1, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
-    const qn_aura_flash_pass2_args *f = arguments(0, 1);
+    assert_ok(pass2(&c));
+    const qn_aura_flash_pass2_args *f = expect_launch(0, 1, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
     assert_int_equal(f->partials, 0x600);
     assert_int_equal(f->m, 0x700);
     assert_int_equal(f->l, 0x800);
@@ -447,7 +397,7 @@ static void operations(void **unused)
     c.skip = 0.25f;
     assert_ok(qn_cuda_aura_value_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
     assert_int_equal(c.bytes, TOKENS * HEADS * 4 * 128 * sizeof(float));
-    assert_ok(value(kernels, &c));
+    assert_ok(value(&c));
     expect_launch(0, 2, "qn_aura_value", 4, 4, false);
     expect_launch(1, 2, "qn_aura_flash_pass2", TOKENS * HEADS, 1, true);
     const qn_aura_value_args *v = arguments(0, 2);
@@ -459,17 +409,14 @@ static void operations(void **unused)
     assert_int_equal(f->m | f->l | f->sinks, 0);
     assert_int_equal(f->n_blocks, 4);
     c.bytes--;
-    refused(value(kernels, &c), "workspace: 36863 bytes, expected at least 36864");
-    qn_cuda_kernels_close(kernels);
+    refused(value(&c), "workspace: 36863 bytes, expected at least 36864");
 }
 
 /* A dense rotation of queries is a launch before. */
-static void dense_rotations(void **unused)
+TEST(dense_rotations)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_with(dense_key_codec, dense_value);
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { score, pass1, attention };
+    qn_status (*const calls[])(const struct call *) = { score, pass1, attention };
     const char *const functions[] = { "qn_aura_score", "qn_aura_flash_pass1", "qn_aura_attention" };
     assert_ok(qn_cuda_aura_queries_workspace(kernels, &c.cache, TOKENS, HEADS, &c.bytes));
     assert_int_equal(c.bytes, TOKENS * HEADS * 80 * sizeof(float));
@@ -477,7 +424,7 @@ static void dense_rotations(void **unused)
     c.q.queries.count *= 2;
     for (size_t i = 0; i < 3; i++) {
         label("%s", functions[i]);
-        assert_ok(calls[i](kernels, &c));
+        assert_ok(calls[i](&c));
         expect_launch(0, 2, "qn_aura_rotate", TOKENS * HEADS, 1, false);
         assert_string_equal(launched(1, 2)->function, functions[i]);
         assert_true(launched(1, 2)->pdl);
@@ -500,30 +447,26 @@ static void dense_rotations(void **unused)
     assert_int_equal(a->cache.key_codec.signs, 0);
     c.bytes--;
     for (size_t i = 0; i < 3; i++)
-        refused(calls[i](kernels, &c), "workspace: 5759 bytes, expected at least 5760");
+        refused(calls[i](&c), "workspace: 5759 bytes, expected at least 5760");
     refused(qn_cuda_aura_score(kernels, &c.cache, &c.q, c.scores, address(8), 6000, NULL), "workspace: address 0x8");
-    qn_cuda_kernels_close(kernels);
 }
 
 /* Without keys, results are zeros; without queries, nothing is queued. */
-static void empty(void **unused)
+TEST(empty)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     for (int dense = 0; dense < 2; dense++) {
         label("dense %d", dense);
         struct call c = dense ? call_with(dense_key_codec, dense_value) : call_of();
         c.cache.n_keys = 0;
         int launches = fake.launches;
-        assert_ok(score(kernels, &c));
-        assert_ok(pass1(kernels, &c));
+        assert_ok(score(&c));
+        assert_ok(pass1(&c));
         assert_int_equal(fake.launches, launches);
-        assert_ok(value(kernels, &c));
-        assert_ok(attention(kernels, &c));
+        assert_ok(value(&c));
+        assert_ok(attention(&c));
         assert_int_equal(fake.launches, launches + 2);
         for (int i = 0; i < 2; i++) {
-            expect_launch(i, 2, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
-            const qn_aura_flash_pass2_args *a = arguments(i, 2);
+            const qn_aura_flash_pass2_args *a = expect_launch(i, 2, "qn_aura_flash_pass2", TOKENS * HEADS, 1, false);
             assert_int_equal(a->n_blocks, 0);
             assert_int_equal(a->out, 0x900);
             assert_int_equal(a->out_stride, HEADS * (dense ? 80 : 128));
@@ -531,81 +474,54 @@ static void empty(void **unused)
         c = dense ? call_with(dense_key_codec, dense_value) : call_of();
         c.q.n_tokens = 0;
         launches = fake.launches;
-        assert_ok(score(kernels, &c));
-        assert_ok(pass1(kernels, &c));
-        assert_ok(pass2(kernels, &c));
-        assert_ok(value(kernels, &c));
-        assert_ok(attention(kernels, &c));
+        assert_ok(score(&c));
+        assert_ok(pass1(&c));
+        assert_ok(pass2(&c));
+        assert_ok(value(&c));
+        assert_ok(attention(&c));
         assert_int_equal(fake.launches, launches);
     }
-    qn_cuda_kernels_close(kernels);
 }
 
-static void refusals(void **unused)
+TEST(refusals)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     size_t n;
     struct call c = call_of();
     refused(qn_cuda_aura_attention(kernels, &c.cache, NULL, c.out, NULL, 0, NULL), "queries: NULL");
     c.q.scale = NAN;
-    refused(score(kernels, &c), "scale: ");
-    c = call_of();
-    c.q.queries.dtype = QN_DTYPE_U32;
-    refused(score(kernels, &c), "queries: data type 1000");
-    c = call_of();
-    c.q.queries.count--;
-    refused(pass1(kernels, &c), "queries: 2303 elements, expected at least 2304");
-    c = call_of();
-    c.q.n_tokens = INT32_MAX;
-    refused(attention(kernels, &c), "2147483647 tokens of 6 heads");
+    refused(score(&c), "scale: ");
+    refused_change(score, q.queries.dtype = QN_DTYPE_U32, "queries: data type 1000");
+    refused_change(pass1, q.queries.count--, "queries: 2303 elements, expected at least 2304");
+    refused_change(attention, q.n_tokens = INT32_MAX, "2147483647 tokens of 6 heads");
     c = call_of();
     c.q.positions.count = 2;
-    refused(attention(kernels, &c), "positions: 2 elements, expected at least 3");
-    assert_ok(score(kernels, &c)); /* which has no mask */
+    refused(attention(&c), "positions: 2 elements, expected at least 3");
+    assert_ok(score(&c)); /* which has no mask */
     c.q.causal = false;
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     c.q.window = 5;
-    refused(pass1(kernels, &c), "positions: 2 elements");
-    c = call_of();
-    c.q.sinks = f32_at(0xa00, HEADS - 1);
-    refused(attention(kernels, &c), "sinks: 5 elements, expected at least 6");
-    refused(pass2(kernels, &c), "sinks: 5 elements");
-    c = call_of();
-    c.scores.count--;
-    refused(score(kernels, &c), "scores: 16199 elements, expected at least 16200");
-    c = call_of();
-    c.weights.dtype = QN_DTYPE_F16;
-    refused(value(kernels, &c), "weights: data type 1, expected 0");
+    refused(pass1(&c), "positions: 2 elements");
+    refused_change(attention, q.sinks = f32_at(0xa00, HEADS - 1), "sinks: 5 elements, expected at least 6");
+    refused_change(pass2, q.sinks = f32_at(0xa00, HEADS - 1), "sinks: 5 elements");
+    refused_change(score, scores.count--, "scores: 16199 elements, expected at least 16200");
+    refused_change(value, weights.dtype = QN_DTYPE_F16, "weights: data type 1, expected 0");
     c = call_of();
     c.skip = -1;
-    refused(value(kernels, &c), "skip: -1, expected at least 0");
+    refused(value(&c), "skip: -1, expected at least 0");
     c.skip = NAN;
-    refused(value(kernels, &c), "skip: ");
-    c = call_of();
-    c.block = 0;
-    refused(pass1(kernels, &c), "block: 0");
-    c = call_of();
-    c.partials.count--;
-    refused(pass1(kernels, &c), "partials: 20735 elements, expected at least 20736");
-    refused(pass2(kernels, &c), "partials: 20735 elements");
-    c = call_of();
-    c.m.count--;
-    refused(pass1(kernels, &c), "m: 161 elements, expected at least 162");
-    c = call_of();
-    c.l.data = address(0x804);
-    refused(pass2(kernels, &c), "l: address 0x804");
-    c = call_of();
-    c.out.dtype = QN_DTYPE_I64;
-    refused(value(kernels, &c), "out: data type 27");
-    refused(pass2(kernels, &c), "out: data type 27");
-    c = call_of();
-    c.out.stride = HEADS * 128 - 8;
-    refused(attention(kernels, &c), "out: rows are 760 elements apart, expected 768");
+    refused(value(&c), "skip: ");
+    refused_change(pass1, block = 0, "block: 0");
+    refused_change(pass1, partials.count--, "partials: 20735 elements, expected at least 20736");
+    refused_change(pass2, partials.count--, "partials: 20735 elements");
+    refused_change(pass1, m.count--, "m: 161 elements, expected at least 162");
+    refused_change(pass2, l.data = address(0x804), "l: address 0x804");
+    refused_change(value, out.dtype = QN_DTYPE_I64, "out: data type 27");
+    refused_change(pass2, out.dtype = QN_DTYPE_I64, "out: data type 27");
+    refused_change(attention, out.stride = HEADS * 128 - 8, "out: rows are 760 elements apart, expected 768");
     c = call_of();
     c.q.n_heads = 0;
-    refused(pass2(kernels, &c), "3 tokens of 0 heads");
-    refused(pass2(NULL, &c), "kernels: NULL");
+    refused(pass2(&c), "3 tokens of 0 heads");
+    refused_with(pass2, c, kernels = NULL, "kernels: NULL");
     refused(
         qn_cuda_aura_flash_pass2(kernels, NULL, TOKENS, HEADS, BLOCKS, c.partials, c.m, c.l, c.q.sinks, c.out, NULL),
         "value_codec: NULL");
@@ -619,41 +535,34 @@ static void refusals(void **unused)
     assert_int_equal(n, 0);
     assert_ok(qn_cuda_aura_flash_block(kernels, &c.cache, 1, HEADS, &n));
     assert_true(n > 0 && n % 16 == 0);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* After qn_cuda_aura_prepare, every function can be captured. */
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_with(dense_key_codec, dense_value);
-    qn_status (*const calls[])(qn_cuda_kernels *,
-                               const struct call *) = { store, score, value, pass1, pass2, attention };
+    qn_status (*const calls[])(const struct call *) = { store, score, value, pass1, pass2, attention };
     const qn_cuda_view codes = c.cache.key_codes, scales = c.cache.key_scales, x = c.keys;
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        refused(calls[i](kernels, &c), "the stream is captured");
+    for (size_t i = 0; i < COUNT(calls); i++)
+        refused(calls[i](&c), "the stream is captured");
     fake.capturing = false;
     assert_ok(qn_cuda_aura_prepare(kernels, dense_key_codec, dense_value));
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        assert_ok(calls[i](kernels, &c));
+    for (size_t i = 0; i < COUNT(calls); i++)
+        assert_ok(calls[i](&c));
     assert_ok(qn_cuda_aura_encode(kernels, &c.cache.key_codec, x, TOKENS, codes, scales, NULL));
     assert_ok(qn_cuda_aura_decode(kernels, &c.cache.key_codec, codes, scales, TOKENS, true, x, NULL));
     assert_ok(qn_cuda_aura_encode(kernels, &c.cache.value_codec, x, TOKENS, codes, scales, NULL));
     assert_ok(qn_cuda_aura_decode(kernels, &c.cache.value_codec, codes, scales, TOKENS, true, x, NULL));
     assert_int_equal(qn_cuda_aura_prepare(kernels, dense_key_codec, NULL), QN_ERR_INVALID);
     assert_int_equal(qn_cuda_aura_prepare(NULL, dense_key_codec, dense_value), QN_ERR_INVALID);
-    qn_cuda_kernels_close(kernels);
 }
 
 /* A cache in pages: arrays are offsets, and nothing but the page table is read of the cache's views. */
-static void pages(void **unused)
+TEST(pages)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
     struct call c = call_of();
     c.cache.key_codes = c.cache.value_codes = c.cache.key_scales = c.cache.value_scales = (qn_cuda_view){ 0 };
     c.cache.tables = (qn_cuda_view){ address(0xa0000), QN_DTYPE_I64, 1, 0 };
@@ -670,44 +579,22 @@ static void pages(void **unused)
                                               .value_head_stride = 64 * qn_aura_words(value_codec) * 4,
                                               .scale_head_stride = 64 * 4,
                                               .tables = 0xa0000 };
-    assert_ok(store(kernels, &c));
+    assert_ok(store(&c));
     const qn_aura_store_args *s = arguments(0, 1);
     assert_memory_equal(&s->cache, &expected, sizeof expected);
     assert_int_equal(s->capacity, 1024);
-    assert_ok(attention(kernels, &c));
+    assert_ok(attention(&c));
     assert_memory_equal(&((const qn_aura_attention_args *)arguments(0, 1))->cache.rows, &expected, sizeof expected);
 
-    const struct call good = c;
-    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, score, value };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        c = good;
-        c.cache.tables.count = 0;
-        refused(calls[i](kernels, &c), "tables: 0 elements, expected at least 1");
-        c = good;
-        c.cache.capacity = 1000;
-        refused(calls[i](kernels, &c), "capacity: 1000, expected a multiple of 64 with page tables");
-        c = good;
-        c.cache.page_key_codes = 1;
-        refused(calls[i](kernels, &c), "page_key_codes: 1, expected a multiple of 16");
-        c = good;
-        c.cache.page_value_codes = 2;
-        refused(calls[i](kernels, &c), "page_value_codes: 2, expected");
-        c = good;
-        c.cache.page_key_scales = 4;
-        refused(calls[i](kernels, &c), "page_key_scales: 4, expected");
-        c = good;
-        c.cache.page_value_scales = 8;
-        refused(calls[i](kernels, &c), "page_value_scales: 8, expected");
+    qn_status (*const calls[])(const struct call *) = { store, attention, score, value };
+    for (size_t i = 0; i < COUNT(calls); i++) {
+        refused_with(calls[i], c, cache.tables.count = 0, "tables: 0 elements, expected at least 1");
+        refused_with(calls[i], c, cache.capacity = 1000, "capacity: 1000, expected a multiple of 64 with page tables");
+        refused_with(calls[i], c, cache.page_key_codes = 1, "page_key_codes: 1, expected a multiple of 16");
+        refused_with(calls[i], c, cache.page_value_codes = 2, "page_value_codes: 2, expected");
+        refused_with(calls[i], c, cache.page_key_scales = 4, "page_key_scales: 4, expected");
+        refused_with(calls[i], c, cache.page_value_scales = 8, "page_value_scales: 8, expected");
     }
-    qn_cuda_kernels_close(kernels);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(tables),          cmocka_unit_test(rows),
-                                        cmocka_unit_test(stores),          cmocka_unit_test(pages),
-                                        cmocka_unit_test(caches),          cmocka_unit_test(operations),
-                                        cmocka_unit_test(dense_rotations), cmocka_unit_test(empty),
-                                        cmocka_unit_test(refusals),        cmocka_unit_test(captures) };
-    return cmocka_run_group_tests(tests, make_codecs, free_codecs);
-}
+TEST_GROUP(make_codecs, free_codecs)

@@ -33,10 +33,9 @@ static void set_up(struct cuda_fixture *x, size_t vocabulary)
 
 /* With a context, kernels and graphs this leaves a scheduler of such a model without requests below 1.5 GB besides its
  * weights. */
-static void a_workspace_is_small(void **unused)
+TEST(a_workspace_is_small)
 {
     struct cuda_fixture x;
-    (void)unused;
     set_up(&x, VOCABULARY);
     const size_t before = fake.allocated;
     assert_ok(x.device->vtable->reserve(x.device, ROWS, POSITIONS));
@@ -88,11 +87,10 @@ static void use_buffers_of(struct used *u, const qn_cuda_model *model, const qn_
 }
 
 /* From a norm, which reads the residual stream, to the next. */
-static void parts_of_layers_have_their_buffers(void **unused)
+TEST(parts_of_layers_have_their_buffers)
 {
     struct cuda_fixture x;
     struct used used = { .n = 0 };
-    (void)unused;
     set_up(&x, 1000);
     assert_ok(x.device->vtable->reserve(x.device, 100, POSITIONS));
     const qn_cuda_model *model = (const qn_cuda_model *)x.device;
@@ -106,13 +104,4 @@ static void parts_of_layers_have_their_buffers(void **unused)
     for (size_t i = 0; i < x.plan.n_buffers; i++)
         assert_true(model->workspace.buffers[i].bytes >= 100 * x.plan.buffers[i].width * sizeof(float));
     free_device(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_workspace_is_small),
-        cmocka_unit_test(parts_of_layers_have_their_buffers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,19 +9,12 @@
 #include "cuda/kernels/spin/spin.h"
 
 #include <pthread.h>
-#include <stdio.h>
-
-/* The smallest module that the fake driver accepts. */
-static const struct {
-    unsigned char header[64];
-    char text[16];
-} image = { "\177ELF", "module/a" };
 
 static const qn_gpu_cubin cubins[] = {
-    { "module/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "module/a.cu", "", "sm_89", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "peak/peak.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "spin/spin.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    FAKE_CUBIN("module/a.cu", ""),
+    { "module/a.cu", "", "sm_89", fake_image, fake_image + sizeof fake_image },
+    FAKE_CUBIN("peak/peak.cu", ""),
+    FAKE_CUBIN("spin/spin.cu", ""),
 };
 
 static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 4, .compiler = "nvcc of the test" };
@@ -41,9 +34,8 @@ static const qn_launch launch = { .variant.source = &source_a,
                                   .block = { 128, 1, 1 },
                                   .args_bytes = FAKE_ARGS_BYTES };
 
-static void test_open(void **unused)
+TEST(test_open)
 {
-    (void)unused;
     qn_cuda *device;
     const qn_cuda_driver *driver = fake_driver();
     int count;
@@ -71,62 +63,55 @@ static void test_open(void **unused)
     assert_int_equal(qn_cuda_get_info(device)->ordinal, 1);
     qn_cuda_close(device);
     for (int ordinal = -1; ordinal <= 2; ordinal += 3) {
-        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .ordinal = ordinal }, &device),
-                         QN_ERR_INVALID);
-        assert_non_null(strstr(qn_error_text(), "there are 2"));
+        assert_fails(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .ordinal = ordinal }, &device), QN_ERR_INVALID,
+                     "there are 2");
         assert_null(device);
     }
     fake_expect_empty();
 }
 
-static void test_no_device(void **unused)
+TEST(test_no_device)
 {
-    (void)unused;
     qn_cuda *device;
     const qn_cuda_driver *driver = fake_driver();
     fake.n_devices = 0;
-    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver }, &device), QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(qn_error_text(), "no device"));
+    assert_fails(qn_cuda_open(&(qn_cuda_params){ .driver = driver }, &device), QN_ERR_UNSUPPORTED, "no device");
     driver = fake_driver();
     fake.major = 7;
     fake.minor = 5;
-    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver }, &device), QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(qn_error_text(), "7.5"));
+    assert_fails(qn_cuda_open(&(qn_cuda_params){ .driver = driver }, &device), QN_ERR_UNSUPPORTED, "7.5");
     fake_expect_empty();
 }
 
 /* Each driver call of opening fails once: the error text has its name, and nothing leaks. */
-static void test_open_fails(void **unused)
+TEST(test_open_fails)
 {
-    (void)unused;
     static const char *const calls[] = { "cuDeviceGetCount",         "cuDeviceGet",      "cuDeviceGetName",
                                          "cuDeviceGetAttribute",     "cuDeviceTotalMem", "cuDriverGetVersion",
                                          "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent" };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         qn_cuda *device;
         const qn_cuda_driver *driver = fake_driver();
         fake.fails = calls[i];
         assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &device), QN_ERR_DEVICE);
         assert_null(device);
-        assert_non_null(strstr(qn_error_text(), calls[i]));
-        assert_non_null(strstr(qn_error_text(), "made to fail (CUDA_ERROR_FAKE, 999)"));
+        assert_text(calls[i]);
+        assert_text("made to fail (CUDA_ERROR_FAKE, 999)");
         fake_expect_empty();
     }
 }
 
-static void test_memory(void **unused)
+TEST(test_memory)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_buffer buffer;
     size_t bytes;
     assert_ok(qn_cuda_available_memory(device, &bytes));
     assert_true(bytes == (size_t)79 << 30);
-    assert_int_equal(qn_cuda_alloc(device, SIZE_MAX / 2, 3, "weights", &buffer), QN_ERR_MEMORY);
-    assert_non_null(strstr(qn_error_text(), "weights"));
-    assert_int_equal(qn_cuda_alloc(device, (size_t)1 << 40, 1, "weights", &buffer), QN_ERR_MEMORY);
-    assert_non_null(strstr(qn_error_text(), "weights: 1099511627776 bytes"));
-    assert_non_null(strstr(qn_error_text(), "cuMemAlloc"));
+    assert_fails(qn_cuda_alloc(device, SIZE_MAX / 2, 3, "weights", &buffer), QN_ERR_MEMORY, "weights");
+    assert_fails(qn_cuda_alloc(device, (size_t)1 << 40, 1, "weights", &buffer), QN_ERR_MEMORY,
+                 "weights: 1099511627776 bytes");
+    assert_text("cuMemAlloc");
     assert_true(buffer.address == 0);
     assert_ok(qn_cuda_alloc(device, 0, 4, "nothing", &buffer));
     assert_true(buffer.address != 0 && buffer.bytes == 0);
@@ -146,8 +131,7 @@ static void test_memory(void **unused)
     assert_ok(qn_cuda_alloc_host(device, 100, "ring", &host));
     qn_cuda_free_host(device, host);
     fake.fails = "cuMemHostAlloc";
-    assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_ERR_DEVICE);
-    assert_non_null(strstr(qn_error_text(), "ring: 100 bytes"));
+    assert_fails(qn_cuda_alloc_host(device, 100, "ring", &host), QN_ERR_DEVICE, "ring: 100 bytes");
     qn_cuda_close(device);
     fake_expect_empty();
 }
@@ -164,16 +148,15 @@ static bool on_progress(void *user, size_t done)
     return ++p->calls != p->stop_at;
 }
 
-static void test_upload(void **unused)
+TEST(test_upload)
 {
-    (void)unused;
     const size_t piece = 16 << 20, sizes[] = { 0, 1, piece - 1, piece, piece + 1, 3 * piece + 77 };
     qn_cuda *device = open_with(fake_driver());
     uint8_t *from = malloc(4 * piece);
     assert_non_null(from);
     for (size_t i = 0; i < 4 * piece; i++)
         from[i] = (uint8_t)(i * 2654435761u >> 24);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         qn_cuda_buffer to;
         struct progress p = { 0 };
         assert_ok(qn_cuda_alloc(device, sizes[i], 1, "upload", &to));
@@ -191,11 +174,10 @@ static void test_upload(void **unused)
     assert_int_equal(p.last, 2 * piece);
     static const char *const calls[] = { "cuMemcpyHtoDAsync", "cuEventRecord", "cuEventSynchronize",
                                          "cuStreamSynchronize" };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         fake.fails = calls[i];
         fake.fails_after = i < 2 ? 1 : 0;
-        assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_ERR_DEVICE);
-        assert_non_null(strstr(qn_error_text(), calls[i]));
+        assert_fails(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_ERR_DEVICE, calls[i]);
     }
     fake.fails = NULL;
     assert_ok(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL));
@@ -224,9 +206,8 @@ static void *upload_thread(void *context)
 }
 
 /* More threads than sets of staging buffers. */
-static void test_uploads_at_once(void **unused)
+TEST(test_uploads_at_once)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     struct upload uploads[7];
     pthread_t threads[7];
@@ -247,9 +228,8 @@ static void test_uploads_at_once(void **unused)
     fake_expect_empty();
 }
 
-static void test_streams(void **unused)
+TEST(test_streams)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_stream stream;
     qn_cuda_event a, b;
@@ -273,9 +253,8 @@ static void test_streams(void **unused)
     fake_expect_empty();
 }
 
-static void test_launch(void **unused)
+TEST(test_launch)
 {
-    (void)unused;
     const unsigned char args[FAKE_ARGS_BYTES] = "twenty-four bytes of it";
     qn_cuda *device = open_with(fake_driver());
     assert_ok(qn_cuda_launch(device, NULL, &launch, args));
@@ -311,25 +290,22 @@ static void test_launch(void **unused)
         assert_int_equal(fake.last_shared, 100 << 10);
     }
     other.shared_bytes = 228 << 10;
-    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(qn_error_text(), "this device has 232448"));
+    assert_fails(qn_cuda_launch(device, NULL, &other, args), QN_ERR_UNSUPPORTED, "this device has 232448");
     other = launch;
     other.args_bytes = FAKE_ARGS_BYTES - 8;
-    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_ERR_INVALID);
-    assert_non_null(
-        strstr(qn_error_text(), "qn_module_a (module/a.cu): its arguments have 24 bytes, the launch has 16"));
+    assert_fails(qn_cuda_launch(device, NULL, &other, args), QN_ERR_INVALID,
+                 "qn_module_a (module/a.cu): its arguments have 24 bytes, the launch has 16");
     other = launch;
     other.function = "missing";
-    assert_int_equal(qn_cuda_prepare(device, &other), QN_ERR_DEVICE);
-    assert_non_null(strstr(qn_error_text(), "missing (module/a.cu): cuModuleGetFunction"));
+    assert_fails(qn_cuda_prepare(device, &other), QN_ERR_DEVICE, "missing (module/a.cu): cuModuleGetFunction");
     other = launch;
     other.variant.source = &source_b;
-    assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, other, launch }, 3), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "'module/b.cu' is not among the kernel sources"));
+    assert_fails(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, other, launch }, 3), QN_ERR_INVALID,
+                 "'module/b.cu' is not among the kernel sources");
     assert_ok(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, launch }, 2));
     fake.fails = "cuLaunchKernelEx";
-    assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_ERR_DEVICE);
-    assert_non_null(strstr(qn_error_text(), "qn_module_a (module/a.cu): cuLaunchKernelEx: made to fail"));
+    assert_fails(qn_cuda_launch(device, NULL, &launch, args), QN_ERR_DEVICE,
+                 "qn_module_a (module/a.cu): cuLaunchKernelEx: made to fail");
     fake.fails = NULL;
     qn_cuda_kernel_info info;
     assert_ok(qn_cuda_kernel_get_info(device, &launch, &info));
@@ -340,9 +316,8 @@ static void test_launch(void **unused)
 }
 
 /* No PDL before Hopper; the size of the argument struct is checked only if the driver reports it. */
-static void test_older(void **unused)
+TEST(test_older)
 {
-    (void)unused;
     const unsigned char args[FAKE_ARGS_BYTES] = { 0 };
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
@@ -360,25 +335,23 @@ static void test_older(void **unused)
     fake_expect_empty();
 }
 
-static void test_archs(void **unused)
+TEST(test_archs)
 {
-    (void)unused;
     static const struct {
         int major, minor;
         const char *arch;
     } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_80" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },
                   { 9, 0, "sm_90a" },  { 10, 0, "sm_100" }, { 10, 3, "sm_100" }, { 11, 0, "sm_110" },
                   { 12, 0, "sm_120" }, { 12, 1, "sm_120" } };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    for (size_t i = 0; i < COUNT(known); i++) {
         char arch[16];
         qn_gpu_arch(known[i].major, known[i].minor, arch);
         assert_string_equal(arch, known[i].arch);
     }
 }
 
-static void test_graphs(void **unused)
+TEST(test_graphs)
 {
-    (void)unused;
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_graph *graph = NULL;
     qn_cuda_stream stream;
@@ -418,9 +391,8 @@ static bool is_filled(const void *memory, size_t bytes, uint8_t value)
 }
 
 /* Memory that nothing has written is poisoned, and only with the variable. */
-static void test_poison(void **unused)
+TEST(test_poison)
 {
-    (void)unused;
     const unsigned char args[FAKE_ARGS_BYTES] = { 0 };
     for (int poisons = 0; poisons < 2; poisons++) {
         assert_int_equal(setenv("QN_CUDA_POISON", poisons ? "1" : "0", 1), 0);
@@ -456,9 +428,8 @@ static size_t args_bytes(const char *function)
 }
 
 /* Something waits before each launch, copy, memset and graph. */
-static void test_delay(void **unused)
+TEST(test_delay)
 {
-    (void)unused;
     unsigned char args[FAKE_ARGS_BYTES] = { 0 };
     qn_cuda_buffer buffer;
     qn_cuda_graph *graph = NULL;
@@ -500,27 +471,24 @@ static void test_delay(void **unused)
     assert_int_equal(unsetenv("QN_CUDA_DELAY"), 0);
 }
 
-static void test_provoke_variables(void **unused)
+TEST(test_provoke_variables)
 {
-    (void)unused;
     static const char *const wrong[][2] = { { "QN_CUDA_POISON", "2" },  { "QN_CUDA_POISON", "yes" },
                                             { "QN_CUDA_DELAY", "-1" },  { "QN_CUDA_DELAY", "100001" },
                                             { "QN_CUDA_DELAY", "1ms" }, { "QN_CUDA_DELAY", " " } };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < COUNT(wrong); i++) {
         qn_cuda *device;
         assert_int_equal(setenv(wrong[i][0], wrong[i][1], 1), 0);
-        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &tools }, &device),
-                         QN_ERR_INVALID);
-        assert_non_null(strstr(qn_error_text(), wrong[i][0]));
+        assert_fails(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &tools }, &device),
+                     QN_ERR_INVALID, wrong[i][0]);
         assert_int_equal(unsetenv(wrong[i][0]), 0);
         fake_expect_empty();
     }
 }
 
 /* The installed driver, if any: a device, or an error that names what is missing. */
-static void test_real_driver(void **unused)
+TEST(test_real_driver)
 {
-    (void)unused;
     qn_cuda *device;
     for (int i = 0; i < 2; i++) { /* the second time the driver is already loaded */
         const qn_status status = qn_cuda_open(NULL, &device);
@@ -536,9 +504,8 @@ static void test_real_driver(void **unused)
 
 /* A quarter of the free memory is read eight times in 0.25 s, the time between any two events of the fake driver. No
  * failed call leaks anything. */
-static void test_read_rate(void **unused)
+TEST(test_read_rate)
 {
-    (void)unused;
     enum { MIB = 1 << 20 };
     static const char *const calls[] = {
         "cuMemGetInfo",  "cuMemAlloc",       "cuEventCreate",      "cuMemcpyDtoDAsync",
@@ -556,31 +523,15 @@ static void test_read_rate(void **unused)
     assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_MEMORY);
     qn_cuda_close(device);
     fake_expect_empty();
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         for (int after = 0; after < 2; after++) {
             label("%s fails after %d calls", calls[i], after);
             device = open_with(fake_driver());
             fake.available = 4 * MIB;
             fake.fails = calls[i];
             fake.fails_after = after && strcmp(calls[i], "cuMemGetInfo") != 0;
-            assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_DEVICE);
-            assert_non_null(strstr(qn_error_text(), calls[i]));
+            assert_fails(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_DEVICE, calls[i]);
             qn_cuda_close(device);
             fake_expect_empty();
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),        cmocka_unit_test(test_no_device),
-        cmocka_unit_test(test_open_fails),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_upload),      cmocka_unit_test(test_uploads_at_once),
-        cmocka_unit_test(test_streams),     cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_older),       cmocka_unit_test(test_archs),
-        cmocka_unit_test(test_graphs),      cmocka_unit_test(test_read_rate),
-        cmocka_unit_test(test_real_driver), cmocka_unit_test(test_poison),
-        cmocka_unit_test(test_delay),       cmocka_unit_test(test_provoke_variables),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

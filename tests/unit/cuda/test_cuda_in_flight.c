@@ -5,43 +5,40 @@
 #include <stdatomic.h>
 
 /* Launching a step waits for nothing: what was sampled is there when it is finished. */
-static void launching_does_not_wait(void **unused)
+TEST(launching_does_not_wait)
 {
-    (void)unused;
     for (size_t mixed = 0; mixed < 2; mixed++) {
-        struct fixture x;
         qn_sample_request requests[5] = { { .token = 0 } };
         label("%s", mixed ? "mixed" : "decode");
-        set_up(&x, "qwen35.q1_0", 0, 5);
-        struct rows rows = decode_of(&x, 0, 5 - mixed, 10);
+        set_up("qwen35.q1_0", 0, 5);
+        struct rows rows = decode_of(0, 5 - mixed, 10);
         if (mixed)
-            add_piece(&rows, &x, 4, 0, 70, true);
+            add_piece(&rows, 4, 0, 70, true);
         const qn_step step = {
             .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = 5, .requests = requests
         };
-        assert_ok(run(&x, &rows)); /* the first step uploads its phases */
+        assert_ok(run(&rows)); /* the first step uploads its phases */
         const int before = fake.event_synchronizations;
         for (int i = 0; i < 2; i++) {
             const int synchronizations = fake.synchronizations;
             for (size_t row = 0; row < 5; row++)
                 requests[row] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
-            assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
+            assert_ok(fixture.cuda.device->vtable->launch(fixture.cuda.device, &step));
             assert_int_equal(fake.synchronizations, synchronizations);
             assert_int_equal(fake.event_synchronizations, before + i);
             assert_int_equal(requests[4].token, 77);
-            assert_int_equal(pthread_mutex_trylock(&x.model->common.stream_lock), 0); /* others may queue work */
-            pthread_mutex_unlock(&x.model->common.stream_lock);
-            assert_ok(x.cuda.device->vtable->finish(x.cuda.device));
+            assert_int_equal(pthread_mutex_trylock(&fixture.model->common.stream_lock), 0); /* others may queue work */
+            pthread_mutex_unlock(&fixture.model->common.stream_lock);
+            assert_ok(fixture.cuda.device->vtable->finish(fixture.cuda.device));
             assert_int_equal(fake.event_synchronizations, before + i + 1);
             assert_int_equal(requests[4].token, -1); /* there are no kernels */
         }
         fake.fails = "cuEventSynchronize";
-        assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
-        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_DEVICE);
-        assert_text("cuEventSynchronize");
+        assert_ok(fixture.cuda.device->vtable->launch(fixture.cuda.device, &step));
+        assert_fails(fixture.cuda.device->vtable->finish(fixture.cuda.device), QN_ERR_DEVICE, "cuEventSynchronize");
         fake.fails = NULL;
-        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
-        tear_down(&x);
+        assert_ok(fixture.cuda.device->vtable->run(fixture.cuda.device, &step));
+        tear_down();
     }
 }
 
@@ -53,9 +50,9 @@ struct flight {
     qn_sample_result *results; /* of the device */
 };
 
-static void fill_flight(const struct fixture *x, struct flight *f, size_t n, uint32_t position, bool has_sources)
+static void fill_flight(struct flight *f, size_t n, uint32_t position, bool has_sources)
 {
-    f->rows = decode_of(x, 0, n, position);
+    f->rows = decode_of(0, n, position);
     for (size_t i = 0; i < n; i++) {
         f->requests[i] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
         f->rows.rows[i].source = has_sources ? (uint32_t)(n - i) : 0;
@@ -66,15 +63,15 @@ static void fill_flight(const struct fixture *x, struct flight *f, size_t n, uin
 }
 
 /* Launches it; what its kernels are given is that of the last of each. */
-static void launch_flight(struct fixture *x, struct flight *f, size_t block)
+static void launch_flight(struct flight *f, size_t block)
 {
     const struct fake_launch *embed = NULL, *sampler = NULL;
     const int from = fake.launches;
     const size_t n = f->rows.n;
-    assert_ok(x->cuda.device->vtable->launch(x->cuda.device, &f->step));
+    assert_ok(fixture.cuda.device->vtable->launch(fixture.cuda.device, &f->step));
     const bool is_captured = count("qn_matmul_embed", from, &embed) > 0;
     const qn_gpu_inputs in = qn_gpu_inputs_of(qn_gpu_bucket(n), qn_gpu_bucket(n), 0);
-    const uint32_t *sources = (const void *)(x->model->workspace.block_inputs[block] + in.sources);
+    const uint32_t *sources = (const void *)(fixture.model->workspace.block_inputs[block] + in.sources);
     for (size_t i = 0; i < qn_gpu_bucket(n); i++)
         assert_int_equal(sources[i], i < n ? f->rows.rows[i].source : 0);
     assert_int_equal(count("qn_sample_argmax", from, &sampler), n > 1 || is_captured);
@@ -84,11 +81,11 @@ static void launch_flight(struct fixture *x, struct flight *f, size_t block)
     const qn_sample_args *sample = (const void *)sampler->args;
     const qn_matmul_embed_args *args = (const void *)embed->args;
     const uint64_t inputs =
-        n == 1 ? (uint64_t)(uintptr_t)x->model->workspace.block_inputs[block] : x->model->workspace.inputs;
+        n == 1 ? (uint64_t)(uintptr_t)fixture.model->workspace.block_inputs[block] : fixture.model->workspace.inputs;
     assert_int_equal(args->tokens, inputs + in.tokens);
     assert_int_equal(args->sources, inputs + in.sources);
-    assert_int_equal(args->sampled, qn_cuda_sampled_tokens(x->model->sampler));
-    assert_int_equal(sample->tokens, qn_cuda_sampled_tokens(x->model->sampler));
+    assert_int_equal(args->sampled, qn_cuda_sampled_tokens(fixture.model->sampler));
+    assert_int_equal(sample->tokens, qn_cuda_sampled_tokens(fixture.model->sampler));
     f->results = (void *)(uintptr_t)sample->results;
 }
 
@@ -109,54 +106,52 @@ static void expect_tokens(const struct flight *f, int32_t first, size_t not_fini
 
 /* Two steps in flight have inputs and results of their own; tokens go from one to the next on the device, and the
  * logits stay there. */
-static void two_steps_in_flight(void **unused)
+TEST(two_steps_in_flight)
 {
-    (void)unused;
     for (size_t n = 1; n < 6; n += 2) {
-        struct fixture x;
         struct flight flights[4];
         label("%zu sequences", n);
-        set_up(&x, "qwen35.q1_0", 0, 6);
-        const qn_device_vtable *vtable = x.cuda.device->vtable;
-        memset((void *)(uintptr_t)x.model->workspace.logits.address, 0, x.model->workspace.logits.bytes);
-        assert_int_equal(x.cuda.device->ahead, QN_GPU_MAX_SEQUENCES);
+        set_up("qwen35.q1_0", 0, 6);
+        const qn_device_vtable *vtable = fixture.cuda.device->vtable;
+        memset((void *)(uintptr_t)fixture.model->workspace.logits.address, 0, fixture.model->workspace.logits.bytes);
+        assert_int_equal(fixture.cuda.device->ahead, QN_GPU_MAX_SEQUENCES);
         for (size_t i = 0; i < 4; i++)
-            fill_flight(&x, &flights[i], n, 10 + (uint32_t)i, i > 0);
+            fill_flight(&flights[i], n, 10 + (uint32_t)i, i > 0);
         const int synchronizations = fake.synchronizations;
-        launch_flight(&x, &flights[0], 0);
-        launch_flight(&x, &flights[1], 1);
+        launch_flight(&flights[0], 0);
+        launch_flight(&flights[1], 1);
         assert_int_equal(fake.synchronizations - synchronizations,
-                         (n == 1 || qn_cuda_has_phases(&x.model->workspace, n))); /* the upload of phases, once */
+                         (n == 1 || qn_cuda_has_phases(&fixture.model->workspace, n))); /* the upload of phases, once */
         assert_true(flights[0].results != flights[1].results);
         play_sampler(&flights[0], 40, n / 2);
         play_sampler(&flights[1], 50, n / 2);
-        assert_ok(vtable->finish(x.cuda.device));
+        assert_ok(vtable->finish(fixture.cuda.device));
         expect_tokens(&flights[0], 40, n / 2);
         assert_int_equal(flights[1].requests[0].token, 77); /* not yet */
         flights[2].results = flights[0].results;
-        launch_flight(&x, &flights[2], 0);
+        launch_flight(&flights[2], 0);
         assert_int_equal(fake.execs, 2);
         play_sampler(&flights[2], 60, n / 2);
-        assert_ok(vtable->finish(x.cuda.device));
+        assert_ok(vtable->finish(fixture.cuda.device));
         expect_tokens(&flights[1], 50, n / 2);
-        assert_true(x.cuda.device->idle_seconds == 0.25); /* the fake driver's, which checks the order of the events */
+        assert_true(fixture.cuda.device->idle_seconds == 0.25); /* the fake driver's, which checks the order of the
+                                                                   events */
         fake.fails = "cuGraphLaunch";
-        assert_int_equal(vtable->launch(x.cuda.device, &flights[3].step), QN_ERR_DEVICE);
+        assert_int_equal(vtable->launch(fixture.cuda.device, &flights[3].step), QN_ERR_DEVICE);
         fake.fails = NULL;
-        assert_ok(vtable->finish(x.cuda.device));
+        assert_ok(vtable->finish(fixture.cuda.device));
         expect_tokens(&flights[2], 60, n / 2);
-        launch_flight(&x, &flights[3], 0);
-        x.model->common.deterministic = true;
+        launch_flight(&flights[3], 0);
+        fixture.model->common.deterministic = true;
         struct flight many;
-        fill_flight(&x, &many, 6, 10, false);
+        fill_flight(&many, 6, 10, false);
         many.rows.rows[1].position = 0;
         many.step.n_logit_rows = 5; /* two batches */
-        assert_int_equal(vtable->launch(x.cuda.device, &many.step), QN_ERR_INVALID);
-        assert_text("another is in flight");
-        assert_ok(vtable->finish(x.cuda.device));
-        assert_ok(vtable->reserve(x.cuda.device, MAX_ROWS + 1, CONTEXT));
-        assert_int_equal(x.cuda.device->ahead, 0);
-        tear_down(&x);
+        assert_fails(vtable->launch(fixture.cuda.device, &many.step), QN_ERR_INVALID, "another is in flight");
+        assert_ok(vtable->finish(fixture.cuda.device));
+        assert_ok(vtable->reserve(fixture.cuda.device, MAX_ROWS + 1, CONTEXT));
+        assert_int_equal(fixture.cuda.device->ahead, 0);
+        tear_down();
     }
 }
 
@@ -175,42 +170,40 @@ static void prepare(void *user, qn_sample_request *request)
 }
 
 /* The rows are queued first, also behind another step; the sampler when the requests are prepared, with their masks. */
-static void requests_are_prepared_later(void **unused)
+TEST(requests_are_prepared_later)
 {
-    (void)unused;
     for (size_t n = 1; n < 6; n += 2) {
-        struct fixture x;
         struct flight flights[3];
         struct prepared p = { .n = 0 };
         const struct fake_launch *sampler = NULL;
         label("%zu sequences", n);
-        set_up(&x, "qwen35.q1_0", 0, 6);
-        const qn_device_vtable *vtable = x.cuda.device->vtable;
-        const size_t words = qn_sample_mask_words(x.model->common.plan->n_vocab);
+        set_up("qwen35.q1_0", 0, 6);
+        const qn_device_vtable *vtable = fixture.cuda.device->vtable;
+        const size_t words = qn_sample_mask_words(fixture.model->common.plan->n_vocab);
         p.allowed = malloc(words * sizeof *p.allowed);
         assert_non_null(p.allowed);
         for (size_t i = 0; i < words; i++)
             p.allowed[i] = (uint32_t)(0x9e3779b9u * i);
         for (size_t i = 0; i < 3; i++) {
-            fill_flight(&x, &flights[i], n, 10 + (uint32_t)i, i > 0);
+            fill_flight(&flights[i], n, 10 + (uint32_t)i, i > 0);
             for (size_t row = 0; row < n; row += 2) {
                 flights[i].requests[row].prepare = prepare;
                 flights[i].requests[row].user = &p;
             }
         }
-        assert_ok(vtable->sample(x.cuda.device)); /* nothing is launched */
+        assert_ok(vtable->sample(fixture.cuda.device)); /* nothing is launched */
         for (size_t i = 0; i < 2; i++) {
             int from = fake.launches;
-            assert_ok(vtable->launch(x.cuda.device, &flights[i].step));
+            assert_ok(vtable->launch(fixture.cuda.device, &flights[i].step));
             assert_int_equal(count("qn_sample_argmax", from, &sampler), 0);
             if (i) { /* the step before is sampled, and in flight */
                 play_sampler(&flights[0], 40, n);
-                assert_ok(vtable->finish(x.cuda.device));
+                assert_ok(vtable->finish(fixture.cuda.device));
                 expect_tokens(&flights[0], 40, n);
             }
             assert_int_equal(p.n, i * ((n + 1) / 2));
             from = fake.launches;
-            assert_ok(vtable->sample(x.cuda.device));
+            assert_ok(vtable->sample(fixture.cuda.device));
             assert_int_equal(p.n, (i + 1) * ((n + 1) / 2));
             assert_int_equal(count("qn_sample_argmax", from, &sampler), 1);
             const qn_sample_args *args = (const void *)sampler->args;
@@ -223,27 +216,19 @@ static void requests_are_prepared_later(void **unused)
                                         words * sizeof *p.allowed);
             }
             from = fake.launches;
-            assert_ok(vtable->sample(x.cuda.device)); /* it is sampled */
+            assert_ok(vtable->sample(fixture.cuda.device)); /* it is sampled */
             assert_int_equal(fake.launches, from);
         }
         play_sampler(&flights[1], 50, n);
-        assert_ok(vtable->finish(x.cuda.device));
+        assert_ok(vtable->finish(fixture.cuda.device));
         expect_tokens(&flights[1], 50, n);
-        assert_ok(vtable->launch(x.cuda.device, &flights[2].step));
+        assert_ok(vtable->launch(fixture.cuda.device, &flights[2].step));
         fake.fails = "cuLaunchKernelEx";
-        assert_int_equal(vtable->sample(x.cuda.device), QN_ERR_DEVICE); /* the step is over */
+        assert_int_equal(vtable->sample(fixture.cuda.device), QN_ERR_DEVICE); /* the step is over */
         fake.fails = NULL;
-        assert_ok(vtable->sample(x.cuda.device));
-        assert_ok(vtable->run(x.cuda.device, &flights[0].step));
+        assert_ok(vtable->sample(fixture.cuda.device));
+        assert_ok(vtable->run(fixture.cuda.device, &flights[0].step));
         free(p.allowed);
-        tear_down(&x);
+        tear_down();
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(launching_does_not_wait),
-                                        cmocka_unit_test(two_steps_in_flight),
-                                        cmocka_unit_test(requests_are_prepared_later) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,15 +20,16 @@ static const qn_gpu_cubin cubins[] = {
     CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16"),
 };
 
-static qn_cuda_kernels *open_kernels(void)
+static void open_kernels(void)
 {
-    return open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    open_fake_kernels(cubins, COUNT(cubins));
 }
 
 enum { TOKENS = 4096, HEADS_K = 2, HEADS_V = 8, HEAD = 128 };
 
 /* Arguments of a valid call. */
 struct call {
+    qn_cuda_kernels *kernels;
     qn_cuda_gdn_shape shape;
     qn_cuda_view q, k, v, g, beta, initial, final, o;
     size_t bytes;
@@ -37,7 +38,8 @@ struct call {
 static struct call call_of(qn_dtype dtype)
 {
     const size_t keys = TOKENS * HEADS_K * HEAD, values = TOKENS * HEADS_V * HEAD, states = HEADS_V * HEAD * HEAD;
-    return (struct call){ .shape = { .batch = 1,
+    return (struct call){ .kernels = kernels,
+                          .shape = { .batch = 1,
                                      .tokens = TOKENS,
                                      .k_heads = HEADS_K,
                                      .v_heads = HEADS_V,
@@ -55,109 +57,99 @@ static struct call call_of(qn_dtype dtype)
                           .bytes = (size_t)1 << 40 };
 }
 
-static qn_status chunk(qn_cuda_kernels *k, const struct call *c)
+static qn_status chunk(const struct call *c)
 {
-    return qn_cuda_gdn_chunk(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->final, c->o, address(4096),
-                             c->bytes, NULL);
+    return qn_cuda_gdn_chunk(c->kernels, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->final, c->o,
+                             address(4096), c->bytes, NULL);
 }
 
-static qn_status step(qn_cuda_kernels *k, const struct call *c)
+static qn_status step(const struct call *c)
 {
-    return qn_cuda_gdn_step(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->o, NULL);
+    return qn_cuda_gdn_step(c->kernels, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->o, NULL);
 }
 
-static void handles(void **unused)
+TEST(handles)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels;
     assert_int_equal(qn_cuda_kernels_open_with(&kernels, 2, fake_driver(), &fake_tools), QN_ERR_INVALID);
     assert_null(kernels);
     qn_cuda_kernels_close(NULL);
-    kernels = open_kernels();
+    open_kernels();
     assert_int_equal(fake.contexts + fake.modules, 0); /* opening retains and loads nothing */
     const struct call c = call_of(QN_DTYPE_F32);
     fake.current = NULL;
-    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
-    assert_text("no CUDA context is current");
+    assert_fails(step(&c), QN_ERR_INVALID, "no CUDA context is current");
     fake.current = context(2);
-    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
-    assert_text("of another device");
+    assert_fails(step(&c), QN_ERR_INVALID, "of another device");
     fake.fails = "cuCtxGetCurrent";
-    assert_int_equal(step(kernels, &c), QN_ERR_DEVICE);
-    assert_text("cuCtxGetCurrent");
+    assert_fails(step(&c), QN_ERR_DEVICE, "cuCtxGetCurrent");
     fake.fails = NULL;
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
     assert_ptr_equal(fake.current, context(2));
 }
 
 /* Code is loaded once for each context, the current context stays current, and closing unloads everything. */
-static void contexts_have_modules(void **unused)
+TEST(contexts_have_modules)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < 2; i++) {
             label("round %d, context %zu", round, i);
             fake.current = context(i);
-            assert_ok(step(kernels, &c));
+            assert_ok(step(&c));
             assert_ptr_equal(fake.current, context(i));
             assert_int_equal(fake.modules, round ? 2 : (int)i + 1);
         }
     assert_int_equal(fake.contexts, 0); /* no context was retained */
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
     assert_int_equal(fake.modules, 0);
     assert_ptr_equal(fake.current, context(1));
 }
 
 /* The modules of a context went with it: they are not used, nor unloaded, when another context has its address. */
-static void contexts_end(void **unused)
+TEST(contexts_end)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     fake_end_contexts();
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     fake_end_contexts();
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
     assert_int_equal(fake.modules, 0);
 }
 
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_F32);
     fake.capturing = true;
-    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
-    assert_text("the stream is captured");
+    assert_fails(step(&c), QN_ERR_INVALID, "the stream is captured");
     assert_int_equal(fake.launches, 0);
     fake.capturing = false;
     assert_ok(qn_cuda_gdn_prepare(kernels, &c.shape, QN_DTYPE_F32));
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
-    assert_ok(step(kernels, &c));
-    assert_ok(chunk(kernels, &c));
+    assert_ok(step(&c));
+    assert_ok(chunk(&c));
     assert_int_equal(fake.launches, 2);
     /* A call of several kernels queues all of them or none. */
     c = call_of(QN_DTYPE_BF16);
-    assert_int_equal(chunk(kernels, &c), QN_ERR_INVALID);
+    assert_int_equal(chunk(&c), QN_ERR_INVALID);
     assert_int_equal(fake.launches, 2);
     fake.capturing = false;
     assert_ok(qn_cuda_gdn_prepare(kernels, &c.shape, QN_DTYPE_BF16));
     fake.capturing = true;
-    assert_ok(chunk(kernels, &c));
+    assert_ok(chunk(&c));
     assert_int_equal(fake.launches, 2 + 4); /* few heads: divided into spans */
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     assert_int_equal(fake.launches, 2 + 4 + 1);
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
 }
 
-static void workspaces(void **unused)
+TEST(workspaces)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_BF16);
     size_t bytes, longer;
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_F32, &bytes));
@@ -165,13 +157,11 @@ static void workspaces(void **unused)
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &bytes));
     assert_true(bytes >= TOKENS / 64 * HEADS_V * (size_t)QN_GDN_RECORD);
     c.bytes = bytes - 1;
-    assert_int_equal(chunk(kernels, &c), QN_ERR_INVALID);
-    assert_text("workspace");
+    assert_fails(chunk(&c), QN_ERR_INVALID, "workspace");
     c.bytes = bytes;
-    assert_int_equal(
+    assert_fails(
         qn_cuda_gdn_chunk(kernels, &c.shape, c.q, c.k, c.v, c.g, c.beta, c.initial, c.final, c.o, NULL, bytes, NULL),
-        QN_ERR_INVALID);
-    assert_text("workspace: address");
+        QN_ERR_INVALID, "workspace: address");
     assert_int_equal(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, NULL), QN_ERR_INVALID);
     assert_int_equal(qn_cuda_gdn_chunk_workspace(NULL, &c.shape, QN_DTYPE_BF16, &longer), QN_ERR_INVALID);
     c.shape.v_heads = 7;
@@ -180,143 +170,91 @@ static void workspaces(void **unused)
     c.shape.batch = 3;
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &longer));
     assert_true(longer > 2 * bytes);
-    qn_cuda_kernels_close(kernels);
+    close_kernels();
 }
 
-static void refuses(qn_cuda_kernels *kernels, const struct call *c, const char *text)
-{
-    label("%s", text);
-    const int launches = fake.launches;
-    assert_int_not_equal(chunk(kernels, c), QN_OK);
-    assert_text(text);
-    assert_int_equal(fake.launches, launches);
-}
+#define refused_change(dtype, change, text) refused_with(chunk, call_of(dtype), change, text)
 
-static void views(void **unused)
+TEST(views)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_F32);
-    assert_ok(chunk(kernels, &c));
+    assert_ok(chunk(&c));
     c.q.count--;
-    refuses(kernels, &c, "q: 1048575 elements, expected at least 1048576");
-    c = call_of(QN_DTYPE_F32);
-    c.k.data = address(4100);
-    refuses(kernels, &c, "k: address 0x1004");
-    c = call_of(QN_DTYPE_F32);
-    c.v.dtype = QN_DTYPE_BF16;
-    refuses(kernels, &c, "v: data type 30, expected 0");
-    c = call_of(QN_DTYPE_F32);
-    c.o.stride = HEADS_V * HEAD - 1;
-    refuses(kernels, &c, "o: rows are 1023 elements apart, expected 1024");
-    c = call_of(QN_DTYPE_F32);
-    c.o.stride = HEADS_V * HEAD + 1;
-    refuses(kernels, &c, "o: 4194304 elements, expected at least 4198399");
-    c = call_of(QN_DTYPE_BF16);
-    c.q.stride = HEADS_K * HEAD + 4;
-    refuses(kernels, &c, "q: rows are 260 elements apart, expected a multiple of 8");
-    c = call_of(QN_DTYPE_F32);
-    c.beta.stride = HEADS_V + 1;
-    refuses(kernels, &c, "beta: 32768 elements, expected at least 36863");
-    c = call_of(QN_DTYPE_F32);
-    c.g.dtype = QN_DTYPE_I32;
-    refuses(kernels, &c, "g: data type 26, expected 0 (f32), 1 (f16) or 30 (bf16)");
-    c = call_of(QN_DTYPE_F32);
-    c.final.count = 1;
-    refuses(kernels, &c, "final: 1 elements");
+    refused(chunk(&c), "q: 1048575 elements, expected at least 1048576");
+    refused_change(QN_DTYPE_F32, k.data = address(4100), "k: address 0x1004");
+    refused_change(QN_DTYPE_F32, v.dtype = QN_DTYPE_BF16, "v: data type 30, expected 0");
+    refused_change(QN_DTYPE_F32, o.stride = HEADS_V * HEAD - 1, "o: rows are 1023 elements apart, expected 1024");
+    refused_change(QN_DTYPE_F32, o.stride = HEADS_V * HEAD + 1, "o: 4194304 elements, expected at least 4198399");
+    refused_change(QN_DTYPE_BF16, q.stride = HEADS_K * HEAD + 4,
+                   "q: rows are 260 elements apart, expected a multiple of 8");
+    refused_change(QN_DTYPE_F32, beta.stride = HEADS_V + 1, "beta: 32768 elements, expected at least 36863");
+    refused_change(QN_DTYPE_F32, g.dtype = QN_DTYPE_I32, "g: data type 26, expected 0 (f32), 1 (f16) or 30 (bf16)");
+    refused_change(QN_DTYPE_F32, final.count = 1, "final: 1 elements");
     c = call_of(QN_DTYPE_F32);
     c.initial = (qn_cuda_view){ .count = c.initial.count };
-    refuses(kernels, &c, "initial: NULL");
-    c = call_of(QN_DTYPE_F32);
-    c.final.dtype = QN_DTYPE_BF16;
-    refuses(kernels, &c, "final: data type 30, expected 0");
+    refused(chunk(&c), "initial: NULL");
+    refused_change(QN_DTYPE_F32, final.dtype = QN_DTYPE_BF16, "final: data type 30, expected 0");
     c = call_of(QN_DTYPE_F32);
     c.shape.state_indices = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 1, 0 };
-    refuses(kernels, &c, "state_indices: data type 27, expected 26");
+    refused(chunk(&c), "state_indices: data type 27, expected 26");
     c = call_of(QN_DTYPE_F32);
     c.initial = c.final = (qn_cuda_view){ 0 };
-    assert_ok(chunk(kernels, &c)); /* both are optional */
-    qn_cuda_kernels_close(kernels);
+    assert_ok(chunk(&c)); /* both are optional */
+    close_kernels();
 }
 
-static void shapes(void **unused)
+TEST(shapes)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     struct call c = call_of(QN_DTYPE_I32);
-    refuses(kernels, &c, "data type 26");
-    c = call_of(QN_DTYPE_BF16);
-    c.shape.head_k = 288;
-    refuses(kernels, &c, "keys of 288");
-    c = call_of(QN_DTYPE_BF16);
-    c.shape.head_v = 100;
-    refuses(kernels, &c, "values of 100");
+    refused(chunk(&c), "data type 26");
+    refused_change(QN_DTYPE_BF16, shape.head_k = 288, "keys of 288");
+    refused_change(QN_DTYPE_BF16, shape.head_v = 100, "values of 100");
     c = call_of(QN_DTYPE_BF16);
     c.shape.gate_bias = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V, 0 };
-    refuses(kernels, &c, "expected gate_factor too");
+    refused(chunk(&c), "expected gate_factor too");
     c.shape.gate_factor = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V - 1, 0 };
-    refuses(kernels, &c, "gate_factor: 7 elements, expected at least 8");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.head_k = 40;
-    refuses(kernels, &c, "keys of 40");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.v_heads = 7;
-    refuses(kernels, &c, "7 value heads");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.v_heads = 0;
-    refuses(kernels, &c, "0 value heads");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.scale = INFINITY;
-    refuses(kernels, &c, "scale");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.mapping = (qn_gdn_mapping)5;
-    refuses(kernels, &c, "mapping: 5");
-    c = call_of(QN_DTYPE_F32);
-    c.shape.tokens = 0;
-    refuses(kernels, &c, "of 0 tokens");
+    refused(chunk(&c), "gate_factor: 7 elements, expected at least 8");
+    refused_change(QN_DTYPE_F32, shape.head_k = 40, "keys of 40");
+    refused_change(QN_DTYPE_F32, shape.v_heads = 7, "7 value heads");
+    refused_change(QN_DTYPE_F32, shape.v_heads = 0, "0 value heads");
+    refused_change(QN_DTYPE_F32, shape.scale = INFINITY, "scale");
+    refused_change(QN_DTYPE_F32, shape.mapping = (qn_gdn_mapping)5, "mapping: 5");
+    refused_change(QN_DTYPE_F32, shape.tokens = 0, "of 0 tokens");
     c = call_of(QN_DTYPE_F32);
     c.shape.tokens = SIZE_MAX / 2;
     c.shape.batch = 4;
-    refuses(kernels, &c, "4 sequences of");
+    refused(chunk(&c), "4 sequences of");
     c = call_of(QN_DTYPE_F32);
     c.shape.n_sequences = 3;
-    refuses(kernels, &c, "cu_seqlens: data type 0");
+    refused(chunk(&c), "cu_seqlens: data type 0");
     c.shape.cu_seqlens = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 3, 0 };
-    refuses(kernels, &c, "cu_seqlens: 3 elements, expected at least 4");
+    refused(chunk(&c), "cu_seqlens: 3 elements, expected at least 4");
     c.shape.cu_seqlens.count = 4;
-    refuses(kernels, &c, "initial: 131072 elements, expected at least 393216");
+    refused(chunk(&c), "initial: 131072 elements, expected at least 393216");
     c.shape.batch = 2;
-    refuses(kernels, &c, "batch: 2");
-    qn_cuda_kernels_close(kernels);
+    refused(chunk(&c), "batch: 2");
+    close_kernels();
 }
 
 /* Contexts are the parent's. The child calls nothing of the driver. */
-static void a_forked_child_is_refused(void **unused)
+TEST(a_forked_child_is_refused)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     int status;
-    assert_ok(step(kernels, &c));
+    assert_ok(step(&c));
     const pid_t child = fork();
     assert_true(child >= 0);
     if (!child) {
         const int modules = fake.modules;
         fake.fails = "cuCtxGetCurrent";
-        const bool is_refused = step(kernels, &c) == QN_ERR_INVALID && strstr(qn_error_text(), "fork");
-        qn_cuda_kernels_close(kernels);
+        const bool is_refused = step(&c) == QN_ERR_INVALID && strstr(qn_error_text(), "fork");
+        close_kernels();
         _exit(!is_refused || fake.modules != modules);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    qn_cuda_kernels_close(kernels);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(handles),      cmocka_unit_test(contexts_have_modules),
-                                        cmocka_unit_test(contexts_end), cmocka_unit_test(captures),
-                                        cmocka_unit_test(workspaces),   cmocka_unit_test(views),
-                                        cmocka_unit_test(shapes),       cmocka_unit_test(a_forked_child_is_refused) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    close_kernels();
 }

@@ -19,7 +19,7 @@ static size_t args_bytes(const char *function)
 }
 
 /* A handle with the built-in variants whose definitions contain `part`. */
-static qn_cuda_kernels *open_with(const char *part)
+static void open_with(const char *part)
 {
     static qn_gpu_cubin cubins[MAX_CUBINS];
     const qn_gpu_code *code = qn_gpu_code_built_in();
@@ -29,13 +29,21 @@ static qn_cuda_kernels *open_with(const char *part)
             assert_in_range(n, 0, MAX_CUBINS - 1);
             cubins[n++] = (qn_gpu_cubin)FAKE_CUBIN(code->pipelines[i].source, code->pipelines[i].defines);
         }
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, n);
+    open_fake_kernels(cubins, n);
     fake.args_bytes = args_bytes;
-    return kernels;
 }
+
+static int open_kernels(void)
+{
+    open_with("");
+    return 0;
+}
+
+TEST_EVERY(open_kernels, close_kernels)
 
 /* Arguments of a valid call: two matrices, the second of which is added to its output. */
 struct call {
+    qn_cuda_kernels *kernels;
     qn_cuda_matmul_weights weights;
     qn_cuda_matmul_acts acts;
     qn_cuda_matmul_out outs[QN_CUDA_MATMUL_MATRICES];
@@ -47,7 +55,8 @@ struct call {
 static struct call call_of(qn_dtype weights, size_t n_tokens, qn_dtype x, qn_dtype y)
 {
     const size_t many = (size_t)1 << 40;
-    return (struct call){ .weights = { .dtype = weights,
+    return (struct call){ .kernels = kernels,
+                          .weights = { .dtype = weights,
                                        .n_cols = COLS,
                                        .n_matrices = 2,
                                        .n_rows = { ROWS, 16 },
@@ -65,21 +74,20 @@ static struct call call_of(qn_dtype weights, size_t n_tokens, qn_dtype x, qn_dty
                           .bytes = many };
 }
 
-static qn_status matmul(qn_cuda_kernels *k, const struct call *c)
+static qn_status matmul(const struct call *c)
 {
-    return qn_cuda_matmul(k, &c->weights, &c->acts, c->outs, c->workspace, c->bytes, NULL);
+    return qn_cuda_matmul(c->kernels, &c->weights, &c->acts, c->outs, c->workspace, c->bytes, NULL);
 }
 
-static qn_status pack(qn_cuda_kernels *k, const struct call *c, size_t matrix)
+static qn_status pack(const struct call *c, size_t matrix)
 {
-    return qn_cuda_matmul_pack(k, &c->weights, matrix, c->rows, NULL);
+    return qn_cuda_matmul_pack(c->kernels, &c->weights, matrix, c->rows, NULL);
 }
 
 /* ---- Weights ---- */
 
-static void sizes(void **unused)
+TEST(sizes)
 {
-    (void)unused;
     /* Two k-tiles of 3 and 1 tiles; bytes of codes and scales of each. */
     static const struct {
         qn_dtype dtype;
@@ -90,7 +98,7 @@ static void sizes(void **unused)
                   { QN_DTYPE_F16, 16 * 512 },        { QN_DTYPE_BF16, 16 * 512 },      { QN_DTYPE_F32, 16 * 512 },
                   { QN_DTYPE_Q5_0, 16 * 512 },       { QN_DTYPE_Q5_1, 16 * 512 },      { QN_DTYPE_Q4_K, 16 * 512 },
                   { QN_DTYPE_Q5_K, 16 * 512 },       { QN_DTYPE_Q6_K, 16 * 512 } };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (size_t i = 0; i < COUNT(types); i++) {
         label("type %d", (int)types[i].dtype);
         const struct call c = call_of(types[i].dtype, 1, QN_DTYPE_F32, QN_DTYPE_F32);
         size_t bytes;
@@ -109,58 +117,52 @@ static void sizes(void **unused)
         }
 }
 
-static void refuses_weights(qn_cuda_kernels *k, const struct call *c, const char *text)
+static void refuses_weights(const struct call *c, const char *text)
 {
     size_t bytes = 1;
     refused(qn_cuda_matmul_packed_bytes(&c->weights, &bytes), text);
     assert_int_equal(bytes, 0);
-    refused(qn_cuda_matmul_workspace(k, &c->weights, &c->acts, &bytes), text);
-    refused(pack(k, c, 0), text);
-    refused(matmul(k, c), text);
-    refused(qn_cuda_matmul_prepare(k, &c->weights, &c->acts), text);
+    refused(qn_cuda_matmul_workspace(kernels, &c->weights, &c->acts, &bytes), text);
+    refused(pack(c, 0), text);
+    refused(matmul(c), text);
+    refused(qn_cuda_matmul_prepare(kernels, &c->weights, &c->acts), text);
 }
 
-static void weights(void **unused)
+TEST(weights)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
     const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_F32);
     struct call c = valid;
     c.weights.dtype = QN_DTYPE_U32;
-    refuses_weights(k, &c, "weights: type 1000 is not a weight type");
+    refuses_weights(&c, "weights: type 1000 is not a weight type");
     c.weights.dtype = (qn_dtype)QN_TYPE_OX2_0;
-    refuses_weights(k, &c, "weights: type 1042 is not a weight type");
+    refuses_weights(&c, "weights: type 1042 is not a weight type");
     c = valid;
     c.weights.n_cols = 48;
-    refuses_weights(k, &c, "n_cols: 48, expected a multiple of 32 for q4_0");
+    refuses_weights(&c, "n_cols: 48, expected a multiple of 32 for q4_0");
     c.weights.n_cols = 0;
-    refuses_weights(k, &c, "n_cols: 0");
+    refuses_weights(&c, "n_cols: 0");
     c = valid;
     c.weights.n_matrices = 5;
-    refuses_weights(k, &c, "n_matrices: 5, expected 1 to 4");
+    refuses_weights(&c, "n_matrices: 5, expected 1 to 4");
     c.weights.n_matrices = 0;
-    refuses_weights(k, &c, "n_matrices: 0");
+    refuses_weights(&c, "n_matrices: 0");
     c = valid;
     c.weights.n_rows[1] = 0;
-    refuses_weights(k, &c, "n_rows[1]: 0, expected 1");
+    refuses_weights(&c, "n_rows[1]: 0, expected 1");
     c.weights.n_rows[1] = (size_t)1 << 33;
-    refuses_weights(k, &c, "n_rows[1]: 8589934592");
+    refuses_weights(&c, "n_rows[1]: 8589934592");
     c.weights.n_rows[0] = c.weights.n_rows[1] = INT32_MAX;
-    refuses_weights(k, &c, "exceeds the kernels' 32-bit counts");
+    refuses_weights(&c, "exceeds the kernels' 32-bit counts");
     size_t bytes;
     refused(qn_cuda_matmul_packed_bytes(NULL, &bytes), "weights: NULL");
     refused(qn_cuda_matmul_packed_bytes(&valid.weights, NULL), "bytes: NULL");
-    qn_cuda_kernels_close(k);
 }
 
-static void packing(void **unused)
+TEST(packing)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q4_K, 1, QN_DTYPE_F32, QN_DTYPE_F32);
-    assert_ok(pack(k, &c, 1));
-    expect_launch(0, 1, "qn_matmul_pack", 2, 1, false);
-    const qn_matmul_pack_args *a = arguments(0, 1);
+    assert_ok(pack(&c, 1));
+    const qn_matmul_pack_args *a = expect_launch(0, 1, "qn_matmul_pack", 2, 1, false);
     assert_int_equal(a->rows, 5 << 20);
     assert_int_equal(a->tiles, 128);
     assert_int_equal(a->row_bytes, 2 * 144);
@@ -171,42 +173,40 @@ static void packing(void **unused)
     assert_int_equal(a->stored, QN_STORED_Q4_K);
     assert_int_equal(a->bits, 16);
     c = call_of(QN_DTYPE_Q1_0, 1, QN_DTYPE_F32, QN_DTYPE_F32);
-    assert_ok(pack(k, &c, 0));
+    assert_ok(pack(&c, 0));
     a = arguments(0, 1);
     assert_true(a->stored == QN_STORED_Q1_0 && a->bits == 1 && a->n_rows == ROWS && a->first_tile == 0);
-    refused(pack(k, &c, 2), "matrix: 2, expected less than 2");
+    refused(pack(&c, 2), "matrix: 2, expected less than 2");
     c.rows.dtype = QN_DTYPE_F16;
-    refused(pack(k, &c, 0), "rows: data type 1, expected 41");
+    refused(pack(&c, 0), "rows: data type 1, expected 41");
     c.rows.dtype = QN_DTYPE_Q1_0;
     c.rows.count = ROWS * COLS - 1;
-    refused(pack(k, &c, 0), "rows: 20479 elements, expected at least 20480");
+    refused(pack(&c, 0), "rows: 20479 elements, expected at least 20480");
     c.rows.count++;
-    assert_ok(pack(k, &c, 0));
+    assert_ok(pack(&c, 0));
     c.weights.bytes = 8 * 576 - 1;
-    refused(pack(k, &c, 0), "packed: 4607 bytes, expected at least 4608");
+    refused(pack(&c, 0), "packed: 4607 bytes, expected at least 4608");
     c.weights.bytes++;
     c.weights.packed = address(64);
-    refused(pack(k, &c, 0), "packed: address 0x40, expected a multiple of 128");
+    refused(pack(&c, 0), "packed: address 0x40, expected a multiple of 128");
     c.weights.packed = NULL;
-    refused(pack(k, &c, 0), "packed: address");
+    refused(pack(&c, 0), "packed: address");
     c = call_of(QN_DTYPE_Q1_0, 1, QN_DTYPE_F32, QN_DTYPE_F32);
     c.weights.n_rows[0] = 65535 * 16 + 1;
-    refused(pack(k, &c, 0), "a launch at most 65535");
-    refused(pack(NULL, &c, 1), "kernels: NULL");
-    qn_cuda_kernels_close(k);
+    refused(pack(&c, 0), "a launch at most 65535");
+    c.kernels = NULL;
+    refused(pack(&c, 1), "kernels: NULL");
 }
 
 /* ---- Launches ---- */
 
 /* One token of 1-bit weights: a GEMV, without scales of tokens. */
-static void one_token(void **unused)
+TEST(one_token)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q1_0, 1, QN_DTYPE_F32, QN_DTYPE_F32);
     c.acts.op = QN_CUDA_MATMUL_RMS_NORM;
     c.workspace = address((6 << 20) + 16);
-    assert_ok(matmul(k, &c));
+    assert_ok(matmul(&c));
     expect_launch(0, 2, "qn_matmul_quantize_acts", 1, 1, false); /* it waits for what packs the weights */
     expect_launch(1, 2, "qn_matmul_gemv", 4, 1, true);
     const qn_matmul_quantize_acts_args *q = arguments(0, 2);
@@ -233,7 +233,7 @@ static void one_token(void **unused)
     /* Two tokens, which need scales of tokens. */
     c = call_of(QN_DTYPE_Q1_0, 2, QN_DTYPE_F32, QN_DTYPE_F32);
     c.workspace = address((6 << 20) + 16);
-    assert_ok(matmul(k, &c));
+    assert_ok(matmul(&c));
     expect_launch(1, 2, "qn_matmul_gemm_few", 2, 1, true);
     q = arguments(0, 2);
     assert_int_equal(q->weight, 0);
@@ -250,56 +250,48 @@ static void one_token(void **unused)
     assert_true(few->n_tiles == 4 && few->n_tokens == 2 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
     assert_int_equal(few->out_dtype, QN_DTYPE_F32);
     assert_memory_equal(few->outs, o, sizeof few->outs);
-    qn_cuda_kernels_close(k);
 }
 
-static void types(void **unused)
+TEST(types)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q8_0, 3, QN_DTYPE_BF16, QN_DTYPE_F16);
     c.acts.op = QN_CUDA_MATMUL_SWIGLU;
     c.acts.x.stride = c.acts.up.stride = COLS + 1;
     c.outs[0].y.data = address((3 << 20) + 2); /* elements are all that is aligned */
     c.acts.up.data = address((1 << 20) + 2);
-    assert_ok(matmul(k, &c));
+    assert_ok(matmul(&c));
     const qn_matmul_quantize_acts_args *q = arguments(0, 2);
     assert_true(q->is_bf16 && q->x2 == (1 << 20) + 2 && q->stride == COLS + 1);
     assert_int_equal(((const qn_matmul_gemv_args *)arguments(1, 2))->out_dtype, QN_DTYPE_F16);
     c = call_of(QN_DTYPE_Q2_0, TOKENS, QN_DTYPE_F16, QN_DTYPE_BF16);
-    assert_ok(matmul(k, &c));
+    assert_ok(matmul(&c));
     assert_false(((const qn_matmul_quantize_acts_args *)arguments(0, 2))->is_bf16);
-    assert_string_equal(launched(1, 2)->function, "qn_matmul_gemm_few");
-    assert_int_equal(((const qn_matmul_few_args *)arguments(1, 2))->out_dtype, QN_DTYPE_BF16);
+    assert_int_equal(((const qn_matmul_few_args *)arguments_of("qn_matmul_gemm_few", 1, 2))->out_dtype, QN_DTYPE_BF16);
     c = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F16, QN_DTYPE_BF16);
-    assert_ok(matmul(k, &c));
-    assert_string_equal(launched(1, 2)->function, "qn_matmul_gemm");
-    assert_int_equal(((const qn_matmul_gemm_args *)arguments(1, 2))->out_dtype, QN_DTYPE_BF16);
-    qn_cuda_kernels_close(k);
+    assert_ok(matmul(&c));
+    assert_int_equal(((const qn_matmul_gemm_args *)arguments_of("qn_matmul_gemm", 1, 2))->out_dtype, QN_DTYPE_BF16);
+    close_kernels();
     /* The kernel for 16-bit rows is another one. */
-    k = open_with("-DQN_16BIT");
+    open_with("-DQN_16BIT");
     c = call_of(QN_DTYPE_Q8_0, 1, QN_DTYPE_F32, QN_DTYPE_F32);
-    refused(matmul(k, &c), "quantize_acts");
+    refused(matmul(&c), "quantize_acts");
     c = call_of(QN_DTYPE_Q8_0, 1, QN_DTYPE_F16, QN_DTYPE_F32);
-    refused(matmul(k, &c), "gemv");
-    qn_cuda_kernels_close(k);
+    refused(matmul(&c), "gemv");
 }
 
 /* More tokens than a pass has: the same workspace again, inputs and outputs further on. */
-static void passes(void **unused)
+TEST(passes)
 {
-    (void)unused;
     enum { PASS = 32768, LAST = 5 };
-    qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q1_0, PASS + LAST, QN_DTYPE_F16, QN_DTYPE_BF16);
     size_t pass, all;
-    assert_ok(qn_cuda_matmul_workspace(k, &c.weights, &c.acts, &all));
+    assert_ok(qn_cuda_matmul_workspace(kernels, &c.weights, &c.acts, &all));
     c.acts.n_tokens = PASS;
-    assert_ok(qn_cuda_matmul_workspace(k, &c.weights, &c.acts, &pass));
+    assert_ok(qn_cuda_matmul_workspace(kernels, &c.weights, &c.acts, &pass));
     assert_int_equal(all, pass);
     c.acts.n_tokens = PASS + LAST;
     c.bytes = all;
-    assert_ok(matmul(k, &c));
+    assert_ok(matmul(&c));
     assert_int_equal(fake.launches, 4);
     const qn_matmul_quantize_acts_args *first = arguments(0, 4), *last = arguments(2, 4);
     assert_true(first->n_tokens == PASS && last->n_tokens == LAST && last->out == first->out);
@@ -311,151 +303,124 @@ static void passes(void **unused)
     assert_int_equal(g->outs[0].data, (3 << 20) + (size_t)PASS * ROWS * 2);
     assert_int_equal(g->outs[1].data, (4 << 20) + (size_t)PASS * 100 * 2);
     assert_int_equal(g->n_tokens, LAST);
-    qn_cuda_kernels_close(k);
 }
 
-static void captures(void **unused)
+TEST(captures)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_PQ2_0, TOKENS, QN_DTYPE_BF16, QN_DTYPE_BF16);
     fake.capturing = true;
-    refused(matmul(k, &c), "the stream is captured");
-    refused(pack(k, &c, 0), "the stream is captured");
+    refused(matmul(&c), "the stream is captured");
+    refused(pack(&c, 0), "the stream is captured");
     fake.capturing = false;
-    assert_ok(qn_cuda_matmul_prepare(k, &c.weights, &c.acts));
+    assert_ok(qn_cuda_matmul_prepare(kernels, &c.weights, &c.acts));
     assert_int_equal(fake.launches, 0);
     fake.capturing = true;
-    assert_ok(pack(k, &c, 0));
-    assert_ok(matmul(k, &c));
+    assert_ok(pack(&c, 0));
+    assert_ok(matmul(&c));
     assert_int_equal(fake.launches, 3);
     c.acts.n_tokens = 1; /* another kernel */
-    refused(matmul(k, &c), "the stream is captured");
+    refused(matmul(&c), "the stream is captured");
     /* The last pass has other kernels: none of them is queued. */
     fake.capturing = false;
     c.acts.n_tokens = 32768;
-    assert_ok(qn_cuda_matmul_prepare(k, &c.weights, &c.acts));
+    assert_ok(qn_cuda_matmul_prepare(kernels, &c.weights, &c.acts));
     fake.capturing = true;
     c.acts.n_tokens = 32768 + 5;
-    refused(matmul(k, &c), "the stream is captured");
-    qn_cuda_kernels_close(k);
+    refused(matmul(&c), "the stream is captured");
 }
 
-static void no_tokens(void **unused)
+TEST(no_tokens)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
     struct call c = call_of(QN_DTYPE_Q1_0, 0, QN_DTYPE_F32, QN_DTYPE_F32);
     size_t bytes = 1;
-    assert_ok(qn_cuda_matmul_workspace(k, &c.weights, &c.acts, &bytes));
+    assert_ok(qn_cuda_matmul_workspace(kernels, &c.weights, &c.acts, &bytes));
     assert_int_equal(bytes, 0);
     c.workspace = NULL;
     c.acts.x.data = NULL;
     c.acts.x.count = 0;
-    assert_ok(matmul(k, &c));
-    assert_ok(qn_cuda_matmul_prepare(k, &c.weights, &c.acts));
+    assert_ok(matmul(&c));
+    assert_ok(qn_cuda_matmul_prepare(kernels, &c.weights, &c.acts));
     assert_int_equal(fake.launches, 0);
-    qn_cuda_kernels_close(k);
 }
 
 /* ---- Refusals of a call ---- */
 
-static void acts(void **unused)
+#define refused_change(function, change, text) refused_with(function, valid, change, text)
+
+TEST(acts)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
-    const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
+    struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
     struct call c = valid;
     c.acts.n_tokens = ((size_t)1 << 30) + 1;
-    refused(matmul(k, &c), "n_tokens: 1073741825");
+    refused(matmul(&c), "n_tokens: 1073741825");
     c = valid;
     c.acts.op = (qn_cuda_matmul_op)3;
-    refused(matmul(k, &c), "op: 3, expected 0 to 2");
-    refused(qn_cuda_matmul_prepare(k, &c.weights, &c.acts), "op: 3");
+    refused(matmul(&c), "op: 3, expected 0 to 2");
+    refused(qn_cuda_matmul_prepare(kernels, &c.weights, &c.acts), "op: 3");
     c = valid;
     c.acts.x.dtype = QN_DTYPE_I32;
-    refused(matmul(k, &c), "x: data type 26, expected 0 (f32), 1 (f16) or 30 (bf16)");
-    refused(qn_cuda_matmul_prepare(k, &c.weights, &c.acts), "x: data type 26");
+    refused(matmul(&c), "x: data type 26, expected 0 (f32), 1 (f16) or 30 (bf16)");
+    refused(qn_cuda_matmul_prepare(kernels, &c.weights, &c.acts), "x: data type 26");
     c = valid;
     c.acts.x.stride = COLS - 1;
-    refused(matmul(k, &c), "x: rows are 511 elements apart, expected 512");
+    refused(matmul(&c), "x: rows are 511 elements apart, expected 512");
     c.acts.x.stride = COLS + 1;
     c.acts.x.count = 16 * (COLS + 1) + COLS - 1;
-    refused(matmul(k, &c), "x: 8719 elements, expected at least 8720");
-    c = valid;
-    c.acts.x.data = address(4098);
-    refused(matmul(k, &c), "x: address 0x1002, expected a multiple of 4");
+    refused(matmul(&c), "x: 8719 elements, expected at least 8720");
+    refused_change(matmul, acts.x.data = address(4098), "x: address 0x1002, expected a multiple of 4");
     c = valid;
     c.acts.op = QN_CUDA_MATMUL_RMS_NORM;
     c.acts.weight.count--;
-    refused(matmul(k, &c), "weight: 511 elements, expected at least 512");
+    refused(matmul(&c), "weight: 511 elements, expected at least 512");
     c.acts.weight.count++;
     c.acts.weight.dtype = QN_DTYPE_BF16;
-    refused(matmul(k, &c), "weight: data type 30, expected 0");
+    refused(matmul(&c), "weight: data type 30, expected 0");
     c.acts.weight.dtype = QN_DTYPE_F32;
     c.acts.eps = 0;
-    refused(matmul(k, &c), "eps: 0, expected finite and more than 0");
+    refused(matmul(&c), "eps: 0, expected finite and more than 0");
     c.acts.eps = INFINITY;
-    refused(matmul(k, &c), "eps: inf");
+    refused(matmul(&c), "eps: inf");
     c = valid;
     c.acts.op = QN_CUDA_MATMUL_SWIGLU;
     c.acts.up.dtype = QN_DTYPE_F16;
-    refused(matmul(k, &c), "up: data type 1, expected 0");
+    refused(matmul(&c), "up: data type 1, expected 0");
     c.acts.up.dtype = QN_DTYPE_F32;
     c.acts.up.stride = COLS + 4;
-    refused(matmul(k, &c), "up: rows are 516 elements apart, expected 512 as those of x");
-    refused(qn_cuda_matmul(k, &valid.weights, NULL, valid.outs, valid.workspace, valid.bytes, NULL), "acts: NULL");
-    refused(matmul(NULL, &valid), "kernels: NULL");
-    qn_cuda_kernels_close(k);
+    refused(matmul(&c), "up: rows are 516 elements apart, expected 512 as those of x");
+    refused(qn_cuda_matmul(kernels, &valid.weights, NULL, valid.outs, valid.workspace, valid.bytes, NULL),
+            "acts: NULL");
+    refused_with(matmul, valid, kernels = NULL, "kernels: NULL");
 }
 
-static void outputs(void **unused)
+TEST(outputs)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_with("");
-    const struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
+    struct call valid = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F32, QN_DTYPE_BF16);
     struct call c = valid;
     c.outs[0].y.dtype = QN_DTYPE_Q8_0;
-    refused(matmul(k, &c), "outs[0]: data type 8, expected 0 (f32)");
-    c = valid;
-    c.outs[1].y.dtype = QN_DTYPE_F32;
-    refused(matmul(k, &c), "outs[1]: data type 0, expected 30");
-    c = valid;
-    c.outs[1].y.stride = 15;
-    refused(matmul(k, &c), "outs[1]: rows are 15 elements apart, expected 16");
-    c = valid;
-    c.outs[0].y.count = TOKENS * ROWS - 1;
-    refused(matmul(k, &c), "outs[0]: 679 elements, expected at least 680");
+    refused(matmul(&c), "outs[0]: data type 8, expected 0 (f32)");
+    refused_change(matmul, outs[1].y.dtype = QN_DTYPE_F32, "outs[1]: data type 0, expected 30");
+    refused_change(matmul, outs[1].y.stride = 15, "outs[1]: rows are 15 elements apart, expected 16");
+    refused_change(matmul, outs[0].y.count = TOKENS * ROWS - 1, "outs[0]: 679 elements, expected at least 680");
     c = valid;
     c.outs[0].y.data = address((3 << 20) + 1);
-    refused(matmul(k, &c), "outs[0]: address 0x300001, expected a multiple of 2");
-    refused(qn_cuda_matmul(k, &valid.weights, &valid.acts, NULL, valid.workspace, valid.bytes, NULL), "outs: NULL");
+    refused(matmul(&c), "outs[0]: address 0x300001, expected a multiple of 2");
+    refused(qn_cuda_matmul(kernels, &valid.weights, &valid.acts, NULL, valid.workspace, valid.bytes, NULL),
+            "outs: NULL");
     size_t bytes;
-    assert_ok(qn_cuda_matmul_workspace(k, &valid.weights, &valid.acts, &bytes));
+    assert_ok(qn_cuda_matmul_workspace(kernels, &valid.weights, &valid.acts, &bytes));
     c = valid;
     c.bytes = bytes - 1;
-    refused(matmul(k, &c), "workspace: ");
+    refused(matmul(&c), "workspace: ");
     c.bytes = bytes;
     c.workspace = address((6 << 20) + 8);
-    refused(matmul(k, &c), "workspace: address");
+    refused(matmul(&c), "workspace: address");
     c.workspace = address((6 << 20) + 1024 + 16); /* the most that is lost by alignment */
-    assert_ok(matmul(k, &c));
+    assert_ok(matmul(&c));
     const qn_matmul_quantize_acts_args *q = arguments(0, 2);
     assert_int_equal(q->out % 1024, 0);
     assert_true(q->out + (q->scale - q->out) + QN_GEMM_TILE_N * sizeof(float) <= (6 << 20) + 1024 + 16 + bytes);
     c.weights.bytes = 1;
-    refused(matmul(k, &c), "packed: 1 bytes");
-    refused(qn_cuda_matmul_workspace(k, &valid.weights, &valid.acts, NULL), "bytes: NULL");
+    refused(matmul(&c), "packed: 1 bytes");
+    refused(qn_cuda_matmul_workspace(kernels, &valid.weights, &valid.acts, NULL), "bytes: NULL");
     refused(qn_cuda_matmul_workspace(NULL, &valid.weights, &valid.acts, &bytes), "kernels: NULL");
-    qn_cuda_kernels_close(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(sizes),    cmocka_unit_test(weights),
-                                        cmocka_unit_test(packing),  cmocka_unit_test(one_token),
-                                        cmocka_unit_test(types),    cmocka_unit_test(passes),
-                                        cmocka_unit_test(captures), cmocka_unit_test(no_tokens),
-                                        cmocka_unit_test(acts),     cmocka_unit_test(outputs) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,18 +15,30 @@
 
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
 
-static void set_up(struct cuda_fixture *x, const char *golden, unsigned bits)
+static struct cuda_fixture fixture; /* of the current test */
+
+static void set_up(const char *golden, unsigned bits)
 {
-    read_golden(x, golden);
-    create_device(x, bits);
+    read_golden(&fixture, golden);
+    create_device(&fixture, bits);
 }
 
-static qn_memory *memory_of(const struct cuda_fixture *x)
+static void tear_down(void)
 {
-    const qn_memory_params params = memory_params(x, CONTEXT, BATCH);
+    free_device(&fixture);
+}
+
+static qn_memory *memory_of(void)
+{
+    const qn_memory_params params = memory_params(&fixture, CONTEXT, BATCH);
     qn_memory *memory;
-    assert_ok(x->device->vtable->memory_new(x->device, &params, &memory));
+    assert_ok(fixture.device->vtable->memory_new(fixture.device, &params, &memory));
     return memory;
+}
+
+static void free_memory(qn_memory *memory)
+{
+    memory->vtable->free(memory);
 }
 
 /* As a session: n rows in one step, whose work is nothing. */
@@ -64,10 +76,9 @@ static int check_prepared(qn_memory *memory, size_t n)
 
 static void check_tables(unsigned bits)
 {
-    struct cuda_fixture x;
     label("%u bits", bits);
-    set_up(&x, "qwen3.q1_0", bits);
-    qn_memory *memory = memory_of(&x), *other = memory_of(&x);
+    set_up("qwen3.q1_0", bits);
+    qn_memory *memory = memory_of(), *other = memory_of();
     assert_int_equal(check_prepared(memory, 200), bits ? (4 + 2) * 8 : 4 * 8); /* codes of pages 1 and 2 */
     qn_memory_on_append(memory, 200);
     assert_int_equal(check_prepared(memory, 1), bits ? 2 * 8 : 0); /* fp16 pages 1 and 2 were dropped */
@@ -87,57 +98,52 @@ static void check_tables(unsigned bits)
     qn_memory_truncate(memory, 0);
     check_prepared(memory, 5);
     qn_memory_on_append(memory, 0);
-    memory->vtable->free(memory);
+    free_memory(memory);
     check_prepared(other, 300);
     qn_memory_on_append(other, 512);
-    other->vtable->free(other);
-    free_device(&x);
+    free_memory(other);
+    tear_down();
 }
 
-static void page_tables(void **unused)
+TEST(page_tables)
 {
-    (void)unused;
     check_tables(0);
     check_tables(4);
 }
 
 /* An empty sequence that adopts pages and a state of another. */
-static void adopted_pages(void **unused)
+TEST(adopted_pages)
 {
-    (void)unused;
-    struct cuda_fixture x;
-    set_up(&x, "qwen35.q1_0", 0);
-    qn_memory *memory = memory_of(&x), *other = memory_of(&x);
+    set_up("qwen35.q1_0", 0);
+    qn_memory *memory = memory_of(), *other = memory_of();
     append(memory, 3 * PAGE);
     append(memory, 1);
     assert_ok(qn_sequence_begin(other->sequence, 3));
     for (size_t i = 0; i < 3; i++)
         qn_sequence_take_page(other->sequence, i, memory->sequence->pages[i], QN_NO_ITEM);
     qn_sequence_take_state(other->sequence, memory->sequence->state);
-    memory->vtable->free(memory);
+    free_memory(memory);
     check_prepared(other, 4);
     qn_memory_on_append(other, 3 * PAGE + 4);
     assert_int_equal(qn_memory_open_tokens(other), 4);
-    other->vtable->free(other);
-    free_device(&x);
+    free_memory(other);
+    tear_down();
 }
 
 /* ---- Layout ---- */
 
-static void items_hold_all_layers(void **unused)
+TEST(items_hold_all_layers)
 {
-    (void)unused;
-    struct cuda_fixture x;
     qn_attention_gpu_cache cache, last;
     qn_attention_gpu_pages pages;
-    set_up(&x, "qwen35-rotated.pq2_0", 3);
-    qn_memory *memory = memory_of(&x);
+    set_up("qwen35-rotated.pq2_0", 3);
+    qn_memory *memory = memory_of();
     const qn_cuda_format *f = ((qn_cuda_memory *)memory)->format;
     const qn_cache *c = &f->cache;
     size_t first_layer = 0, last_layer = 0;
-    for (size_t i = 0; i < x.plan.n_layers; i++)
-        last_layer = x.plan.is_recurrent[i] ? last_layer : i;
-    while (x.plan.is_recurrent[first_layer])
+    for (size_t i = 0; i < fixture.plan.n_layers; i++)
+        last_layer = fixture.plan.is_recurrent[i] ? last_layer : i;
+    while (fixture.plan.is_recurrent[first_layer])
         first_layer++;
     qn_cuda_layer_cache(f, first_layer, &cache, &pages);
     assert_int_equal(cache.keys, 0);
@@ -146,26 +152,24 @@ static void items_hold_all_layers(void **unused)
     assert_int_equal(last.keys - cache.keys, (f->n_attention - 1) * f->kv.layer_bytes);
     const uint64_t offsets[] = { last.keys,  last.values,  last.key_scales, last.value_scales,
                                  pages.keys, pages.values, pages.means };
-    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+    for (size_t i = 0; i < COUNT(offsets); i++)
         assert_int_equal(offsets[i] % 256, 0);
     assert_true(last.value_scales + f->attention.n_kv_heads * last.scale_head_stride <= qn_pool_stride(c->pages));
     assert_true(pages.means + f->attention.n_kv_heads * f->attention.head_dim * 4 <= qn_pool_stride(c->f16_pages));
     assert_true(f->n_recurrent * f->recurrent.state_layer_bytes <= qn_pool_stride(c->states));
     assert_true(f->n_recurrent * f->recurrent.open.bytes <= qn_pool_stride(c->open_chunks));
     assert_int_equal(c->max_dropped, QN_GDN_DROPPED_ROWS);
-    memory->vtable->free(memory);
-    free_device(&x);
+    free_memory(memory);
+    tear_down();
 }
 
 /* Memories of one format share its classes; states are of one class in all formats. */
-static void formats(void **unused)
+TEST(formats)
 {
-    (void)unused;
-    struct cuda_fixture x;
-    set_up(&x, "qwen35-rotated.pq2_0", 4);
-    qn_memory *codes = memory_of(&x), *same = memory_of(&x), *f16;
-    const qn_memory_params params = f16_params(&x, CONTEXT, BATCH);
-    assert_ok(x.device->vtable->memory_new(x.device, &params, &f16));
+    set_up("qwen35-rotated.pq2_0", 4);
+    qn_memory *codes = memory_of(), *same = memory_of(), *f16;
+    const qn_memory_params params = f16_params(&fixture, CONTEXT, BATCH);
+    assert_ok(fixture.device->vtable->memory_new(fixture.device, &params, &f16));
     const qn_cache *a = codes->sequence->cache, *b = f16->sequence->cache;
     assert_ptr_equal(a, same->sequence->cache);
     assert_ptr_not_equal(a, b);
@@ -173,10 +177,10 @@ static void formats(void **unused)
     assert_ptr_equal(a->states, b->states);
     assert_ptr_equal(a->open_chunks, b->open_chunks);
     assert_null(b->f16_pages);
-    codes->vtable->free(codes);
-    same->vtable->free(same);
-    f16->vtable->free(f16);
-    free_device(&x);
+    free_memory(codes);
+    free_memory(same);
+    free_memory(f16);
+    tear_down();
 }
 
 /* ---- Contents ---- */
@@ -231,12 +235,23 @@ static void assert_same(const struct contents *a, const struct contents *b)
     assert_memory_equal(a->bytes, b->bytes, a->n);
 }
 
+/* The model on the CPU, too. */
+static void open_both(const char *golden, unsigned bits)
+{
+    open_model(golden, CPU_MODEL(.n_threads = 1), 1);
+    set_up(golden, bits);
+}
+
+static void close_both(void)
+{
+    tear_down();
+    close_model();
+}
+
 static qn_session *session_of(const char *kv, const qn_token *tokens, size_t n)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
-    assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv));
+    append_tokens(session, tokens, n);
     return session;
 }
 
@@ -286,10 +301,8 @@ static void compare_recurrent(const qn_saved_layout *layout, const float *cpu, c
 /* From a GPU's contents a session on the CPU goes on, can be truncated as far as the GPU's could, and no further. */
 static void continues_on_cpu(const struct contents *gpu, const qn_extent *extent, const char *kv, const float *wanted)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv };
     const uint32_t length = extent->length;
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv));
     fill(session->memory, gpu, extent);
     memcpy(session->tokens, ids, length * sizeof *ids);
     session->length = length;
@@ -311,11 +324,9 @@ static void continues_on_cpu(const struct contents *gpu, const qn_extent *extent
 static void check_contents(const char *golden, unsigned bits, const char *kv)
 {
     static const uint32_t lengths[] = { 1, 3, 16, 63, 64, 65, 70, 127, 128, 129, 200, 330 };
-    struct cuda_fixture x;
-    open_model(golden, (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
-    set_up(&x, golden, bits);
-    qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    open_both(golden, bits);
+    qn_memory *gpu = memory_of(), *second = memory_of();
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%s, %s, %u tokens", golden, kv, (unsigned)lengths[i]);
         qn_session *session = session_of(kv, ids, lengths[i]);
         const qn_extent extent = qn_sequence_extent(session->memory->sequence);
@@ -341,15 +352,13 @@ static void check_contents(const char *golden, unsigned bits, const char *kv)
         free(again.bytes);
         qn_session_free(session);
     }
-    gpu->vtable->free(gpu);
-    second->vtable->free(second);
-    free_device(&x);
-    close_model();
+    free_memory(gpu);
+    free_memory(second);
+    close_both();
 }
 
-static void contents_move_between_devices(void **unused)
+TEST(contents_move_between_devices)
 {
-    (void)unused;
     check_contents("qwen3.q1_0", 0, "f16");
     check_contents("qwen3.q1_0", 4, "aura4");
     check_contents("llama.q1_0", 3, "aura3");
@@ -475,17 +484,15 @@ static void compare_layer(const qn_memory *gpu, const qn_cpu_memory *cpu, size_t
 static void check_items(const char *golden, unsigned bits, const char *kv)
 {
     enum { LENGTH = 4 * PAGE + 20 };
-    struct cuda_fixture x;
     label("%s, %s", golden, kv);
-    open_model(golden, (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
-    set_up(&x, golden, bits);
-    qn_memory *gpu = memory_of(&x);
+    open_both(golden, bits);
+    qn_memory *gpu = memory_of();
     qn_session *session = session_of(kv, ids, LENGTH);
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
     struct contents cpu = contents_of(session->memory);
     fill(gpu, &cpu, &extent);
-    for (size_t layer = 0; layer < x.plan.n_layers; layer++) {
-        if (x.plan.is_recurrent && x.plan.is_recurrent[layer]) {
+    for (size_t layer = 0; layer < fixture.plan.n_layers; layer++) {
+        if (fixture.plan.is_recurrent && fixture.plan.is_recurrent[layer]) {
             compare_layer(gpu, cpu_memory_of(session), layer);
             continue;
         }
@@ -496,27 +503,22 @@ static void check_items(const char *golden, unsigned bits, const char *kv)
     }
     free(cpu.bytes);
     qn_session_free(session);
-    gpu->vtable->free(gpu);
-    free_device(&x);
-    close_model();
+    free_memory(gpu);
+    close_both();
 }
 
-static void items_have_the_kernels_layout(void **unused)
+TEST(items_have_the_kernels_layout)
 {
-    (void)unused;
     check_items("qwen3.q1_0", 0, "f16");
     check_items("llama.q1_0", 3, "aura3");
     check_items("qwen35.q1_0", 6, "aura6");
 }
 
 /* Scales are such that values which come from fp16 are exact, also if the largest is a power of two. */
-static void values_of_fp16_are_exact(void **unused)
+TEST(values_of_fp16_are_exact)
 {
-    (void)unused;
-    struct cuda_fixture x;
-    open_model("qwen35.q1_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
-    set_up(&x, "qwen35.q1_0", 0);
-    qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
+    open_both("qwen35.q1_0", 0);
+    qn_memory *gpu = memory_of(), *second = memory_of();
     qn_session *session = session_of("f16", ids, 2);
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
     const qn_recurrent_layer of = qn_recurrent_layer_at(&cpu_memory_of(session)->recurrent, 0);
@@ -537,20 +539,16 @@ static void values_of_fp16_are_exact(void **unused)
     free(on_gpu.bytes);
     free(again.bytes);
     qn_session_free(session);
-    gpu->vtable->free(gpu);
-    second->vtable->free(second);
-    free_device(&x);
-    close_model();
+    free_memory(gpu);
+    free_memory(second);
+    close_both();
 }
 
 /* A GPU's sequence after whole chunks: the state is that at its length, and nothing is in the open chunk. */
-static void an_empty_open_chunk(void **unused)
+TEST(an_empty_open_chunk)
 {
-    (void)unused;
-    struct cuda_fixture x;
-    open_model("qwen35.q1_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
-    set_up(&x, "qwen35.q1_0", 0);
-    qn_memory *gpu = memory_of(&x);
+    open_both("qwen35.q1_0", 0);
+    qn_memory *gpu = memory_of();
     const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
     const qn_extent extent = { .length = 2 * PAGE, .state_position = 2 * PAGE, .shortest = 2 * PAGE };
     qn_session *session = session_of("f16", ids, 2 * PAGE), *later = session_of("f16", ids, 2 * PAGE + 1);
@@ -578,26 +576,21 @@ static void an_empty_open_chunk(void **unused)
     free(on_gpu.bytes);
     qn_session_free(session);
     qn_session_free(later);
-    gpu->vtable->free(gpu);
-    free_device(&x);
-    close_model();
+    free_memory(gpu);
+    close_both();
 }
 
 /* ---- Checkpoints ---- */
 
 /* A checkpoint at 70 tokens has the fp16 page that begins at position 64, and the recurrent states. */
-static void checkpoints(void **unused)
+TEST(checkpoints)
 {
-    (void)unused;
-    struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint, *copy;
-    open_model("qwen35-rotated.pq2_0",
-               (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1, .device = "cpu" }, 1);
-    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    open_both("qwen35-rotated.pq2_0", 4);
     qn_session *session = session_of("aura4", ids, 70);
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
     struct contents cpu = contents_of(session->memory);
-    qn_memory *memory = memory_of(&x), *other = memory_of(&x);
+    qn_memory *memory = memory_of(), *other = memory_of();
     fill(memory, &cpu, &extent);
     struct contents saved = contents_of(memory);
     assert_ok(qn_checkpoint_new(&checkpoint));
@@ -610,20 +603,19 @@ static void checkpoints(void **unused)
            qn_pool_stride(memory->sequence->cache->open_chunks));
     qn_checkpoint_clear(checkpoint);
     assert_ok(qn_checkpoint_restore(copy, other));
-    memory->vtable->free(memory);
+    free_memory(memory);
     assert_int_equal(qn_memory_rewind_length(other, 70), 70);
     assert_int_equal(qn_memory_open_tokens(other), 6);
     struct contents restored = contents_of(other);
     assert_same(&saved, &restored);
     qn_checkpoint_free(checkpoint);
     qn_checkpoint_free(copy);
-    other->vtable->free(other);
+    free_memory(other);
     free(cpu.bytes);
     free(saved.bytes);
     free(restored.bytes);
     qn_session_free(session);
-    free_device(&x);
-    close_model();
+    close_both();
 }
 
 /* ---- Limits and failures ---- */
@@ -634,43 +626,38 @@ static uint64_t held_by(const qn_memory *memory)
 }
 
 /* A budget of a few granules: what does not fit changes nothing, and what is given back is there for others. */
-static void budget(void **unused)
+TEST(budget)
 {
-    (void)unused;
-    struct cuda_fixture x;
-    set_up(&x, "qwen3.q1_0", 0);
-    ((qn_cuda_model *)x.device)->common.memory_limit = 2 * (uint64_t)FAKE_GRANULE;
+    set_up("qwen3.q1_0", 0);
+    ((qn_cuda_model *)fixture.device)->common.memory_limit = 2 * (uint64_t)FAKE_GRANULE;
     const size_t n_ctx = 100 * PAGE;
-    const qn_memory_params params = memory_params(&x, n_ctx, BATCH);
+    const qn_memory_params params = memory_params(&fixture, n_ctx, BATCH);
     qn_memory *memory, *other;
-    assert_ok(x.device->vtable->memory_new(x.device, &params, &memory));
-    assert_ok(x.device->vtable->memory_new(x.device, &params, &other));
+    assert_ok(fixture.device->vtable->memory_new(fixture.device, &params, &memory));
+    assert_ok(fixture.device->vtable->memory_new(fixture.device, &params, &other));
     const size_t page = qn_pool_stride(memory->sequence->cache->pages), most = 2 * FAKE_GRANULE / page;
     assert_true(most > 2 && most < n_ctx / PAGE);
     append(memory, most / 2 * PAGE);
     append(other, (most - most / 2) * PAGE);
     const uint64_t held = held_by(memory);
-    assert_int_equal(memory->vtable->prepare(memory, 1), QN_ERR_MEMORY);
-    assert_text("page of keys and values on the GPU");
+    assert_fails(memory->vtable->prepare(memory, 1), QN_ERR_MEMORY, "page of keys and values on the GPU");
     assert_int_equal(held_by(memory), held);
     qn_memory_truncate(other, PAGE);
     append(memory, 1);
-    memory->vtable->free(memory);
-    other->vtable->free(other);
-    free_device(&x);
+    free_memory(memory);
+    free_memory(other);
+    tear_down();
 }
 
 /* Any call that fails leaves the memory as it was, and it goes on afterwards. */
-static void failing_steps(void **unused)
+TEST(failing_steps)
 {
     static const char *const calls[] = { "cuMemCreate",     "cuMemMap",          "cuMemSetAccess",
                                          "cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuEventRecord" };
-    (void)unused;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         for (int after = 0; after < 3; after++) {
-            struct cuda_fixture x;
-            set_up(&x, "qwen35-rotated.pq2_0", 4);
-            qn_memory *memory = memory_of(&x);
+            set_up("qwen35-rotated.pq2_0", 4);
+            qn_memory *memory = memory_of();
             append(memory, 70);
             label("%s, %d", calls[i], after);
             const uint64_t held = held_by(memory);
@@ -684,12 +671,12 @@ static void failing_steps(void **unused)
             qn_memory_on_append(memory, 70);
             check_prepared(memory, 300);
             qn_memory_on_append(memory, 370);
-            memory->vtable->free(memory);
-            free_device(&x);
+            free_memory(memory);
+            tear_down();
         }
 }
 
-static void failing_creation(void **unused)
+TEST(failing_creation)
 {
     static const char *const calls[] = { "cuMemGetAllocationGranularity",
                                          "cuMemGetInfo",
@@ -700,36 +687,34 @@ static void failing_creation(void **unused)
                                          "cuMemCreate",
                                          "cuMemsetD8Async",
                                          "cuMemcpyHtoDAsync" };
-    struct cuda_fixture x;
     qn_memory *memory;
-    (void)unused;
-    set_up(&x, "qwen35-rotated.pq2_0", 4);
-    qn_memory_params params = memory_params(&x, (size_t)1 << 60, BATCH);
-    assert_int_equal(x.device->vtable->memory_new(x.device, &params, &memory), QN_ERR_MEMORY);
+    set_up("qwen35-rotated.pq2_0", 4);
+    qn_memory_params params = memory_params(&fixture, (size_t)1 << 60, BATCH);
+    assert_int_equal(fixture.device->vtable->memory_new(fixture.device, &params, &memory), QN_ERR_MEMORY);
     assert_null(memory);
-    free_device(&x);
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    tear_down();
+    for (size_t i = 0; i < COUNT(calls); i++)
         for (int after = 0; after < 4; after++) {
-            set_up(&x, "qwen35-rotated.pq2_0", 4);
-            params = memory_params(&x, CONTEXT, BATCH);
+            set_up("qwen35-rotated.pq2_0", 4);
+            params = memory_params(&fixture, CONTEXT, BATCH);
             label("%s, %d", calls[i], after);
             fake.fails = calls[i];
             fake.fails_after = after;
-            if (x.device->vtable->memory_new(x.device, &params, &memory) != QN_OK) {
+            if (fixture.device->vtable->memory_new(fixture.device, &params, &memory) != QN_OK) {
                 assert_text("made to fail");
                 assert_null(memory);
                 fake.fails = NULL;
-                memory = memory_of(&x);
+                memory = memory_of();
             }
             fake.fails = NULL;
             append(memory, 100);
-            memory->vtable->free(memory);
-            free_device(&x);
+            free_memory(memory);
+            tear_down();
         }
-    set_up(&x, "qwen35-rotated.pq2_0", 4);
-    assert_int_not_equal(x.device->vtable->reserve(x.device, (size_t)1 << 50, 64), QN_OK);
-    assert_ok(x.device->vtable->reserve(x.device, 8, 64));
-    free_device(&x);
+    set_up("qwen35-rotated.pq2_0", 4);
+    assert_int_not_equal(fixture.device->vtable->reserve(fixture.device, (size_t)1 << 50, 64), QN_OK);
+    assert_ok(fixture.device->vtable->reserve(fixture.device, 8, 64));
+    tear_down();
 }
 
 /* ---- Threads ---- */
@@ -737,9 +722,9 @@ static void failing_creation(void **unused)
 /* Memories of one model, each used by a thread of its own; the first thread of a format creates it. */
 static void *use_memories(void *context)
 {
-    const struct cuda_fixture *x = context;
+    (void)context;
     for (size_t round = 0; round < 10; round++) {
-        qn_memory *memory = memory_of(x), *other = memory_of(x);
+        qn_memory *memory = memory_of(), *other = memory_of();
         qn_memory_checkpoint *checkpoint;
         append(memory, 70);
         assert_ok(qn_checkpoint_new(&checkpoint));
@@ -750,42 +735,20 @@ static void *use_memories(void *context)
         assert_ok(qn_checkpoint_restore(checkpoint, memory));
         append(memory, 64);
         qn_checkpoint_free(checkpoint);
-        memory->vtable->free(memory);
-        other->vtable->free(other);
+        free_memory(memory);
+        free_memory(other);
     }
     return NULL;
 }
 
-static void threads(void **unused)
+TEST(threads)
 {
     enum { THREADS = 4 };
-    struct cuda_fixture x;
     pthread_t all[THREADS];
-    (void)unused;
-    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    set_up("qwen35-rotated.pq2_0", 4);
     for (size_t i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_create(&all[i], NULL, use_memories, &x), 0);
+        assert_int_equal(pthread_create(&all[i], NULL, use_memories, NULL), 0);
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(all[i], NULL), 0);
-    free_device(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(page_tables),
-        cmocka_unit_test(adopted_pages),
-        cmocka_unit_test(items_hold_all_layers),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(contents_move_between_devices),
-        cmocka_unit_test(items_have_the_kernels_layout),
-        cmocka_unit_test(values_of_fp16_are_exact),
-        cmocka_unit_test(an_empty_open_chunk),
-        cmocka_unit_test(checkpoints),
-        cmocka_unit_test(budget),
-        cmocka_unit_test(failing_steps),
-        cmocka_unit_test(failing_creation),
-        cmocka_unit_test(threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    tear_down();
 }

@@ -60,9 +60,8 @@ static void run_sequences(size_t round)
 }
 
 /* After as many sequences as there are at once, none allocates, frees, or creates an event. */
-static void tables_are_reused(void **unused)
+TEST(tables_are_reused)
 {
-    (void)unused;
     set_up(4);
     run_sequences(0);
     const int calls = fake.memory_calls, synchronizations = fake.synchronizations;
@@ -89,9 +88,8 @@ static void expect_unchanged(qn_cu_event event)
 }
 
 /* The next sequence changes entries only when the copy of the one before is complete. */
-static void entries_wait_for_their_copy(void **unused)
+TEST(entries_wait_for_their_copy)
 {
-    (void)unused;
     set_up(4);
     qn_cuda_memory *first = create(CONTEXT, true);
     append(first, 300);
@@ -114,9 +112,8 @@ static void entries_wait_for_their_copy(void **unused)
 }
 
 /* What a failed copy left is not relied upon by the next sequence. */
-static void entries_after_a_failure(void **unused)
+TEST(entries_after_a_failure)
 {
-    (void)unused;
     set_up(4);
     qn_cuda_memory *m = create(CONTEXT, true);
     append(m, 300);
@@ -133,10 +130,9 @@ static void entries_after_a_failure(void **unused)
 }
 
 /* Tables are of the size that a sequence needs, and what is kept is bounded. */
-static void sizes(void **unused)
+TEST(sizes)
 {
     enum { LARGE = 1 << 26 }; /* positions: 16 MiB of tables */
-    (void)unused;
     set_up(0);
     qn_cuda_memory *small = create(CONTEXT, false), *all[6];
     const qn_cuda_page_tables *tables = small->tables;
@@ -157,12 +153,4 @@ static void sizes(void **unused)
     assert_int_equal(fake.allocations, allocations - 3);
     assert_int_equal(((qn_cuda_model *)x.device)->kept_tables.bytes, 64 << 20);
     free_device(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(tables_are_reused),
-                                        cmocka_unit_test(entries_wait_for_their_copy),
-                                        cmocka_unit_test(entries_after_a_failure), cmocka_unit_test(sizes) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,10 +26,9 @@ static void close_cuda(void)
     fake_expect_empty();
 }
 
-static void granules_are_zeroed(void **state)
+TEST(granules_are_zeroed)
 {
     uint64_t address;
-    (void)state;
     open_cuda();
     assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     assert_int_equal(memory.granule, FAKE_GRANULE);
@@ -51,7 +50,7 @@ static void granules_are_zeroed(void **state)
 }
 
 /* Large budgets have large granules. */
-static void granules_follow_the_budget(void **state)
+TEST(granules_follow_the_budget)
 {
     static const struct {
         uint64_t budget;
@@ -59,9 +58,8 @@ static void granules_follow_the_budget(void **state)
     } cases[] = { { (uint64_t)FAKE_GRANULE * 2047, 1 },
                   { (uint64_t)FAKE_GRANULE * 2048, 2 },
                   { (uint64_t)FAKE_GRANULE * 8192, 8 } };
-    (void)state;
     open_cuda();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         assert_ok(qn_cuda_pool_memory_open(cuda, &work, cases[i].budget, &context, &memory));
         assert_int_equal(memory.granule, cases[i].granules * FAKE_GRANULE);
         qn_cuda_pool_memory_close(&context);
@@ -72,16 +70,15 @@ static void granules_follow_the_budget(void **state)
     close_cuda();
 }
 
-static void failures(void **state)
+TEST(failures)
 {
     static const char *const opening[] = { "cuDeviceGetAttribute", "cuMemGetAllocationGranularity", "cuStreamCreate",
                                            "cuEventCreate" };
     static const char *const committing[] = { "cuMemCreate",     "cuMemMap",      "cuMemSetAccess",
                                               "cuMemsetD8Async", "cuEventRecord", "cuStreamWaitEvent" };
     uint64_t address;
-    (void)state;
     open_cuda();
-    for (size_t i = 0; i < sizeof opening / sizeof *opening; i++) {
+    for (size_t i = 0; i < COUNT(opening); i++) {
         label("%s", opening[i]);
         fake.fails = opening[i];
         assert_int_equal(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_DEVICE);
@@ -90,20 +87,19 @@ static void failures(void **state)
     }
     fake.fails = NULL;
     fake.no_virtual_memory = true;
-    assert_int_equal(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_UNSUPPORTED);
-    assert_text("Fake 1: has no virtual memory management");
+    assert_fails(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_UNSUPPORTED,
+                 "Fake 1: has no virtual memory management");
     fake.no_virtual_memory = false;
     assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     fake.fails = "cuMemAddressReserve";
     assert_int_equal(memory.reserve(memory.context, FAKE_GRANULE, &address), QN_ERR_DEVICE);
     fake.fails = NULL;
     assert_ok(memory.reserve(memory.context, FAKE_GRANULE, &address));
-    for (size_t i = 0; i < sizeof committing / sizeof *committing; i++) {
+    for (size_t i = 0; i < COUNT(committing); i++) {
         label("%s", committing[i]);
         fake.fails = committing[i];
         fake.fails_after = 0;
-        assert_int_equal(memory.commit(memory.context, address), QN_ERR_DEVICE);
-        assert_text(committing[i]);
+        assert_fails(memory.commit(memory.context, address), QN_ERR_DEVICE, committing[i]);
         assert_int_equal(fake.handles, 0);
         assert_int_equal(fake.mappings, 0);
     }
@@ -116,12 +112,11 @@ static void failures(void **state)
 }
 
 /* A device that has less memory than the budget: what a class keeps for reuse goes to another. */
-static void memory_runs_out(void **state)
+TEST(memory_runs_out)
 {
     qn_pool *pool;
     qn_pool_class *class, *other;
     uint32_t items[3], more;
-    (void)state;
     open_cuda();
     assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     assert_ok(qn_pool_create(&memory, 100 * (uint64_t)FAKE_GRANULE, FAKE_GRANULE, &pool));
@@ -130,8 +125,7 @@ static void memory_runs_out(void **state)
     fake.physical_limit = 3;
     for (size_t i = 0; i < 3; i++)
         assert_ok(qn_pool_take(class, &items[i]));
-    assert_int_equal(qn_pool_take(class, &more), QN_ERR_MEMORY);
-    assert_text("cuMemCreate: out of memory");
+    assert_fails(qn_pool_take(class, &more), QN_ERR_MEMORY, "cuMemCreate: out of memory");
     assert_int_equal(qn_pool_count(class), 3);
     assert_int_equal(fake.mappings, 3);
     qn_pool_drop(class, items[2]);
@@ -144,15 +138,4 @@ static void memory_runs_out(void **state)
     qn_pool_free(pool);
     qn_cuda_pool_memory_close(&context);
     close_cuda();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(granules_are_zeroed),
-        cmocka_unit_test(granules_follow_the_budget),
-        cmocka_unit_test(failures),
-        cmocka_unit_test(memory_runs_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

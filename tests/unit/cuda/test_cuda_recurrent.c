@@ -57,6 +57,8 @@ struct fixture {
     qn_gdn_open_layout layout;
 };
 
+static struct fixture fixture; /* of the current test */
+
 static qn_pool *pool_at(uint64_t address, size_t item, qn_pool_class **class)
 {
     const qn_pool_memory memory = {
@@ -76,97 +78,97 @@ static size_t args_bytes(const char *function)
                                                  : sizeof(qn_gdn_chunk_args);
 }
 
-static void set_up(struct fixture *x, size_t head)
+static void set_up(size_t head)
 {
     static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &fake_code };
-    *x = (struct fixture){ .is_recurrent = { true, false, true } };
+    fixture = (struct fixture){ .is_recurrent = { true, false, true } };
     fake_code.cubins = cubins;
-    fake_code.n_cubins = sizeof cubins / sizeof *cubins;
+    fake_code.n_cubins = COUNT(cubins);
     fake.no_param_info = true;
     const qn_cuda_params params = { .driver = fake_driver(), .tools = &tools };
-    x->layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, head, head, TAPS);
-    x->state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, head, head, TAPS);
-    x->history = qn_gdn_gpu_history(V_HEADS, head, head);
-    x->pools[0] = pool_at(STATES, 2 * x->state_bytes, &x->cache.states);
-    x->pools[1] = pool_at(OPEN, 2 * x->layout.bytes, &x->cache.open_chunks);
-    x->ops[0] = (qn_op){ .kind = QN_OP_CONV,
-                         .layer = 2,
-                         .conv = { .qkv = QKV, .alpha = ALPHA, .beta = BETA, .out = CONVOLVED } };
-    x->ops[1] = (qn_op){ .kind = QN_OP_DELTA_RULE, .layer = 2, .delta_rule = { .qkv = CONVOLVED, .out = OUT } };
-    x->ops[2] = (qn_op){ .kind = QN_OP_GATED_NORM, .layer = 2, .gated_norm = { .in = OUT, .gate = GATE } };
+    fixture.layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, head, head, TAPS);
+    fixture.state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, head, head, TAPS);
+    fixture.history = qn_gdn_gpu_history(V_HEADS, head, head);
+    fixture.pools[0] = pool_at(STATES, 2 * fixture.state_bytes, &fixture.cache.states);
+    fixture.pools[1] = pool_at(OPEN, 2 * fixture.layout.bytes, &fixture.cache.open_chunks);
+    fixture.ops[0] = (qn_op){ .kind = QN_OP_CONV,
+                              .layer = 2,
+                              .conv = { .qkv = QKV, .alpha = ALPHA, .beta = BETA, .out = CONVOLVED } };
+    fixture.ops[1] = (qn_op){ .kind = QN_OP_DELTA_RULE, .layer = 2, .delta_rule = { .qkv = CONVOLVED, .out = OUT } };
+    fixture.ops[2] = (qn_op){ .kind = QN_OP_GATED_NORM, .layer = 2, .gated_norm = { .in = OUT, .gate = GATE } };
     const size_t width = (2 * K_HEADS + V_HEADS) * head, values = V_HEADS * head;
     const size_t widths[BUFFERS] = { width, V_HEADS, V_HEADS, width, values, values };
     for (size_t i = 0; i < BUFFERS; i++) {
-        x->widths[i].width = widths[i];
-        x->buffers[i].address = BUFFER + (i << 20);
+        fixture.widths[i].width = widths[i];
+        fixture.buffers[i].address = BUFFER + (i << 20);
     }
-    x->plan = (qn_plan){ .ops = x->ops,
-                         .n_ops = 3,
-                         .buffers = x->widths,
-                         .n_buffers = BUFFERS,
-                         .n_layers = 3,
-                         .recurrent = { K_HEADS, V_HEADS, head, head, TAPS },
-                         .is_recurrent = x->is_recurrent };
-    x->common = (qn_cuda_common){ .plan = &x->plan, .gdn = { 227 << 10, 132 } };
-    x->weights = (qn_cuda_weights){ .common = &x->common, .ops = x->cuda_ops };
-    x->workspace = (qn_cuda_workspace){ .common = &x->common,
-                                        .weights = &x->weights,
-                                        .buffers = x->buffers,
-                                        .inputs = INPUTS,
-                                        .scratch.address = SCRATCH,
-                                        .block_inputs = { (uint8_t *)x->host_inputs } };
-    assert_ok(qn_cuda_open(&params, &x->common.cuda));
+    fixture.plan = (qn_plan){ .ops = fixture.ops,
+                              .n_ops = 3,
+                              .buffers = fixture.widths,
+                              .n_buffers = BUFFERS,
+                              .n_layers = 3,
+                              .recurrent = { K_HEADS, V_HEADS, head, head, TAPS },
+                              .is_recurrent = fixture.is_recurrent };
+    fixture.common = (qn_cuda_common){ .plan = &fixture.plan, .gdn = { 227 << 10, 132 } };
+    fixture.weights = (qn_cuda_weights){ .common = &fixture.common, .ops = fixture.cuda_ops };
+    fixture.workspace = (qn_cuda_workspace){ .common = &fixture.common,
+                                             .weights = &fixture.weights,
+                                             .buffers = fixture.buffers,
+                                             .inputs = INPUTS,
+                                             .scratch.address = SCRATCH,
+                                             .block_inputs = { (uint8_t *)fixture.host_inputs } };
+    assert_ok(qn_cuda_open(&params, &fixture.common.cuda));
     fake.args_bytes = args_bytes;
-    x->step = (qn_cuda_rows_step){ .common = &x->common,
-                                   .weights = &x->weights,
-                                   .workspace = &x->workspace,
-                                   .pieces = x->pieces,
-                                   .inputs = { .cu_seqlens = 0,
-                                               .first_positions = 32,
-                                               .state_from = 64,
-                                               .state_to = 96,
-                                               .open_chunks = 128,
-                                               .state_positions = 160 } };
+    fixture.step = (qn_cuda_rows_step){ .common = &fixture.common,
+                                        .weights = &fixture.weights,
+                                        .workspace = &fixture.workspace,
+                                        .pieces = fixture.pieces,
+                                        .inputs = { .cu_seqlens = 0,
+                                                    .first_positions = 32,
+                                                    .state_from = 64,
+                                                    .state_to = 96,
+                                                    .open_chunks = 128,
+                                                    .state_positions = 160 } };
 }
 
-static void tear_down(struct fixture *x)
+static void tear_down(void)
 {
-    qn_cuda_close(x->common.cuda);
-    qn_pool_free(x->pools[0]);
-    qn_pool_free(x->pools[1]);
+    qn_cuda_close(fixture.common.cuda);
+    qn_pool_free(fixture.pools[0]);
+    qn_pool_free(fixture.pools[1]);
     fake_expect_empty();
 }
 
 /* n rows; the state is item 2 i, and after a fold item 2 i + 1. */
-static void add_piece(struct fixture *x, uint32_t position, uint32_t state_position, uint32_t n)
+static void add_piece(uint32_t position, uint32_t state_position, uint32_t n)
 {
-    const uint32_t i = (uint32_t)x->step.n_pieces++;
-    x->sequences[i] = (qn_sequence){ .cache = &x->cache,
-                                     .state = 2 * i,
-                                     .state_to = 2 * i + 1,
-                                     .open_chunk = 10 + i,
-                                     .state_position = state_position };
-    x->memories[i].base.sequence = &x->sequences[i];
+    const uint32_t i = (uint32_t)fixture.step.n_pieces++;
+    fixture.sequences[i] = (qn_sequence){ .cache = &fixture.cache,
+                                          .state = 2 * i,
+                                          .state_to = 2 * i + 1,
+                                          .open_chunk = 10 + i,
+                                          .state_position = state_position };
+    fixture.memories[i].base.sequence = &fixture.sequences[i];
     static const qn_row row; /* not padding */
-    x->pieces[i] = (qn_cuda_piece){
-        .memory = &x->memories[i], .row = (uint32_t)x->step.n, .n = n, .position = position, .rows = &row
+    fixture.pieces[i] = (qn_cuda_piece){
+        .memory = &fixture.memories[i], .row = (uint32_t)fixture.step.n, .n = n, .position = position, .rows = &row
     };
-    x->step.n += n;
+    fixture.step.n += n;
 }
 
 /* Runs the layer; returns the number of its launches. */
-static int run(struct fixture *x)
+static int run(void)
 {
     const int before = fake.launches;
     for (size_t i = 0; i < 3; i++)
-        assert_ok(qn_cuda_run_recurrent_op(&x->step, &x->ops[i]));
+        assert_ok(qn_cuda_run_recurrent_op(&fixture.step, &fixture.ops[i]));
     return fake.launches - before;
 }
 
 /* The address of the layer's part of a state item. */
-static uint64_t state_at(const struct fixture *x, uint32_t item)
+static uint64_t state_at(uint32_t item)
 {
-    return qn_pool_address(x->cache.states, item) + x->state_bytes;
+    return qn_pool_address(fixture.cache.states, item) + fixture.state_bytes;
 }
 
 static void expect_sequence(const qn_gdn_open_args *a, const qn_gdn_open_sequence *expected)
@@ -179,8 +181,7 @@ static void expect_sequence(const qn_gdn_open_args *a, const qn_gdn_open_sequenc
 /* One launch over pieces [first, first + n) of the inputs. */
 static void expect_open_pieces(int i, int n, size_t first, uint32_t pieces)
 {
-    const qn_gdn_open_args *a = arguments(i, n);
-    assert_string_equal(launched(i, n)->function, "qn_gdn_open_step");
+    const qn_gdn_open_args *a = arguments_of("qn_gdn_open_step", i, n);
     assert_true(launched(i, n)->pdl);
     assert_int_equal(a->sequences, pieces);
     assert_int_equal(a->cu_seqlens, INPUTS + 4 * first);
@@ -191,145 +192,117 @@ static void expect_open_pieces(int i, int n, size_t first, uint32_t pieces)
     assert_int_equal(a->state_positions, INPUTS + 160 + 4 * first);
 }
 
-static void rows_of_many(void **unused)
+TEST(rows_of_many)
 {
-    (void)unused;
-    struct fixture x;
-    set_up(&x, 128);
-    add_piece(&x, 10, 0, 1);
-    add_piece(&x, 128, 64, 3);
-    add_piece(&x, 63, 0, 64); /* no complete chunk */
-    assert_int_equal(run(&x), 1);
+    set_up(128);
+    add_piece(10, 0, 1);
+    add_piece(128, 64, 3);
+    add_piece(63, 0, 64); /* no complete chunk */
+    assert_int_equal(run(), 1);
     expect_open_pieces(0, 1, 0, 3);
     const qn_gdn_open_args *a = arguments(0, 1);
     assert_int_equal(a->states, STATES);
-    assert_int_equal(a->state_stride, qn_pool_stride(x.cache.states));
-    assert_int_equal(a->state_offset, x.state_bytes);
+    assert_int_equal(a->state_stride, qn_pool_stride(fixture.cache.states));
+    assert_int_equal(a->state_offset, fixture.state_bytes);
     assert_int_equal(a->open, OPEN);
-    assert_int_equal(a->open_offset, x.layout.bytes);
+    assert_int_equal(a->open_offset, fixture.layout.bytes);
     assert_int_equal(a->qkv, BUFFER + (QKV << 20));
     assert_int_equal(a->out, SCRATCH);
-    tear_down(&x);
+    tear_down();
 }
 
 /* 130 rows from position 72: 56 fill the open chunk, 64 are a chunk, 10 are in the next open chunk. */
-static void complete_chunks(void **unused)
+TEST(complete_chunks)
 {
-    (void)unused;
-    struct fixture x;
-    set_up(&x, 128);
-    add_piece(&x, 7, 0, 1);
-    add_piece(&x, 72, 64, 130);
-    add_piece(&x, 9, 0, 2);
-    const int n = run(&x);
+    set_up(128);
+    add_piece(7, 0, 1);
+    add_piece(72, 64, 130);
+    add_piece(9, 0, 2);
+    const int n = run();
     expect_open_pieces(0, n, 0, 1);
-    assert_string_equal(launched(1, n)->function, "qn_gdn_open_step");
-    expect_sequence(arguments(1, n), &(qn_gdn_open_sequence){ 72, 64, 2, 3, 11, 1, 57 });
-    assert_string_equal(launched(2, n)->function, "qn_gdn_open_fold");
-    expect_sequence(arguments(2, n), &(qn_gdn_open_sequence){ 128, 64, 2, 3, 11, 1, 57 });
+    expect_sequence(arguments_of("qn_gdn_open_step", 1, n), &(qn_gdn_open_sequence){ 72, 64, 2, 3, 11, 1, 57 });
+    expect_sequence(arguments_of("qn_gdn_open_fold", 2, n), &(qn_gdn_open_sequence){ 128, 64, 2, 3, 11, 1, 57 });
     assert_int_equal(((const qn_gdn_open_args *)arguments(2, n))->layers, 1);
-    const qn_gdn_conv_args *conv = arguments(3, n);
-    assert_string_equal(launched(3, n)->function, "qn_gdn_conv");
+    const qn_gdn_conv_args *conv = arguments_of("qn_gdn_conv", 3, n);
     assert_int_equal(conv->rows, 64);
-    assert_int_equal(conv->qkv, BUFFER + (QKV << 20) + 57 * x.widths[QKV].width * 4);
-    assert_int_equal(conv->history, state_at(&x, 3) + x.history);
-    assert_int_equal(conv->last, state_at(&x, 3) + x.history);
-    const qn_gdn_chunk_args *rule = arguments(4, n);
-    assert_string_equal(launched(4, n)->function, "qn_gdn_prepare");
+    assert_int_equal(conv->qkv, BUFFER + (QKV << 20) + 57 * fixture.widths[QKV].width * 4);
+    assert_int_equal(conv->history, state_at(3) + fixture.history);
+    assert_int_equal(conv->last, state_at(3) + fixture.history);
+    const qn_gdn_chunk_args *rule = arguments_of("qn_gdn_prepare", 4, n);
     assert_int_equal(rule->tokens, 64);
     assert_int_equal(rule->q, conv->out);
-    assert_int_equal(rule->initial, state_at(&x, 3));
-    assert_int_equal(rule->final, state_at(&x, 3));
-    const qn_gdn_norm_args *norm = arguments(n - 3, n);
-    assert_string_equal(launched(n - 3, n)->function, "qn_gdn_norm");
+    assert_int_equal(rule->initial, state_at(3));
+    assert_int_equal(rule->final, state_at(3));
+    const qn_gdn_norm_args *norm = arguments_of("qn_gdn_norm", n - 3, n);
     assert_int_equal(norm->rows, 64);
     assert_int_equal(norm->o, rule->o);
-    assert_int_equal(norm->out, SCRATCH + 57 * x.widths[OUT].width * 4);
-    assert_string_equal(launched(n - 2, n)->function, "qn_gdn_open_step");
-    expect_sequence(arguments(n - 2, n), &(qn_gdn_open_sequence){ 192, 192, 3, 3, 11, 121, 131 });
+    assert_int_equal(norm->out, SCRATCH + 57 * fixture.widths[OUT].width * 4);
+    expect_sequence(arguments_of("qn_gdn_open_step", n - 2, n),
+                    &(qn_gdn_open_sequence){ 192, 192, 3, 3, 11, 121, 131 });
     expect_open_pieces(n - 1, n, 2, 1);
-    tear_down(&x);
+    tear_down();
 }
 
 /* Chunks from position 0, from a state without open rows, and from a full open chunk. */
-static void starts(void **unused)
+TEST(starts)
 {
-    (void)unused;
-    struct fixture x;
-    set_up(&x, 128);
-    add_piece(&x, 0, 0, 64);
-    int n = run(&x);
-    const qn_gdn_conv_args *conv = arguments(0, n);
-    assert_string_equal(launched(0, n)->function, "qn_gdn_conv");
+    set_up(128);
+    add_piece(0, 0, 64);
+    int n = run();
+    const qn_gdn_conv_args *conv = arguments_of("qn_gdn_conv", 0, n);
     assert_int_equal(conv->history, 0);
-    assert_int_equal(conv->last, state_at(&x, 1) + x.history);
+    assert_int_equal(conv->last, state_at(1) + fixture.history);
     assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->initial, 0);
-    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->final, state_at(&x, 1));
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->final, state_at(1));
     assert_string_equal(launched(n - 1, n)->function, "qn_gdn_norm");
-    x.step.n_pieces = x.step.n = 0;
-    add_piece(&x, 128, 128, 64);
-    n = run(&x);
-    conv = arguments(0, n);
-    assert_string_equal(launched(0, n)->function, "qn_gdn_conv");
-    assert_int_equal(conv->history, state_at(&x, 0) + x.history);
-    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->initial, state_at(&x, 0));
-    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->final, state_at(&x, 1));
-    x.step.n_pieces = x.step.n = 0;
-    add_piece(&x, 128, 64, 64);
-    n = run(&x);
-    assert_string_equal(launched(0, n)->function, "qn_gdn_open_fold");
-    expect_sequence(arguments(0, n), &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
-    assert_int_equal(((const qn_gdn_chunk_args *)arguments(2, n))->initial, state_at(&x, 1));
-    tear_down(&x);
+    fixture.step.n_pieces = fixture.step.n = 0;
+    add_piece(128, 128, 64);
+    n = run();
+    conv = arguments_of("qn_gdn_conv", 0, n);
+    assert_int_equal(conv->history, state_at(0) + fixture.history);
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->initial, state_at(0));
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->final, state_at(1));
+    fixture.step.n_pieces = fixture.step.n = 0;
+    add_piece(128, 64, 64);
+    n = run();
+    expect_sequence(arguments_of("qn_gdn_open_fold", 0, n), &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(2, n))->initial, state_at(1));
+    tear_down();
 }
 
-static void heads_without_chunks(void **unused)
+TEST(heads_without_chunks)
 {
-    (void)unused;
-    struct fixture x;
-    set_up(&x, 48);
-    add_piece(&x, 0, 0, 200);
-    assert_int_equal(run(&x), 1);
+    set_up(48);
+    add_piece(0, 0, 200);
+    assert_int_equal(run(), 1);
     expect_open_pieces(0, 1, 0, 1);
-    tear_down(&x);
+    tear_down();
 }
 
 /* A step of one row: its result is in the buffer of the plan, and a full open chunk is folded before, in both
  * layers. */
-static void one_row(void **unused)
+TEST(one_row)
 {
-    (void)unused;
-    struct fixture x;
-    set_up(&x, 128);
-    add_piece(&x, 127, 64, 1);
+    set_up(128);
+    add_piece(127, 64, 1);
     const int before = fake.launches;
-    assert_ok(qn_cuda_fold_full_chunks(&x.step));
+    assert_ok(qn_cuda_fold_full_chunks(&fixture.step));
     assert_int_equal(fake.launches, before);
-    assert_int_equal(run(&x), 1);
+    assert_int_equal(run(), 1);
     assert_int_equal(((const qn_gdn_open_args *)arguments(0, 1))->out, BUFFER + (OUT << 20));
-    x.pieces[0].position = 128;
-    assert_ok(qn_cuda_fold_full_chunks(&x.step));
-    const qn_gdn_open_args *fold = arguments(0, 1);
-    assert_string_equal(launched(0, 1)->function, "qn_gdn_open_fold");
+    fixture.pieces[0].position = 128;
+    assert_ok(qn_cuda_fold_full_chunks(&fixture.step));
+    const qn_gdn_open_args *fold = arguments_of("qn_gdn_open_fold", 0, 1);
     assert_int_equal(launched(0, 1)->grid[1], 2);
     expect_sequence(fold, &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
     assert_int_equal(fold->state_offset, 0);
     assert_int_equal(fold->open_offset, 0);
-    assert_int_equal(x.host_inputs[64 / 4], 1);
-    assert_int_equal(x.host_inputs[160 / 4], 128);
+    assert_int_equal(fixture.host_inputs[64 / 4], 1);
+    assert_int_equal(fixture.host_inputs[160 / 4], 128);
     qn_persistent_args args = { 0 };
-    qn_cuda_set_recurrent_args(&x.step, &args);
+    qn_cuda_set_recurrent_args(&fixture.step, &args);
     assert_int_equal(args.states, STATES);
     assert_int_equal(args.state_positions, INPUTS + 160);
     assert_int_equal(args.open_slots, INPUTS + 128);
-    tear_down(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_of_many),         cmocka_unit_test(complete_chunks), cmocka_unit_test(starts),
-        cmocka_unit_test(heads_without_chunks), cmocka_unit_test(one_row),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    tear_down();
 }

@@ -2,6 +2,7 @@
  * and sampling on the host of rows that they leave. The kernels' part is played in plain C; quern-check tests the
  * kernels on a GPU. */
 #include "helper_cuda.h"
+#include "helper_create.h"
 
 #include "cuda/executor/sampling.h"
 #include "kernels/canon.h"
@@ -15,15 +16,10 @@ enum {
     TOP_K = 5000 /* more than the kernels sort: qn_sample_select */
 };
 
-static const struct {
-    unsigned char header[64];
-    char text[16];
-} image = { "\177ELF", "sample" };
-
 static const qn_gpu_cubin cubins[] = {
-    { "sample/sample.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "sample/select.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "sample/logprobs.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    FAKE_CUBIN("sample/sample.cu", ""),
+    FAKE_CUBIN("sample/select.cu", ""),
+    FAKE_CUBIN("sample/logprobs.cu", ""),
 };
 static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 3, .compiler = "nvcc of the test" };
 static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
@@ -36,7 +32,7 @@ static qn_cuda_buffer inputs;
 
 static size_t args_bytes(const char *function)
 {
-    assert_non_null(strstr(function, "qn_sample_"));
+    assert_contains(function, "qn_sample_");
     return sizeof(qn_sample_args);
 }
 
@@ -164,7 +160,7 @@ static void fill(void)
     for (size_t row = 0; row < ROWS; row++)
         for (size_t i = 0; i < VOCAB; i++)
             logits[row][i] = (float)(next_random() % 100000) * 1e-4f;
-    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+    for (size_t i = 0; i < COUNT(tokens); i++)
         tokens[i] = (qn_token)(next_random() % VOCAB);
     for (size_t i = 0; i < sizeof masks / sizeof **masks; i++)
         ((uint32_t *)masks)[i] = next_random() << 16 ^ next_random();
@@ -182,7 +178,7 @@ static float *reject(void *row, qn_token token)
 /* Greedy, penalties, bias and a mask; each of them alone and together, some with log probabilities. */
 static size_t fill_requests(qn_sample_request *requests)
 {
-    const qn_sampling greedy = { .size = sizeof(qn_sampling), .top_p = 1, .repeat_penalty = 1 },
+    const qn_sampling greedy = SAMPLING(.top_p = 1, .repeat_penalty = 1),
                       draw = { .temperature = 0.9f, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1 };
     qn_sampling penalised = draw, greedily_penalised = greedy, wide = draw, mirostat = draw;
     penalised.repeat_penalty = 1.4f;
@@ -211,12 +207,12 @@ static size_t fill_requests(qn_sample_request *requests)
     };
     memcpy(requests, all, sizeof all);
     memset(rejected, 0, sizeof rejected);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; i < COUNT(all); i++) {
         requests[i].random = (uint64_t)next_random() << 40;
         requests[i].check = requests[i].allowed ? NULL : reject;
         requests[i].user = rejected[i];
     }
-    return sizeof all / sizeof *all;
+    return COUNT(all);
 }
 
 static void expect_same_logprobs(const qn_logprobs *found, const qn_logprobs *expected)
@@ -230,9 +226,8 @@ static void expect_same_logprobs(const qn_logprobs *found, const qn_logprobs *ex
 /* ---- Tests ---- */
 
 /* Rows in a step, with the rows before and behind them; a later step has longer lists and other rows. */
-static void rows_are_sampled_like_on_the_cpu(void **unused)
+TEST(rows_are_sampled_like_on_the_cpu)
 {
-    (void)unused;
     static qn_sample_request requests[ROWS], expected[ROWS];
     static uint64_t scratch[VOCAB * 3];
     assert_true(qn_sample_scratch_bytes(VOCAB) <= sizeof scratch);
@@ -276,9 +271,8 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
     tear_down(&x);
 }
 
-static void no_token_is_allowed(void **unused)
+TEST(no_token_is_allowed)
 {
-    (void)unused;
     static const uint32_t none[(VOCAB + 31) / 32];
     struct fixture x;
     set_up(&x);
@@ -296,15 +290,13 @@ static void no_token_is_allowed(void **unused)
     play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0, &request);
     assert_ok(qn_cuda_finish_sampling(x.sampler, &what, &request));
     assert_int_equal(request.token, -1);
-    assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
-    assert_text("the largest of the allowed tokens is -inf");
+    assert_fails(qn_sample_status(request.best), QN_ERR_INVALID, "the largest of the allowed tokens is -inf");
     assert_true(untouched.n == 3 && untouched.chosen == 5);
     tear_down(&x);
 }
 
-static void failed_allocations_leave_the_sampler_usable(void **unused)
+TEST(failed_allocations_leave_the_sampler_usable)
 {
-    (void)unused;
     struct fixture x;
     set_up(&x);
     static qn_sample_request requests[ROWS];
@@ -312,7 +304,7 @@ static void failed_allocations_leave_the_sampler_usable(void **unused)
     fill();
     const size_t n = fill_requests(requests);
     const char *const calls[] = { "cuMemAlloc", "cuMemHostAlloc" };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
         label("%s", calls[i]);
         fake.fails = calls[i];
         fake.fails_after = 0;
@@ -324,9 +316,8 @@ static void failed_allocations_leave_the_sampler_usable(void **unused)
 }
 
 /* Launches depend on the mode and on the numbers of logits and rows. */
-static void launches_of_modes(void **unused)
+TEST(launches_of_modes)
 {
-    (void)unused;
     static const size_t n_launches[QN_SAMPLE_LOGPROBS] = { 0, 1, 2, 4 };
     static const struct {
         size_t n, rows;
@@ -342,14 +333,14 @@ static void launches_of_modes(void **unused)
         assert_int_equal(qn_sample_gpu_join(QN_SAMPLE_NONE, (qn_sample_mode)mode), mode);
         assert_int_equal(qn_sample_gpu_join(QN_SAMPLE_MODES - 1, (qn_sample_mode)mode), QN_SAMPLE_MODES - 1);
     }
-    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+    for (size_t i = 0; i < COUNT(grids); i++) {
         label("%zu rows of %zu", grids[i].rows, grids[i].n);
         assert_ok(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, grids[i].n, grids[i].rows, false, launches, &n));
         assert_int_equal(launches[0].grid[0], grids[i].blocks);
         assert_int_equal(launches[0].grid[1], grids[i].rows);
     }
     for (int clusters = 0; clusters < 2; clusters++)
-        for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        for (size_t i = 0; i < COUNT(grids); i++) {
             label("%zu rows of %zu, %s", grids[i].rows, grids[i].n, clusters ? "clusters" : "no clusters");
             const uint32_t most = clusters ? QN_SAMPLE_CLUSTER : 1,
                            blocks = grids[i].blocks < most ? grids[i].blocks : most;
@@ -360,20 +351,17 @@ static void launches_of_modes(void **unused)
             assert_int_equal(launches[2].cluster, blocks);
             assert_true(launches[1].cluster == 0 && launches[3].cluster == 0);
         }
-    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 0, true, launches, &n), QN_ERR_INVALID);
-    assert_text("0 rows, expected 1 to 65535");
+    assert_fails(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 0, true, launches, &n), QN_ERR_INVALID,
+                 "0 rows, expected 1 to 65535");
     assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 65536, true, launches, &n), QN_ERR_INVALID);
     assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 0, 1, true, launches, &n), QN_ERR_INVALID);
 }
 
 /* Filters besides top_k, top_p and min_p are those of qn_sample_select, XTC where it applies to the token; mirostat is
  * the host's. */
-static void filters_select_kernels(void **unused)
+TEST(filters_select_kernels)
 {
-    (void)unused;
-    const qn_sampling plain = {
-        .size = sizeof(qn_sampling), .temperature = 1, .top_k = 20, .top_p = 1, .repeat_penalty = 1, .typical_p = 1
-    };
+    const qn_sampling plain = SAMPLING(.temperature = 1, .top_k = 20, .top_p = 1, .repeat_penalty = 1, .typical_p = 1);
     qn_sampling samplings[] = { plain, plain, plain, plain, plain };
     static const qn_sample_mode modes[] = { QN_SAMPLE_TOP_K, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM,
                                             QN_SAMPLE_HISTOGRAM, QN_SAMPLE_ARGMAX };
@@ -382,7 +370,7 @@ static void filters_select_kernels(void **unused)
     samplings[3].xtc_probability = 0.5f;
     samplings[4].mirostat = 2;
     size_t n_xtc = 0;
-    for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++)
+    for (size_t i = 0; i < COUNT(samplings); i++)
         for (uint64_t random = 0; random < 100; random++) {
             const qn_sample_request request = { .sampling = samplings[i], .random = random << 57 };
             const qn_sample_params params = qn_sample_gpu_params(&request, VOCAB);
@@ -394,16 +382,4 @@ static void filters_select_kernels(void **unused)
             n_xtc += applies;
         }
     assert_in_range(n_xtc, 30, 70);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_sampled_like_on_the_cpu),
-        cmocka_unit_test(no_token_is_allowed),
-        cmocka_unit_test(failed_allocations_leave_the_sampler_usable),
-        cmocka_unit_test(launches_of_modes),
-        cmocka_unit_test(filters_select_kernels),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

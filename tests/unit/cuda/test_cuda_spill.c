@@ -75,14 +75,13 @@ static void fill_tokens(int32_t *tokens)
 
 /* ---- The tests ---- */
 
-static void contents_come_back(void **unused)
+TEST(contents_come_back)
 {
     static const struct {
         const char *golden;
         unsigned bits;
     } cases[] = { { "qwen3.q1_0", 0 }, { "qwen3.q1_0", 4 }, { "qwen35.q1_0", 0 }, { "qwen35-rotated.pq2_0", 4 } };
-    (void)unused;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct cuda_fixture x;
         int32_t tokens[N_TOKENS];
         uint32_t matched;
@@ -112,12 +111,11 @@ static void contents_come_back(void **unused)
     }
 }
 
-static void failing_calls(void **unused)
+TEST(failing_calls)
 {
     static const char *const calls[] = { "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",  "cuEventRecord", "cuStreamCreate",
                                          "cuMemHostAlloc",    "cuEventSynchronize", "cuMemCreate" };
-    (void)unused;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (size_t i = 0; i < COUNT(calls); i++)
         for (int after = 0; after < 8; after++) {
             struct cuda_fixture x;
             int32_t tokens[N_TOKENS];
@@ -147,14 +145,13 @@ static void failing_calls(void **unused)
 }
 
 /* Sizes on both sides of one and two staging buffers. */
-static void copies_through_staging_buffers(void **unused)
+TEST(copies_through_staging_buffers)
 {
     static const size_t sizes[] = { 0, 1, 1 << 24, (1 << 24) + 1, 1 << 25, (1 << 25) + 12345 };
     const size_t most = (1 << 25) + 12345;
     uint8_t *from = malloc(most), *to = malloc(most + 1);
     struct cuda_fixture x;
     qn_cuda_buffer buffer;
-    (void)unused;
     assert_true(from && to);
     read_golden(&x, "qwen3.q1_0");
     create_device(&x, 0);
@@ -163,7 +160,7 @@ static void copies_through_staging_buffers(void **unused)
     for (size_t i = 0; i < most; i++)
         from[i] = (uint8_t)(i * 2654435761u >> 13);
     assert_ok(qn_cuda_upload(cuda, buffer.address, from, most, NULL, NULL));
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         label("%zu bytes", sizes[i]);
         memset(to, 0xee, most + 1);
         assert_ok(qn_cuda_download_staged(cuda, to, buffer.address, sizes[i]));
@@ -174,14 +171,4 @@ static void copies_through_staging_buffers(void **unused)
     free(from);
     free(to);
     free_device(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contents_come_back),
-        cmocka_unit_test(failing_calls),
-        cmocka_unit_test(copies_through_staging_buffers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

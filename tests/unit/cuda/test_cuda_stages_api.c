@@ -12,7 +12,7 @@ static size_t args_bytes(const char *function)
     return sizeof(qn_gdn_stage_args);
 }
 
-static qn_cuda_kernels *open_kernels(void)
+static int open_kernels(void)
 {
     static const qn_gpu_cubin cubins[] = {
         FAKE_CUBIN("deltanet/deltanet_stages.cu", "-DQN_HEAD_K=128"),
@@ -20,10 +20,12 @@ static qn_cuda_kernels *open_kernels(void)
         FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3"),
         FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_F16"),
     };
-    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    open_fake_kernels(cubins, COUNT(cubins));
     fake.args_bytes = args_bytes;
-    return kernels;
+    return 0;
 }
+
+TEST_EVERY(open_kernels, close_kernels)
 
 static qn_cuda_gdn_shape shape_of(void)
 {
@@ -69,163 +71,159 @@ static struct views views_of(qn_dtype d)
                            .o = rows(15 << 12, d, values) };
 }
 
-static void queues(void **unused)
+/* ---- The stages ---- */
+
+static qn_status cumsum(const qn_cuda_gdn_shape *s, const struct views *v)
 {
-    (void)unused;
-    qn_cuda_kernels *kernels = open_kernels();
+    return qn_cuda_gdn_cumsum(kernels, s, v->g, v->gc, NULL);
+}
+
+static qn_status kkt(const qn_cuda_gdn_shape *s, const struct views *v)
+{
+    return qn_cuda_gdn_kkt(kernels, s, v->k, v->beta, v->gc, v->a, NULL);
+}
+
+static qn_status tril_inverse(const qn_cuda_gdn_shape *s, const struct views *v)
+{
+    return qn_cuda_gdn_tril_inverse(kernels, s, v->a, v->inverse, NULL);
+}
+
+static qn_status w_u(const qn_cuda_gdn_shape *s, const struct views *v)
+{
+    return qn_cuda_gdn_recompute_w_u(kernels, s, v->k, v->v, v->beta, v->gc, v->inverse, v->w, v->u, NULL);
+}
+
+static qn_status state_pass(const qn_cuda_gdn_shape *s, const struct views *v)
+{
+    return qn_cuda_gdn_state_pass(kernels, s, v->k, v->w, v->u, v->gc, v->initial, v->h, v->v_new, v->final, NULL);
+}
+
+static qn_status chunk_output(const qn_cuda_gdn_shape *s, const struct views *v)
+{
+    return qn_cuda_gdn_chunk_output(kernels, s, v->q, v->k, v->v_new, v->h, v->gc, v->o, NULL);
+}
+
+TEST(queues)
+{
     const qn_cuda_gdn_shape s = shape_of();
     const struct views v = views_of(QN_DTYPE_BF16);
-    assert_ok(qn_cuda_gdn_cumsum(kernels, &s, v.g, v.gc, NULL));
-    expect_launch(0, 1, "qn_gdn_cumsum", INDICES, 1, true);
-    const qn_gdn_stage_args *a = arguments(0, 1);
+    assert_ok(cumsum(&s, &v));
+    const qn_gdn_stage_args *a = expect_launch(0, 1, "qn_gdn_cumsum", INDICES, 1, true);
     assert_true(a->rule.g == 4 << 12 && a->gc == 6 << 12 && a->rule.g_dtype == QN_DTYPE_BF16 &&
                 a->gc_stride == HEADS_V);
-    assert_ok(qn_cuda_gdn_kkt(kernels, &s, v.k, v.beta, v.gc, v.a, NULL));
-    expect_launch(0, 1, "qn_gdn_kkt", INDICES * HEADS_K, 1, true);
-    a = arguments(0, 1);
+    assert_ok(kkt(&s, &v));
+    a = expect_launch(0, 1, "qn_gdn_kkt", INDICES * HEADS_K, 1, true);
     assert_true(a->rule.k == 2 << 12 && a->rule.beta == 5 << 12 && a->a == 7 << 12 && a->a_stride == HEADS_V * 64);
-    assert_ok(qn_cuda_gdn_tril_inverse(kernels, &s, v.a, v.inverse, NULL));
-    expect_launch(0, 1, "qn_gdn_tril_inverse", INDICES * HEADS_V, 1, true);
-    a = arguments(0, 1);
+    assert_ok(tril_inverse(&s, &v));
+    a = expect_launch(0, 1, "qn_gdn_tril_inverse", INDICES * HEADS_V, 1, true);
     assert_true(a->a == 7 << 12 && a->inverse == 8 << 12);
-    assert_ok(qn_cuda_gdn_recompute_w_u(kernels, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL));
-    expect_launch(0, 1, "qn_gdn_recompute_w_u", INDICES * HEADS_V, 1, true);
-    a = arguments(0, 1);
+    assert_ok(w_u(&s, &v));
+    a = expect_launch(0, 1, "qn_gdn_recompute_w_u", INDICES * HEADS_V, 1, true);
     assert_true(a->rule.v == 3 << 12 && a->w == 9 << 12 && a->u == 10 << 12);
     assert_true(a->w_stride == HEADS_V * KEY && a->u_stride == HEADS_V * VALUE);
-    assert_ok(qn_cuda_gdn_state_pass(kernels, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL));
-    expect_launch(0, 1, "qn_gdn_state_pass", VALUE / 64, HEADS_V, true);
-    a = arguments(0, 1);
+    assert_ok(state_pass(&s, &v));
+    a = expect_launch(0, 1, "qn_gdn_state_pass", VALUE / 64, HEADS_V, true);
     assert_true(a->h == 12 << 12 && a->v_new == 11 << 12 && a->rule.initial == 13 << 12 && a->rule.final == 14 << 12);
     assert_ok(qn_cuda_gdn_state_pass(kernels, &s, v.k, v.w, v.u, v.gc, none, v.h, v.v_new, none, NULL));
     a = arguments(0, 1);
     assert_true(a->rule.initial == 0 && a->rule.final == 0);
-    assert_ok(qn_cuda_gdn_chunk_output(kernels, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL));
-    expect_launch(0, 1, "qn_gdn_chunk_output", INDICES * HEADS_V, 1, true);
-    a = arguments(0, 1);
+    assert_ok(chunk_output(&s, &v));
+    a = expect_launch(0, 1, "qn_gdn_chunk_output", INDICES * HEADS_V, 1, true);
     assert_true(a->rule.q == 1 << 12 && a->rule.o == 15 << 12 && a->rule.scale == 0.1f);
-    qn_cuda_kernels_close(kernels);
 }
 
-static void refuses_views(void **unused)
+TEST(refuses_views)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_kernels();
     const qn_cuda_gdn_shape s = shape_of();
     struct views v = views_of(QN_DTYPE_BF16);
     v.g.dtype = QN_DTYPE_I32;
-    refused(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL), "g: data type 26");
+    refused(cumsum(&s, &v), "g: data type 26");
     v.gc.count--;
-    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "gc: 1199 elements, expected at least 1200");
+    refused(kkt(&s, &v), "gc: 1199 elements, expected at least 1200");
     v = views_of(QN_DTYPE_BF16);
     v.a.stride = HEADS_V * 64 + 2;
     v.a.count *= 2;
-    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL),
-            "a: rows are 386 elements apart, expected a multiple of 4");
+    refused(tril_inverse(&s, &v), "a: rows are 386 elements apart, expected a multiple of 4");
     v.a.stride = HEADS_V * 64 - 4;
-    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "a: rows are 380 elements apart");
+    refused(kkt(&s, &v), "a: rows are 380 elements apart");
     v.w.dtype = QN_DTYPE_F16;
-    refused(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL),
-            "w: data type 1, expected 30");
+    refused(w_u(&s, &v), "w: data type 1, expected 30");
     v = views_of(QN_DTYPE_BF16);
     v.u.data = address(10008);
-    refused(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL), "u: address 0x2718");
+    refused(w_u(&s, &v), "u: address 0x2718");
     v = views_of(QN_DTYPE_BF16);
     v.h.count--;
-    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL),
-            "h: 589823 elements");
-    refused(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL), "h: 589823 elements");
+    refused(state_pass(&s, &v), "h: 589823 elements");
+    refused(chunk_output(&s, &v), "h: 589823 elements");
     v = views_of(QN_DTYPE_BF16);
     v.final.dtype = QN_DTYPE_BF16;
-    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL),
-            "final: data type 30, expected 0");
+    refused(state_pass(&s, &v), "final: data type 30, expected 0");
     v.v_new.count = 1;
-    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, none, NULL),
+    refused(qn_cuda_gdn_state_pass(kernels, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, none, NULL),
             "v_new: 1 elements");
-    qn_cuda_kernels_close(k);
 }
 
-static void refuses_shapes(void **unused)
+TEST(refuses_shapes)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_kernels();
     qn_cuda_gdn_shape s = shape_of();
     struct views v = views_of(QN_DTYPE_F32);
     const int launches = fake.launches;
-    assert_int_equal(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), QN_ERR_UNSUPPORTED);
-    assert_text("data type 0");
+    assert_fails(kkt(&s, &v), QN_ERR_UNSUPPORTED, "data type 0");
     assert_int_equal(fake.launches, launches);
     v = views_of(QN_DTYPE_BF16);
     s.head_k = 24;
-    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL), "keys of 24");
+    refused(tril_inverse(&s, &v), "keys of 24");
     s = shape_of();
     s.v_heads = 5;
-    refused(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL), "5 value heads");
+    refused(cumsum(&s, &v), "5 value heads");
     s = shape_of();
     s.n_sequences = 3;
     s.cu_seqlens = (qn_cuda_view){ address(4096), QN_DTYPE_I32, 3, 0 };
-    refused(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL),
-            "cu_seqlens: 3 elements, expected at least 4");
+    refused(chunk_output(&s, &v), "cu_seqlens: 3 elements, expected at least 4");
     s.cu_seqlens = (qn_cuda_view){ address(4098), QN_DTYPE_I32, 4, 0 };
-    refused(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL), "cu_seqlens: address 0x1002");
+    refused(chunk_output(&s, &v), "cu_seqlens: address 0x1002");
     /* Elements are aligned, no more. With cu_seqlens the host does not have the number of chunks. */
     s.cu_seqlens.data = address(4100);
     v.h.count = HEADS_V * VALUE * KEY;
-    assert_ok(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL));
+    assert_ok(chunk_output(&s, &v));
     expect_launch(0, 1, "qn_gdn_chunk_output", (TOKENS / 64 + 3) * HEADS_V, 1, true);
-    qn_cuda_kernels_close(k);
 }
 
 /* What prepare loads is what all stages need. */
 static void capture_all(qn_dtype dtype)
 {
-    label("data type %d", (int)dtype);
-    qn_cuda_kernels *k = open_kernels();
+    static qn_status (*const stages[])(
+        const qn_cuda_gdn_shape *, const struct views *) = { cumsum, kkt, tril_inverse, w_u, state_pass, chunk_output };
     const qn_cuda_gdn_shape s = shape_of();
     const struct views v = views_of(dtype);
     fake.capturing = true;
-    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "expected a call before the capture");
+    refused(kkt(&s, &v), "expected a call before the capture");
     fake.capturing = false;
-    assert_ok(qn_cuda_gdn_stages_prepare(k, &s, dtype));
+    assert_ok(qn_cuda_gdn_stages_prepare(kernels, &s, dtype));
     fake.capturing = true;
-    assert_ok(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL));
-    assert_ok(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL));
-    assert_ok(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL));
-    assert_ok(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL));
-    assert_ok(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL));
-    assert_ok(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL));
-    fake.capturing = false;
-    qn_cuda_kernels_close(k);
+    for (size_t i = 0; i < COUNT(stages); i++)
+        assert_ok(stages[i](&s, &v));
 }
 
-static void captures(void **unused)
+TEST(captures_bf16)
 {
-    (void)unused;
     capture_all(QN_DTYPE_BF16);
+}
+
+TEST(captures_f16)
+{
     capture_all(QN_DTYPE_F16);
 }
 
-static void in_place(void **unused)
+TEST(in_place)
 {
-    (void)unused;
-    qn_cuda_kernels *k = open_kernels();
     const qn_cuda_gdn_shape s = shape_of();
     struct views v = views_of(QN_DTYPE_BF16);
     v.inverse = v.a;
-    assert_ok(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL));
+    assert_ok(tril_inverse(&s, &v));
     v.inverse.stride = HEADS_V * 64 + 4;
     v.inverse.count *= 2;
-    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL),
-            "inverse: rows are 388 elements apart, expected 384 as those of a");
+    refused(tril_inverse(&s, &v), "inverse: rows are 388 elements apart, expected 384 as those of a");
     v.g.data = v.gc.data;
-    refused(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL), "gc: data type 0, expected 30 as g");
-    qn_cuda_kernels_close(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(queues), cmocka_unit_test(refuses_views),
-                                        cmocka_unit_test(refuses_shapes), cmocka_unit_test(captures),
-                                        cmocka_unit_test(in_place) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    refused(cumsum(&s, &v), "gc: data type 0, expected 30 as g");
 }

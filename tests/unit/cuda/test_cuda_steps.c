@@ -4,64 +4,70 @@
 
 /* ---- What a plan launches, and its inputs ---- */
 
-static int attention_layers(const struct fixture *x)
+/* The address of the step's inputs. */
+static uint64_t inputs(void)
+{
+    return fixture.model->workspace.inputs;
+}
+
+static int attention_layers(void)
 {
     int n = 0;
-    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
-        n += x->cuda.plan.ops[i].kind == QN_OP_ATTENTION;
+    for (size_t i = 0; i < fixture.cuda.plan.n_ops; i++)
+        n += fixture.cuda.plan.ops[i].kind == QN_OP_ATTENTION;
     return n;
 }
 
 /* All layers' attention has the same buffers. */
-static const qn_op *attention_of(const struct fixture *x)
+static const qn_op *attention_of(void)
 {
-    const qn_op *op = x->cuda.plan.ops;
+    const qn_op *op = fixture.cuda.plan.ops;
     while (op->kind != QN_OP_ATTENTION)
         op++;
     return op;
 }
 
 /* GEMVs and GEMMs of a step of many rows, logits included. */
-static int gemms(const struct fixture *x)
+static int gemms(void)
 {
     int n = 0;
-    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
-        n += (int)(x->cuda.plan.ops[i].kind == QN_OP_EMBED ? 0 : x->model->weights.ops[i].n_gemms);
+    for (size_t i = 0; i < fixture.cuda.plan.n_ops; i++)
+        n += (int)(fixture.cuda.plan.ops[i].kind == QN_OP_EMBED ? 0 : fixture.model->weights.ops[i].n_gemms);
     return n;
 }
 
 /* Whether a matmul of operation i, with few rows, reads these activations. */
-static bool reads_acts(const struct fixture *x, size_t i, int acts)
+static bool reads_acts(size_t i, int acts)
 {
     bool reads = false;
-    for (size_t g = 0; g < x->model->weights.ops[i].n_gemms; g++)
-        reads = reads ||
-                (x->model->weights.ops[i].gemms[g].acts == acts &&
-                 !qn_cuda_reads_rows(&x->model->weights, &x->cuda.plan.ops[i - 1], &x->model->weights.ops[i].gemms[g]));
+    for (size_t g = 0; g < fixture.model->weights.ops[i].n_gemms; g++)
+        reads = reads || (fixture.model->weights.ops[i].gemms[g].acts == acts &&
+                          !qn_cuda_reads_rows(&fixture.model->weights, &fixture.cuda.plan.ops[i - 1],
+                                              &fixture.model->weights.ops[i].gemms[g]));
     return reads;
 }
 
 /* Activations of a step of up to 64 rows that no GEMM computes; those that are read in two layouts are written by one
  * launch. */
-static int acts(const struct fixture *x)
+static int acts(void)
 {
     int n = 0;
-    for (size_t i = 1; i < x->cuda.plan.n_ops; i++) {
-        const qn_op_acts *outs = qn_op_acts_of(&x->cuda.plan.ops[i]);
-        for (size_t a = 0; outs && !x->model->weights.ops[i - 1].fuses_next && a < outs->n; a++)
-            n += reads_acts(x, i + 1, outs->at[a]);
+    for (size_t i = 1; i < fixture.cuda.plan.n_ops; i++) {
+        const qn_op_acts *outs = qn_op_acts_of(&fixture.cuda.plan.ops[i]);
+        for (size_t a = 0; outs && !fixture.model->weights.ops[i - 1].fuses_next && a < outs->n; a++)
+            n += reads_acts(i + 1, outs->at[a]);
     }
     return n;
 }
 
 /* Matmuls of fp16 by rows of floats: those of alpha and beta in recurrent layers, where they are not quantised. */
-static int row_gemms(const struct fixture *x)
+static int row_gemms(void)
 {
     int n = 0;
-    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
-        for (size_t g = 0; g < x->model->weights.ops[i].n_gemms; g++)
-            n += x->cuda.plan.ops[i].kind == QN_OP_MATMUL &&
-                 x->model->weights.ops[i].gemms[g].tiled_matrix.tiles.bits == 16;
+    for (size_t i = 0; i < fixture.cuda.plan.n_ops; i++)
+        for (size_t g = 0; g < fixture.model->weights.ops[i].n_gemms; g++)
+            n += fixture.cuda.plan.ops[i].kind == QN_OP_MATMUL &&
+                 fixture.model->weights.ops[i].gemms[g].tiled_matrix.tiles.bits == 16;
     return n;
 }
 
@@ -73,75 +79,73 @@ static int count_gemms(int from)
 }
 
 /* The inputs on the device, which is memory of the host here. */
-static const uint32_t *input(const struct fixture *x, size_t offset)
+static const uint32_t *input(size_t offset)
 {
-    return (const uint32_t *)(uintptr_t)(x->model->workspace.inputs + offset);
+    return (const uint32_t *)(uintptr_t)(inputs() + offset);
 }
 
-static const uint64_t *addresses(const struct fixture *x, size_t offset)
+static const uint64_t *addresses(size_t offset)
 {
-    return (const uint64_t *)(uintptr_t)(x->model->workspace.inputs + offset);
+    return (const uint64_t *)(uintptr_t)(inputs() + offset);
 }
 
 /* ---- The tests ---- */
 
 static const char *const models[] = { "qwen3.q1_0", "qwen35.q1_0", "qwen35-rotated.ptq1_0" };
-enum { N_MODELS = sizeof models / sizeof *models };
+enum { N_MODELS = COUNT(models) };
 
 /* The inputs of a step of n sequences from position 10 on. */
-static void expect_inputs(const struct fixture *x, size_t n, size_t bucket)
+static void expect_inputs(size_t n, size_t bucket)
 {
     const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
     for (size_t row = 0; row < bucket; row++) {
         const bool real = row < n;
-        assert_int_equal(input(x, in.tokens)[row], real ? row + 10 + row : 0);
-        assert_int_equal(input(x, in.positions)[row], real ? 10 + row : 0);
-        assert_int_equal(input(x, in.sequences)[row], real ? row : QN_ATTENTION_NO_SESSION);
-        assert_int_equal(input(x, in.cu_seqlens)[row + 1], real ? row + 1 : n);
-        assert_int_equal(input(x, in.first_positions)[row], real ? 10 + row : 0);
-        assert_int_equal(input(x, in.state_from)[row], real ? 3000 + row : 0);
-        assert_int_equal(input(x, in.state_to)[row], real ? 4000 + row : 0);
-        assert_int_equal(input(x, in.open_chunks)[row], real ? 5000 + row : 0);
-        assert_int_equal(addresses(x, in.kv_tables)[row], real ? 1000 + row : 0);
-        assert_int_equal(addresses(x, in.f16_tables)[row], real ? 2000 + row : 0);
+        assert_int_equal(input(in.tokens)[row], real ? row + 10 + row : 0);
+        assert_int_equal(input(in.positions)[row], real ? 10 + row : 0);
+        assert_int_equal(input(in.sequences)[row], real ? row : QN_ATTENTION_NO_SESSION);
+        assert_int_equal(input(in.cu_seqlens)[row + 1], real ? row + 1 : n);
+        assert_int_equal(input(in.first_positions)[row], real ? 10 + row : 0);
+        assert_int_equal(input(in.state_from)[row], real ? 3000 + row : 0);
+        assert_int_equal(input(in.state_to)[row], real ? 4000 + row : 0);
+        assert_int_equal(input(in.open_chunks)[row], real ? 5000 + row : 0);
+        assert_int_equal(addresses(in.kv_tables)[row], real ? 1000 + row : 0);
+        assert_int_equal(addresses(in.f16_tables)[row], real ? 2000 + row : 0);
     }
 }
 
 /* Segments of phases of the plan for several rows; *n_gemms: matmuls of launched operations, and logits. */
-static int segments_of_rows(const struct fixture *x, int *n_gemms)
+static int segments_of_rows(int *n_gemms)
 {
-    const qn_cuda_decode_plan *plan = &x->model->graphs->rows_plan;
+    const qn_cuda_decode_plan *plan = &fixture.model->graphs->rows_plan;
     int n = 0;
     *n_gemms = 1;
     for (size_t i = 0; i < plan->n_segments; i++) {
         n += plan->segments[i].n_phases > 0;
         if (plan->segments[i].op && !plan->segments[i].n_phases) /* operation 0 is the embedding */
-            *n_gemms += (int)x->model->weights.ops[plan->segments[i].op].n_gemms;
+            *n_gemms += (int)fixture.model->weights.ops[plan->segments[i].op].n_gemms;
     }
     return n;
 }
 
 /* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it
  * supports all layers, which reads what it computes from the inputs. */
-static void decode_in_phases(void **unused)
+TEST(decode_in_phases)
 {
-    (void)unused;
     static const size_t cases[][2] = { { 2, 2 }, { 3, 4 }, { 8, 8 } };
     for (size_t i = 0; i < N_MODELS * 3; i++) {
         const size_t n = cases[i % 3][0], bucket = cases[i % 3][1];
-        struct fixture x;
         const struct fake_launch *persistent = NULL, *other = NULL;
         label("%s, %zu sequences", models[i / 3], n);
-        set_up(&x, models[i / 3], 0, n);
-        if (n > 4 && x.cuda.plan.recurrent.n_v_heads) {
-            tear_down(&x);
+        set_up(models[i / 3], 0, n);
+        if (n > 4 && fixture.cuda.plan.recurrent.n_v_heads) {
+            tear_down();
             continue;
         }
-        const struct rows rows = decode_of(&x, 0, n, 10);
-        assert_ok(run(&x, &rows));
+        const struct rows rows = decode_of(0, n, 10);
+        assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 1);
         int n_gemms;
-        const int n_segments = segments_of_rows(&x, &n_gemms);
+        const int n_segments = segments_of_rows(&n_gemms);
         assert_true(n_segments > 0 && (i >= 3 || (n_segments == 1 && n_gemms == 1)));
         assert_int_equal(count("qn_persistent_decode_rows", 0, &persistent), n_segments);
         assert_int_equal(count("qn_attention_decode", 0, &other), 0);
@@ -152,197 +156,188 @@ static void decode_in_phases(void **unused)
         const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
         const qn_persistent_args *args = (const void *)persistent->args;
         assert_int_equal(args->n_rows, bucket);
-        assert_int_equal(args->positions, x.model->workspace.inputs + in.positions);
-        assert_int_equal(args->sequences, x.model->workspace.inputs + in.sequences);
-        assert_true(n_segments > 1 || (args->phases == x.model->graphs->rows_plan.memory.address &&
-                                       args->n_phases == x.model->graphs->rows_plan.n_phases));
-        if (x.cuda.plan.recurrent.n_v_heads) {
-            assert_int_equal(args->state_positions, x.model->workspace.inputs + in.state_positions);
-            assert_int_equal(args->state_from, x.model->workspace.inputs + in.state_from);
-            assert_int_equal(args->open_slots, x.model->workspace.inputs + in.open_chunks);
+        assert_int_equal(args->positions, inputs() + in.positions);
+        assert_int_equal(args->sequences, inputs() + in.sequences);
+        assert_true(n_segments > 1 || (args->phases == fixture.model->graphs->rows_plan.memory.address &&
+                                       args->n_phases == fixture.model->graphs->rows_plan.n_phases));
+        if (fixture.cuda.plan.recurrent.n_v_heads) {
+            assert_int_equal(args->state_positions, inputs() + in.state_positions);
+            assert_int_equal(args->state_from, inputs() + in.state_from);
+            assert_int_equal(args->open_slots, inputs() + in.open_chunks);
         }
-        expect_inputs(&x, n, bucket);
-        tear_down(&x);
+        expect_inputs(n, bucket);
+        tear_down();
     }
 }
 
 /* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and
  * the padding of their bucket is no sequence. */
-static void decode_of_many(void **unused)
+TEST(decode_of_many)
 {
-    (void)unused;
     static const struct {
         size_t n, bucket;
     } cases[] = { { 5, 8 }, { 9, 16 }, { 33, 48 } };
     for (size_t i = 0; i < N_MODELS * 3; i++) {
         const size_t n = cases[i % 3].n, bucket = cases[i % 3].bucket;
-        struct fixture x;
         const struct fake_launch *attention = NULL, *other = NULL;
         label("%s, %zu sequences", models[i / 3], n);
-        set_up(&x, models[i / 3], 0, n);
-        if (n <= QN_PERSISTENT_MAX_ROWS && !x.cuda.plan.recurrent.n_v_heads) {
-            tear_down(&x);
+        set_up(models[i / 3], 0, n);
+        if (n <= QN_PERSISTENT_MAX_ROWS && !fixture.cuda.plan.recurrent.n_v_heads) {
+            tear_down();
             continue;
         }
-        const struct rows rows = decode_of(&x, 0, n, 10);
-        assert_ok(run(&x, &rows));
+        const struct rows rows = decode_of(0, n, 10);
+        assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 1);
-        assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers(&x));
+        assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers());
         assert_int_equal(count("qn_matmul_embed", 0, &other), 1);
         assert_int_equal(count("qn_elementwise_gather", 0, &other), 0);
-        assert_int_equal(count_gemms(0), gemms(&x));
-        assert_int_equal(count("qn_matmul_quantize_acts", 0, &other), acts(&x));
-        assert_int_equal(count("qn_matmul_gemv_norm", 0, &other), row_gemms(&x));
+        assert_int_equal(count_gemms(0), gemms());
+        assert_int_equal(count("qn_matmul_quantize_acts", 0, &other), acts());
+        assert_int_equal(count("qn_matmul_gemv_norm", 0, &other), row_gemms());
         assert_int_equal(count("qn_norm_rows", 0, &other) + count("qn_hadamard_tiles", 0, &other), 0);
         const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
         const qn_attention_decode_args *args = (const void *)attention->args;
         assert_int_equal(args->n_rows, bucket);
-        assert_int_equal(args->mask.sessions, x.model->workspace.inputs + in.sequences);
-        assert_int_equal(args->mask.positions, x.model->workspace.inputs + in.positions);
-        assert_int_equal(args->cache.tables, x.model->workspace.inputs + in.kv_tables);
+        assert_int_equal(args->mask.sessions, inputs() + in.sequences);
+        assert_int_equal(args->mask.positions, inputs() + in.positions);
+        assert_int_equal(args->cache.tables, inputs() + in.kv_tables);
         assert_int_equal(args->pdl_prefetch, 1);
-        assert_int_equal(args->counters, x.model->workspace.attention_counters.address);
-        const qn_op *op = attention_of(&x);
-        assert_int_equal(args->out, x.model->workspace.buffers[op->attention.out].address);
+        assert_int_equal(args->counters, fixture.model->workspace.attention_counters.address);
+        const qn_op *op = attention_of();
+        assert_int_equal(args->out, fixture.model->workspace.buffers[op->attention.out].address);
         assert_int_equal(args->gates, op->attention.shape.gated
-                                          ? x.model->workspace.buffers[op[1].attention_combine.queries].address
+                                          ? fixture.model->workspace.buffers[op[1].attention_combine.queries].address
                                           : 0);
         for (size_t j = 0; j < bucket * args->n_heads; j++)
             assert_int_equal(((const uint32_t *)(uintptr_t)args->counters)[j], 0);
-        expect_inputs(&x, n, bucket);
-        tear_down(&x);
+        expect_inputs(n, bucket);
+        tear_down();
     }
 }
 
 /* Whether attention prepares the rows of a decode step, with these arguments; else a launch before it does. */
-static bool expect_prepared_rows(const struct fixture *x, const qn_attention_decode_args *args)
+static bool expect_prepared_rows(const qn_attention_decode_args *args)
 {
-    const qn_op *op = attention_of(x) - 1;
+    const qn_op *op = attention_of() - 1;
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const struct fake_launch *other = NULL;
-    const bool prepares = qn_attention_gpu_prepares_rows(&x->model->flights.pieces[0].memory->format->attention,
+    const bool prepares = qn_attention_gpu_prepares_rows(&fixture.model->flights.pieces[0].memory->format->attention,
                                                          args->n_rows, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
     const int from = prepares ? op->qk_norm_rope_store.queries : op->qk_norm_rope_store.out;
-    assert_int_equal(count("qn_rope_qk_norm_store", 0, &other), prepares ? 0 : attention_layers(x));
-    assert_int_equal(args->queries, x->model->workspace.buffers[from].address);
-    assert_int_equal(args->query_stride, x->cuda.plan.buffers[from].width);
-    assert_int_equal(args->query_head_stride, prepares ? x->cuda.plan.buffers[from].width / h->n_heads : 0);
+    assert_int_equal(count("qn_rope_qk_norm_store", 0, &other), prepares ? 0 : attention_layers());
+    assert_int_equal(args->queries, fixture.model->workspace.buffers[from].address);
+    assert_int_equal(args->query_stride, fixture.cuda.plan.buffers[from].width);
+    assert_int_equal(args->query_head_stride, prepares ? fixture.cuda.plan.buffers[from].width / h->n_heads : 0);
     assert_int_equal(args->new_rows.keys,
-                     prepares ? x->model->workspace.buffers[op->qk_norm_rope_store.keys].address : 0);
+                     prepares ? fixture.model->workspace.buffers[op->qk_norm_rope_store.keys].address : 0);
     if (!prepares)
         return false;
-    assert_int_equal(args->new_rows.values, x->model->workspace.buffers[op->qk_norm_rope_store.values].address);
-    assert_int_equal(args->new_rows.cosines, x->model->workspace.cosines.address);
-    assert_int_equal(args->new_rows.sines, x->model->workspace.sines.address);
+    assert_int_equal(args->new_rows.values, fixture.model->workspace.buffers[op->qk_norm_rope_store.values].address);
+    assert_int_equal(args->new_rows.cosines, fixture.model->workspace.cosines.address);
+    assert_int_equal(args->new_rows.sines, fixture.model->workspace.sines.address);
     assert_int_equal(args->new_rows.n_rot, h->n_rot);
     const qn_gpu_inputs in = qn_gpu_inputs_of(args->n_rows, args->n_rows, 0);
-    assert_int_equal(args->mask.positions, x->model->workspace.inputs + in.positions);
+    assert_int_equal(args->mask.positions, inputs() + in.positions);
     return true;
 }
 
 /* Over an fp16 cache attention prepares the rows of a decode step, over codes and in other steps a launch before it
  * does. */
-static void attention_prepares_rows(void **unused)
+TEST(attention_prepares_rows)
 {
-    (void)unused;
     int n_prepared = 0, n_launched = 0;
     for (size_t i = 0; i < N_MODELS * 2; i++) {
-        struct fixture x;
         const struct fake_launch *attention = NULL;
         label("%s, %s", models[i / 2], i % 2 ? "codes" : "fp16");
-        set_up(&x, models[i / 2], i % 2 ? 4 : 0, 33);
-        struct rows rows = decode_of(&x, 0, 33, 10);
-        assert_ok(run(&x, &rows));
-        assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers(&x));
-        const bool is_prepared = expect_prepared_rows(&x, (const void *)attention->args);
+        set_up(models[i / 2], i % 2 ? 4 : 0, 33);
+        struct rows rows = decode_of(0, 33, 10);
+        assert_ok(run(&rows));
+        assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers());
+        const bool is_prepared = expect_prepared_rows((const void *)attention->args);
         n_prepared += is_prepared;
         n_launched += !is_prepared;
         assert_false(is_prepared && i % 2);
         const int from = fake.launches;
         rows.n_logits--; /* no decode step */
-        assert_ok(run(&x, &rows));
-        assert_int_equal(count("qn_rope_qk_norm_store", from, &attention), attention_layers(&x));
-        assert_int_equal(count("qn_attention_decode", from, &attention), attention_layers(&x));
+        assert_ok(run(&rows));
+        assert_int_equal(count("qn_rope_qk_norm_store", from, &attention), attention_layers());
+        assert_int_equal(count("qn_attention_decode", from, &attention), attention_layers());
         const qn_attention_decode_args *args = (const void *)attention->args;
         assert_true(!args->new_rows.keys && !args->query_head_stride && !args->pdl_prefetch);
-        tear_down(&x);
+        tear_down();
     }
     assert_true(n_prepared > 0 && n_launched >= N_MODELS);
 }
 
 /* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when
  * buffers have moved. */
-static void graphs_are_shared(void **unused)
+TEST(graphs_are_shared)
 {
-    (void)unused;
     for (size_t i = 0; i < N_MODELS; i++) {
-        struct fixture x;
         label("%s", models[i]);
-        set_up(&x, models[i], 0, 12);
-        struct rows rows = decode_of(&x, 0, 3, 10);
-        assert_ok(run(&x, &rows));
+        set_up(models[i], 0, 12);
+        struct rows rows = decode_of(0, 3, 10);
+        assert_ok(run(&rows));
         const int launches = fake.launches;
-        rows = decode_of(&x, 5, 4, 100);
-        assert_ok(run(&x, &rows));
-        rows = decode_of(&x, 1, 3, 63);
-        assert_ok(run(&x, &rows));
+        rows = decode_of(5, 4, 100);
+        assert_ok(run(&rows));
+        rows = decode_of(1, 3, 63);
+        assert_ok(run(&rows));
         assert_int_equal(fake.launches, launches);
         assert_int_equal(fake.execs, 1);
         assert_int_equal(fake.graph_launches, 3);
         for (size_t memory = 0; memory < 3; memory++) { /* the persistent decode kernel, or launches, of one row */
-            rows = decode_of(&x, memory, 1, 10);
-            assert_ok(run(&x, &rows));
-            const uint64_t *tables = (const void *)(x.model->workspace.block_inputs[x.model->flights.block] +
-                                                    qn_gpu_inputs_of(1, 1, 0).kv_tables);
+            rows = decode_of(memory, 1, 10);
+            assert_ok(run(&rows));
+            const uint64_t *tables =
+                (const void *)(fixture.model->workspace.block_inputs[fixture.model->flights.block] +
+                               qn_gpu_inputs_of(1, 1, 0).kv_tables);
             assert_int_equal(tables[0], 1000 + memory);
         }
         assert_int_equal(fake.execs, 2);
         assert_int_equal(fake.graph_launches, 6);
-        assert_ok(x.cuda.device->vtable->reserve(x.cuda.device, MAX_ROWS + 1, CONTEXT));
+        assert_ok(fixture.cuda.device->vtable->reserve(fixture.cuda.device, MAX_ROWS + 1, CONTEXT));
         const int captured = fake.launches;
-        rows = decode_of(&x, 0, 4, 10);
-        assert_ok(run(&x, &rows));
+        rows = decode_of(0, 4, 10);
+        assert_ok(run(&rows));
         assert_true(fake.launches > captured);
         assert_int_equal(fake.execs, 2);
-        tear_down(&x);
+        tear_down();
     }
 }
 
 /* GEMMs are of as many rows as the step has, also after a step of another number. */
-static void gemms_of_rows(void **unused)
+TEST(gemms_of_rows)
 {
-    (void)unused;
     static const size_t n[] = { 8, 3, 24, 2 }, buckets[] = { 8, 4, 24, 2 };
-    struct fixture x;
-    set_up(&x, models[0], 0, 24);
+    set_up(models[0], 0, 24);
     for (size_t i = 0; i < 4; i++) {
         const struct fake_launch *last = NULL;
-        const struct rows rows = decode_of(&x, 0, n[i], 10);
+        const struct rows rows = decode_of(0, n[i], 10);
         const int launches = fake.launches;
-        assert_ok(run(&x, &rows));
+        assert_ok(run(&rows));
         assert_true(count("qn_matmul_gemm_few", launches, &last) > 0);
         assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
     }
-    tear_down(&x);
+    tear_down();
 }
 
 /* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and
  * SwiGLU but the first and the last norm. Matrices in fp16 in recurrent layers read the rows themselves, before the
  * next GEMM. */
-static void fused_activations(void **unused)
+TEST(fused_activations)
 {
-    (void)unused;
     static const size_t rows[] = { 2, 33, 64, 70 };
     for (size_t m = 0; m < N_MODELS; m++)
         for (size_t i = 0; i < 4; i++) {
-            struct fixture x;
             struct rows r = { .n = 0 };
             const qn_matmul_few_args *before = NULL;
             int n = 0, expected = 0;
             label("%s, %zu rows", models[m], rows[i]);
-            set_up(&x, models[m], 0, 1);
-            add_piece(&r, &x, 0, 0, rows[i], true);
-            assert_ok(run(&x, &r));
+            set_up(models[m], 0, 1);
+            add_piece(&r, 0, 0, rows[i], true);
+            assert_ok(run(&r));
             for (int k = 0; k < fake.launches; k++) {
                 const bool quantizes = !strcmp(launch(k)->function, "qn_matmul_quantize_acts");
                 if (strcmp(launch(k)->function, "qn_matmul_gemm_few") && !quantizes)
@@ -359,21 +354,20 @@ static void fused_activations(void **unused)
                 }
                 before = args;
             }
-            for (size_t k = 0; k < x.cuda.plan.n_ops; k++)
-                expected += x.model->weights.ops[k].fuses_next;
+            for (size_t k = 0; k < fixture.cuda.plan.n_ops; k++)
+                expected += fixture.model->weights.ops[k].fuses_next;
             assert_int_equal(n, rows[i] <= QN_FEW_MAX_TOKENS ? expected : 0);
             if (!strcmp(models[m], "qwen3.q1_0"))
-                assert_int_equal(expected, 3 * (int)x.cuda.plan.n_layers - 1);
+                assert_int_equal(expected, 3 * (int)fixture.cuda.plan.n_layers - 1);
             else /* some of its activations are of one width, and not computed by a GEMM that reads them */
-                assert_in_range(expected, x.cuda.plan.n_layers, 3 * x.cuda.plan.n_layers - 1);
-            tear_down(&x);
+                assert_in_range(expected, fixture.cuda.plan.n_layers, 3 * fixture.cuda.plan.n_layers - 1);
+            tear_down();
         }
 }
 
 /* Pieces of many rows come after those of few, with one launch of prefill attention, and logit rows are gathered. */
-static void mixed_pieces(void **unused)
+TEST(mixed_pieces)
 {
-    (void)unused;
     static const struct {
         size_t memory, n;
         uint32_t position;
@@ -383,255 +377,218 @@ static void mixed_pieces(void **unused)
     };
     static const uint32_t order[] = { 1, 2, 4, 0, 3 }, logit_rows[] = { 106, 0, 176, 6 };
     for (size_t i = 0; i < N_MODELS; i++) {
-        struct fixture x;
         struct rows rows = { .n = 0 };
         const struct fake_launch *last = NULL;
         label("%s", models[i]);
-        set_up(&x, models[i], 0, 5);
+        set_up(models[i], 0, 5);
         for (size_t p = 0; p < 5; p++)
-            add_piece(&rows, &x, pieces[p].memory, pieces[p].position, pieces[p].n, pieces[p].with_logits);
-        assert_ok(run(&x, &rows));
+            add_piece(&rows, pieces[p].memory, pieces[p].position, pieces[p].n, pieces[p].with_logits);
+        assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 0);
         const qn_gpu_inputs in = qn_gpu_inputs_of(177, 5, 4);
         for (uint32_t p = 0, row = 0; p < 5; p++) {
-            assert_int_equal(input(&x, in.cu_seqlens)[p], row);
+            assert_int_equal(input(in.cu_seqlens)[p], row);
             for (size_t t = 0; t < pieces[order[p]].n; t++, row++) {
-                assert_int_equal(input(&x, in.sequences)[row], p);
-                assert_int_equal(input(&x, in.positions)[row], pieces[order[p]].position + t);
-                assert_int_equal(input(&x, in.tokens)[row], order[p] + pieces[order[p]].position + t);
+                assert_int_equal(input(in.sequences)[row], p);
+                assert_int_equal(input(in.positions)[row], pieces[order[p]].position + t);
+                assert_int_equal(input(in.tokens)[row], order[p] + pieces[order[p]].position + t);
             }
-            assert_int_equal(addresses(&x, in.kv_tables)[p], 1000 + order[p]);
+            assert_int_equal(addresses(in.kv_tables)[p], 1000 + order[p]);
         }
         for (size_t l = 0; l < 4; l++)
-            assert_int_equal(input(&x, in.logit_rows)[l], logit_rows[l]);
-        assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers(&x));
+            assert_int_equal(input(in.logit_rows)[l], logit_rows[l]);
+        assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers());
         const qn_attention_decode_args *decode = (const void *)last->args;
         assert_true(decode->n_rows == 7 && !decode->pdl_prefetch);
-        assert_int_equal(count("qn_attention_prefill", 0, &last), attention_layers(&x));
+        assert_int_equal(count("qn_attention_prefill", 0, &last), attention_layers());
         const qn_attention_prefill_args *prefill = (const void *)last->args;
         assert_true(prefill->n_rows == 170 && prefill->n_pieces == 2);
-        assert_int_equal(prefill->positions, x.model->workspace.inputs + in.first_positions + 3 * sizeof(uint32_t));
-        assert_int_equal(prefill->cu_seqlens, x.model->workspace.inputs + in.cu_seqlens + 3 * sizeof(uint32_t));
-        assert_int_equal(prefill->cache.tables, x.model->workspace.inputs + in.kv_tables + 3 * sizeof(uint64_t));
+        assert_int_equal(prefill->positions, inputs() + in.first_positions + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cu_seqlens, inputs() + in.cu_seqlens + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cache.tables, inputs() + in.kv_tables + 3 * sizeof(uint64_t));
         assert_int_equal(count("qn_elementwise_gather", 0, &last), 1);
         const qn_elementwise_gather_args *gather = (const void *)last->args;
         assert_int_equal(last->grid[1], 4);
-        assert_int_equal(gather->rows, x.model->workspace.inputs + in.logit_rows);
-        assert_int_equal(gather->y, x.model->workspace.gathered.address);
-        tear_down(&x);
+        assert_int_equal(gather->rows, inputs() + in.logit_rows);
+        assert_int_equal(gather->y, fixture.model->workspace.gathered.address);
+        tear_down();
     }
 }
 
 /* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but
  * for one row. */
-static void parameters_are_inputs(void **unused)
+TEST(parameters_are_inputs)
 {
-    (void)unused;
     static const size_t n_sequences[] = { 3, 5 };
     for (size_t mixed = 0; mixed < 2; mixed++) {
-        struct fixture x;
         qn_sample_request requests[MAX_SEQUENCES];
         const struct fake_launch *last = NULL;
         const size_t n = n_sequences[mixed];
         label("%zu sequences", n);
-        set_up(&x, models[0], 0, n);
-        struct rows rows = decode_of(&x, 0, n - mixed, 10);
+        set_up(models[0], 0, n);
+        struct rows rows = decode_of(0, n - mixed, 10);
         if (mixed)
-            add_piece(&rows, &x, n - 1, 0, 70, true);
+            add_piece(&rows, n - 1, 0, 70, true);
         for (size_t i = 0; i < n; i++)
             requests[i] = (qn_sample_request){ .sampling = { .top_p = 0.5f + 0.01f * (float)i, .repeat_penalty = 1 } };
         const qn_step step = {
             .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = n, .requests = requests
         };
-        const struct rows first = decode_of(&x, 0, 2, 10);
-        assert_ok(run(&x, &first)); /* uploads the phases */
+        const struct rows first = decode_of(0, 2, 10);
+        assert_ok(run(&first)); /* uploads the phases */
         const int copies = fake.copies_in, from = fake.launches;
-        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
+        assert_ok(fixture.cuda.device->vtable->run(fixture.cuda.device, &step));
         assert_int_equal(fake.copies_in - copies, 1);
         const size_t bucket = mixed ? rows.n : qn_gpu_bucket(n);
         const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
         assert_int_equal(count("qn_sample_argmax", from, &last), 1);
         const qn_sample_args *args = (const void *)last->args;
-        assert_int_equal(args->params, x.model->workspace.inputs + in.sampling);
+        assert_int_equal(args->params, inputs() + in.sampling);
         const qn_sample_params *params = (const void *)(uintptr_t)args->params;
         for (size_t i = 0; i < n; i++)
             assert_true(params[i].top_p == requests[i].sampling.top_p && params[i].kind == QN_SAMPLE_ARGMAX);
-        tear_down(&x);
+        tear_down();
     }
 }
 
 /* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its
  * own. */
-static void deterministic_passes(void **unused)
+TEST(deterministic_passes)
 {
-    (void)unused;
-    struct fixture x;
     struct rows rows = { .n = 0 };
     const struct fake_launch *last = NULL;
-    set_up(&x, models[1], 0, 80);
-    x.model->common.deterministic = true;
-    rows = decode_of(&x, 0, 1, 10);
-    assert_ok(run(&x, &rows));
+    set_up(models[1], 0, 80);
+    fixture.model->common.deterministic = true;
+    rows = decode_of(0, 1, 10);
+    assert_ok(run(&rows));
     assert_int_equal(fake.graph_launches, 1);
-    assert_int_equal(count_gemms(0), gemms(&x));
-    assert_int_equal(count("qn_matmul_gemm_few", 0, &last), gemms(&x));
+    assert_int_equal(count_gemms(0), gemms());
+    assert_int_equal(count("qn_matmul_gemm_few", 0, &last), gemms());
     assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, 2);
     int from = fake.launches;
-    rows = decode_of(&x, 0, 70, 10); /* 64 and 6, in a bucket of 8 */
-    assert_ok(run(&x, &rows));
+    rows = decode_of(0, 70, 10); /* 64 and 6, in a bucket of 8 */
+    assert_ok(run(&rows));
     assert_int_equal(fake.graph_launches, 3);
-    assert_int_equal(count("qn_attention_decode", from, &last), 2 * attention_layers(&x));
+    assert_int_equal(count("qn_attention_decode", from, &last), 2 * attention_layers());
     assert_int_equal(((const qn_attention_decode_args *)(const void *)last->args)->n_rows, 8);
     from = fake.launches;
-    rows = decode_of(&x, 0, 3, 10);
-    add_piece(&rows, &x, 3, 64, 64, false);
-    add_piece(&rows, &x, 4, 128, 20, true);
-    add_piece(&rows, &x, 5, 70, 1, false);
-    add_piece(&rows, &x, 6, 70, 1, true);
-    assert_ok(run(&x, &rows)); /* 3; 64; 20; 1; 1 */
+    rows = decode_of(0, 3, 10);
+    add_piece(&rows, 3, 64, 64, false);
+    add_piece(&rows, 4, 128, 20, true);
+    add_piece(&rows, 5, 70, 1, false);
+    add_piece(&rows, 6, 70, 1, true);
+    assert_ok(run(&rows)); /* 3; 64; 20; 1; 1 */
     assert_int_equal(fake.graph_launches, 6);
-    assert_int_equal(count("qn_attention_prefill", from, &last), attention_layers(&x));
+    assert_int_equal(count("qn_attention_prefill", from, &last), attention_layers());
     assert_int_equal(((const qn_attention_prefill_args *)(const void *)last->args)->n_rows, 64);
-    tear_down(&x);
+    tear_down();
 }
 
 /* All logits of a prompt need no gathering. */
-static void consecutive_logits(void **unused)
+TEST(consecutive_logits)
 {
-    (void)unused;
-    struct fixture x;
     struct rows rows = { .n = 0 };
     const struct fake_launch *last = NULL;
-    set_up(&x, models[0], 0, 1);
+    set_up(models[0], 0, 1);
     for (uint32_t i = 0; i < 80; i++)
-        add_piece(&rows, &x, 0, i, 1, i >= 10);
-    assert_ok(run(&x, &rows));
+        add_piece(&rows, 0, i, 1, i >= 10);
+    assert_ok(run(&rows));
     assert_int_equal(count("qn_elementwise_gather", 0, &last), 0);
-    assert_int_equal(count_gemms(0), gemms(&x));
-    tear_down(&x);
+    assert_int_equal(count_gemms(0), gemms());
+    tear_down();
 }
 
 /* A decode step quantises the pages that are completed in all layers with one launch, whatever the positions are; other
  * steps in each layer, before its attention, if a page is completed. */
-static void aura_pages(void **unused)
+TEST(aura_pages)
 {
-    (void)unused;
     for (size_t i = 0; i < 2; i++) {
-        struct fixture x;
         const struct fake_launch *last = NULL;
         label("%s", models[i]);
-        set_up(&x, models[i], 4, 5);
-        const unsigned heads = (unsigned)x.cuda.plan.heads.n_kv_heads;
-        struct rows rows = decode_of(&x, 0, 5, 10);
-        assert_ok(run(&x, &rows));
+        set_up(models[i], 4, 5);
+        const unsigned heads = (unsigned)fixture.cuda.plan.heads.n_kv_heads;
+        struct rows rows = decode_of(0, 5, 10);
+        assert_ok(run(&rows));
         assert_int_equal(count("qn_aura_quantize_page", 0, &last), 1);
         assert_int_equal(last->grid[0], 8);
         assert_int_equal(last->grid[1], heads);
-        assert_int_equal(last->grid[2], attention_layers(&x));
+        assert_int_equal(last->grid[2], attention_layers());
         int launches = fake.launches;
         rows = (struct rows){ .n = 0 };
-        add_piece(&rows, &x, 0, 100, 1, true);
-        add_piece(&rows, &x, 1, 60, 70, true);
-        assert_ok(run(&x, &rows));
-        assert_int_equal(count("qn_aura_quantize_page", launches, &last), attention_layers(&x));
+        add_piece(&rows, 0, 100, 1, true);
+        add_piece(&rows, 1, 60, 70, true);
+        assert_ok(run(&rows));
+        assert_int_equal(count("qn_aura_quantize_page", launches, &last), attention_layers());
         assert_int_equal(last->grid[0], 2);
         assert_int_equal(last->grid[1], heads);
         assert_int_equal(last->grid[2], 1);
         launches = fake.launches;
         rows = (struct rows){ .n = 0 };
-        add_piece(&rows, &x, 0, 100, 5, true);
-        add_piece(&rows, &x, 1, 64, 63, true);
-        assert_ok(run(&x, &rows));
+        add_piece(&rows, 0, 100, 5, true);
+        add_piece(&rows, 1, 64, 63, true);
+        assert_ok(run(&rows));
         assert_int_equal(count("qn_aura_quantize_page", launches, &last), 0);
-        tear_down(&x);
+        tear_down();
     }
 }
 
 /* Sequences of other cache formats are executed one after the other. */
-static void formats(void **unused)
+TEST(formats)
 {
-    (void)unused;
-    struct fixture x;
     const struct fake_launch *last = NULL;
-    set_up(&x, models[0], 4, 2);
-    assert_ok(qn_kv_format_named("f16", &x.cuda.format));
-    add_memories(&x, 2);
-    const struct rows rows = decode_of(&x, 0, 4, 10);
-    assert_ok(run(&x, &rows));
+    set_up(models[0], 4, 2);
+    assert_ok(qn_kv_format_named("f16", &fixture.cuda.format));
+    add_memories(2);
+    const struct rows rows = decode_of(0, 4, 10);
+    assert_ok(run(&rows));
     assert_int_equal(fake.graph_launches, 2);
     assert_int_equal(fake.execs, 2);
-    assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers(&x)); /* of codes; fp16 is in phases */
-    assert_int_equal(count("qn_persistent_decode_rows", 0, &last), attention_layers(&x) + 1 + 1);
-    tear_down(&x);
+    assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers()); /* of codes; fp16 is in phases */
+    assert_int_equal(count("qn_persistent_decode_rows", 0, &last), attention_layers() + 1 + 1);
+    tear_down();
 }
 
 /* After a failure no work is queued any more, and what memories hold is as it was; the same step then succeeds. */
-static void failures(void **unused)
+TEST(failures)
 {
-    (void)unused;
     static const char *const calls[] = { "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuGraphLaunch",
                                          "cuStreamEndCapture" };
     for (size_t i = 0; i < 4; i++)
         for (int after = 0; after < (i ? 1 : 30); after += 7)
             for (int decode = 0; decode < 2; decode++) {
-                struct fixture x;
                 struct rows rows = { .n = 0 };
                 label("%s after %d, %s", calls[i], after, decode ? "decode" : "mixed");
                 if (!decode && i >= 2)
                     continue;
-                set_up(&x, models[1], 0, 10);
+                set_up(models[1], 0, 10);
                 for (size_t m = 0; m < (decode ? 10u : 3u); m++) /* more than are computed in phases */
-                    add_piece(&rows, &x, m, 10, decode ? 1 : 1 + 40 * m, true);
-                const qn_sequence before = *x.memories[0]->sequence;
+                    add_piece(&rows, m, 10, decode ? 1 : 1 + 40 * m, true);
+                const qn_sequence before = *fixture.memories[0]->sequence;
                 const int synchronizations = fake.synchronizations;
                 fake.fails = calls[i];
                 fake.fails_after = after;
-                assert_int_equal(run(&x, &rows), QN_ERR_DEVICE);
-                assert_text(calls[i]);
+                assert_fails(run(&rows), QN_ERR_DEVICE, calls[i]);
                 assert_int_equal(fake.synchronizations, synchronizations + 1);
-                assert_memory_equal(x.memories[0]->sequence, &before, sizeof before);
+                assert_memory_equal(fixture.memories[0]->sequence, &before, sizeof before);
                 fake.fails = NULL;
-                assert_ok(run(&x, &rows));
-                tear_down(&x);
+                assert_ok(run(&rows));
+                tear_down();
             }
 }
 
 /* Workspace for few rows is enough for their bucket. */
-static void small_workspace(void **unused)
+TEST(small_workspace)
 {
-    (void)unused;
-    struct fixture x;
-    set_up(&x, models[1], 0, 5);
+    set_up(models[1], 0, 5);
     assert_int_equal(qn_gpu_bucket(5), 8);
     assert_int_equal(qn_gpu_bucket(256), 256);
     assert_int_equal(qn_gpu_bucket(257), 257);
-    qn_cuda_sampler_free(x.model->sampler);
-    x.model->sampler = NULL;
-    qn_cuda_workspace_release(&x.model->workspace);
-    assert_ok(x.cuda.device->vtable->reserve(x.cuda.device, 5, CONTEXT));
-    assert_int_equal(x.model->workspace.max_rows, 8);
-    const struct rows rows = decode_of(&x, 0, 5, 10);
-    assert_ok(run(&x, &rows));
-    tear_down(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deterministic_passes),
-        cmocka_unit_test(parameters_are_inputs),
-        cmocka_unit_test(decode_in_phases),
-        cmocka_unit_test(decode_of_many),
-        cmocka_unit_test(attention_prepares_rows),
-        cmocka_unit_test(graphs_are_shared),
-        cmocka_unit_test(mixed_pieces),
-        cmocka_unit_test(fused_activations),
-        cmocka_unit_test(gemms_of_rows),
-        cmocka_unit_test(consecutive_logits),
-        cmocka_unit_test(aura_pages),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(failures),
-        cmocka_unit_test(small_workspace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    qn_cuda_sampler_free(fixture.model->sampler);
+    fixture.model->sampler = NULL;
+    qn_cuda_workspace_release(&fixture.model->workspace);
+    assert_ok(fixture.cuda.device->vtable->reserve(fixture.cuda.device, 5, CONTEXT));
+    assert_int_equal(fixture.model->workspace.max_rows, 8);
+    const struct rows rows = decode_of(0, 5, 10);
+    assert_ok(run(&rows));
+    tear_down();
 }

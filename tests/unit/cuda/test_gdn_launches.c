@@ -27,19 +27,13 @@ static qn_gdn_chunk_args chunk_args(void)
                                 .beta_stride = 6 };
 }
 
-static void refused(qn_status status, const char *reason)
-{
-    assert_int_equal(status, QN_ERR_INVALID);
-    if (!strstr(qn_error_text(), reason))
-        fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
-}
+#define refused(call, text) assert_fails(call, QN_ERR_INVALID, text)
 
 static const qn_gdn_division whole = { 0, 2 };
 enum { WORKSPACE = 1 << 20 };
 
-static void chunks(void **unused)
+TEST(chunks)
 {
-    (void)unused;
     static const struct {
         uint32_t shared_bytes;
         const char *defines;
@@ -48,7 +42,7 @@ static void chunks(void **unused)
                     { 99 << 10, "-DQN_HEAD_K=128 -DQN_GDN_STAGES=1 -DQN_GDN_SLICES=2" } };
     qn_gdn_chunk_args args = chunk_args();
     qn_gdn_chunk_launches chunk;
-    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+    for (size_t i = 0; i < COUNT(devices); i++) {
         label("%u bytes of shared memory", devices[i].shared_bytes);
         assert_ok(qn_gdn_gpu_chunk(&args, &whole, devices[i].shared_bytes, WORKSPACE, &chunk));
         assert_int_equal(chunk.n, 2);
@@ -64,16 +58,14 @@ static void chunks(void **unused)
             assert_int_equal(chunk.launches[l].args_bytes, sizeof args);
         }
     }
-    assert_int_equal(qn_gdn_gpu_chunk(&args, &whole, 48 << 10, WORKSPACE, &chunk), QN_ERR_UNSUPPORTED);
-    assert_text("shared memory");
+    assert_fails(qn_gdn_gpu_chunk(&args, &whole, 48 << 10, WORKSPACE, &chunk), QN_ERR_UNSUPPORTED, "shared memory");
 }
 
 /* The arrays of the workspace follow each other, and it ends after the last. */
-static void workspaces(void **unused)
+TEST(workspaces)
 {
-    (void)unused;
     static const qn_gdn_division divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 1 }, { 7, 2 }, { 72, 2 }, { 65535, 1 } };
-    for (size_t i = 0; i < 2 * sizeof divisions / sizeof *divisions; i++) {
+    for (size_t i = 0; i < 2 * COUNT(divisions); i++) {
         const qn_gdn_division *d = &divisions[i / 2];
         label("%u pieces, %u slices, %s", d->pieces, d->slices, i % 2 ? "with cu_seqlens" : "equal lengths");
         qn_gdn_chunk_args a = chunk_args();
@@ -109,9 +101,8 @@ static void workspaces(void **unused)
 
 /* The launches that have work only where states do not decay to 0 have no more blocks than run at a time, however many
  * heads. */
-static void one_wave(void **unused)
+TEST(one_wave)
 {
-    (void)unused;
     static const qn_gdn_gpu h100 = { 227 << 10, 132 };
     qn_gdn_chunk_args a = chunk_args();
     qn_gdn_chunk_launches chunk;
@@ -129,16 +120,15 @@ static void one_wave(void **unused)
 }
 
 /* Keys of three and four tiles: one slice, no spans, fewer stages. */
-static void long_keys(void **unused)
+TEST(long_keys)
 {
-    (void)unused;
     static const qn_gdn_gpu h100 = { 227 << 10, 132 };
     static const struct {
         uint32_t head_k;
         const char *defines;
     } sizes[] = { { 192, "-DQN_HEAD_K=192 -DQN_GDN_STAGES=2 -DQN_GDN_SLICES=1" },
                   { 256, "-DQN_HEAD_K=256 -DQN_GDN_STAGES=2 -DQN_GDN_SLICES=1 -DQN_F16" } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         label("keys of %u", sizes[i].head_k);
         qn_gdn_chunk_args a = chunk_args();
         qn_gdn_chunk_launches chunk;
@@ -156,9 +146,8 @@ static void long_keys(void **unused)
 }
 
 /* Full tiles, and enough shared memory for long keys. */
-static void which_have_chunks(void **unused)
+TEST(which_have_chunks)
 {
-    (void)unused;
     static const qn_gdn_gpu h100 = { 227 << 10, 132 }, rtx = { 99 << 10, 24 };
     assert_true(qn_gdn_gpu_has_chunks(128, 64, &h100) && qn_gdn_gpu_has_chunks(128, 64, &rtx));
     assert_true(qn_gdn_gpu_has_chunks(192, 192, &h100) && qn_gdn_gpu_has_chunks(256, 256, &h100));
@@ -167,14 +156,13 @@ static void which_have_chunks(void **unused)
 }
 
 /* Whatever the shape, the division is one that the launches take, and its workspace is within what was reserved. */
-static void divisions(void **unused)
+TEST(divisions)
 {
-    (void)unused;
     static const uint32_t heads[] = { 2, 4, 8, 16, 32, 48, 64, 128 }, tokens[] = { 1, 64, 65, 1000, 4096, 32768 };
     static const qn_gdn_gpu gpus[] = { { 227 << 10, 132 }, { 163 << 10, 108 }, { 99 << 10, 24 } };
-    for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
-        for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
-            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
+    for (size_t g = 0; g < COUNT(gpus); g++)
+        for (size_t h = 0; h < COUNT(heads); h++)
+            for (size_t t = 0; t < COUNT(tokens); t++)
                 for (uint32_t sequences = 1; sequences <= 9; sequences += 4)
                     for (uint32_t head_v = 64; head_v <= 256; head_v += 64) {
                         label("GPU %zu, %u heads of %u, %u sequences of %u tokens", g, heads[h], head_v, sequences,
@@ -200,9 +188,8 @@ static void divisions(void **unused)
 
 /* On a GPU of 132 SMs: nearly as many blocks as SMs, pieces aligned with heads where that costs nothing, multiples of
  * the value heads of a key head. */
-static void pieces(void **unused)
+TEST(pieces)
 {
-    (void)unused;
     static const qn_gdn_gpu h100 = { 227 << 10, 132 };
     static const struct {
         uint32_t sequences, tokens, k_heads, v_heads, pieces, slices;
@@ -210,7 +197,7 @@ static void pieces(void **unused)
                    { 1, 4096, 16, 32, 128, 2 }, { 1, 4096, 16, 48, 132, 2 },  { 1, 32768, 16, 48, 132, 2 },
                    { 1, 4096, 16, 64, 128, 2 }, { 1, 32768, 16, 64, 132, 2 }, { 8, 4096, 16, 48, 0, 2 },
                    { 1, 4096, 16, 80, 130, 2 }, { 1, 32768, 264, 264, 0, 2 }, { 1, 64, 2, 8, 0, 1 } };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < COUNT(shapes); i++) {
         label("%u sequences of %u tokens, %u and %u heads", shapes[i].sequences, shapes[i].tokens, shapes[i].k_heads,
               shapes[i].v_heads);
         for (int ragged = 0; ragged < 2; ragged++) {
@@ -233,39 +220,28 @@ static void pieces(void **unused)
     assert_int_equal(qn_gdn_gpu_divide(&a, 32768, &rtx).pieces, 0);
 }
 
-static void chunks_refused(void **unused)
+#define refused_chunk(change, text)                                                                                    \
+    do {                                                                                                               \
+        qn_gdn_chunk_args args = chunk_args();                                                                         \
+        args.change;                                                                                                   \
+        refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), text);                                  \
+    } while (0)
+
+TEST(chunks_refused)
 {
-    (void)unused;
     qn_gdn_chunk_launches chunk;
-    qn_gdn_chunk_args args = chunk_args();
-    args.head_v = 90;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "90");
-    args = chunk_args();
-    args.head_k = 272;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "272");
-    args = chunk_args();
-    args.dtype = QN_DTYPE_F32;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "data type 0");
-    args = chunk_args();
-    args.v_heads = 5;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "5 value heads");
-    args = chunk_args();
-    args.k_heads = 0;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "0 key heads");
-    args = chunk_args();
-    args.sequences = 70000;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "70000 sequences");
-    args = chunk_args();
-    args.v_stride = 700;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "rows of v");
-    args = chunk_args();
-    args.q += 2;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "multiple of 16");
-    args = chunk_args();
-    refused(qn_gdn_gpu_chunk(&args, &(qn_gdn_division){ 65536, 2 }, 227 << 10, WORKSPACE, &chunk), "65536 pieces");
-    args = chunk_args();
-    args.k_stride = 1284;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "8 elements");
+    const qn_gdn_division many = { 65536, 2 };
+    qn_gdn_chunk_args valid = chunk_args();
+    refused_chunk(head_v = 90, "90");
+    refused_chunk(head_k = 272, "272");
+    refused_chunk(dtype = QN_DTYPE_F32, "data type 0");
+    refused_chunk(v_heads = 5, "5 value heads");
+    refused_chunk(k_heads = 0, "0 key heads");
+    refused_chunk(sequences = 70000, "70000 sequences");
+    refused_chunk(v_stride = 700, "rows of v");
+    refused_chunk(q += 2, "multiple of 16");
+    refused(qn_gdn_gpu_chunk(&valid, &many, 227 << 10, WORKSPACE, &chunk), "65536 pieces");
+    refused_chunk(k_stride = 1284, "8 elements");
 }
 
 static qn_gdn_open_args open_args(void)
@@ -285,9 +261,8 @@ static qn_gdn_open_args open_args(void)
                                .out_stride = 6 * 144 };
 }
 
-static void open_chunks(void **unused)
+TEST(open_chunks)
 {
-    (void)unused;
     static const qn_gdn_gpu h100 = { 227 << 10, 132 }, small = { 48 << 10, 2 };
     qn_gdn_open_args args = open_args();
     qn_launch launch;
@@ -310,8 +285,7 @@ static void open_chunks(void **unused)
     static const qn_gdn_gpu less_shared = { 99 << 10, 132 };
     assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &less_shared, &launch));
     assert_int_equal(launch.grid[0], 132); /* and by shared memory */
-    assert_int_equal(qn_gdn_gpu_open_step(&args, 128, 128, &small, &launch), QN_ERR_UNSUPPORTED);
-    assert_text("shared memory");
+    assert_fails(qn_gdn_gpu_open_step(&args, 128, 128, &small, &launch), QN_ERR_UNSUPPORTED, "shared memory");
     for (size_t head_k = 16; head_k <= 256; head_k += 16) /* whole warps, and all values of small heads in one pass */
         for (size_t head_v = 16; head_v <= 256; head_v += 16) {
             args.qkv_stride = args.gate_stride = args.out_stride = 10 * 256;
@@ -325,49 +299,35 @@ static void open_chunks(void **unused)
     assert_int_equal(launch.grid[0], 6);
 }
 
-static void refused_open_chunks(void **unused)
+#define refused_open(function, change, text)                                                                           \
+    do {                                                                                                               \
+        qn_gdn_open_args changed = open_args();                                                                        \
+        changed.change;                                                                                                \
+        refused(function(&changed, 48, 144, &h100, &launch), text);                                                    \
+    } while (0)
+
+TEST(refused_open_chunks)
 {
-    (void)unused;
     static const qn_gdn_gpu h100 = { 227 << 10, 132 };
     qn_gdn_open_args args = open_args();
     qn_launch launch;
     refused(qn_gdn_gpu_open_step(&args, 40, 144, &h100, &launch), "40");
     refused(qn_gdn_gpu_open_fold(&args, 48, 272, &h100, &launch), "272");
     refused(qn_gdn_gpu_open_step(&args, 64, 144, &h100, &launch), "rows of q, k and v");
-    args.state_offset = 8;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16");
-    args = open_args();
-    args.open_stride = 100;
-    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "multiple of 16");
-    args = open_args();
-    args.taps = 0;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "0 taps");
-    args = open_args();
-    args.sequences = 70000;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "70000 sequences");
-    args = open_args();
-    args.positions = 0;
-    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "7 sequences without their positions");
-    args = open_args();
-    args.v_heads = 5;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "5 value heads");
-    args = open_args();
-    args.layers = 0;
-    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "0 layers");
-    args = open_args();
-    args.out_stride = 6;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "rows of the result");
-    args = open_args();
-    args.conv = 8;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
-    args = open_args();
-    args.gate_stride += 2;
-    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
+    refused_open(qn_gdn_gpu_open_step, state_offset = 8, "multiple of 16");
+    refused_open(qn_gdn_gpu_open_fold, open_stride = 100, "multiple of 16");
+    refused_open(qn_gdn_gpu_open_step, taps = 0, "0 taps");
+    refused_open(qn_gdn_gpu_open_step, sequences = 70000, "70000 sequences");
+    refused_open(qn_gdn_gpu_open_fold, positions = 0, "7 sequences without their positions");
+    refused_open(qn_gdn_gpu_open_step, v_heads = 5, "5 value heads");
+    refused_open(qn_gdn_gpu_open_fold, layers = 0, "0 layers");
+    refused_open(qn_gdn_gpu_open_step, out_stride = 6, "rows of the result");
+    refused_open(qn_gdn_gpu_open_step, conv = 8, "multiple of 16 bytes");
+    refused_open(qn_gdn_gpu_open_step, gate_stride += 2, "multiple of 16 bytes");
 }
 
-static void conv_and_norm(void **unused)
+TEST(conv_and_norm)
 {
-    (void)unused;
     qn_gdn_conv_args conv = {
         .rows = 33, .k_heads = 2, .v_heads = 6, .taps = 4, .qkv_stride = 1280, .out_stride = 1280
     };
@@ -399,9 +359,8 @@ static void conv_and_norm(void **unused)
     refused(qn_gdn_gpu_conv(&conv, 128, 128, &launch), "9 taps");
 }
 
-static void sizes(void **unused)
+TEST(sizes)
 {
-    (void)unused;
     const size_t history = 48 * 128 * 128 * 4, state = history + 3 * (2 * 16 * 128 + 48 * 128) * 4;
     assert_int_equal(qn_gdn_gpu_history(48, 128, 128), history);
     assert_int_equal(qn_gdn_gpu_state_bytes(16, 48, 128, 128, 4), state);
@@ -409,23 +368,4 @@ static void sizes(void **unused)
     /* 48 layers of a 27B model: a sequence takes at most 225 MB. */
     const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(16, 48, 128, 128, 4);
     assert_true(48 * (state + layout.bytes) <= 225000000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),
-        cmocka_unit_test(workspaces),
-        cmocka_unit_test(one_wave),
-        cmocka_unit_test(long_keys),
-        cmocka_unit_test(which_have_chunks),
-        cmocka_unit_test(divisions),
-        cmocka_unit_test(pieces),
-        cmocka_unit_test(chunks_refused),
-        cmocka_unit_test(open_chunks),
-        cmocka_unit_test(refused_open_chunks),
-        cmocka_unit_test(conv_and_norm),
-        cmocka_unit_test(sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,6 @@
 #include "cuda/kernels/deltanet/state_planes.h"
 
 #include <float.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static uint64_t random_state = 1;
 
@@ -57,13 +55,12 @@ static void check(float x)
 }
 
 /* Every f16, the middles between neighbours, and the floats around them. */
-static void neighbours(void **unused)
+TEST(neighbours)
 {
-    (void)unused;
     for (uint32_t h = 0; h < 0x7c00; h++) {
         const float x = qn_f16_to_f32((uint16_t)h), next = h == 0x7bff ? 65536 : qn_f16_to_f32((uint16_t)(h + 1));
         const float at[] = { x, x + (next - x) / 2, x + (next - x) / 4 };
-        for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        for (size_t i = 0; i < COUNT(at); i++)
             for (uint32_t step = 0; step < 17; step++)
                 for (int sign = 0; sign < 2; sign++)
                     if (bits_of(at[i]) + step >= 8)
@@ -71,9 +68,8 @@ static void neighbours(void **unused)
     }
 }
 
-static void random_floats(void **unused)
+TEST(random_floats)
 {
-    (void)unused;
     for (size_t i = 0; i < 1000000; i++) {
         const float x = float_of(random_bits());
         if (!isnan(x))
@@ -82,12 +78,11 @@ static void random_floats(void **unused)
     }
 }
 
-static void edges(void **unused)
+TEST(edges)
 {
     static const float values[] = { 0.0f, -0.0f,   FLT_MIN,  FLT_TRUE_MIN, 0x1p-24f, 0x1p-25f,       0x1p-36f,
                                     1e5f, FLT_MAX, 65504.0f, 65519.99f,    65520.0f, 0x1.ffdffep15f, INFINITY };
-    (void)unused;
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+    for (size_t i = 0; i < COUNT(values); i++) {
         check(values[i]);
         check(-values[i]);
     }
@@ -160,24 +155,12 @@ static double error_of_reading(double common_part)
     return sqrt(error / size);
 }
 
-static void error_of_reading_one_plane(void **unused)
+TEST(error_of_reading_one_plane)
 {
     const double random_keys = error_of_reading(0), similar_keys = error_of_reading(1);
-    (void)unused;
     print_message("products with S in f16: error %.1e with random keys, %.1e with a common part\n", random_keys,
                   similar_keys);
     /* Rounding to nearest is 2^-11 of an element at most, 2^-12.3 in the mean square; elements are independent. */
     assert_true(random_keys > 0x1p-14 && random_keys < 0x1p-12);
     assert_true(similar_keys > 0x1p-15 && similar_keys < 0x1p-12);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(neighbours),
-        cmocka_unit_test(random_floats),
-        cmocka_unit_test(edges),
-        cmocka_unit_test(error_of_reading_one_plane),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

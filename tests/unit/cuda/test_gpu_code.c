@@ -5,13 +5,10 @@
 #include "cuda/runtime/code.h"
 #include "cuda/runtime/compile.h"
 
-#include <stdlib.h>
-
 /* Every pipeline can be compiled from the embedded files alone: every file that they include is embedded too, except in
  * host-only parts, which follow a line "#ifndef __CUDACC__" or "#else". */
-static void test_carried(void **unused)
+TEST(test_carried)
 {
-    (void)unused;
     const qn_gpu_code *code = qn_gpu_code_built_in();
     assert_true(code->n_pipelines > 0);
     for (size_t i = 0; i < code->n_pipelines; i++) {
@@ -42,9 +39,8 @@ static void test_carried(void **unused)
 }
 
 /* An embedded source, compiled for every architecture by nvcc and NVRTC. */
-static void test_real_compilers(void **unused)
+TEST(test_real_compilers)
 {
-    (void)unused;
     static const char *const archs[] = { "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120" };
     const qn_gpu_code *code = qn_gpu_code_built_in();
     const qn_gpu_file *list[QN_GPU_MAX_FILES];
@@ -55,7 +51,7 @@ static void test_real_compilers(void **unused)
     unsigned made = 0;
     assert_ok(qn_gpu_code_files(code, "peak/peak.cu", list, &unit.n_files));
     assert_ok(qn_nvcc_find(&real));
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+    for (size_t i = 0; i < COUNT(archs); i++) {
         unit.arch = archs[i];
         if (real && qn_nvcc_compile(real, 300, &unit, &cubin, &bytes, compiler) == QN_OK) {
             assert_memory_equal(cubin, "\177ELF", 4);
@@ -81,9 +77,8 @@ static void test_real_compilers(void **unused)
 }
 
 /* The first pipeline of every source, compiled with NVRTC, which rejects some code that nvcc accepts. */
-static void test_nvrtc(void **unused)
+TEST(test_nvrtc)
 {
-    (void)unused;
     const qn_gpu_code *code = qn_gpu_code_built_in();
     for (size_t i = 0; i < code->n_pipelines; i++) {
         const qn_gpu_pipeline *p = &code->pipelines[i];
@@ -103,11 +98,4 @@ static void test_nvrtc(void **unused)
         assert_memory_equal(cubin, "\177ELF", 4);
         free(cubin);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_carried), cmocka_unit_test(test_real_compilers),
-                                        cmocka_unit_test(test_nvrtc) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

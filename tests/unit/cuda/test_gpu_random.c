@@ -17,27 +17,21 @@ static size_t n_requests;
 
 static void check_bits(qn_model *model, const char *kv, struct job *job)
 {
-    const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
-                                         .kv = kv,
-                                         .n_ctx = CONTEXT,
-                                         .max_sequences = 1,
-                                         .no_prefix_cache = true,
-                                         .no_thread = true };
-    qn_scheduler *scheduler;
+    const qn_scheduler_params params =
+        SCHEDULER_PARAMS(.kv = kv, .n_ctx = CONTEXT, .max_sequences = 1, .no_prefix_cache = true, .no_thread = true);
     qn_request_params request = job->params;
     if (!job->found.n_tokens && request.max_tokens)
         return; /* cancelled before its first token */
     request.user = &job->expected;
-    assert_ok(qn_scheduler_create(model, &params, &scheduler));
-    assert_ok(qn_scheduler_submit(scheduler, &request, NULL));
-    qn_scheduler_wait(scheduler);
+    qn_scheduler *scheduler = create_scheduler(model, &params);
+    submit_and_wait(scheduler, &request);
     qn_scheduler_free(scheduler);
     assert_same_answer(&job->found, &job->expected);
     for (size_t i = 0; i < job->found.n_tokens; i++)
         assert_memory_equal(&job->found.logprobs[i], &job->expected.logprobs[i], sizeof job->found.logprobs[i]);
 }
 
-static void deterministic_answers(void **unused)
+TEST(deterministic_answers)
 {
     static const struct {
         const char *file, *kv;
@@ -46,8 +40,7 @@ static void deterministic_answers(void **unused)
                   { "tests/golden/qwen3.q2_0.gguf", "aura4v3", 16 << 20 },
                   { "tests/golden/qwen35-rotated.pq2_0.gguf", "aura4", 16 << 20 },
                   { "tests/golden/qwen3.f16.gguf", "f16", 16 << 20 } };
-    (void)unused;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         run_jobs(&(struct run){ cases[i].file, cases[i].kv, device, cases[i].memory, .deterministic = true,
                                 .params = { .max_sequences = 16 }, .n = (n_requests + 7) / 8, .check = check_bits });
 }
@@ -80,13 +73,11 @@ static void check_token(const float *logits, size_t n, qn_token token, size_t in
 static void check_near(qn_model *model, const char *kv, struct job *job)
 {
     const size_t n_prompt = job->params.n_tokens, n = job->found.n_tokens, n_vocab = qn_model_get_info(model)->n_vocab;
-    qn_session *session;
     if (!n)
         return;
     float *logits = malloc(n * n_vocab * sizeof *logits);
     assert_non_null(logits);
-    assert_ok(qn_session_create(
-        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = CONTEXT, .kv = kv }, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = CONTEXT, .kv = kv));
     assert_ok(qn_session_eval(session, job->prompt, n_prompt, QN_LOGITS_LAST, logits));
     assert_ok(qn_session_eval(session, job->found.tokens, n - 1, QN_LOGITS_ALL, logits + n_vocab));
     for (size_t i = 0; i < n; i++)
@@ -95,7 +86,7 @@ static void check_near(qn_model *model, const char *kv, struct job *job)
     free(logits);
 }
 
-static void answers_near_those_alone(void **unused)
+TEST(answers_near_those_alone)
 {
     static const struct {
         const char *file, *kv;
@@ -111,8 +102,7 @@ static void answers_near_those_alone(void **unused)
         { "tests/golden/qwen35.q1_0.gguf", "f16", 12 << 20, { .max_sequences = 64 }, ALONE },
         { "tests/golden/qwen3.f16.gguf", "f16", 12 << 20, { .step_seconds = 1e-3, .no_prefix_host = true }, BESIDE },
     };
-    (void)unused;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         run_jobs(&(struct run){ cases[i].file, cases[i].kv, device, cases[i].memory, .params = cases[i].params,
                                 .n = (n_requests + 13) / 14, .how = cases[i].how, .change = make_greedy,
                                 .check = check_near });
@@ -120,17 +110,12 @@ static void answers_near_those_alone(void **unused)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deterministic_answers),
-        cmocka_unit_test(answers_near_those_alone),
-    };
     const char *selected = getenv("QN_TEST_DEVICE");
     qn_model *model;
     device = selected ? selected : "cuda";
     n_requests = argc > 1 ? strtoul(argv[1], NULL, 10) : REQUESTS;
     const qn_status status =
-        qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
-                      &(qn_model_params){ .size = sizeof(qn_model_params), .device = device }, &model);
+        qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf", &MODEL_PARAMS(.device = device), &model);
     if (status == QN_ERR_UNSUPPORTED) {
         printf("skipped: %s\n", qn_error_text());
         return SKIPPED;
@@ -140,5 +125,5 @@ int main(int argc, char **argv)
         return 1;
     }
     qn_model_free(model);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

@@ -9,9 +9,6 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 /* A session continues with a step of many rows, a step of a few rows, and single tokens (a graph on a GPU). */
 enum { MANY = 70, FEW = 9, SINGLE = 4, N_MORE = MANY + FEW + SINGLE, N_CTX = 400, SKIPPED = 77 };
@@ -38,12 +35,12 @@ static const char *kv;
 
 static qn_model_params params_of_models(void)
 {
-    return (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 2, .device = device };
+    return MODEL_PARAMS(.n_threads = 2, .device = device);
 }
 
 static void over_cases(void (*test)(void))
 {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s, %s", cases[i].name, cases[i].kv);
         kv = cases[i].kv;
         open_model(cases[i].name, params_of_models(), N_MORE);
@@ -55,11 +52,9 @@ static void over_cases(void (*test)(void))
 /* A session of n_tokens tokens, evaluated in one step. */
 static qn_session *new_session(size_t n_tokens)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv));
     assert_string_equal(qn_session_kv(session), kv);
-    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, n_tokens);
     return session;
 }
 
@@ -115,13 +110,13 @@ static void eval_other_tokens(qn_session *session, size_t n)
     qn_token tokens[150];
     for (size_t i = 0; i < n; i++)
         tokens[i] = (qn_token)((i * 7 + 3) % info.n_vocab);
-    assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
+    append_tokens(session, tokens, n);
 }
 
 /* On both sides of multiples of 16 (tiles), 64 (pages and chunks) and 256 (blocks). */
 static const size_t lengths[] = { 1, 16, 63, 64, 65, 130, 257 };
 
-enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
+enum { N_LENGTHS = COUNT(lengths) };
 
 /* ---- The tests ---- */
 
@@ -135,18 +130,6 @@ static void is_deterministic(void)
         expect_found("a second session", lengths[i]);
         qn_session_free(session);
     }
-}
-
-static void assert_same_files(void)
-{
-    FILE *files[2] = { fopen(path, "rb"), fopen(other_path, "rb") };
-    assert_true(files[0] && files[1]);
-    for (int c = 0; c != EOF;) {
-        c = getc(files[0]);
-        assert_int_equal(getc(files[1]), c);
-    }
-    fclose(files[0]);
-    fclose(files[1]);
 }
 
 static void is_restored(void)
@@ -168,7 +151,7 @@ static void is_restored(void)
             assert_int_equal(qn_session_length(restored), lengths[i]);
             assert_ok(qn_session_save(restored, other_path));
             if (r == 0) /* files record the capacity of their session */
-                assert_same_files();
+                assert_same_files(path, other_path);
             continue_session(restored, found);
             expect_found("a restored session", lengths[i]);
             qn_session_free(restored);
@@ -192,7 +175,7 @@ static void is_forked(void)
         assert_ok(qn_session_fork(fork, &session));
         qn_session_free(fork);
         assert_ok(qn_session_truncate(session, 0));
-        assert_ok(qn_session_eval(session, ids, lengths[i], QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids, lengths[i]);
         continue_session(session, found);
         expect_found("a fork restarted from length 0", lengths[i]);
         qn_session_free(session);
@@ -206,7 +189,7 @@ static void rolls_back_to_a_checkpoint(void)
     for (size_t i = 0; i < N_LENGTHS; i++) {
         label("%zu tokens", lengths[i]);
         expect_after(lengths[i]);
-        for (size_t d = 0; d < sizeof detours / sizeof *detours; d++) {
+        for (size_t d = 0; d < COUNT(detours); d++) {
             label("detour of %zu", detours[d]);
             qn_session *session = new_session(lengths[i]), *fork;
             assert_ok(qn_session_checkpoint(session));
@@ -386,7 +369,7 @@ static size_t ones[MAX_TOGETHER];
 static void decodes_together(void)
 {
     static const size_t counts[] = { 3, 8, 33 };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+    for (size_t i = 0; i < COUNT(counts); i++)
         check_together(counts[i], ones, ROUNDS);
 }
 
@@ -395,7 +378,7 @@ static void decodes_together(void)
 static void mixes_pieces(void)
 {
     static const size_t n[] = { 70, 1, 5, 1, 64, 63, 100, 2, 1 };
-    check_together(sizeof n / sizeof *n, n, 2);
+    check_together(COUNT(n), n, 2);
 }
 
 /* The relative error of a golden model's logits against float64, decoded from the first token on in steps of n_rows
@@ -430,25 +413,24 @@ static double error_of_rows(const char *name, size_t n_rows)
 /* Activations have as many bits in steps of one row as in those of up to 64: 8 bits cause errors of 1e-2 here, fp16
  * caches of at most 5e-4. The persistent kernel, which steps of one row use, is a little worse: 11% with weights of two
  * bits, where it has 15 bits, and 22% with recurrent layers. */
-static void test_precision_does_not_depend_on_rows(void **unused)
+TEST(test_precision_does_not_depend_on_rows)
 {
-    (void)unused;
     static const char *const names[] = { "llama.q1_0",  "llama.q2_0",  "qwen3.q1_0",          "qwen3.pq2_0",
                                          "qwen35.q1_0", "qwen35.q2_0", "qwen35-rotated.q1_0", "qwen35-rotated.ptq1_0" };
     static const size_t counts[] = { 1, 2, 8, 16, 17, 64 };
     kv = "f16";
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        double errors[sizeof counts / sizeof *counts], best = INFINITY;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        double errors[COUNT(counts)], best = INFINITY;
         const qn_model_params params = params_of_models();
         assert_ok(load_golden(names[i], params));
         printf("%-22s", names[i]);
-        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        for (size_t k = 0; k < COUNT(counts); k++) {
             errors[k] = error_of_rows(names[i], counts[k]);
             best = fmin(best, errors[k]);
             printf(" %3zu rows %.3e", counts[k], errors[k]);
         }
         printf("\n");
-        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        for (size_t k = 0; k < COUNT(counts); k++)
             if (!(errors[k] <= 1.3 * best))
                 fail_msg("%s: relative error %g in steps of %zu rows, %g in others", names[i], errors[k], counts[k],
                          best);
@@ -472,7 +454,7 @@ static void rows_are_independent(void)
     float *logits[2];
     for (size_t k = 0; k < 2; k++)
         assert_non_null(logits[k] = malloc(MAX_TOGETHER * row * sizeof **logits));
-    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+    for (size_t c = 0; c < COUNT(counts); c++) {
         qn_session *alone[MAX_TOGETHER], *together[MAX_TOGETHER];
         size_t n[MAX_TOGETHER];
         for (size_t i = 0; i < counts[c]; i++) {
@@ -517,12 +499,8 @@ static bool add_answer(void *user, qn_token token, const qn_logprobs *logprobs)
 /* Answers requests [first, end), which share a beginning: those after the first reuse it if `reuse`. */
 static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
 {
-    qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(
-        model,
-        &(qn_scheduler_params){
-            .size = sizeof(qn_scheduler_params), .kv = kv, .n_ctx = N_CTX, .no_prefix_cache = !reuse },
-        &scheduler));
+    qn_scheduler *scheduler =
+        create_scheduler(model, &SCHEDULER_PARAMS(.kv = kv, .n_ctx = N_CTX, .no_prefix_cache = !reuse));
     for (size_t i = first; i < end; i++) {
         qn_token tokens[N_CTX];
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
@@ -533,11 +511,10 @@ static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
         params.n_tokens = N_SHARED + 7 * i + 1;
         params.max_tokens = N_ANSWER;
         params.ignore_end = true;
-        params.sampling =
-            (qn_sampling){ .size = sizeof(qn_sampling), .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = i };
+        params.sampling = SAMPLING(.temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = i);
         params.on_token = add_answer;
         params.user = &answers[i];
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
         if (i == first)
             qn_scheduler_wait(scheduler);
     }
@@ -561,10 +538,9 @@ static void requests_are_independent(void)
 }
 
 /* Kernels for few rows are those of weights of one or two bits. */
-static void test_deterministic(void **unused)
+TEST(test_deterministic)
 {
-    (void)unused;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_model_params params = params_of_models();
         if (strstr(cases[i].name, "f16"))
             continue;
@@ -598,9 +574,8 @@ static void drops_drafted_rows(void)
 }
 
 #define OVER_CASES(name)                                                                                               \
-    static void test_##name(void **unused)                                                                             \
+    TEST(test_##name)                                                                                                  \
     {                                                                                                                  \
-        (void)unused;                                                                                                  \
         over_cases(name);                                                                                              \
     }
 
@@ -616,17 +591,10 @@ OVER_CASES(mixes_pieces)
 OVER_CASES(drops_drafted_rows)
 OVER_CASES(generates_the_same)
 
+TEST_GROUP(make_folder, remove_folder)
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_deterministic),    cmocka_unit_test(test_is_restored),
-        cmocka_unit_test(test_is_forked),           cmocka_unit_test(test_rolls_back_to_a_checkpoint),
-        cmocka_unit_test(test_rolls_back_anywhere), cmocka_unit_test(test_reports_truncatable_length),
-        cmocka_unit_test(test_is_not_disturbed),    cmocka_unit_test(test_decodes_together),
-        cmocka_unit_test(test_mixes_pieces),        cmocka_unit_test(test_drops_drafted_rows),
-        cmocka_unit_test(test_generates_the_same),  cmocka_unit_test(test_precision_does_not_depend_on_rows),
-        cmocka_unit_test(test_deterministic),
-    };
     for (size_t i = 0; i < MAX_TOGETHER; i++)
         ones[i] = 1;
     device = getenv("QN_TEST_DEVICE") ? getenv("QN_TEST_DEVICE") : "cuda";
@@ -635,5 +603,5 @@ int main(void)
         return SKIPPED;
     }
     qn_model_free(model);
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests();
 }

@@ -22,8 +22,6 @@
 #include "cuda/kernels/sample/sample.h"
 #include "cuda/kernels/spin/spin.h"
 
-#include <string.h>
-
 enum { N_SMS = 132, MAX_SHARED = 227 << 10, MAX_PIPELINES = 1024 };
 
 static bool is_selected[MAX_PIPELINES];
@@ -188,8 +186,8 @@ static void matmuls(void)
         qn_tiled_matrix matrix = {
             .tiles = qn_matmul_gpu_tile_layout(&types[type]), .address = 128, .n_cols = 4096, .n_outs = 1
         };
-        for (size_t i = 0; i < sizeof n_tiles / sizeof *n_tiles; i++)
-            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+        for (size_t i = 0; i < COUNT(n_tiles); i++)
+            for (size_t t = 0; t < COUNT(tokens); t++) {
                 matrix.n_tiles = n_tiles[i];
                 qn_matmul_acts acts = { .address = 1024, .workspace = 1024, .n_cols = 4096 };
                 acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t]);
@@ -255,9 +253,8 @@ static void sources_without_parameters(void)
     expect_built_in(&launch);
 }
 
-static void launches_select_what_is_built_in(void **unused)
+TEST(launches_select_what_is_built_in)
 {
-    (void)unused;
     const qn_gpu_code *code = qn_gpu_code_built_in();
     assert_in_range(code->n_pipelines, 1, MAX_PIPELINES);
     caches();
@@ -270,10 +267,4 @@ static void launches_select_what_is_built_in(void **unused)
         if (!is_selected[i])
             fail_msg("%s '%s' is built in, and no launch of this test selects it", code->pipelines[i].source,
                      code->pipelines[i].defines);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(launches_select_what_is_built_in) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,6 @@
 
 #include "cuda/kernels/matmul/matmul.h"
 
-#include <stdio.h>
-
 static const qn_matmul_gpu h200 = { .n_sms = 132, .max_shared_bytes = 232448, .clusters = true };
 static const qn_matmul_gpu sm_120 = { .n_sms = 170, .max_shared_bytes = 101376, .clusters = true };
 
@@ -65,9 +63,9 @@ static void cover_everything(const qn_matmul_gpu *gpu, const qn_tile_layout *til
 {
     static const size_t tokens[] = { 17, 32, 33, 64, 65, 100, 128, 129, 512, 4096 };
     static const size_t rows[] = { 1, 256, 257, 5120, 34816 }, cols[] = { 1, 256, 257, 1000, 17408 };
-    for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
-        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-            for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+    for (size_t t = 0; t < COUNT(tokens); t++)
+        for (size_t r = 0; r < COUNT(rows); r++)
+            for (size_t c = 0; c < COUNT(cols); c++) {
                 label("%zu rows, %zu columns, %zu tokens", rows[r], cols[c], tokens[t]);
                 if (qn_matmul_gpu_acts_layout(tiles, tokens[t]) != QN_ACTS_F16)
                     continue;
@@ -88,18 +86,16 @@ static void cover_everything(const qn_matmul_gpu *gpu, const qn_tile_layout *til
             }
 }
 
-static void blocks_cover_everything(void **unused)
+TEST(blocks_cover_everything)
 {
-    (void)unused;
     cover_everything(&h200, &q8_0);
     cover_everything(&h200, &q1_0);
     cover_everything(&sm_120, &q8_0);
     cover_everything(&sm_120, &q2_0);
 }
 
-static void k_is_split_where_that_pays(void **unused)
+TEST(k_is_split_where_that_pays)
 {
-    (void)unused;
     static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 };
     const qn_matmul_launch few = launch_of(&h200, 5120, 17408, 50), some = launch_of(&h200, 34816, 5120, 32);
     assert_true(few.launch.grid[2] > 1 && few.args.gemm.n_unsplit == 0);
@@ -110,9 +106,8 @@ static void k_is_split_where_that_pays(void **unused)
 }
 
 /* 96 blocks of 256 rows would leave SMs idle, 128 of 192 do not. */
-static void rows_of_a_block_fill_the_sms(void **unused)
+TEST(rows_of_a_block_fill_the_sms)
 {
-    (void)unused;
     const qn_launch one_wave = launch_with(&h200, &q1_0, 24576, 4096, 128).launch;
     assert_int_equal(value_of(&one_wave, "-DQN_TILE_M="), 192);
     assert_true(one_wave.grid[1] == 128 && one_wave.grid[2] == 1);
@@ -139,17 +134,16 @@ static void assert_same_order(const qn_matmul_launch *a, const qn_matmul_launch 
     }
 }
 
-static void same_tokens_have_the_same_order(void **unused)
+TEST(same_tokens_have_the_same_order)
 {
-    (void)unused;
     static const qn_tile_layout q4_1 = { QN_STORED_Q4_1, 4, 8, 1, false }, f16 = { QN_STORED_F16, 16, 1, 0, false };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0, &q4_1, &q8_0, &f16 };
     static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120 };
     static const size_t rows[] = { 17, 576, 1536, 4096, 49152, 250000 }, cols[] = { 256, 576, 1536, 5120, 17408 };
-    for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
-        for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
-            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-                for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+    for (size_t g = 0; g < COUNT(gpus); g++)
+        for (size_t l = 0; l < COUNT(layouts); l++)
+            for (size_t r = 0; r < COUNT(rows); r++)
+                for (size_t c = 0; c < COUNT(cols); c++) {
                     const qn_tiled_matrix matrix = { .tiles = *layouts[l],
                                                      .n_tiles = qn_matmul_gpu_tile_count(rows[r]) };
                     const size_t most = qn_matmul_gpu_same_tokens(gpus[g], &matrix);
@@ -196,19 +190,18 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
 }
 
-static void few_tokens_are_covered(void **unused)
+TEST(few_tokens_are_covered)
 {
-    (void)unused;
     static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 }, large = { 300, 232448, true };
     static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120, &older, &large };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
     static const size_t tokens[] = { 2, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
     static const size_t rows[] = { 1, 17, 256, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 1000, 5120, 17408 };
-    for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
-        for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
-            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
-                for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-                    for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+    for (size_t g = 0; g < COUNT(gpus); g++)
+        for (size_t l = 0; l < COUNT(layouts); l++)
+            for (size_t t = 0; t < COUNT(tokens); t++)
+                for (size_t r = 0; r < COUNT(rows); r++)
+                    for (size_t c = 0; c < COUNT(cols); c++) {
                         label("GPU %zu, %u bits, %zu tokens, %zu rows, %zu columns", g, layouts[l]->bits, tokens[t],
                               rows[r], cols[c]);
                         const qn_matmul_launch made = launch_with(gpus[g], layouts[l], rows[r], cols[c], tokens[t]);
@@ -218,11 +211,10 @@ static void few_tokens_are_covered(void **unused)
 }
 
 /* Matrices with a unit for each SM fill all of them. */
-static void few_tokens_fill_the_device(void **unused)
+TEST(few_tokens_fill_the_device)
 {
-    (void)unused;
     static const size_t tokens[] = { 2, 32, 64 };
-    for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+    for (size_t t = 0; t < COUNT(tokens); t++) {
         const qn_launch wide = launch_with(&h200, &q1_0, 34816, 5120, tokens[t]).launch,
                         deep = launch_with(&h200, &q1_0, 5120, 17408, tokens[t]).launch;
         assert_true(wide.grid[0] * wide.grid[1] == 132 && deep.grid[0] * deep.grid[1] == 132);
@@ -232,9 +224,8 @@ static void few_tokens_fill_the_device(void **unused)
 }
 
 /* The bits of a token's results follow from the parts: they are the same for any number of tokens. */
-static void parts_do_not_depend_on_tokens(void **unused)
+TEST(parts_do_not_depend_on_tokens)
 {
-    (void)unused;
     static const qn_matmul_gpu odd = { .n_sms = 35, .max_shared_bytes = 232448, .clusters = true };
     static const qn_matmul_gpu *const gpus[] = { &h200, &odd };
     static const size_t rows[] = { 1, 300, 5120, 34816 }, cols[] = { 256, 1000, 5120, 17408 };
@@ -257,9 +248,8 @@ static qn_matmul_acts hilo_acts(uint64_t address, size_t n_cols)
     };
 }
 
-static void fused_launches(void **unused)
+TEST(fused_launches)
 {
-    (void)unused;
     enum { ROWS = 17408, COLS = 5120, TILES = ROWS / QN_TILE_ROWS };
     const qn_matmul_acts from = hilo_acts(1024, COLS), to = hilo_acts(4096, ROWS), same = hilo_acts(1024, ROWS);
     qn_tiled_matrix matrix = { .tiles = q1_0,
@@ -314,9 +304,8 @@ static void fused_launches(void **unused)
     assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 0));
 }
 
-static void rotated_activations(void **unused)
+TEST(rotated_activations)
 {
-    (void)unused;
     const qn_matmul_acts acts = hilo_acts(1024, 5120);
     qn_matmul_acts f16 = acts;
     qn_matmul_rotation rotation = { 4096, 1024 };
@@ -336,19 +325,16 @@ static void rotated_activations(void **unused)
     assert_int_equal(qn_matmul_gpu_quantize_rotated(&made, &rotation), QN_ERR_INVALID);
 }
 
-static void workspace_refused(void **unused)
+TEST(workspace_refused)
 {
-    (void)unused;
     const qn_tiled_matrix matrix = { .tiles = q1_0, .address = 1024, .n_tiles = 4, .n_cols = 256, .n_outs = 1 };
     qn_matmul_acts acts = { .layout = QN_ACTS_HILO, .address = 1024, .scale = 256, .n_cols = 256, .capacity = 128 };
     qn_matmul_launch made;
     acts.workspace = 256;
     acts.scale = 248;
-    assert_int_equal(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "scales at one of 16"));
+    assert_fails(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID, "scales at one of 16");
     for (acts.workspace = 0; acts.workspace <= 128; acts.workspace += 128) {
-        assert_int_equal(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID);
-        assert_non_null(strstr(qn_error_text(), "workspace"));
+        assert_fails(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID, "workspace");
         assert_int_equal(qn_matmul_gpu_quantize(&acts, QN_ACTS_OP_NONE, 256, 0, 0, 0, 256, 2, &made), QN_ERR_INVALID);
     }
 }
@@ -357,16 +343,15 @@ static void workspace_refused(void **unused)
 
 /* Stages of weights, partials and the operands of all columns are what the shared memory holds: 64 KB of operands for
  * 30000 columns. */
-static void one_token_is_covered(void **unused)
+TEST(one_token_is_covered)
 {
-    (void)unused;
     static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120 };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
     static const size_t rows[] = { 1, 17, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 5120, 17408, 30000 };
     for (size_t g = 0; g < 2; g++)
         for (size_t l = 0; l < 2; l++)
-            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-                for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+            for (size_t r = 0; r < COUNT(rows); r++)
+                for (size_t c = 0; c < COUNT(cols); c++) {
                     label("GPU %zu, %u bits, %zu rows, %zu columns", g, layouts[l]->bits, rows[r], cols[c]);
                     const qn_matmul_launch made = launch_with(gpus[g], layouts[l], rows[r], cols[c], 1);
                     const qn_matmul_gemv_args *a = &made.args.gemv;
@@ -383,20 +368,4 @@ static void one_token_is_covered(void **unused)
                                          (cols[c] + 255) / 256 * QN_GEMV_N1_TILE_BYTES);
                     assert_true(made.launch.shared_bytes <= gpus[g]->max_shared_bytes);
                 }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),
-                                        cmocka_unit_test(blocks_cover_everything),
-                                        cmocka_unit_test(k_is_split_where_that_pays),
-                                        cmocka_unit_test(rows_of_a_block_fill_the_sms),
-                                        cmocka_unit_test(same_tokens_have_the_same_order),
-                                        cmocka_unit_test(few_tokens_are_covered),
-                                        cmocka_unit_test(few_tokens_fill_the_device),
-                                        cmocka_unit_test(parts_do_not_depend_on_tokens),
-                                        cmocka_unit_test(fused_launches),
-                                        cmocka_unit_test(rotated_activations),
-                                        cmocka_unit_test(workspace_refused) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

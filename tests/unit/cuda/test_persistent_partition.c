@@ -44,9 +44,8 @@ static void expect_scratch(const qn_tile_layout *tiles, const qn_persistent_gemv
     assert_true(p->slice_k_tiles * 2 * (2048 + 32) + segments * segment <= QN_PERSISTENT_ROWS_SCRATCH_BYTES);
 }
 
-static void partitions(void **unused)
+TEST(partitions)
 {
-    (void)unused;
     static const uint32_t sizes[][2] = { { 1, 32 },       { 16, 256 },     { 100, 1024 },   { 6144, 4096 },
                                          { 4096, 4096 },  { 24576, 4096 }, { 4096, 12288 }, { 16384, 5120 },
                                          { 16480, 5120 }, { 5120, 6144 },  { 34816, 5120 }, { 5120, 17408 },
@@ -56,7 +55,7 @@ static void partitions(void **unused)
     for (size_t d = 0; d < 3; d++)
         for (size_t t = 0; t < 3; t++)
             for (size_t r = 0; r < 4; r++)
-                for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+                for (size_t i = 0; i < COUNT(sizes); i++) {
                     label("%u SMs, type %d, rotation %u, %u rows, %u columns", (unsigned)n_sms[d], (int)types[t],
                           (unsigned)rotations[r], (unsigned)sizes[i][0], (unsigned)sizes[i][1]);
                     const qn_persistent_gpu gpu = { n_sms[d], 227 << 10, 9 };
@@ -77,9 +76,8 @@ static void partitions(void **unused)
 }
 
 /* Most SMs have work in the GEMVs of large models: otherwise few blocks would load all the weights. */
-static void uses_most_blocks(void **unused)
+TEST(uses_most_blocks)
 {
-    (void)unused;
     static const uint32_t sizes[][2] = { { 16384, 5120 }, { 5120, 6144 }, { 34816, 5120 }, { 5120, 17408 } };
     const qn_tile_layout tiles = tiles_of(QN_TYPE_Q1_0);
     for (size_t i = 0; i < 4; i++) {
@@ -105,9 +103,8 @@ static void expect_refused(uint32_t n_tiles, uint32_t n_cols, uint32_t rotation,
         fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
 }
 
-static void refusals(void **unused)
+TEST(refusals)
 {
-    (void)unused;
     expect_refused(8, 1024, 16, "rotated in blocks of 16");
     expect_refused(8, 2048, 2048, "rotated in blocks of 2048");
     expect_refused(8, 1024, 96, "rotated in blocks of 96");
@@ -117,9 +114,8 @@ static void refusals(void **unused)
     expect_refused(1 << 20, 1024, 0, "do not fit in shared memory");
 }
 
-static void devices(void **unused)
+TEST(devices)
 {
-    (void)unused;
     const qn_tile_layout one = tiles_of(QN_TYPE_Q1_0), two = tiles_of(QN_TYPE_PTQ1_0), bytes = tiles_of(QN_TYPE_Q8_0);
     qn_launch launch;
     assert_true(qn_persistent_gpu_supports(&h200, &one, 1) && qn_persistent_gpu_supports(&h200, &two, 1));
@@ -140,15 +136,4 @@ static void devices(void **unused)
         assert_string_equal(launch.function, "qn_persistent_decode_rows");
         assert_true(launch.cooperative && launch.shared_bytes <= h200.max_shared_bytes);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(partitions),
-        cmocka_unit_test(uses_most_blocks),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(devices),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

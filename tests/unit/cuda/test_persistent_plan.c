@@ -21,37 +21,39 @@ struct fixture {
     qn_cuda_decode_plan decode_plan;
 };
 
-static void set_up(struct fixture *x, const char *golden, const struct shape *shape, unsigned bits)
+static struct fixture fixture; /* of the current test */
+
+static void set_up(const char *golden, const struct shape *shape, unsigned bits)
 {
-    *x = (struct fixture){ 0 };
+    fixture = (struct fixture){ 0 };
     if (golden) {
-        read_golden(&x->cuda, golden);
+        read_golden(&fixture.cuda, golden);
     } else {
-        build_plan(&x->cuda.plan, shape);
-        x->cuda.hparams.n_layers = (uint32_t)shape->n_layers;
-        x->cuda.hparams.head_dim = (uint32_t)shape->head_dim;
+        build_plan(&fixture.cuda.plan, shape);
+        fixture.cuda.hparams.n_layers = (uint32_t)shape->n_layers;
+        fixture.cuda.hparams.head_dim = (uint32_t)shape->head_dim;
     }
-    create_device(&x->cuda, bits);
-    qn_device *device = x->cuda.device;
-    const qn_memory_params memory = memory_params(&x->cuda, CONTEXT, 8);
-    x->model = (qn_cuda_model *)device;
-    assert_ok(device->vtable->memory_new(device, &memory, &x->memory));
+    create_device(&fixture.cuda, bits);
+    qn_device *device = fixture.cuda.device;
+    const qn_memory_params memory = memory_params(&fixture.cuda, CONTEXT, 8);
+    fixture.model = (qn_cuda_model *)device;
+    assert_ok(device->vtable->memory_new(device, &memory, &fixture.memory));
     assert_ok(device->vtable->reserve(device, 8, CONTEXT));
 }
 
-static void plan_rows(struct fixture *x, uint32_t n_rows)
+static void plan_rows(uint32_t n_rows)
 {
-    x->n_rows = n_rows;
-    assert_ok(
-        qn_cuda_plan_decode(&x->model->workspace, ((qn_cuda_memory *)x->memory)->format, n_rows, &x->decode_plan));
+    fixture.n_rows = n_rows;
+    assert_ok(qn_cuda_plan_decode(&fixture.model->workspace, ((qn_cuda_memory *)fixture.memory)->format, n_rows,
+                                  &fixture.decode_plan));
 }
 
-static void tear_down(struct fixture *x)
+static void tear_down(void)
 {
-    free(x->decode_plan.segments);
-    free(x->decode_plan.phases);
-    x->memory->vtable->free(x->memory);
-    free_device(&x->cuda);
+    free(fixture.decode_plan.segments);
+    free(fixture.decode_plan.phases);
+    fixture.memory->vtable->free(fixture.memory);
+    free_device(&fixture.cuda);
 }
 
 /* ---- Symbolic values: hashes ---- */
@@ -86,7 +88,6 @@ struct location {
 };
 
 struct machine {
-    const struct fixture *x;
     const qn_cuda_model *model;
     const qn_cuda_memory *memory;
     struct location locations[MAX_LOCATIONS];
@@ -260,7 +261,8 @@ static name read_partials(struct machine *m, const qn_persistent_partials *gemv_
     assert_int_equal(gemv_partials->sumsq, p->sumsq);
     if (p->sumsq) {
         assert_int_equal(p->prologue, QN_PROLOGUE_RMS_NORM);
-        assert_int_equal(gemv_partials->n_sumsq, m->x->n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(p->n_cols) : p->n_slices);
+        assert_int_equal(gemv_partials->n_sumsq,
+                         fixture.n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(p->n_cols) : p->n_slices);
         assert_int_equal(gemv_partials->n_cols, p->n_cols);
         assert_true(gemv_partials->eps > 0);
         assert_ptr_equal(at(m, p->sumsq)->gemv, p); /* not overwritten by another GEMV */
@@ -304,11 +306,11 @@ static void put_partials(struct machine *m, uint64_t address, const struct locat
 static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
 {
     const qn_persistent_partials *from = &p->from;
-    const name plain = m->x->n_rows > 1 ? m->acts_are : operand_of(m, p);
+    const name plain = fixture.n_rows > 1 ? m->acts_are : operand_of(m, p);
     const struct location location = { .gemv = p,
                                        .operand = rotated_name(plain, p->rotation, p->signs),
                                        .plain_operand = plain };
-    if (m->x->n_rows > 1)
+    if (fixture.n_rows > 1)
         assert_memory_equal(p, m->acts, sizeof *p);
     assert_true(!from->n_partials || from->data != p->out); /* other blocks still read these partials */
     assert_true(p->n_slices && p->slice_blocks && p->n_slices * p->slice_blocks <= m->model->common.matmul.n_sms);
@@ -333,7 +335,7 @@ static void run_delta(struct machine *m, const qn_persistent_delta *s)
              read_partials(m, &s->beta, s->beta_row), slot, s->conv));
     const uint64_t offsets[] = { s->open.keys - open.keys, s->open.values - open.values, s->open.scales - open.scales,
                                  s->open.decays - open.decays, s->open.inputs - open.inputs };
-    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+    for (size_t i = 0; i < COUNT(offsets); i++)
         assert_int_equal(offsets[i], slot * open.bytes);
 }
 
@@ -368,7 +370,7 @@ static void run_phase(struct machine *m, const qn_persistent_phase *phase)
     case QN_PHASE_ATTENTION: run_attention(m, &phase->u.attention); return;
     case QN_PHASE_STORE: run_store_phase(m, &phase->u.store); return;
     case QN_PHASE_ACTS:
-        assert_true(m->x->n_rows > 1);
+        assert_true(fixture.n_rows > 1);
         m->acts = &phase->u.gemv;
         m->acts_are = operand_of(m, m->acts);
         return;
@@ -378,11 +380,11 @@ static void run_phase(struct machine *m, const qn_persistent_phase *phase)
 
 static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
 {
-    const qn_persistent_phase *phases = &m->x->decode_plan.phases[segment->phase];
+    const qn_persistent_phase *phases = &fixture.decode_plan.phases[segment->phase];
     uint32_t next = 0;
     while (next < segment->n_phases && phases[next].kind != QN_PHASE_GEMV)
         next++;
-    assert_true(segment->phase + segment->n_phases <= m->x->decode_plan.n_phases);
+    assert_true(segment->phase + segment->n_phases <= fixture.decode_plan.n_phases);
     for (size_t i = 0; i < segment->n_phases; i++) {
         label("phase %zu", i);
         if (phases[i].kind == QN_PHASE_GEMV) {
@@ -402,32 +404,32 @@ struct counts {
     size_t persistent, launched, gemms, stores, acts;
 };
 
-static struct counts count(const struct fixture *x)
+static struct counts count(void)
 {
     struct counts c = { 0 };
-    for (size_t i = 0; i < x->decode_plan.n_segments; i++) {
-        c.persistent += x->decode_plan.segments[i].n_phases != 0;
-        c.launched += x->decode_plan.segments[i].n_phases == 0;
+    for (size_t i = 0; i < fixture.decode_plan.n_segments; i++) {
+        c.persistent += fixture.decode_plan.segments[i].n_phases != 0;
+        c.launched += fixture.decode_plan.segments[i].n_phases == 0;
     }
-    for (size_t i = 0; i < x->decode_plan.n_phases; i++) {
-        c.gemms += x->decode_plan.phases[i].kind == QN_PHASE_GEMV;
-        c.stores += x->decode_plan.phases[i].kind == QN_PHASE_STORE;
-        c.acts += x->decode_plan.phases[i].kind == QN_PHASE_ACTS;
+    for (size_t i = 0; i < fixture.decode_plan.n_phases; i++) {
+        c.gemms += fixture.decode_plan.phases[i].kind == QN_PHASE_GEMV;
+        c.stores += fixture.decode_plan.phases[i].kind == QN_PHASE_STORE;
+        c.acts += fixture.decode_plan.phases[i].kind == QN_PHASE_ACTS;
     }
     return c;
 }
 
-static void check_same(const struct fixture *x)
+static void check_same(void)
 {
     static struct machine plan, decode_plan;
-    const qn_plan *p = &x->cuda.plan;
-    plan = decode_plan = (struct machine){ .x = x, .model = x->model, .memory = (qn_cuda_memory *)x->memory };
+    const qn_plan *p = &fixture.cuda.plan;
+    plan = decode_plan = (struct machine){ .model = fixture.model, .memory = (qn_cuda_memory *)fixture.memory };
     size_t next = 0, n = p->n_ops - 2;
     for (size_t i = 0; i < n; i++)
         run_op(&plan, &p->ops[i]);
-    for (size_t i = 0; i < x->decode_plan.n_segments; i++) {
+    for (size_t i = 0; i < fixture.decode_plan.n_segments; i++) {
         label("segment %zu", i);
-        const qn_cuda_segment *segment = &x->decode_plan.segments[i];
+        const qn_cuda_segment *segment = &fixture.decode_plan.segments[i];
         assert_int_equal(segment->op, next);
         assert_true(segment->n_ops);
         next += segment->skip_acts ? 0 : segment->n_ops;
@@ -470,14 +472,13 @@ static const struct shape dense = { .n_layers = 5,
 
 static struct counts counts_of(const struct shape *shape, unsigned bits)
 {
-    struct fixture x;
-    set_up(&x, NULL, shape, bits);
-    plan_rows(&x, 8);
-    check_same(&x);
-    const struct counts rows = count(&x);
-    plan_rows(&x, 1);
-    check_same(&x);
-    const struct counts c = count(&x);
+    set_up(NULL, shape, bits);
+    plan_rows(8);
+    check_same();
+    const struct counts rows = count();
+    plan_rows(1);
+    check_same();
+    const struct counts c = count();
     if (!shape->v_heads || shape->head == 128) { /* else gated norms are launched with their matmuls */
         assert_int_equal(rows.persistent, c.persistent);
         assert_int_equal(rows.gemms, c.gemms);
@@ -485,14 +486,13 @@ static struct counts counts_of(const struct shape *shape, unsigned bits)
         assert_int_equal(rows.acts, rows.gemms);
     }
     assert_int_equal(c.acts, 0);
-    tear_down(&x);
+    tear_down();
     return c;
 }
 
 /* All layers are one launch, also the first, whose activations separate launches quantise with higher precision. */
-static void whole_models_are_one_launch(void **unused)
+TEST(whole_models_are_one_launch)
 {
-    (void)unused;
     struct counts c = counts_of(&hybrid, 0);
     assert_int_equal(c.persistent, 1);
     assert_int_equal(c.launched, 1); /* the embedding */
@@ -512,9 +512,8 @@ static void whole_models_are_one_launch(void **unused)
 }
 
 /* Operations that are not supported are launched between segments of phases. */
-static void persistent_segments_end_at_launches(void **unused)
+TEST(persistent_segments_end_at_launches)
 {
-    (void)unused;
     struct counts c = counts_of(&dense, 4);
     assert_int_equal(c.persistent, 6); /* up to the first keys, and from each layer's output to the next one's keys */
     assert_int_equal(c.gemms, 5 * 4);
@@ -543,9 +542,8 @@ static void persistent_segments_end_at_launches(void **unused)
 }
 
 /* Unsupported weights are no error: all operations are launched. */
-static void other_weights_are_launched(void **unused)
+TEST(other_weights_are_launched)
 {
-    (void)unused;
     struct shape other = dense;
     other.type = QN_TYPE_F16;
     struct counts c = counts_of(&other, 0);
@@ -565,58 +563,48 @@ static void other_weights_are_launched(void **unused)
     assert_true(c.persistent > 0);
 }
 
-static void unknown_settings_are_refused(void **unused)
+TEST(unknown_settings_are_refused)
 {
-    (void)unused;
-    struct fixture x;
     qn_device *device;
-    set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = { .base = { .plan = &x.cuda.plan, .team = x.cuda.team } }; /* rejected before
-                                                                                                         the driver is
-                                                                                                         loaded */
+    set_up(NULL, &dense, 0);
+    const qn_cuda_executor_params params = { .base = { .plan = &fixture.cuda.plan,
+                                                       .team = fixture.cuda.team } }; /* rejected
+                                                                             before the
+                                                                             driver is
+                                                                             loaded */
     static const char *const unknown[] = { "fast", "chains", "Persistent" };
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+    for (size_t i = 0; i < COUNT(unknown); i++) {
         label("%s", unknown[i]);
         setenv("QN_CUDA", unknown[i], 1);
         const qn_status status = qn_cuda_executor_create(&params, &device);
         unsetenv("QN_CUDA");
-        assert_int_equal(status, QN_ERR_INVALID);
-        assert_text("expected persistent or launches");
+        assert_fails(status, QN_ERR_INVALID, "expected persistent or launches");
         assert_text(unknown[i]);
     }
-    tear_down(&x);
+    tear_down();
 }
 
-static void small_models_too(void **unused)
+TEST(small_models_too)
 {
-    (void)unused;
     static const char *const models[] = { "llama.q1_0",          "llama.ptq1_0",       "qwen2.q1_0",
                                           "qwen3.f16",           "qwen3.pq2_0",        "qwen3.q2_0",
                                           "qwen35-rotated.q1_0", "qwen35-rotated.f16", "qwen35.ptq1_0" };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+    for (size_t i = 0; i < COUNT(models); i++)
         for (unsigned bits = 0; bits <= 4; bits += 4) {
             label("%s, %u bits", models[i], bits);
-            struct fixture x;
             if (bits && strncmp(models[i], "qwen", 4))
                 continue; /* AURA has no codec for their heads */
-            set_up(&x, models[i], NULL, bits);
+            set_up(models[i], NULL, bits);
             for (uint32_t n_rows = 1; n_rows <= 2; n_rows++) {
-                plan_rows(&x, n_rows);
-                check_same(&x);
+                plan_rows(n_rows);
+                check_same();
             }
-            tear_down(&x);
+            tear_down();
         }
 }
 
 int main(void)
 {
     unsetenv("QN_CUDA");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_models_are_one_launch),
-        cmocka_unit_test(persistent_segments_end_at_launches),
-        cmocka_unit_test(other_weights_are_launched),
-        cmocka_unit_test(unknown_settings_are_refused),
-        cmocka_unit_test(small_models_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

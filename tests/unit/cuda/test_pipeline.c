@@ -1,15 +1,13 @@
 /* Where kernel code comes from: the sources in order, fallback when a source has no code or invalid code, and damaged
  * or foreign files in the cache. nvcc is a script of the test, NVRTC is fake_nvrtc.c, the driver is helper_cuda.h's. */
 #include "helper_cuda.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "cuda/runtime/compile.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -43,33 +41,15 @@ static const char script[] =
     "{ printf '\\177ELF'; head -c 60 /dev/zero; cat \"$1\" \"$include/cuda/kernels/module/a.h\"\n"
     "  printf '%s' \"$all\" | sed 's/.*\\(-gencode=[^ ]*.*\\) -o .*/\\1/'; head -c 1 /dev/zero; } >\"$out\"\n";
 
-static void write_text(const char *path, const char *text, mode_t mode)
-{
-    unlink(path);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, mode);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    close(fd);
-}
-
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    (void)at;
-    return remove(path);
-}
-
 static void set_mood(const char *mood)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/mood", work);
-    write_text(path, mood, 0600);
+    write_text(path, mood);
 }
 
-static int setup(void **unused)
+static int setup(void)
 {
-    (void)unused;
     snprintf(work, sizeof work, "/tmp/quern-test.XXXXXX");
     assert_non_null(mkdtemp(work));
     snprintf(cache, sizeof cache, "%s/home/.cache/quern", work); /* neither it nor home exists yet */
@@ -79,7 +59,8 @@ static int setup(void **unused)
     assert_int_equal(mkdir(tmp, 0700), 0);
     assert_int_equal(setenv("TMPDIR", tmp, 1), 0);
     unsetenv("QN_FAKE_NVRTC");
-    write_text(nvcc, script, 0700);
+    write_text(nvcc, script);
+    assert_int_equal(chmod(nvcc, 0700), 0);
     set_mood("fine");
     return 0;
 }
@@ -96,11 +77,10 @@ static int n_entries(const char *folder)
 }
 
 /* No compilation, failed or not, leaves temporary files. */
-static int teardown(void **unused)
+static int teardown(void)
 {
-    (void)unused;
     const int left = n_entries(tmp);
-    assert_int_equal(nftw(work, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
+    assert_int_equal(remove_tree(work), 0);
     assert_int_equal(left, 0);
     return 0;
 }
@@ -204,14 +184,20 @@ static struct lookup lookup(const qn_cuda_tools *t, const char *refuses, const q
     return l;
 }
 
-static void expect_from(const struct lookup *l, qn_origin origin, const char *compiler)
+/* The same, of code that is found here. */
+#define lookup_from(t, refuses, launch, origin, compiler)                                                              \
+    expect_from(lookup(t, refuses, launch), origin, compiler, __LINE__)
+
+static struct lookup expect_from(struct lookup l, qn_origin origin, const char *compiler, int line)
 {
-    if (l->status)
-        print_error("%s\n", l->error);
-    assert_ok(l->status);
-    assert_string_equal(qn_origin_name(l->info.origin), qn_origin_name(origin));
-    assert_string_equal(l->info.compiler, compiler);
-    assert_true(l->info.bytes > 64);
+    label("line %d", line);
+    if (l.status)
+        print_error("%s\n", l.error);
+    assert_ok(l.status);
+    assert_string_equal(qn_origin_name(l.info.origin), qn_origin_name(origin));
+    assert_string_equal(l.info.compiler, compiler);
+    assert_true(l.info.bytes > 64);
+    return l;
 }
 
 /* The path of the only file in the cache. */
@@ -231,12 +217,10 @@ static void cache_file(char *path, size_t size)
 
 /* ---- The order ---- */
 
-static void test_built_in(void **unused)
+TEST(test_built_in)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&with_cubins);
-    const struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_BUILT_IN, "nvcc of the build");
+    const struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_BUILT_IN, "nvcc of the build");
     assert_string_equal(l.image, "built in");
     assert_string_equal(l.log, "");
     assert_int_equal(n_runs(), 0);
@@ -244,68 +228,56 @@ static void test_built_in(void **unused)
 }
 
 /* Built-in code is passed over if it has other definitions, or if the driver rejects it. */
-static void test_built_in_passed_over(void **unused)
+TEST(test_built_in_passed_over)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&with_cubins);
-    struct lookup l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    l = lookup(&t, "built in", &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "module/a.cu: the driver rejects the built-in code: cuModuleLoadData: made to fail"));
-    l = lookup(&t, "built in", &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    struct lookup l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    l = lookup_from(&t, "built in", &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "module/a.cu: the driver rejects the built-in code: cuModuleLoadData: made to fail");
+    l = lookup_from(&t, "built in", &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
-static void test_nvcc_then_cache(void **unused)
+TEST(test_nvcc_then_cache)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
-    assert_non_null(strstr(l.log, "module/a.cu: compiled by nvcc 98.1.5 in "));
+    assert_contains(l.log, "module/a.cu: compiled by nvcc 98.1.5 in ");
     assert_int_equal(n_runs(), 1);
     assert_int_equal(n_entries(cache), 1);
     for (int i = 0; i < 2; i++) {
-        l = lookup(&t, NULL, &launch_a);
-        expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+        l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
         assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
         assert_string_equal(l.log, "");
         assert_int_equal(n_runs(), 1);
     }
-    l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.image, "-gencode=arch=compute_90a,code=sm_90a -DQN_N=1 -DQN_M=2"));
+    l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.image, "-gencode=arch=compute_90a,code=sm_90a -DQN_N=1 -DQN_M=2");
     assert_int_equal(n_entries(cache), 2);
 }
 
-static void test_nvrtc(void **unused)
+TEST(test_nvrtc)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
-    struct lookup l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    struct lookup l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_string_equal(l.image, "nvrtc|cuda/kernels/module/a.cu|" SOURCE "|cuda/kernels/module/a.h|" HEADER
                                  "|cuda/kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|"
                                  "--device-as-default-execution-space|-DQN_N=1|-DQN_M=2|");
-    l = lookup(&t, NULL, &launch_defines);
-    expect_from(&l, QN_ORIGIN_CACHE, "NVRTC 99.7");
+    l = lookup_from(&t, NULL, &launch_defines, QN_ORIGIN_CACHE, "NVRTC 99.7");
     assert_int_equal(n_runs(), 0);
 }
 
 /* Failures of nvcc, and its time limit: NVRTC is tried next; if that fails too, the error text has nvcc's reason. */
-static void test_nvcc_fails(void **unused)
+TEST(test_nvcc_fails)
 {
-    (void)unused;
     static const struct {
         const char *mood, *says;
     } cases[] = { { "fails", "a.cu(3): error: no such thing" },
                   { "nothing", "nvcc wrote no cubin" },
                   { "garbage", "not a cubin (8 bytes)" },
                   { "hangs", "still running after 1 s" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct timespec begin, end;
         qn_cuda_tools t = tools(&sources);
         t.nvcc_seconds = !strcmp(cases[i].mood, "hangs") ? 1 : 60;
@@ -316,42 +288,38 @@ static void test_nvcc_fails(void **unused)
         clock_gettime(CLOCK_MONOTONIC, &end);
         assert_true(end.tv_sec - begin.tv_sec < 50); /* the script would sleep for 60 */
         assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-        assert_non_null(strstr(l.error, "module/a.cu: no code for sm_90a"));
-        assert_non_null(strstr(l.error, cases[i].says));
+        assert_contains(l.error, "module/a.cu: no code for sm_90a");
+        assert_contains(l.error, cases[i].says);
         assert_null(strstr(l.error, "chatter"));
         assert_int_equal(n_entries(cache), 0);
     }
     set_mood("fails");
     qn_cuda_tools t = tools(&sources);
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     set_mood("chatters"); /* more output than a pipe buffers, and than is stored */
     t.cache_folder = "";
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
-static void test_nothing(void **unused)
+TEST(test_nothing)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = t.nvrtc = "";
     struct lookup l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "none is built in, and no compiler may be used"));
+    assert_contains(l.error, "none is built in, and no compiler may be used");
     t.nvcc = "/nonexistent/nvcc";
     t.nvrtc = "/nonexistent/libnvrtc.so";
     l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "/nonexistent/nvcc: cannot be run"));
-    assert_non_null(strstr(l.error, "no NVRTC: /nonexistent/libnvrtc.so"));
+    assert_contains(l.error, "/nonexistent/nvcc: cannot be run");
+    assert_contains(l.error, "no NVRTC: /nonexistent/libnvrtc.so");
     t = tools(&sources);
     t.nvcc = "";
     setenv("QN_FAKE_NVRTC", "fails", 1);
     l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(
-        strstr(l.error, "NVRTC failed for sm_90a: cuda/kernels/module/a.cu(1): error: requested by the test"));
+    assert_contains(l.error, "NVRTC failed for sm_90a: cuda/kernels/module/a.cu(1): error: requested by the test");
     assert_null(strstr(l.error, "more"));
 
     /* a failure is kept: nvcc does not run again */
@@ -361,16 +329,14 @@ static void test_nothing(void **unused)
     t.nvrtc = "";
     assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device));
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(qn_cuda_prepare(device, &launch_a), QN_ERR_UNSUPPORTED);
-        assert_non_null(strstr(qn_error_text(), "no such thing"));
+        assert_fails(qn_cuda_prepare(device, &launch_a), QN_ERR_UNSUPPORTED, "no such thing");
     }
     assert_int_equal(n_runs(), 1);
     qn_cuda_close(device);
 }
 
-static void test_finding_nvcc(void **unused)
+TEST(test_finding_nvcc)
 {
-    (void)unused;
     char *found, *path = strdup(getenv("PATH")), folders[256];
     assert_non_null(path);
     setenv("QN_NVCC", nvcc, 1);
@@ -381,8 +347,7 @@ static void test_finding_nvcc(void **unused)
     assert_ok(qn_nvcc_find(&found));
     assert_null(found);
     setenv("QN_NVCC", "/nonexistent", 1);
-    assert_int_equal(qn_nvcc_find(&found), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "QN_NVCC: '/nonexistent'"));
+    assert_fails(qn_nvcc_find(&found), QN_ERR_INVALID, "QN_NVCC: '/nonexistent'");
     unsetenv("QN_NVCC");
     unsetenv("CUDA_HOME");
     unsetenv("CUDA_PATH");
@@ -397,26 +362,6 @@ static void test_finding_nvcc(void **unused)
 
 /* ---- The cache's files ---- */
 
-static void read_file(const char *path, unsigned char **data, size_t *size)
-{
-    struct stat st;
-    const int fd = open(path, O_RDONLY);
-    assert_true(fd >= 0 && fstat(fd, &st) == 0);
-    *size = (size_t)st.st_size;
-    *data = malloc(*size + 1);
-    assert_non_null(*data);
-    assert_int_equal(read(fd, *data, *size), (ssize_t)*size);
-    close(fd);
-}
-
-static void write_file(const char *path, const unsigned char *data, size_t size)
-{
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, data, size), (ssize_t)size);
-    close(fd);
-}
-
 /* NVRTC only: faster, because no process is started. */
 static qn_cuda_tools without_nvcc(void)
 {
@@ -428,35 +373,28 @@ static qn_cuda_tools without_nvcc(void)
 /* The file is rejected, logged as invalid, and replaced by one equal to the original. */
 static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsigned char *data, size_t size)
 {
-    unsigned char *now;
-    size_t size_now;
-    struct lookup l = lookup(t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, path));
-    assert_non_null(strstr(l.log, "it is compiled again"));
-    read_file(path, &now, &size_now);
-    assert_int_equal(size_now, size);
-    assert_memory_equal(now, data, size);
-    free(now);
+    struct lookup l = lookup_from(t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_contains(l.log, path);
+    assert_contains(l.log, "it is compiled again");
+    assert_file(path, data, size);
 }
 
-static void test_damaged(void **unused)
+TEST(test_damaged)
 {
-    (void)unused;
     const qn_cuda_tools t = without_nvcc();
     unsigned char *data;
     char path[512];
     size_t size;
     (void)lookup(&t, NULL, &launch_a);
     cache_file(path, sizeof path);
-    read_file(path, &data, &size);
+    data = read_file(path, &size);
     unsigned char *bad = malloc(size + 1);
     assert_non_null(bad);
     /* truncated, within the header and within the payload; and longer */
     const size_t sizes[] = { 0, 1, 8, 100, size / 2, size - 1, size + 1 };
     memcpy(bad, data, size);
     bad[size] = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         write_file(path, bad, sizes[i]);
         expect_replaced(&t, path, data, size);
     }
@@ -471,83 +409,71 @@ static void test_damaged(void **unused)
     free(data);
 }
 
-static void test_foreign(void **unused)
+TEST(test_foreign)
 {
-    (void)unused;
     const qn_cuda_tools t = without_nvcc();
     unsigned char *data, *other;
     char path[512], path_of_other[512];
     size_t size, size_of_other;
     (void)lookup(&t, NULL, &launch_defines);
     cache_file(path_of_other, sizeof path_of_other);
-    read_file(path_of_other, &other, &size_of_other);
+    other = read_file(path_of_other, &size_of_other);
     assert_int_equal(unlink(path_of_other), 0);
     (void)lookup(&t, NULL, &launch_a);
     cache_file(path, sizeof path);
-    read_file(path, &data, &size);
+    data = read_file(path, &size);
     write_file(path, other, size_of_other); /* a valid file of another kernel */
     expect_replaced(&t, path, data, size);
     write_text(path,
                "Dear diary, this is a text of some length, though not of much interest, and certainly not a cubin "
-               "that quern has put here; it only happens to have a name as one of those would have had.",
-               0600);
+               "that quern has put here; it only happens to have a name as one of those would have had.");
     expect_replaced(&t, path, data, size);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0); /* without a writer; anything but a regular file is not removed */
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, "is not a regular file; it is compiled again"));
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_contains(l.log, "is not a regular file; it is compiled again");
+    assert_contains(l.log, "the kernel is not cached");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_contains(l.log, "the kernel is not cached");
     assert_int_equal(rmdir(path), 0);
     free(data);
     free(other);
 }
 
 /* An undamaged cubin that the driver rejects, for example from a compiler newer than the driver. */
-static void test_refused(void **unused)
+TEST(test_refused)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     t.nvcc = nvcc;
-    l = lookup(&t, "nvrtc|", &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the driver rejects it"));
-    l = lookup(&t, "nvrtc|", &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    l = lookup_from(&t, "nvrtc|", &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "the driver rejects it");
+    l = lookup_from(&t, "nvrtc|", &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
 /* Without write access to the cache directory, the kernel is used without being cached. */
-static void test_no_place(void **unused)
+TEST(test_no_place)
 {
-    (void)unused;
     qn_cuda_tools t = tools(&sources);
     char file[128], below[160], *folder;
     snprintf(file, sizeof file, "%s/file", work);
     snprintf(below, sizeof below, "%s/file/quern", work);
-    write_text(file, "", 0600);
+    write_text(file, "");
     t.cache_folder = below;
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "the kernel is not cached");
     t.cache_folder = "/proc/quern"; /* not writable even for root */
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_contains(l.log, "the kernel is not cached");
     if (geteuid() != 0) {
         snprintf(below, sizeof below, "%s/locked", work);
         assert_int_equal(mkdir(below, 0500), 0);
         t.cache_folder = below;
-        l = lookup(&t, NULL, &launch_a);
-        expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-        assert_non_null(strstr(l.log, "the kernel is not cached"));
+        l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+        assert_contains(l.log, "the kernel is not cached");
     }
 
     /* the user's cache directory */
@@ -566,8 +492,7 @@ static void test_no_place(void **unused)
     assert_ok(qn_cubin_folder(&folder));
     assert_null(folder);
     t.cache_folder = NULL;
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_null(strstr(l.log, "not cached"));
 }
 
@@ -578,9 +503,8 @@ static qn_cubin_key key(const char *arch, const char *defines, const qn_gpu_file
     return qn_cubin_key_of(arch, defines, list, n);
 }
 
-static void test_keys(void **unused)
+TEST(test_keys)
 {
-    (void)unused;
     static const char source_and_blank[] = SOURCE " ", header_and_x[] = HEADER "x";
     static const qn_gpu_file changed_source = TEXT("cuda/kernels/module/a.cu", source_and_blank);
     static const qn_gpu_file changed_header = TEXT("cuda/kernels/module/a.h", header_and_x);
@@ -603,7 +527,7 @@ static void test_keys(void **unused)
         key("sm_90a", "", other_source, 3), key("sm_90a", "", other_header, 3), key("sm_90a", "", other_name, 3),
         key("sm_90a", "", other_order, 3),  key("sm_90a", "", list, 2),
     };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; i < COUNT(keys); i++)
         for (size_t j = 0; j < i; j++) {
             label("keys %zu and %zu", i, j);
             assert_memory_not_equal(&keys[i], &keys[j], sizeof keys[i]);
@@ -618,9 +542,8 @@ static void test_keys(void **unused)
 }
 
 /* A changed source has another key and cache file; the old file stays valid for the old source. */
-static void test_changed_source(void **unused)
+TEST(test_changed_source)
 {
-    (void)unused;
     qn_gpu_file changed[4];
     static const char text[] = "source a, better\n#include \"cuda/kernels/module/a.h\"\n";
     memcpy(changed, files, sizeof changed);
@@ -628,24 +551,20 @@ static void test_changed_source(void **unused)
     changed[2].end = text + sizeof text - 1;
     qn_gpu_code code = sources;
     qn_cuda_tools t = tools(&sources);
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     code.files = changed;
     t.code = &code;
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_memory_equal(l.image, "source a, better", 16);
     assert_int_equal(n_entries(cache), 2);
     t.code = &sources;
-    l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
 /* ---- Concurrency ---- */
 
-static void test_threads(void **unused)
+TEST(test_threads)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
     qn_cuda *device;
     qn_pipeline_info info;
@@ -678,17 +597,15 @@ static void test_threads(void **unused)
     set_mood("fails");
     no_nvrtc.nvrtc = "";
     assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &no_nvrtc }, &device));
-    assert_int_equal(qn_cuda_load_pipelines(device), QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(qn_error_text(), "module/a.cu: no code"));
+    assert_fails(qn_cuda_load_pipelines(device), QN_ERR_UNSUPPORTED, "module/a.cu: no code");
     assert_true(qn_cuda_pipeline(device, 1, &info) && !info.failure);
     assert_true(qn_cuda_pipeline(device, 2, &info) && info.failure);
     qn_cuda_close(device);
 }
 
 /* Eight processes start with an empty cache: each gets its kernel, and the cache then has one valid file. */
-static void test_processes(void **unused)
+TEST(test_processes)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
     pid_t children[8];
     for (size_t i = 0; i < 8; i++) {
@@ -708,15 +625,13 @@ static void test_processes(void **unused)
         assert_true(WIFEXITED(state) && WEXITSTATUS(state) == 0);
     }
     const int before = n_runs();
-    struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_CACHE, "nvcc 98.1.5");
     assert_int_equal(n_runs(), before);
     assert_int_equal(n_entries(cache), 1);
 }
 
-static void test_clear(void **unused)
+TEST(test_clear)
 {
-    (void)unused;
     const qn_cuda_tools t = tools(&sources);
     static const char *const kept[] = { "notes.txt", "0123456789abcdef0123456789abcdeX.cubin", "short.cubin",
                                         "0123456789abcdef0123456789abcdef.cubin.bak" };
@@ -730,32 +645,16 @@ static void test_clear(void **unused)
     snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.quern.part", cache); /* of a writer
                                                                                                            that was
                                                                                                            killed */
-    write_text(path, "part", 0600);
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+    write_text(path, "part");
+    for (size_t i = 0; i < COUNT(kept); i++) {
         snprintf(path, sizeof path, "%s/%s", cache, kept[i]);
-        write_text(path, "mine", 0600);
+        write_text(path, "mine");
     }
     assert_ok(qn_cubin_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);
     assert_true(bytes > 100);
     assert_int_equal(n_entries(cache), 4);
-    const struct lookup l = lookup(&t, NULL, &launch_a);
-    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_built_in),        TEST(test_built_in_passed_over),
-        TEST(test_nvcc_then_cache), TEST(test_nvrtc),
-        TEST(test_nvcc_fails),      TEST(test_nothing),
-        TEST(test_finding_nvcc),    TEST(test_damaged),
-        TEST(test_foreign),         TEST(test_refused),
-        TEST(test_no_place),        TEST(test_keys),
-        TEST(test_threads),         TEST(test_changed_source),
-        TEST(test_processes),       TEST(test_clear),
-
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EVERY(setup, teardown)

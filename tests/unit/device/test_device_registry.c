@@ -6,13 +6,8 @@
 #include "gguf/gguf.h"
 #include "model/model.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static void names(void **unused)
+TEST(names)
 {
-    (void)unused;
     static const struct {
         const char *text, *backend; /* NULL: any */
         int ordinal;
@@ -25,22 +20,21 @@ static void names(void **unused)
                                        "CPU",   "cuda:-1", "cuda:x", "cuda:1x", "auto:0", "cuda:99999999999",
                                        "cuda ", "cuda;0" };
     qn_device_name name;
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < COUNT(good); i++) {
         assert_ok(qn_device_name_parse("here", good[i].text, &name));
         assert_true(good[i].backend ? !strcmp(name.backend->name, good[i].backend) : !name.backend);
         assert_int_equal(name.ordinal, good[i].ordinal);
         assert_string_equal(name.text, good[i].text);
         assert_string_equal(name.source, "here");
     }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < COUNT(bad); i++)
         assert_int_equal(qn_device_name_parse("here", bad[i], &name), QN_ERR_INVALID);
     assert_int_equal(qn_device_name_parse("here", "tpu", &name), QN_ERR_INVALID);
     assert_string_equal(qn_error_text(), "here: 'tpu' is not one of cpu, cuda, cuda:N, auto");
 }
 
-static void sources(void **unused)
+TEST(sources)
 {
-    (void)unused;
     qn_device_name name;
     unsetenv("QN_DEVICE");
     assert_ok(qn_device_name_select(NULL, &name));
@@ -57,14 +51,12 @@ static void sources(void **unused)
     assert_string_equal(name.backend->name, "cpu");
     assert_string_equal(name.source, "--device");
     setenv("QN_DEVICE", "tpu", 1);
-    assert_int_equal(qn_device_name_select(NULL, &name), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "the environment variable QN_DEVICE: 'tpu'"));
+    assert_fails(qn_device_name_select(NULL, &name), QN_ERR_INVALID, "the environment variable QN_DEVICE: 'tpu'");
     unsetenv("QN_DEVICE");
 }
 
-static void counts_and_descriptions(void **unused)
+TEST(counts_and_descriptions)
 {
-    (void)unused;
     char text[QN_DEVICE_TEXT_MAX], expected[QN_DEVICE_TEXT_MAX];
     int count;
     qn_device_name name;
@@ -89,9 +81,8 @@ static void counts_and_descriptions(void **unused)
         assert_memory_equal(text, "cuda:0, ", 8);
 }
 
-static void opens_by_name(void **unused)
+TEST(opens_by_name)
 {
-    (void)unused;
     qn_gguf *file;
     qn_hparams hparams;
     qn_plan plan;
@@ -125,9 +116,8 @@ static void opens_by_name(void **unused)
 }
 
 /* Each backend says what it has, with the CPU first; one that compiles kernels lists those of this program. */
-static void backends(void **unused)
+TEST(backends)
 {
-    (void)unused;
     const qn_backend *backend;
     assert_string_equal(qn_device_backend(0)->name, "cpu");
     assert_null(qn_device_backend(0)->kernels);
@@ -140,14 +130,4 @@ static void backends(void **unused)
             assert_true(strstr(kernel.source, ".cu") && kernel.defines);
         assert_int_equal(n > 0, backend->kernels != NULL);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backends),      cmocka_unit_test(names),
-        cmocka_unit_test(sources),       cmocka_unit_test(counts_and_descriptions),
-        cmocka_unit_test(opens_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

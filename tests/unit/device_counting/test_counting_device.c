@@ -1,8 +1,8 @@
 /* A backend in a folder of its own: golden models run on it, and the engine calls it as often as the interface says. */
 #include "counting.h"
 #include "helper_golden.h"
+#include "helper_create.h"
 
-#include <string.h>
 #include <unistd.h>
 
 enum { MAX_IDS = 256, BATCH = 16 };
@@ -11,11 +11,9 @@ static char file_path[4096];
 
 static qn_model *open_model(const char *name)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "counting", .n_threads = 2 };
-    qn_model *model;
     counting_calls_of = (counting_calls){ 0 };
     snprintf(file_path, sizeof file_path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    assert_ok(qn_model_load(file_path, &params, &model));
+    qn_model *model = create_model(file_path, &MODEL_PARAMS(.device = "counting", .n_threads = 2));
     assert_string_equal(qn_model_get_info(model)->device, "counting");
     return model;
 }
@@ -29,11 +27,9 @@ static void check_logits(const char *name)
     qn_model *model = open_model(name);
     const size_t n_vocab = qn_model_get_info(model)->n_vocab, n = read_golden_ids(name, ids, MAX_IDS);
     float *expected = read_golden_logits(name, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = MAX_IDS, .n_batch = BATCH };
-    qn_session *session;
     assert_non_null(found);
     assert_int_equal(n_rows, n);
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = MAX_IDS, .n_batch = BATCH));
     assert_ok(qn_session_eval(session, ids, n, QN_LOGITS_ALL, found));
     assert_true(mean_relative_error(found, expected, n, n_vocab) < 2e-3);
     assert_int_equal(counting_calls_of.creations, 1);
@@ -51,18 +47,16 @@ static void check_logits(const char *name)
     free(found);
 }
 
-static void golden_models_run(void **unused)
+TEST(golden_models_run)
 {
-    (void)unused;
     check_logits("llama.f16");
     check_logits("qwen3.f16");
     check_logits("qwen35.f16");
 }
 
 /* A session's file from this device continues on it, through the same two functions as on others. */
-static void sessions_are_saved(void **unused)
+TEST(sessions_are_saved)
 {
-    (void)unused;
     char path[] = "/tmp/quern-counting-XXXXXX";
     qn_token ids[MAX_IDS];
     qn_model *model = open_model("qwen35.f16");
@@ -72,8 +66,8 @@ static void sessions_are_saved(void **unused)
     const int fd = mkstemp(path);
     assert_true(expected && found && fd >= 0);
     close(fd);
-    assert_ok(qn_session_create(model, NULL, &session));
-    assert_ok(qn_session_eval(session, ids, n - 1, QN_LOGITS_NONE, NULL));
+    session = create_session(model, NULL);
+    append_tokens(session, ids, n - 1);
     assert_ok(qn_session_save(session, path));
     assert_ok(qn_session_restore(model, path, NULL, &restored));
     assert_int_equal(counting_calls_of.serializes, 1);
@@ -87,13 +81,4 @@ static void sessions_are_saved(void **unused)
     unlink(path);
     free(expected);
     free(found);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models_run),
-        cmocka_unit_test(sessions_are_saved),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

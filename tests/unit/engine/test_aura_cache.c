@@ -12,9 +12,6 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 /* The last tokens, whose logits are compared, are in the second block of 256 positions. */
 enum { N_IDS = 330, N_LAST = 60, N_FIRST = N_IDS - N_LAST, N_FORMATS = 7, FILE_MAX = 1 << 22 };
@@ -32,19 +29,18 @@ static const char *const names[] = { "llama.q2_0",         "qwen3.f16",   "qwen3
 
 static void open_threaded(const char *name, int n_threads)
 {
-    open_model(name, (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads },
-               N_LAST);
+    open_model(name, CPU_MODEL(.n_threads = n_threads), N_LAST);
 }
 
 /* All formats with all models would take minutes: each format is tested with one model. */
 static bool go_together(size_t name, size_t format)
 {
-    return format % (sizeof names / sizeof names[0]) == name;
+    return format % (COUNT(names)) == name;
 }
 
 static void over_models(void (*test)(const char *format))
 {
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         label("%s", names[i]);
         open_threaded(names[i], 2);
         for (size_t f = 0; f < N_FORMATS; f += FORMAT_STEP)
@@ -58,13 +54,9 @@ static void over_models(void (*test)(const char *format))
 
 static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = {
-        .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = n_batch, .kv = format
-    };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = n_batch, .kv = format));
     assert_string_equal(qn_session_kv(session), format);
-    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, n_tokens);
     return session;
 }
 
@@ -72,7 +64,7 @@ static void eval_rest(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
     assert_true(length <= N_FIRST);
-    assert_ok(qn_session_eval(session, ids + length, N_FIRST - length, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids + length, N_FIRST - length);
     assert_ok(qn_session_eval(session, ids + N_FIRST, N_LAST, QN_LOGITS_ALL, logits));
 }
 
@@ -82,7 +74,7 @@ static void logits_in_batches(const char *format, size_t batch, float *logits)
     qn_session *session = new_session(format, (uint32_t)batch, 0);
     for (size_t done = 0; done < N_FIRST;) {
         const size_t n = N_FIRST - done < batch ? N_FIRST - done : batch;
-        assert_ok(qn_session_eval(session, ids + done, n, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids + done, n);
         done += n;
     }
     for (size_t done = 0; done < N_LAST;) {
@@ -93,15 +85,14 @@ static void logits_in_batches(const char *format, size_t batch, float *logits)
     qn_session_free(session);
 }
 
-static void threads_and_batches_do_not_matter(void **unused)
+TEST(threads_and_batches_do_not_matter)
 {
-    (void)unused;
     static const int threads[] = { 1, 3, 7 };
     static const size_t batches[] = { 1, 7, 64, 65, N_IDS };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         label("%s", names[i]);
         float *first[N_FORMATS] = { NULL };
-        for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
+        for (size_t t = 0; t < COUNT(threads); t++) {
             label("%d threads", threads[t]);
             open_threaded(names[i], threads[t]);
             for (size_t f = 0; f < N_FORMATS; f += FORMAT_STEP) {
@@ -130,22 +121,13 @@ static void threads_and_batches_do_not_matter(void **unused)
 
 /* ---- Save, restore, fork, truncate ---- */
 
-static void assert_same_files(void)
-{
-    static uint8_t one[FILE_MAX], other[FILE_MAX];
-    const size_t size = read_file(path, one, FILE_MAX);
-    assert_int_equal(read_file(other_path, other, FILE_MAX), size);
-    assert_memory_equal(one, other, size);
-}
-
 /* Lengths at the edges of tiles, pages and blocks of positions. */
 static const uint32_t lengths[] = { 1, 64, 65, 257 };
 
 static void restored_as_saved(const char *format)
 {
-    const qn_session_params other = { .size = sizeof(qn_session_params),
-                                      .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    const qn_session_params other = SESSION_PARAMS(.kv = strcmp(format, "aura3") ? "aura3" : "f16");
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(format, 0, lengths[i]), *restored;
         assert_ok(qn_session_save(session, path));
@@ -167,33 +149,32 @@ static void restored_as_saved(const char *format)
         assert_null(restored);
         char text[64];
         snprintf(text, sizeof text, "its cache format is '%s', expected '%s'", format, other.kv);
-        assert_non_null(strstr(qn_error_text(), text));
+        assert_text(text);
     }
 }
 
-static void restored_sessions_go_on(void **unused)
+TEST(restored_sessions_go_on)
 {
-    (void)unused;
     over_models(restored_as_saved);
 }
 
 /* Truncated tokens leave no trace in a saved file, and do not affect later logits. */
 static void same_after_a_detour(const char *format)
 {
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *plain = new_session(format, 0, lengths[i]), *session = new_session(format, 7, lengths[i]), *fork;
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
         assert_ok(qn_session_checkpoint(session));
-        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 9);
         assert_ok(qn_session_fork(session, &fork));
         assert_string_equal(qn_session_kv(fork), format);
-        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 9);
         assert_ok(qn_session_truncate(session, lengths[i]));
         assert_ok(qn_session_truncate(fork, lengths[i]));
         assert_ok(qn_session_save(plain, path));
         assert_ok(qn_session_save(fork, other_path));
-        assert_same_files();
+        assert_same_files(path, other_path);
         eval_rest(plain, expected);
         eval_rest(session, found);
         assert_same_logits();
@@ -205,36 +186,33 @@ static void same_after_a_detour(const char *format)
     }
 }
 
-static void forks_and_rewound_sessions_go_on(void **unused)
+TEST(forks_and_rewound_sessions_go_on)
 {
-    (void)unused;
     over_models(same_after_a_detour);
 }
 
 /* A saved file contains what truncation within the last page needs: recurrent layers cannot recompute it. */
-static void restored_sessions_go_back(void **unused)
+TEST(restored_sessions_go_back)
 {
-    (void)unused;
     static const uint32_t from[] = { 64, 128, 130, 256 }, to[] = { 63, 127, 129, 193 };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         label("%s", names[i]);
         open_threaded(names[i], 2);
         logits_in_batches("aura4", N_IDS, expected);
-        for (size_t n = 0; n < sizeof from / sizeof from[0]; n++) {
+        for (size_t n = 0; n < COUNT(from); n++) {
             label("from %u to %u tokens", (unsigned)from[n], (unsigned)to[n]);
             qn_session *session = new_session("aura4", 0, from[n]), *restored;
             assert_ok(qn_session_save(session, path));
             qn_session_free(session);
             assert_ok(qn_session_restore(model, path, NULL, &restored));
             assert_ok(qn_session_save(restored, other_path));
-            assert_same_files();
+            assert_same_files(path, other_path);
             assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
             assert_ok(qn_session_truncate(restored, to[n]));
             qn_session_free(restored);
-            const qn_session_params larger = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .n_batch = 5 };
-            assert_ok(qn_session_restore(model, other_path, &larger, &restored));
+            assert_ok(qn_session_restore(model, other_path, &SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 5), &restored));
             assert_ok(qn_session_checkpoint(restored));
-            assert_ok(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL));
+            append_tokens(restored, ids + from[n], 70);
             assert_ok(qn_session_truncate(restored, to[n]));
             eval_rest(restored, found);
             assert_same_logits();
@@ -264,14 +242,9 @@ static uint32_t random_below(uint32_t n)
 
 static qn_session *empty_session(const char *format)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params),
-                                       .n_ctx = N_IDS,
-                                       .n_batch = 1 + random_below(200),
-                                       .kv = format,
-                                       .n_checkpoints = 1 + random_below(5) };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
-    return session;
+    const qn_session_params params = SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 1 + random_below(200), .kv = format,
+                                                    .n_checkpoints = 1 + random_below(5));
+    return create_session(model, &params);
 }
 
 static void replace_session(struct session_case *w, qn_session *session, uint32_t n_valid)
@@ -310,16 +283,14 @@ static uint32_t random_length(uint32_t below)
 static void save_and_restore(struct session_case *w, const char *format)
 {
     const uint32_t length = qn_session_length(w->session);
-    const qn_session_params larger = { .size = sizeof(qn_session_params),
-                                       .n_ctx = N_IDS,
-                                       .n_batch = 1 + random_below(200),
-                                       .n_checkpoints = 1 + random_below(5) };
+    const qn_session_params larger =
+        SESSION_PARAMS(.n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5));
     qn_session *plain = empty_session(format), *restored;
-    assert_ok(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL));
+    append_tokens(plain, ids, length);
     assert_ok(qn_session_save(plain, other_path));
     qn_session_free(plain);
     assert_ok(qn_session_save(w->session, path));
-    assert_same_files();
+    assert_same_files(path, other_path);
     assert_ok(qn_session_restore(model, path, &larger, &restored));
     replace_session(w, restored, w->n_valid);
 }
@@ -330,7 +301,7 @@ static void eval_other_tokens(const struct session_case *w)
     qn_token tokens[150];
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (qn_token)random_below(info.n_vocab);
-    assert_ok(qn_session_eval(w->session, tokens, n < left ? n : left, QN_LOGITS_NONE, NULL));
+    append_tokens(w->session, tokens, n < left ? n : left);
 }
 
 static bool stop_after(void *left, size_t done, size_t total)
@@ -400,10 +371,9 @@ static void random_operations(const char *format)
     free(logits);
 }
 
-static void any_operations_give_the_same_logits(void **unused)
+TEST(any_operations_give_the_same_logits)
 {
-    (void)unused;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         label("%s", names[i]);
         open_threaded(names[i], 2);
         random_operations(i % 2 ? "aura3" : "aura4");
@@ -436,9 +406,8 @@ static float f16_key(const qn_kv_view *view, size_t head, size_t page, size_t i,
 }
 
 /* The codes of page 1 are its fp16 rows, keys less the mean of page 0's keys, quantised. */
-static void codes_are_of_f16_pages(void **unused)
+TEST(codes_are_of_f16_pages)
 {
-    (void)unused;
     open_threaded("llama.q2_0", 2);
     qn_session *session = new_session("aura4v3", 0, 2 * QN_PAGE);
     qn_cpu_memory *memory = (qn_cpu_memory *)session->memory;
@@ -478,10 +447,9 @@ static void codes_are_of_f16_pages(void **unused)
     close_model();
 }
 
-static void more_bits_are_nearer(void **unused)
+TEST(more_bits_are_nearer)
 {
-    (void)unused;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         label("%s", names[i]);
         double far[N_FORMATS];
         open_threaded(names[i], 2);
@@ -496,7 +464,7 @@ static void more_bits_are_nearer(void **unused)
          * int8, which makes 1e-2 of any difference. */
         assert_true(far[0] > 0 && far[0] < 3e-2);
         static const size_t ascending[][2] = { { 0, 1 }, { 1, 2 }, { 2, 5 }, { 5, 6 }, { 2, 3 }, { 3, 4 } };
-        for (size_t r = 0; r < sizeof ascending / sizeof ascending[0]; r++)
+        for (size_t r = 0; r < COUNT(ascending); r++)
             if (!(far[ascending[r][0]] < far[ascending[r][1]]))
                 fail_msg("%s is off by %g, %s by %g", formats[ascending[r][0]], far[ascending[r][0]],
                          formats[ascending[r][1]], far[ascending[r][1]]);
@@ -505,10 +473,9 @@ static void more_bits_are_nearer(void **unused)
 
 /* ---- Sizes ---- */
 
-static void rows_take_what_their_bits_take(void **unused)
+TEST(rows_take_what_their_bits_take)
 {
-    (void)unused;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         label("%s", names[i]);
         open_threaded(names[i], 2);
         const uint64_t dim = strcmp(names[i], "qwen3.q1_0") ? 64 : 128;
@@ -532,9 +499,9 @@ static void rows_take_what_their_bits_take(void **unused)
                 assert_ok(qn_session_save(session, path));
                 const uint64_t rest = n_rows * (kept % 16 ? 16 - kept % 16 : 0) * dim * sizeof(uint16_t);
                 if (!info.recurrent_bytes)
-                    assert_int_equal(read_file(path, file, FILE_MAX), sizeof(struct qn_state_header) +
-                                                                          length * sizeof(qn_token) + bytes + rest +
-                                                                          sizeof(uint64_t));
+                    assert_int_equal(read_state(path, file, FILE_MAX), sizeof(struct qn_state_header) +
+                                                                           length * sizeof(qn_token) + bytes + rest +
+                                                                           sizeof(uint64_t));
                 qn_session_free(session);
             }
         close_model();
@@ -543,20 +510,18 @@ static void rows_take_what_their_bits_take(void **unused)
 
 /* ---- Other formats, other heads ---- */
 
-static void unknown_formats_are_refused(void **unused)
+TEST(unknown_formats_are_refused)
 {
-    (void)unused;
     static const char *const unknown[] = { "", "q4_0", "aura", "aura5", "aura44", "AURA4", "f32" };
     open_threaded("qwen3.q1_0", 1);
-    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+    for (size_t i = 0; i < COUNT(unknown); i++) {
         label("'%s'", unknown[i]);
-        const qn_session_params params = { .size = sizeof(qn_session_params), .kv = unknown[i] };
         char text[64];
         qn_session *session;
-        assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_UNSUPPORTED);
+        assert_int_equal(qn_session_create(model, &SESSION_PARAMS(.kv = unknown[i]), &session), QN_ERR_UNSUPPORTED);
         assert_null(session);
         snprintf(text, sizeof text, "cache format '%s' is not supported (f16, aura8", unknown[i]);
-        assert_non_null(strstr(qn_error_text(), text));
+        assert_text(text);
     }
     close_model();
 }
@@ -572,26 +537,24 @@ static void take_line(void *user, const char *line)
 }
 
 /* Heads of 32, 48 and 16 dimensions have no codes: the cache stays f16. */
-static void other_heads_stay_f16(void **unused)
+TEST(other_heads_stay_f16)
 {
-    (void)unused;
     static const char *const others[] = { "llama.f16", "qwen3-untied.f32", "qwen35-mtp.bf16", "parrot" };
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    for (size_t i = 0; i < COUNT(others); i++) {
         label("%s", others[i]);
-        const qn_session_params params = {
-            .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = "aura4v2", .on_log = take_line, .user = &log_lines
-        };
+        const qn_session_params params =
+            SESSION_PARAMS(.n_ctx = N_IDS, .kv = "aura4v2", .on_log = take_line, .user = &log_lines);
         qn_session *session, *copy;
         open_threaded(others[i], 2);
         session = new_session("f16", 0, 100);
         eval_rest(session, expected);
         qn_session_free(session);
         log_lines = 0;
-        assert_ok(qn_session_create(model, &params, &session));
+        session = create_session(model, &params);
         assert_int_equal(log_lines, 1);
-        assert_non_null(strstr(log_text, "cannot be stored as aura4v2; they are stored as f16"));
+        assert_contains(log_text, "cannot be stored as aura4v2; they are stored as f16");
         assert_string_equal(qn_session_kv(session), "f16");
-        assert_ok(qn_session_eval(session, ids, 100, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids, 100);
         assert_ok(qn_session_save(session, path));
         assert_ok(qn_session_fork(session, &copy));
         assert_int_equal(log_lines, 1);
@@ -609,19 +572,4 @@ static void other_heads_stay_f16(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_and_batches_do_not_matter),
-        cmocka_unit_test(restored_sessions_go_on),
-        cmocka_unit_test(forks_and_rewound_sessions_go_on),
-        cmocka_unit_test(restored_sessions_go_back),
-        cmocka_unit_test(any_operations_give_the_same_logits),
-        cmocka_unit_test(codes_are_of_f16_pages),
-        cmocka_unit_test(more_bits_are_nearer),
-        cmocka_unit_test(rows_take_what_their_bits_take),
-        cmocka_unit_test(unknown_formats_are_refused),
-        cmocka_unit_test(other_heads_stay_f16),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

@@ -1,11 +1,8 @@
 /* What qn_model_get_capacity says fits in memory, against sessions that grow until there is none. */
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_sanitizers.h"
 
 #include "scheduler/scheduler.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { STEP = 16, MAX_SESSIONS = 8 };
 
@@ -15,13 +12,7 @@ static void load(const char *file, uint64_t memory, qn_model **model)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(path,
-                            &(qn_model_params){ .size = sizeof(qn_model_params),
-                                                .device = "cpu",
-                                                .memory = memory,
-                                                .n_threads = 1,
-                                                .skip_weight_scan = true },
-                            model));
+    assert_ok(qn_model_load(path, &CPU_MODEL(.memory = memory, .n_threads = 1, .skip_weight_scan = true), model));
 }
 
 /* Rows are reserved and committed without evaluating them: the time would be all in the model. */
@@ -44,10 +35,7 @@ static uint64_t measure(qn_model *model, const char *kv, uint32_t n)
     bool fits = true;
     uint64_t length = 0;
     for (uint32_t i = 0; i < n; i++)
-        assert_ok(qn_session_create(
-            model,
-            &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 1 << 24, .n_batch = STEP, .kv = kv },
-            &sessions[i]));
+        sessions[i] = create_session(model, &SESSION_PARAMS(.n_ctx = 1 << 24, .n_batch = STEP, .kv = kv));
     while (fits) {
         for (uint32_t i = 0; fits && i < n; i++)
             fits = grow(sessions[i]);
@@ -58,12 +46,11 @@ static uint64_t measure(qn_model *model, const char *kv, uint32_t n)
     return length;
 }
 
-static void capacity_is_what_fits(void **unused)
+TEST(capacity_is_what_fits)
 {
     static const char *const files[] = { "models/quern-demo.gguf", "tests/golden/qwen3.f16.gguf",
                                          "tests/golden/qwen35.q1_0.gguf" };
     static const uint64_t limits[] = { (uint64_t)64 << 20, (uint64_t)300 << 20 };
-    (void)unused;
     for (size_t i = 0; i < 12; i += QN_TEST_SANITIZED ? 4 : 1) { /* sanitizers are tens of times slower */
         qn_model *model;
         qn_capacity capacity = QN_CAPACITY_INIT;
@@ -86,21 +73,18 @@ static void capacity_is_what_fits(void **unused)
     }
 }
 
-static void parameters(void **unused)
+TEST(parameters)
 {
     qn_model *model;
     qn_capacity capacity = QN_CAPACITY_INIT, later = QN_CAPACITY_INIT;
-    qn_session *session;
-    (void)unused;
     load("models/quern-demo.gguf", 16 << 20, &model);
-    assert_int_equal(qn_model_get_capacity(model, NULL, 0, &capacity), QN_ERR_INVALID);
-    assert_text("sequences: 0");
+    assert_fails(qn_model_get_capacity(model, NULL, 0, &capacity), QN_ERR_INVALID, "sequences: 0");
     assert_int_equal(qn_model_get_capacity(model, "f17", 1, &capacity), QN_ERR_UNSUPPORTED);
     assert_ok(qn_model_get_capacity(model, NULL, 1000, &capacity));
     assert_int_equal(capacity.tokens_per_sequence, 0);
     /* What is held does not count. */
     assert_ok(qn_model_get_capacity(model, NULL, 1, &capacity));
-    assert_ok(qn_session_create(model, NULL, &session));
+    qn_session *session = create_session(model, NULL);
     assert_true(grow(session));
     assert_ok(qn_model_get_capacity(model, NULL, 1, &later));
     assert_int_equal(later.tokens_per_sequence, capacity.tokens_per_sequence);
@@ -109,13 +93,11 @@ static void parameters(void **unused)
 }
 
 /* One rule for n_ctx 0: as in training, or what the memory holds. */
-static void default_contexts_are_the_same(void **unused)
+TEST(default_contexts_are_the_same)
 {
-    (void)unused;
     static const uint64_t memories[] = { 8 << 20, 64 << 20 };
     for (size_t i = 0; i < 2; i++) {
         qn_model *model;
-        qn_session *session;
         qn_scheduler *scheduler;
         qn_capacity capacity = QN_CAPACITY_INIT;
         label("%llu bytes", (unsigned long long)memories[i]);
@@ -124,22 +106,12 @@ static void default_contexts_are_the_same(void **unused)
         const uint32_t trained = qn_model_get_info(model)->n_ctx_train;
         const uint64_t expected = capacity.tokens_per_sequence < trained ? capacity.tokens_per_sequence : trained;
         assert_true(i || expected < trained);
-        assert_ok(qn_session_create(model, NULL, &session));
+        qn_session *session = create_session(model, NULL);
         assert_int_equal(qn_session_capacity(session), expected);
         qn_session_free(session);
-        assert_ok(qn_scheduler_create(model, NULL, &scheduler));
+        scheduler = create_scheduler(model, NULL);
         assert_int_equal(scheduler->params.n_ctx, expected);
         qn_scheduler_free(scheduler);
         qn_model_free(model);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(capacity_is_what_fits),
-        cmocka_unit_test(parameters),
-        cmocka_unit_test(default_contexts_are_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

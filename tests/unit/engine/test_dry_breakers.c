@@ -1,24 +1,18 @@
 /* DRY's breakers of texts: the sequences of tokens that texts become, against a slow definition, of real vocabularies
  * where they are there, and with them the texts that end a repetition. */
-#include "helper_assert.h"
+#include "helper_create.h"
 
 #include "kernels/sample/sample_dry.h"
 
 #include "engine/dry.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char demo[] = QN_SOURCE_DIR "/models/quern-demo.gguf";
 
 static qn_model *load(const char *path)
 {
-    qn_model *model;
-    assert_ok(qn_model_load(
-        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model));
-    return model;
+    return create_model(path, &CPU_MODEL(.vocab_only = true));
 }
 
 /* Whether a sequence is among those that were found. */
@@ -81,9 +75,8 @@ static void check_texts(const qn_model *model, const char *const *texts, size_t 
     qn_free_tokens(found);
 }
 
-static void texts_become_tokens(void **unused)
+TEST(texts_become_tokens)
 {
-    (void)unused;
     static const char *const texts[][4] = { { "\n" },          { " the" },
                                             { "\n\n", "aaa" }, { "aab", "ab", ". \"", "\xc3\xa9" },
                                             { "\xc3" },        { "Once upon" } };
@@ -92,7 +85,7 @@ static void texts_become_tokens(void **unused)
     const char *const *defaults = qn_dry_default_breakers(&n);
     assert_int_equal(n, 4);
     check_texts(model, defaults, n);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         for (n = 0; n < 4 && texts[i][n];)
             n++;
         check_texts(model, texts[i], n);
@@ -102,9 +95,8 @@ static void texts_become_tokens(void **unused)
 }
 
 /* A breaker of several tokens is found in a text that has it, wherever its first token begins. */
-static void texts_are_found(void **unused)
+TEST(texts_are_found)
 {
-    (void)unused;
     static const struct {
         const char *breaker, *text, *without;
     } cases[] = { { " upon a", "Once upon a time", "Once upon the time" },
@@ -112,7 +104,7 @@ static void texts_are_found(void **unused)
                   { "time, th", "Once upon a time, th", "Once upon a time, a" },
                   { ". The", "It was. The end", "It was the end" } };
     qn_model *model = load(demo);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_token *given;
         qn_sample_breakers *breakers;
         size_t n;
@@ -140,14 +132,12 @@ static void refused(const qn_model *model, const char *const *texts, size_t n_te
 {
     qn_token *found;
     size_t n;
-    assert_int_equal(qn_dry_breakers(model, texts, n_texts, &found, &n), QN_ERR_INVALID);
-    assert_text(part);
+    assert_fails(qn_dry_breakers(model, texts, n_texts, &found, &n), QN_ERR_INVALID, part);
     assert_null(found);
 }
 
-static void bad_texts_are_refused(void **unused)
+TEST(bad_texts_are_refused)
 {
-    (void)unused;
     enum { MOST = QN_MAX_DRY_BREAKERS, BYTES = QN_MAX_DRY_BREAKER_BYTES };
     char longest[BYTES + 2], rests[26][BYTES + 1];
     const char *texts[MOST + 1];
@@ -177,14 +167,13 @@ static void bad_texts_are_refused(void **unused)
 }
 
 /* llama.cpp's vocabularies, which are not in the repository. */
-static void real_vocabularies(void **unused)
+TEST(real_vocabularies)
 {
-    (void)unused;
     static const char *const names[] = { "gpt-2", "llama-bpe", "qwen2" };
     static const char *const texts[] = { "\n\n", " the" };
     const char *shared = getenv("QN_SHARED");
     bool is_there = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         char path[4096];
         qn_model *model;
         qn_token *found;
@@ -193,10 +182,7 @@ static void real_vocabularies(void **unused)
             snprintf(path, sizeof path, "%s/data/vocab/ggml-vocab-%s.gguf", shared, names[i]);
         else
             snprintf(path, sizeof path, QN_SOURCE_DIR "/../shared/data/vocab/ggml-vocab-%s.gguf", names[i]);
-        if (access(path, R_OK) ||
-            qn_model_load(path,
-                          &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
-                          &model))
+        if (access(path, R_OK) || qn_model_load(path, &CPU_MODEL(.vocab_only = true), &model))
             continue;
         is_there = true;
         const char *const *defaults = qn_dry_default_breakers(&n_defaults);
@@ -213,15 +199,4 @@ static void real_vocabularies(void **unused)
     }
     if (!is_there)
         skip();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_become_tokens),
-        cmocka_unit_test(texts_are_found),
-        cmocka_unit_test(bad_texts_are_refused),
-        cmocka_unit_test(real_vocabularies),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Models and sessions through the public header: errors, rewinding, several sessions, cancelling, generation; and valid
  * GGUF files that do not match their architecture. */
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
 
@@ -11,8 +11,6 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,47 +20,39 @@ enum { VOCAB = 320, N_IDS = 40 };
 static qn_model *model;
 static qn_token ids[N_IDS];
 
-static int load_model(void **unused)
+static int load_model(void)
 {
-    (void)unused;
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 2 };
     for (int i = 0; i < N_IDS; i++)
         ids[i] = i * 61 % VOCAB;
-    return qn_model_load(MODEL, &params, &model) != QN_OK;
+    return qn_model_load(MODEL, &CPU_MODEL(.n_threads = 2), &model) != QN_OK;
 }
 
-static int free_model(void **unused)
+static int free_model(void)
 {
-    (void)unused;
     qn_model_free(model);
     return 0;
 }
 
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = n_ctx, .n_batch = n_batch };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
-    return session;
+    return create_session(model, &SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch));
 }
 
-static void evaluation_rejects_bad_arguments(void **unused)
+TEST(evaluation_rejects_bad_arguments)
 {
-    (void)unused;
     qn_session *session = new_session(10, 4);
     float logits[VOCAB];
     qn_token bad[] = { 1, VOCAB, 2 };
-    assert_int_equal(qn_session_eval(session, ids, 11, QN_LOGITS_LAST, logits), QN_ERR_CONTEXT);
-    assert_text("11 tokens do not fit after 0, its capacity is 10");
-    assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
-    assert_text("token 1: id 320");
+    assert_fails(qn_session_eval(session, ids, 11, QN_LOGITS_LAST, logits), QN_ERR_CONTEXT,
+                 "11 tokens do not fit after 0, its capacity is 10");
+    assert_fails(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID, "token 1: id 320");
     bad[1] = -1;
     assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
     assert_int_equal(qn_session_eval(session, ids, 3, QN_LOGITS_LAST, NULL), QN_ERR_INVALID);
     assert_int_equal(qn_session_length(session), 0);
-    assert_ok(qn_session_eval(session, ids, 10, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 10);
     assert_int_equal(qn_session_length(session), 10);
-    assert_ok(qn_session_eval(session, ids, 0, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 0);
     assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_ERR_CONTEXT);
     assert_int_equal(qn_session_truncate(session, 11), QN_ERR_INVALID);
     qn_session_free(session);
@@ -75,15 +65,14 @@ static void evaluation_rejects_bad_arguments(void **unused)
     }
 }
 
-static void rewinding_truncates(void **unused)
+TEST(rewinding_truncates)
 {
-    (void)unused;
     qn_session *a = new_session(64, 16), *b = new_session(64, 16);
     float first[VOCAB], second[VOCAB];
     const qn_token other[] = { 5, 6, 7, 8, 9 };
     assert_ok(qn_session_eval(a, ids, 30, QN_LOGITS_LAST, first));
-    assert_ok(qn_session_eval(b, ids, 20, QN_LOGITS_NONE, NULL));
-    assert_ok(qn_session_eval(b, other, 5, QN_LOGITS_NONE, NULL));
+    append_tokens(b, ids, 20);
+    append_tokens(b, other, 5);
     assert_ok(qn_session_truncate(b, 20));
     assert_ok(qn_session_eval(b, ids + 20, 10, QN_LOGITS_LAST, second));
     assert_memory_equal(first, second, sizeof first);
@@ -92,9 +81,8 @@ static void rewinding_truncates(void **unused)
 }
 
 /* Positions beyond one block of keys, where partial results are combined. */
-static void long_contexts_do_not_depend_on_the_split(void **unused)
+TEST(long_contexts_do_not_depend_on_the_split)
 {
-    (void)unused;
     enum { LONG = 700 };
     qn_token tokens[LONG];
     float first[VOCAB], second[VOCAB];
@@ -102,7 +90,7 @@ static void long_contexts_do_not_depend_on_the_split(void **unused)
     for (int i = 0; i < LONG; i++)
         tokens[i] = i * 131 % VOCAB;
     assert_ok(qn_session_eval(a, tokens, LONG, QN_LOGITS_LAST, first));
-    assert_ok(qn_session_eval(b, tokens, LONG - 1, QN_LOGITS_NONE, NULL));
+    append_tokens(b, tokens, LONG - 1);
     assert_ok(qn_session_eval(b, tokens + LONG - 1, 1, QN_LOGITS_LAST, second));
     assert_memory_equal(first, second, sizeof first);
     qn_session_free(a);
@@ -123,9 +111,8 @@ static void *evaluate_side(void *context)
     return NULL;
 }
 
-static void sessions_take_turns(void **unused)
+TEST(sessions_take_turns)
 {
-    (void)unused;
     struct side sides[2] = { { .session = new_session(64, 0) }, { .session = new_session(64, 0) } };
     pthread_t threads[2];
     float alone[VOCAB];
@@ -156,9 +143,8 @@ static void *cancel_soon(void *context)
     return NULL;
 }
 
-static void cancelling(void **unused)
+TEST(cancelling)
 {
-    (void)unused;
     int calls = 0;
     qn_session *session = new_session(1 << 20, 4);
     qn_session_on_progress(session, stop_after_two, &calls);
@@ -176,14 +162,13 @@ static void cancelling(void **unused)
     pthread_join(thread, NULL);
     assert_int_equal(result.finish, QN_FINISH_CANCELLED);
     /* The request is cleared after it has been executed. */
-    assert_ok(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 1);
     qn_session_free(session);
 }
 
 /* For a request at any time, the last generated token is pending and all tokens before it are in the session. */
-static void cancelled_sessions_can_continue(void **unused)
+TEST(cancelled_sessions_can_continue)
 {
-    (void)unused;
     for (int i = 0; i < 10; i++) {
         qn_session *session = new_session(1 << 20, 4);
         pthread_t thread;
@@ -212,9 +197,8 @@ static bool cancel_at_third(void *user, qn_token token, const qn_logprobs *logpr
 }
 
 /* A request during the callback of the last token is too late for this generation and does not stop the next one. */
-static void a_late_cancel_is_forgotten(void **unused)
+TEST(a_late_cancel_is_forgotten)
 {
-    (void)unused;
     qn_session *session = new_session(64, 4);
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
@@ -236,9 +220,8 @@ static void a_late_cancel_is_forgotten(void **unused)
 
 #if !QN_TEST_SANITIZED
 /* A session whose creation fails for lack of memory does not affect existing sessions. */
-static void failing_sessions_leave_others_alone(void **unused)
+TEST(failing_sessions_leave_others_alone)
 {
-    (void)unused;
     qn_session *session = new_session(64, 8), *other;
     float before[VOCAB], after[VOCAB];
     struct rlimit limit, low;
@@ -254,8 +237,7 @@ static void failing_sessions_leave_others_alone(void **unused)
         low = limit;
         low.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 4096, .n_batch = 4096 };
-        const qn_status status = qn_session_create(model, &params, &other);
+        const qn_status status = qn_session_create(model, &SESSION_PARAMS(.n_ctx = 4096, .n_batch = 4096), &other);
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
         failed += status == QN_ERR_MEMORY;
         qn_session_free(other);
@@ -277,9 +259,8 @@ static bool count_tokens(void *user, qn_token token, const qn_logprobs *logprobs
     return ++*(int *)user < 7;
 }
 
-static void generation_stops(void **unused)
+TEST(generation_stops)
 {
-    (void)unused;
     qn_session *session = new_session(20, 0);
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
@@ -374,9 +355,8 @@ static void write_changed(const char *path, const struct change *change)
     qn_gguf_close(file);
 }
 
-static void wrong_models_are_rejected(void **unused)
+TEST(wrong_models_are_rejected)
 {
-    (void)unused;
     static const struct {
         struct change change;
         qn_status status;
@@ -406,19 +386,17 @@ static void wrong_models_are_rejected(void **unused)
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_model *wrong;
         write_changed(path, &cases[i].change);
-        const qn_status status =
-            qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &wrong);
+        const qn_status status = qn_model_load(path, &CPU_MODEL(), &wrong);
         if (status != cases[i].status)
             fail_msg("case %zu: status %d, '%s'", i, (int)status, status == QN_OK ? "" : qn_error_text());
         assert_null(wrong);
         assert_text(cases[i].text);
     }
     write_changed(path, &(struct change){ 0 });
-    qn_model *right;
-    assert_ok(qn_model_load(path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &right));
+    qn_model *right = create_model(path, &CPU_MODEL());
     qn_model_free(right);
     unlink(path);
 }
@@ -429,30 +407,24 @@ static void keep_line(void *user, const char *line)
 }
 
 /* Two tokens with the same text are not an error, and are logged. */
-static void repeated_tokens_are_logged(void **unused)
+TEST(repeated_tokens_are_logged)
 {
-    (void)unused;
     char path[] = "/tmp/quern-test-XXXXXX", line[160] = "";
     const struct vocab_spec spec = { .model = "gpt2", .duplicate_token = "a" };
-    const qn_model_params params = {
-        .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true, .on_log = keep_line, .user = line
-    };
     struct file_bytes bytes = make_vocab(&spec);
-    qn_model *vocabulary;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, bytes.data, bytes.n), bytes.n);
     close(fd);
-    assert_ok(qn_model_load(path, &params, &vocabulary));
+    qn_model *vocabulary = create_model(path, &CPU_MODEL(.vocab_only = true, .on_log = keep_line, .user = line));
     assert_string_equal(line, "tokens 97 and 256 are both 'a': the first is used");
     qn_model_free(vocabulary);
     free(bytes.data);
     unlink(path);
 }
 
-static void information(void **unused)
+TEST(information)
 {
-    (void)unused;
     const qn_model_info info = *qn_model_get_info(model);
     assert_string_equal(info.architecture, "llama");
     assert_string_equal(info.quantisation, "q1_0");
@@ -462,23 +434,4 @@ static void information(void **unused)
     assert_true(info.bytes_per_token > 0 && info.bytes_per_token < info.file_bytes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(evaluation_rejects_bad_arguments),
-        cmocka_unit_test(rewinding_truncates),
-        cmocka_unit_test(long_contexts_do_not_depend_on_the_split),
-        cmocka_unit_test(sessions_take_turns),
-        cmocka_unit_test(cancelling),
-        cmocka_unit_test(cancelled_sessions_can_continue),
-        cmocka_unit_test(a_late_cancel_is_forgotten),
-#if !QN_TEST_SANITIZED /* sanitizers reserve more address space than the limit */
-        cmocka_unit_test(failing_sessions_leave_others_alone),
-#endif
-        cmocka_unit_test(generation_stops),
-        cmocka_unit_test(wrong_models_are_rejected),
-        cmocka_unit_test(repeated_tokens_are_logged),
-        cmocka_unit_test(information),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
-}
+TEST_GROUP(load_model, free_model)

@@ -4,13 +4,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_golden.h"
+#include "helper_create.h"
 
 #include "base/append.h"
 #include "quern/quern.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 /* Error bound of float weights. float32 arithmetic causes at most 1e-5 here, f16 keys and values 5e-4; the remaining
  * margin is for engines that also round the inputs of matmuls to f16. A wrong rope pair, head or norm weight causes
@@ -77,10 +76,7 @@ static qn_model *load(const char *name, int n_threads)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = n_threads };
-    qn_model *model = NULL;
-    assert_ok(qn_model_load(path, &params, &model));
-    return model;
+    return create_model(path, &CPU_MODEL(.n_threads = n_threads));
 }
 
 /* Fills ids with the golden ids, then repeats them, shifted by one in each repetition. Returns the number of golden
@@ -106,9 +102,7 @@ static float *read_logits(const char *name, size_t n_ids, size_t n_vocab)
 static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, size_t n, size_t call_size)
 {
     const size_t n_vocab = qn_model_get_info(model)->n_vocab;
-    qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_LONG, .n_batch = n_batch };
-    qn_session *session = NULL;
-    assert_ok(qn_session_create(model, &params, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_LONG, .n_batch = n_batch));
     float *logits = allocate(n * n_vocab, sizeof *logits);
     for (size_t at = 0; at < n; at += call_size)
         assert_ok(qn_session_eval(session, ids + at, n - at < call_size ? n - at : call_size, QN_LOGITS_ALL,
@@ -118,9 +112,9 @@ static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, s
     return logits;
 }
 
-static void test_error(void **state)
+static void test_error(const void *row)
 {
-    const struct golden *golden = *state;
+    const struct golden *golden = row;
     qn_model *model = load(golden->name, 1);
     const size_t n_vocab = qn_model_get_info(model)->n_vocab;
     qn_token ids[N_LONG];
@@ -146,9 +140,9 @@ static void assert_same_logits(const char *name, const char *what, unsigned long
     }
 }
 
-static void test_same_bits(void **state)
+static void test_same_bits(const void *row)
 {
-    const char *name = ((const struct golden *)*state)->name;
+    const char *name = ((const struct golden *)row)->name;
     static const int threads[] = { 1, 2, 7 };
     static const size_t call_sizes[] = { N_LONG, 1, 3, 7, 64, 65, 197 };
     static const uint32_t batches[] = { 1, 5, 64 };
@@ -156,13 +150,13 @@ static void test_same_bits(void **state)
      * size, the others every third. With QN_SOAK all take all. */
     const size_t step = getenv("QN_SOAK") ? 1 : 3;
     float *expected = NULL;
-    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+    for (size_t i = 0; i < COUNT(threads); i++) {
         label("%s, %d threads", name, threads[i]);
         qn_model *model = load(name, threads[i]);
         const size_t n_vocab = qn_model_get_info(model)->n_vocab;
         qn_token ids[N_LONG];
         read_ids(name, (uint32_t)n_vocab, ids);
-        for (size_t j = 0; j < sizeof call_sizes / sizeof *call_sizes; j += threads[i] == 2 ? 1 : step) {
+        for (size_t j = 0; j < COUNT(call_sizes); j += threads[i] == 2 ? 1 : step) {
             float *found = evaluate(model, 0, ids, N_LONG, call_sizes[j]);
             if (!expected) {
                 expected = found;
@@ -175,7 +169,7 @@ static void test_same_bits(void **state)
             free(found);
         }
         /* The batch size belongs to the session, not to the team: one team size suffices. */
-        for (size_t j = 0; i == 1 && j < sizeof batches / sizeof *batches; j++) {
+        for (size_t j = 0; i == 1 && j < COUNT(batches); j++) {
             float *found = evaluate(model, batches[j], ids, N_LONG, N_LONG);
             assert_same_logits(name, "batches of", batches[j], found, expected, n_vocab);
             free(found);
@@ -187,21 +181,18 @@ static void test_same_bits(void **state)
 
 int main(void)
 {
-    enum { N_MODELS = sizeof models / sizeof *models };
-    struct CMUnitTest tests[2 * N_MODELS];
+    enum { N_MODELS = COUNT(models) };
     char names[2 * N_MODELS][64];
     size_t n = 0;
     /* A build with sanitizers is tens of times slower and runs every fifth model: a plain llama, one with scaled
      * positions, a low-bit llama, a low-bit qwen3, a low-bit qwen35 and a rotated model. */
     const char *sanitize = getenv("QN_SANITIZE");
     const size_t every = sanitize && *sanitize ? 5 : 1;
-    memset(tests, 0, sizeof tests);
     for (size_t i = 0; i < N_MODELS; i += every, n += 2) {
         snprintf(names[n], sizeof names[n], "error of %s", models[i].name);
         qn_print(names[n + 1], sizeof names[n + 1], "same bits of %s", models[i].name);
-        tests[n] = (struct CMUnitTest){ .name = names[n], .test_func = test_error, .initial_state = &models[i] };
-        tests[n + 1] =
-            (struct CMUnitTest){ .name = names[n + 1], .test_func = test_same_bits, .initial_state = &models[i] };
+        add_test((struct test_case){ .name = names[n], .run_row = test_error, .row = &models[i] });
+        add_test((struct test_case){ .name = names[n + 1], .run_row = test_same_bits, .row = &models[i] });
     }
-    return cmocka_run_group_tests(tests, NULL, NULL); /* cmocka skips entries without a name */
+    return run_all_tests();
 }

@@ -2,7 +2,6 @@
  * requests that begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied
  * as a GPU's. */
 #include "helper_sanitizers.h"
-#include "helper_request.h"
 #include "helper_spill.h"
 
 #include <unistd.h>
@@ -13,19 +12,6 @@ static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         tokens[i] = (qn_token)(qn_splitmix(&seed) % VOCAB);
-}
-
-static qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
-{
-    qn_request_params params = QN_REQUEST_PARAMS_INIT;
-    memset(a, 0, sizeof *a);
-    params.tokens = tokens;
-    params.n_tokens = n;
-    params.max_tokens = max_tokens;
-    params.sampling.temperature = 0;
-    params.ignore_end = true;
-    collect_answer(&params, a);
-    return params;
 }
 
 /* ---- Eviction ---- */
@@ -63,8 +49,7 @@ static void keep_prefixes(qn_scheduler *scheduler, int n)
     for (int i = 0; i < n; i++) {
         make_tokens(seed++, tokens, LENGTH);
         const qn_request_params params = prompt_of(tokens, LENGTH, 2, &a);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_int_equal(a.result.finish, QN_FINISH_LENGTH);
     }
 }
@@ -80,14 +65,13 @@ static void keep_prefixes(qn_scheduler *scheduler, int n)
         assert_true(qn_kept_counts(scheduler->kept).pages < n_pages);                                                  \
     } while (0)
 
-static void every_call_evicts(void **unused)
+TEST(every_call_evicts)
 {
-    (void)unused;
     enum { LENGTH = QN_TEST_SANITIZED ? 140 : 300 };
     static struct ballast ballast;
     static qn_token tokens[1000];
     char file[] = "/tmp/quern-kept-XXXXXX";
-    const qn_session_params session_params = { .size = sizeof(qn_session_params), .n_ctx = 1000 };
+    const qn_session_params session_params = SESSION_PARAMS(.n_ctx = 1000);
     qn_model *model;
     qn_scheduler *scheduler;
     qn_session *session, *fork, *restored;
@@ -96,7 +80,7 @@ static void every_call_evicts(void **unused)
     close(fd);
     make_tokens(77, tokens, 1000);
     load_model("tests/golden/scheduler.gguf", 64 << 20, 1, &model);
-    assert_ok(qn_scheduler_create(model, NULL, &scheduler));
+    scheduler = create_scheduler(model, NULL);
     keep_prefixes(scheduler, QN_TEST_SANITIZED ? 6 : 18);
     EVICTS(qn_session_create(model, &session_params, &session));
     EVICTS(qn_session_eval(session, tokens, LENGTH, QN_LOGITS_NONE, NULL));
@@ -111,8 +95,7 @@ static void every_call_evicts(void **unused)
         ;
     take_all(&ballast, scheduler->cache);
     qn_session *none;
-    assert_int_equal(qn_session_create(model, &session_params, &none), QN_ERR_MEMORY);
-    assert_text("open chunk: ");
+    assert_fails(qn_session_create(model, &session_params, &none), QN_ERR_MEMORY, "open chunk: ");
     drop_all(&ballast);
     qn_session_free(session);
     qn_session_free(fork);
@@ -150,21 +133,19 @@ static qn_status launch_and_submit(qn_device *device, const qn_step *step)
         b->classes[2] = cache->pages;
         while (qn_pool_available(cache->pages) * page > needed)
             assert_ok(qn_pool_try_take(cache->pages, &b->items[2][b->counts[2]++]));
-        assert_ok(qn_scheduler_submit(late.scheduler, &params, NULL));
+        submit_request(late.scheduler, &params);
     }
     return launch_step(device, step);
 }
 
 /* Pages that are reserved for the step are not needed once more. */
-static void admission_counts_reserved_pages_once(void **unused)
+TEST(admission_counts_reserved_pages_once)
 {
-    (void)unused;
     enum { N = 700 };
     static qn_token tokens[N];
     static struct answer first;
-    const qn_scheduler_params scheduler_params = {
-        .size = sizeof(qn_scheduler_params), .no_thread = true, .max_rows = 1024, .no_prefix_cache = true
-    };
+    const qn_scheduler_params scheduler_params =
+        SCHEDULER_PARAMS(.no_thread = true, .max_rows = 1024, .no_prefix_cache = true);
     qn_model *model;
     bool idle;
     make_tokens(3, tokens, N);
@@ -174,9 +155,9 @@ static void admission_counts_reserved_pages_once(void **unused)
     qn_device_vtable vtable = *model->device->vtable;
     vtable.launch = launch_and_submit;
     model->device->vtable = &vtable;
-    assert_ok(qn_scheduler_create(model, &scheduler_params, &late.scheduler));
+    late.scheduler = create_scheduler(model, &scheduler_params);
     const qn_request_params params = prompt_of(tokens, N, 4, &first);
-    assert_ok(qn_scheduler_submit(late.scheduler, &params, NULL));
+    submit_request(late.scheduler, &params);
     assert_ok(qn_scheduler_step(late.scheduler, &idle));
     assert_int_equal(late.scheduler->n_running, 2);
     drop_all(&late.ballast);
@@ -191,16 +172,13 @@ static void admission_counts_reserved_pages_once(void **unused)
 /* ---- Spilling ---- */
 
 /* A page whose copy fails is dropped with those after it. Who then gets no memory is told so, not of the copy. */
-static void failing_copies_are_not_reported(void **unused)
+TEST(failing_copies_are_not_reported)
 {
-    (void)unused;
     static struct ballast ballast;
     qn_model *model;
-    qn_scheduler *scheduler;
     qn_session *none;
     load_spilling(64 << 20, &model);
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20 }, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20));
     keep_prefixes(scheduler, 1);
     const size_t n_pages = qn_kept_counts(scheduler->kept).pages;
     copies.most_out = 2; /* the last page and its state are copied */
@@ -210,17 +188,15 @@ static void failing_copies_are_not_reported(void **unused)
     assert_int_equal(qn_kept_counts(scheduler->kept).states, 0);
     assert_int_equal(items_held(scheduler->cache), 0);
     take_all(&ballast, scheduler->cache);
-    assert_int_equal(qn_session_create(model, NULL, &none), QN_ERR_MEMORY);
-    assert_text("open chunk: ");
+    assert_fails(qn_session_create(model, NULL, &none), QN_ERR_MEMORY, "open chunk: ");
     drop_all(&ballast);
     qn_scheduler_free(scheduler);
     qn_model_free(model);
 }
 
 /* A second turn, after prompts that need all memory, evaluates its own tokens alone. */
-static void a_spilled_prefix_is_reused(void **unused)
+TEST(a_spilled_prefix_is_reused)
 {
-    (void)unused;
     enum {
         N = QN_TEST_SANITIZED ? 140 : 500,
         MORE = QN_TEST_SANITIZED ? 20 : 100,
@@ -233,14 +209,9 @@ static void a_spilled_prefix_is_reused(void **unused)
     make_tokens(5, tokens, N + MORE);
     for (int spills = 0; spills < 2; spills++) {
         load_spilling(32 << 20, &model);
-        assert_ok(qn_scheduler_create(model,
-                                      &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
-                                                              .prefix_host = 256 << 20,
-                                                              .no_prefix_host = !spills },
-                                      &scheduler));
+        scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_prefix_host = !spills));
         qn_request_params params = prompt_of(tokens, N, 2, &found);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         if (QN_TEST_SANITIZED) {
             while (qn_kept_evict(&model->kept))
                 ;
@@ -250,8 +221,7 @@ static void a_spilled_prefix_is_reused(void **unused)
         }
         assert_int_equal(qn_kept_counts(scheduler->kept).host_bytes > 0, spills);
         params = prompt_of(tokens, N + MORE, 20, &found);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_int_equal(found.result.n_reused, spills ? REUSED : 0);
         assert_int_equal(copies.n_in > 0, spills);
         memset(&expected, 0, sizeof expected);
@@ -264,33 +234,27 @@ static void a_spilled_prefix_is_reused(void **unused)
 }
 
 /* A step of others does not wait for the copies. */
-static void spilled_prefixes_are_copied_beside_steps(void **unused)
+TEST(spilled_prefixes_are_copied_beside_steps)
 {
-    (void)unused;
     enum { N = QN_TEST_SANITIZED ? 140 : 260, MORE = 40 };
     static qn_token tokens[N + MORE];
     static struct answer first, other, second;
     qn_model *model;
-    qn_scheduler *scheduler;
     bool idle = false;
     make_tokens(6, tokens, N + MORE);
     load_spilling(64 << 20, &model);
     let_overlap(model, 0);
-    assert_ok(qn_scheduler_create(
-        model,
-        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
-        &scheduler));
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_thread = true));
     qn_request_params params = prompt_of(tokens, N, 2, &first);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     while (qn_kept_evict(&model->kept))
         ;
     params = prompt_of(tokens + N, MORE, 20, &other);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     for (int i = 0; i < 3; i++)
         assert_ok(qn_scheduler_step(scheduler, &idle));
     params = prompt_of(tokens, N + MORE, 4, &second);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     assert_ok(qn_scheduler_step(scheduler, &idle));
     assert_int_equal(scheduler->n_running, 2);
     assert_true(copies.n_in > 0);
@@ -302,7 +266,7 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
     while (qn_kept_evict(&model->kept))
         ;
     copies.n_in = 0;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     assert_ok(qn_scheduler_step(scheduler, &idle));
     assert_true(copies.n_in > 0);
     qn_scheduler_free(scheduler);
@@ -311,25 +275,22 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
 }
 
 /* A sequence that was set aside, and needs no memory of the pool then, evaluates less than two chunks again. */
-static void a_sequence_set_aside_is_spilled(void **unused)
+TEST(a_sequence_set_aside_is_spilled)
 {
-    (void)unused;
     enum { PROMPT = QN_TEST_SANITIZED ? 170 : 700, ANSWER = QN_TEST_SANITIZED ? 20 : 60 };
     static qn_token tokens[PROMPT];
     static struct answer found, expected;
     make_tokens(9, tokens, PROMPT);
     for (int spills = 0; spills < 2; spills++) {
         qn_model *model;
-        qn_scheduler *scheduler;
         bool idle = false;
         label("%d", spills);
         load_spilling(64 << 20, &model);
-        const qn_scheduler_params scheduler_params = {
-            .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_prefix_host = !spills, .no_thread = true
-        };
-        assert_ok(qn_scheduler_create(model, &scheduler_params, &scheduler));
+        const qn_scheduler_params scheduler_params =
+            SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_prefix_host = !spills, .no_thread = true);
+        qn_scheduler *scheduler = create_scheduler(model, &scheduler_params);
         qn_request_params params = prompt_of(tokens, PROMPT, ANSWER, &found);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
         while (found.n_tokens < ANSWER / 2)
             assert_ok(qn_scheduler_step(scheduler, &idle));
         const uint64_t rows = counters_of(scheduler).rows;
@@ -367,7 +328,7 @@ static void begin_copy(qn_model *model, qn_scheduler *scheduler)
     for (size_t i = 0; i < 2; i++) {
         struct answer *a = i ? &busy.second : &busy.first;
         const qn_request_params params = prompt_of(busy.tokens + 300 * i, 300, 10, a);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
         while (a->n_tokens < 10)
             assert_ok(qn_scheduler_step(scheduler, &idle));
     }
@@ -383,17 +344,15 @@ static const qn_scheduler_params one_state = {
 static void create_for_one_state(qn_model *model, qn_scheduler **scheduler)
 {
     qn_scheduler_params params = one_state;
-    qn_session *session;
-    assert_ok(qn_session_create(model, NULL, &session));
+    qn_session *session = create_session(model, NULL);
     params.prefix_states = qn_pool_stride(session->memory->sequence->cache->states);
     qn_session_free(session);
     assert_ok(qn_scheduler_create(model, &params, scheduler));
 }
 
 /* Steps and requests go on while a state is copied that is not within the budget any more. */
-static void steps_do_not_wait_for_copies(void **unused)
+TEST(steps_do_not_wait_for_copies)
 {
-    (void)unused;
     qn_model *model;
     qn_scheduler *scheduler;
     struct answer again;
@@ -404,8 +363,7 @@ static void steps_do_not_wait_for_copies(void **unused)
     assert_int_equal(qn_kept_counts(scheduler->kept).states, 2);
     /* What is being copied is served from the pool. The copy is not used. */
     const qn_request_params params = prompt_of(busy.tokens, 300, 10, &again);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(again.result.n_reused, 256);
     assert_same_answer(&again, &busy.first);
     assert_int_equal(copies.n_out, 0);
@@ -415,8 +373,7 @@ static void steps_do_not_wait_for_copies(void **unused)
         ;
     assert_int_equal(items_held(scheduler->cache), 0);
     const qn_request_params once_more = prompt_of(busy.tokens + 300, 300, 10, &again);
-    assert_ok(qn_scheduler_submit(scheduler, &once_more, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &once_more);
     assert_int_equal(again.result.n_reused, 256);
     assert_same_answer(&again, &busy.second);
     assert_true(copies.n_in > 0);
@@ -426,9 +383,8 @@ static void steps_do_not_wait_for_copies(void **unused)
 }
 
 /* Who needs memory that is being copied waits for it. */
-static void eviction_waits_for_copies(void **unused)
+TEST(eviction_waits_for_copies)
 {
-    (void)unused;
     pthread_t thread;
     qn_model *model;
     qn_scheduler *scheduler;
@@ -446,9 +402,8 @@ static void eviction_waits_for_copies(void **unused)
 }
 
 /* With copies in flight. */
-static void freeing_a_scheduler_waits_for_copies(void **unused)
+TEST(freeing_a_scheduler_waits_for_copies)
 {
-    (void)unused;
     pthread_t thread;
     qn_model *model;
     qn_scheduler *scheduler;
@@ -464,20 +419,15 @@ static void freeing_a_scheduler_waits_for_copies(void **unused)
 }
 
 /* Before memory is needed: beside steps, while little is left of the pool. */
-static void little_memory_is_spilled_beside_steps(void **unused)
+TEST(little_memory_is_spilled_beside_steps)
 {
-    (void)unused;
     static struct ballast ballast;
     qn_model *model;
-    qn_scheduler *scheduler;
     struct answer answer;
     qn_token tokens[40];
     load_spilling(64 << 20, &model);
     let_overlap(model, 0);
-    assert_ok(qn_scheduler_create(
-        model,
-        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .prefix_host = 256 << 20, .no_thread = true },
-        &scheduler));
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_thread = true));
     keep_prefixes(scheduler, 3);
     assert_int_equal(copies.n_begun, 0);
     const qn_cache *cache = scheduler->cache;
@@ -487,29 +437,11 @@ static void little_memory_is_spilled_beside_steps(void **unused)
         assert_ok(qn_pool_try_take(cache->pages, &ballast.items[2][ballast.counts[2]++]));
     make_tokens(44, tokens, 40);
     const qn_request_params params = prompt_of(tokens, 40, 20, &answer);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(answer.n_tokens, 20);
     assert_true(copies.n_begun > 0);
     drop_all(&ballast);
     stop_overlap(model);
     qn_scheduler_free(scheduler);
     qn_model_free(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_evicts),
-        cmocka_unit_test(admission_counts_reserved_pages_once),
-        cmocka_unit_test(failing_copies_are_not_reported),
-        cmocka_unit_test(a_spilled_prefix_is_reused),
-        cmocka_unit_test(spilled_prefixes_are_copied_beside_steps),
-        cmocka_unit_test(a_sequence_set_aside_is_spilled),
-        cmocka_unit_test(steps_do_not_wait_for_copies),
-        cmocka_unit_test(eviction_waits_for_copies),
-        cmocka_unit_test(freeing_a_scheduler_waits_for_copies),
-        cmocka_unit_test(little_memory_is_spilled_beside_steps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

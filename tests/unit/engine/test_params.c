@@ -1,14 +1,12 @@
 /* Structs of the interface that begin with their size: each one as an older and as a newer program would pass it. */
-#include "helper_assert.h"
+#include "helper_create.h"
+#include "helper_folder.h"
 
 #include "base/params.h"
 #include "quern/grammar.h"
 #include "quern/scheduler.h"
 
 #include <stdalign.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define MODEL QN_SOURCE_DIR "/tests/golden/parrot.gguf"
@@ -16,30 +14,21 @@
 static qn_model *model;
 static qn_session *session;
 static qn_scheduler *scheduler;
-static char folder[64], path[96];
 
-static int begin(void **unused)
+static int begin(void)
 {
-    (void)unused;
-    const qn_scheduler_params params = { .size = sizeof params, .no_thread = true };
-    snprintf(folder, sizeof folder, "/tmp/qn_params.XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/file", folder);
-    assert_ok(qn_model_load(MODEL, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
-    assert_ok(qn_session_create(model, NULL, &session));
-    assert_ok(qn_scheduler_create(model, &params, &scheduler));
-    return 0;
+    model = create_model(MODEL, &CPU_MODEL());
+    session = create_session(model, NULL);
+    scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
+    return make_folder();
 }
 
-static int end(void **unused)
+static int end(void)
 {
-    (void)unused;
     qn_scheduler_free(scheduler);
     qn_session_free(session);
     qn_model_free(model);
-    unlink(path);
-    rmdir(folder);
-    return 0;
+    return remove_folder();
 }
 
 /* ---- Each function with a struct ---- */
@@ -205,7 +194,7 @@ static const struct {
     { "qn_json_style", &style, sizeof style, 0, false, use_style },
     { "qn_call_params", &call_params, sizeof call_params, 0, false, use_calls },
 };
-enum { N_STRUCTS = sizeof structs / sizeof *structs, BEYOND = 64, BYTES = 2048 };
+enum { N_STRUCTS = COUNT(structs), BEYOND = 64, BYTES = 2048 };
 
 static alignas(max_align_t) uint8_t given[BYTES + BEYOND];
 
@@ -231,9 +220,8 @@ static void nothing_is_written_beyond(size_t size)
 
 /* ---- Sizes ---- */
 
-static void older_structs_have_defaults(void **unused)
+TEST(older_structs_have_defaults)
 {
-    (void)unused;
     for (size_t i = 0; i < N_STRUCTS; i++) {
         const size_t least = structs[i].least ? structs[i].least : 2 * sizeof(size_t);
         for (size_t size = least; size <= structs[i].size; size += sizeof(size_t)) {
@@ -244,9 +232,8 @@ static void older_structs_have_defaults(void **unused)
     }
 }
 
-static void newer_structs_may_have_zeros(void **unused)
+TEST(newer_structs_may_have_zeros)
 {
-    (void)unused;
     for (size_t i = 0; i < N_STRUCTS; i++) {
         const size_t size = structs[i].size + BEYOND;
         label("%s", structs[i].type);
@@ -257,9 +244,8 @@ static void newer_structs_may_have_zeros(void **unused)
     }
 }
 
-static void unknown_members_are_refused(void **unused)
+TEST(unknown_members_are_refused)
 {
-    (void)unused;
     for (size_t i = 0; i < N_STRUCTS; i++) {
         if (structs[i].is_result)
             continue;
@@ -275,12 +261,11 @@ static void unknown_members_are_refused(void **unused)
     }
 }
 
-static void structs_without_a_size_are_refused(void **unused)
+TEST(structs_without_a_size_are_refused)
 {
-    (void)unused;
     static const size_t sizes[] = { 0, 1, sizeof(size_t), 4097, SIZE_MAX, (size_t)0xa5a5a5a5a5a5a5a5 };
     for (size_t i = 0; i < N_STRUCTS; i++)
-        for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+        for (size_t j = 0; j < COUNT(sizes); j++) {
             char text[200];
             label("%s, size %zu", structs[i].type, sizes[j]);
             pass(i, structs[i].size);
@@ -294,28 +279,23 @@ static void structs_without_a_size_are_refused(void **unused)
 
 /* ---- Structs in structs, and arrays ---- */
 
-static void reserved_bytes_of_sampling_are_zero(void **unused)
+TEST(reserved_bytes_of_sampling_are_zero)
 {
-    (void)unused;
     qn_request_params params = request;
     params.sampling.reserved[3] = 1;
-    assert_int_equal(qn_generate(session, &params, NULL), QN_ERR_INVALID);
-    assert_text("qn_sampling: byte");
+    assert_fails(qn_generate(session, &params, NULL), QN_ERR_INVALID, "qn_sampling: byte");
     params = request;
     params.sampling.size = 0;
-    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-    assert_text("qn_sampling: its size is 0");
+    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, "qn_sampling: its size is 0");
     qn_json_style none = { 0 };
     qn_grammar *grammar;
     const qn_call_params calls = { .size = sizeof calls, .tools = "[]", .length = 2, .style = &none };
-    assert_int_equal(qn_grammar_create_calls(model, &calls, &grammar), QN_ERR_INVALID);
-    assert_text("qn_json_style: its size is 0");
+    assert_fails(qn_grammar_create_calls(model, &calls, &grammar), QN_ERR_INVALID, "qn_json_style: its size is 0");
 }
 
 /* Items of an array are as far apart as the program's struct is large. */
-static void arrays_have_the_programs_structs(void **unused)
+TEST(arrays_have_the_programs_structs)
 {
-    (void)unused;
     uint64_t ids[3];
     static const size_t sizes[] = { offsetof(qn_request_params, min_tokens), sizeof request, sizeof request + BEYOND };
     for (size_t j = 0; j < 3; j++) {
@@ -333,15 +313,14 @@ static void arrays_have_the_programs_structs(void **unused)
     }
     qn_request_params two[2] = { request, request };
     two[1].size -= sizeof(size_t);
-    assert_int_equal(qn_scheduler_submit_all(scheduler, two, 2, ids, NULL), QN_ERR_INVALID);
-    assert_text("qn_request_params: the size of request 1 is");
+    assert_fails(qn_scheduler_submit_all(scheduler, two, 2, ids, NULL), QN_ERR_INVALID,
+                 "qn_request_params: the size of request 1 is");
 }
 
 /* ---- Initialisers ---- */
 
-static void functions_initialise_as_macros_do(void **unused)
+TEST(functions_initialise_as_macros_do)
 {
-    (void)unused;
     const qn_request_params expected = QN_REQUEST_PARAMS_INIT;
     qn_request_params found;
     memset(&found, 0xa5, sizeof found);
@@ -360,13 +339,4 @@ static void functions_initialise_as_macros_do(void **unused)
     assert_float_equal(older->temperature, 0.8f, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(older_structs_have_defaults),         cmocka_unit_test(newer_structs_may_have_zeros),
-        cmocka_unit_test(unknown_members_are_refused),         cmocka_unit_test(structs_without_a_size_are_refused),
-        cmocka_unit_test(reserved_bytes_of_sampling_are_zero), cmocka_unit_test(arrays_have_the_programs_structs),
-        cmocka_unit_test(functions_initialise_as_macros_do),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(begin, end)

@@ -1,6 +1,8 @@
 /* qn_quantize_file on small files: the type of each output tensor, values equal to dequantising and quantising, and an
  * unmodified target after every failure. */
 #include "helper_random.h"
+#include "helper_create.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "gguf/gguf.h"
@@ -10,8 +12,6 @@
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -47,7 +47,7 @@ static const struct tensor plain[] = {
     { "blk.0.ssm_conv1d.weight", QN_TYPE_F16, false, 2, { 4, 64, 1, 1 }, -1 },
     { "blk.0.experts.weight", QN_TYPE_Q8_0, false, 3, { 256, 3, 4, 1 }, -1 },
 };
-enum { N_PLAIN = sizeof plain / sizeof plain[0] };
+enum { N_PLAIN = COUNT(plain) };
 
 static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights)
 {
@@ -115,21 +115,6 @@ static float *weights_of(const qn_gguf *file, const char *name, size_t *n)
 
 /* ---- Helpers ---- */
 
-static uint8_t *read_all(const char *path, size_t *size)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return NULL;
-    fseek(f, 0, SEEK_END);
-    *size = (size_t)ftell(f);
-    rewind(f);
-    uint8_t *data = malloc(*size + 1);
-    assert_non_null(data);
-    assert_int_equal(fread(data, 1, *size, f), *size);
-    fclose(f);
-    return data;
-}
-
 static int files_named(const char *begin, const char *end)
 {
     DIR *d = opendir(folder);
@@ -143,24 +128,6 @@ static int files_named(const char *begin, const char *end)
     }
     closedir(d);
     return n;
-}
-
-static void write_text(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
-static void expect_text(const char *path, const char *text)
-{
-    size_t size;
-    uint8_t *data = read_all(path, &size);
-    assert_non_null(data);
-    assert_int_equal(size, strlen(text));
-    assert_memory_equal(data, text, size);
-    free(data);
 }
 
 struct log_capture {
@@ -193,9 +160,8 @@ static bool capture_progress(void *user, size_t done, size_t total)
     return true;
 }
 
-static int make_folder(void **state)
+static int make_folder(void)
 {
-    (void)state;
     if (!mkdtemp(folder))
         return -1;
     snprintf(in, sizeof in, "%s/in.gguf", folder);
@@ -203,15 +169,13 @@ static int make_folder(void **state)
     return 0;
 }
 
-static int remove_folder(void **state)
+static int remove_folder(void)
 {
-    (void)state;
     return rmdir(folder);
 }
 
-static int clean(void **state)
+static int clean(void)
 {
-    (void)state;
     unlink(in);
     unlink(out);
     return files_named("", "") == 0 ? 0 : -1;
@@ -219,9 +183,8 @@ static int clean(void **state)
 
 /* ---- Tests ---- */
 
-static void every_target(void **state)
+TEST(every_target)
 {
-    (void)state;
     static const struct {
         const char *name;
         uint32_t file_type; /* 0: no key */
@@ -242,15 +205,12 @@ static void every_target(void **state)
     make_source(in, plain, N_PLAIN);
     qn_gguf *before, *after;
     assert_ok(qn_gguf_open(in, &before));
-    for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
+    for (size_t k = 0; k < COUNT(targets); k++) {
         label("%s", targets[k].name);
         struct log_capture d = { 0 };
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
-                                            .n_threads = 3,
-                                            .force = true,
-                                            .on_progress = capture_progress,
-                                            .on_log = capture_line,
-                                            .user = &d };
+        const qn_quantize_params params =
+            QUANTIZE_PARAMS(.n_threads = 3, .force = true, .on_progress = capture_progress, .on_log = capture_line,
+                            .user = &d);
         assert_ok(qn_quantize_file(in, out, targets[k].name, &params));
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
         assert_ok(qn_gguf_open(out, &after));
@@ -298,58 +258,37 @@ static void every_target(void **state)
     qn_gguf_close(before);
 }
 
-static void threads_do_not_change_the_result(void **state)
+TEST(threads_do_not_change_the_result)
 {
-    (void)state;
     char other[512];
     snprintf(other, sizeof other, "%s/other", folder);
     make_source(in, plain, N_PLAIN);
     static const int threads[] = { 2, 7, 0 };
-    const qn_quantize_params one = { .size = sizeof(qn_quantize_params), .n_threads = 1, .force = true };
-    assert_ok(qn_quantize_file(in, out, "ptq1_0", &one));
-    size_t size, other_size;
-    uint8_t *data = read_all(out, &size);
+    assert_ok(qn_quantize_file(in, out, "ptq1_0", &QUANTIZE_PARAMS(.n_threads = 1, .force = true)));
     for (size_t i = 0; i < 3; i++) {
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
-                                            .n_threads = threads[i],
-                                            .force = true };
-        assert_ok(qn_quantize_file(in, other, "ptq1_0", &params));
-        uint8_t *other_data = read_all(other, &other_size);
-        assert_int_equal(other_size, size);
-        assert_memory_equal(data, other_data, size);
-        free(other_data);
+        assert_ok(qn_quantize_file(in, other, "ptq1_0", &QUANTIZE_PARAMS(.n_threads = threads[i], .force = true)));
+        assert_same_files(out, other);
     }
-    free(data);
     unlink(other);
 }
 
-static void onto_itself(void **state)
+TEST(onto_itself)
 {
-    (void)state;
     char link[512];
     snprintf(link, sizeof link, "%s/link", folder);
     make_source(in, plain, N_PLAIN);
     assert_ok(qn_quantize_file(in, out, "q8_0", NULL));
     assert_int_equal(symlink("in.gguf", link), 0);
     assert_ok(qn_quantize_file(in, link, "q8_0", NULL));
-    size_t a_size, b_size;
-    uint8_t *a = read_all(in, &a_size), *b = read_all(out, &b_size);
-    assert_int_equal(a_size, b_size);
-    assert_memory_equal(a, b, a_size);
+    assert_same_files(in, out);
     assert_ok(qn_quantize_file(in, in, "q8_0", NULL)); /* again: q8_0 tensors are copied */
-    free(a);
-    a = read_all(in, &a_size);
-    assert_int_equal(a_size, b_size);
-    assert_memory_equal(a, b, a_size);
-    free(a);
-    free(b);
+    assert_same_files(in, out);
     unlink(link);
 }
 
 /* Ternary weights in each of the layouts of type 42 keep their values in each ternary type. */
-static void layouts_of_type_42(void **state)
+TEST(layouts_of_type_42)
 {
-    (void)state;
     static const struct tensor ox[] = { { "a.weight", QN_TYPE_OX2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
     static const struct tensor old[] = { { "a.weight", QN_TYPE_PQ2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
     static const struct tensor mainline[] = { { "a.weight", QN_TYPE_Q2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
@@ -366,11 +305,9 @@ static void layouts_of_type_42(void **state)
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
             label("to %s", targets[i]);
             struct log_capture d = { 0 };
-            const qn_quantize_params params = {
-                .size = sizeof(qn_quantize_params), .force = true, .on_log = capture_line, .user = &d
-            };
-            assert_ok(qn_quantize_file(in, out, targets[i], &params));
-            assert_non_null(strstr(d.log, "type 42"));
+            assert_ok(qn_quantize_file(in, out, targets[i],
+                                       &QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d)));
+            assert_contains(d.log, "type 42");
             assert_ok(qn_gguf_open(out, &after));
             assert_int_equal(qn_gguf_tensor_at(after, 0)->type, qn_type_find_name(targets[i])->type);
             size_t n;
@@ -385,9 +322,8 @@ static void layouts_of_type_42(void **state)
     }
 }
 
-static void rejected_arguments(void **state)
+TEST(rejected_arguments)
 {
-    (void)state;
     static const struct tensor poisoned[] = {
         { "fine.weight", QN_TYPE_F32, false, 2, { 256, 2, 1, 1 }, -1 },
         { "rotten.weight", QN_TYPE_F32, false, 2, { 256, 9000, 1, 1 }, 2200000 }
@@ -396,45 +332,39 @@ static void rejected_arguments(void **state)
     assert_int_equal(qn_quantize_file(in, out, "q8_0", NULL), QN_ERR_IO); /* no such file */
     make_source(in, poisoned, 2);
     static const char *const unknown[] = { "q3_k", "f32", "ox2_0", "q5_0", "", "q8_0 " };
-    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
-        assert_int_equal(qn_quantize_file(in, out, unknown[i], NULL), QN_ERR_INVALID);
-        assert_non_null(strstr(qn_error_text(), "f16 bf16 q4_0 q4_1 q8_0 tq1_0 tq2_0 q1_0 q2_0 pq2_0 ptq1_0"));
+    for (size_t i = 0; i < COUNT(unknown); i++) {
+        assert_fails(qn_quantize_file(in, out, unknown[i], NULL), QN_ERR_INVALID,
+                     "f16 bf16 q4_0 q4_1 q8_0 tq1_0 tq2_0 q1_0 q2_0 pq2_0 ptq1_0");
     }
     static const int threads[] = { -1, 1025 };
     for (size_t i = 0; i < 2; i++) {
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params), .n_threads = threads[i] };
-        assert_int_equal(qn_quantize_file(in, out, "q8_0", &params), QN_ERR_INVALID);
+        assert_int_equal(qn_quantize_file(in, out, "q8_0", &QUANTIZE_PARAMS(.n_threads = threads[i])), QN_ERR_INVALID);
     }
     static const char *const targets[] = { "q8_0", "q1_0" };
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(qn_quantize_file(in, out, targets[i],
-                                          &(qn_quantize_params){ .size = sizeof(qn_quantize_params), .force = true }),
-                         QN_ERR_FORMAT);
-        assert_non_null(strstr(qn_error_text(), "'rotten.weight': block 2200000"));
+        assert_fails(qn_quantize_file(in, out, targets[i], &QUANTIZE_PARAMS(.force = true)), QN_ERR_FORMAT,
+                     "'rotten.weight': block 2200000");
     }
-    expect_text(out, "precious");
+    assert_file(out, "precious", strlen("precious"));
     assert_int_equal(qn_quantize_file(in, folder, "q8_0", NULL), QN_ERR_IO);
     assert_int_equal(files_named("", ""), 2);
 }
 
-static void cancelled(void **state)
+TEST(cancelled)
 {
-    (void)state;
     make_source(in, plain, N_PLAIN);
     for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
         struct log_capture d = { .stop_after = calls };
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
-                                            .on_progress = capture_progress,
-                                            .user = &d };
-        assert_int_equal(qn_quantize_file(in, out, "q4_0", &params), QN_ERR_CANCELLED);
+        assert_int_equal(
+            qn_quantize_file(in, out, "q4_0", &QUANTIZE_PARAMS(.on_progress = capture_progress, .user = &d)),
+            QN_ERR_CANCELLED);
         assert_int_equal(files_named("", ""), 1);
         assert_int_equal(d.calls, calls);
     }
 }
 
-static void full_disk(void **state)
+TEST(full_disk)
 {
-    (void)state;
     make_source(in, plain, N_PLAIN);
     write_text(out, "precious");
     struct rlimit old, small;
@@ -446,32 +376,27 @@ static void full_disk(void **state)
     const qn_status status = qn_quantize_file(in, out, "q8_0", NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, handler);
-    assert_int_equal(status, QN_ERR_IO);
-    assert_non_null(strstr(qn_error_text(), "File too large"));
-    expect_text(out, "precious");
+    assert_fails(status, QN_ERR_IO, "File too large");
+    assert_file(out, "precious", strlen("precious"));
     assert_int_equal(files_named("", ""), 2);
 }
 
 /* A process that is killed does not modify the target, and what it wrote goes with it, or with the next process. */
-static void killed(void **state)
+TEST(killed)
 {
-    (void)state;
     make_source(in, plain, N_PLAIN);
     write_text(out, "precious");
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         struct log_capture d = { .stop_after = 4, .die = true };
-        const qn_quantize_params params = { .size = sizeof(qn_quantize_params),
-                                            .on_progress = capture_progress,
-                                            .user = &d };
-        qn_quantize_file(in, out, "q4_0", &params);
+        qn_quantize_file(in, out, "q4_0", &QUANTIZE_PARAMS(.on_progress = capture_progress, .user = &d));
         _exit(0);
     }
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    expect_text(out, "precious");
+    assert_file(out, "precious", strlen("precious"));
     assert_int_equal(files_named("", ""), 2 + files_named(".out.gguf.", ".quern.part")); /* none where O_TMPFILE is */
     assert_ok(qn_quantize_file(in, in, "q4_0", NULL));
     assert_int_equal(files_named("", ""), 2);
@@ -488,7 +413,7 @@ static void make_kind(int kind, int scales, qn_type type)
     const uint64_t dims[] = { 512, ROWS_TESTED };
     static float weights[512 * ROWS_TESTED];
     static uint8_t blocks[sizeof weights];
-    const size_t n = sizeof weights / sizeof *weights;
+    const size_t n = COUNT(weights);
     const qn_type_info *info = qn_type_find((uint32_t)type);
     qn_gguf_writer *w;
     size_t bytes;
@@ -513,9 +438,8 @@ static void make_kind(int kind, int scales, qn_type type)
     qn_gguf_writer_free(w);
 }
 
-static void the_table_of_types(void **state)
+TEST(the_table_of_types)
 {
-    (void)state;
     static const char *const names[] = { "q1_0", "ptq1_0", "pq2_0", "q2_0", "tq1_0", "tq2_0",
                                          "q8_0", "q4_0",   "q4_1",  "f16",  "bf16" };
     static const struct {
@@ -533,14 +457,11 @@ static void the_table_of_types(void **state)
         { FOUR, 2, QN_TYPE_F16, "nnyynnyyyyy" },       { ORDINARY, 1, QN_TYPE_F32, "nnnnnnyyyyy" },
         { ORDINARY, 1, QN_TYPE_Q8_0, "nnnnnnyyyyy" },  { ORDINARY, 1, QN_TYPE_Q4_0, "nnnnnnyyyyy" },
     };
-    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+    for (size_t r = 0; r < COUNT(rows); r++) {
         make_kind(rows[r].kind, rows[r].scales, rows[r].type);
-        for (size_t t = 0; t < sizeof names / sizeof *names; t++) {
+        for (size_t t = 0; t < COUNT(names); t++) {
             const qn_type_info *from = qn_type_find((uint32_t)rows[r].type);
             struct log_capture d = { 0 };
-            const qn_quantize_params forced = {
-                .size = sizeof(qn_quantize_params), .force = true, .on_log = capture_line, .user = &d
-            };
             const bool allowed = rows[r].allowed[t] == 'y' || strcmp(names[t], from->name) == 0;
             label("kind %d, %d scales, %s to %s", rows[r].kind, rows[r].scales, from->name, names[t]);
             write_text(out, "kept");
@@ -550,31 +471,20 @@ static void the_table_of_types(void **state)
                 assert_text("'blk.0.x'");
                 assert_text("does not hold");
                 assert_text("--force");
-                expect_text(out, "kept");
+                assert_file(out, "kept", strlen("kept"));
             }
-            assert_ok(qn_quantize_file(in, out, names[t], &forced));
+            assert_ok(qn_quantize_file(in, out, names[t],
+                                       &QUANTIZE_PARAMS(.force = true, .on_log = capture_line, .user = &d)));
             assert_int_equal(strstr(d.log, "warning: 1 of 1 matrices") != NULL, !allowed);
         }
     }
     label("%s", "weights that fp16 does not have");
     make_kind(HUGE, 1, QN_TYPE_F32);
-    assert_int_equal(qn_quantize_file(in, out, "f16", NULL), QN_ERR_FORMAT);
-    assert_text("'blk.0.x' has a weight that is too large for f16");
+    assert_fails(qn_quantize_file(in, out, "f16", NULL), QN_ERR_FORMAT,
+                 "'blk.0.x' has a weight that is too large for f16");
     assert_ok(qn_quantize_file(in, out, "bf16", NULL));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(every_target, clean),
-        cmocka_unit_test_teardown(the_table_of_types, clean),
-        cmocka_unit_test_teardown(threads_do_not_change_the_result, clean),
-        cmocka_unit_test_teardown(onto_itself, clean),
-        cmocka_unit_test_teardown(layouts_of_type_42, clean),
-        cmocka_unit_test_teardown(rejected_arguments, clean),
-        cmocka_unit_test_teardown(cancelled, clean),
-        cmocka_unit_test_teardown(full_disk, clean),
-        cmocka_unit_test_teardown(killed, clean),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)
+
+TEST_EVERY(NULL, clean)

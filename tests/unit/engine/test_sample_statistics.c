@@ -6,9 +6,6 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { VOCAB = 1000, MAX_SEEDS = 20, LEAST_EXPECTED = 20 };
 
@@ -41,7 +38,7 @@ static const struct setting {
     { "mask", FLAT, true, false, { .temperature = 1, PLAIN } },
     { "peaked, bias", PEAKED, false, true, { .temperature = 1, PLAIN } },
 };
-enum { N_SETTINGS = sizeof settings / sizeof *settings };
+enum { N_SETTINGS = COUNT(settings) };
 
 static float logits[VOCAB];
 static uint32_t allowed[(VOCAB + 31) / 32];
@@ -93,7 +90,7 @@ static size_t exact(const struct setting *setting, struct ranked ranked[VOCAB], 
     double total = 0, kept = 0;
     for (int i = 0; i < VOCAB; i++) {
         ranked[i] = (struct ranked){ (double)logits[i], i };
-        for (size_t b = 0; setting->biased && b < sizeof bias / sizeof *bias; b++)
+        for (size_t b = 0; setting->biased && b < COUNT(bias); b++)
             ranked[i].logit += bias[b].token == i ? (double)bias[b].value : 0;
         if (setting->masked && !(allowed[i / 32] >> i % 32 & 1))
             ranked[i].logit = -INFINITY;
@@ -174,7 +171,7 @@ static double test_seed(const struct setting *setting, uint64_t seed, size_t dra
         qn_sample_request request = qn_sampler_next_request(sampler, NULL, 0);
         request.allowed = setting->masked ? allowed : NULL;
         request.bias = bias;
-        request.n_bias = setting->biased ? sizeof bias / sizeof *bias : 0;
+        request.n_bias = setting->biased ? COUNT(bias) : 0;
         assert_ok(qn_sampler_sample(sampler, logits, &request));
         assert_ok(qn_sample_status(request.best));
         counts[with_bias && i % 100 == 99 ? ranked[0].token : request.token]++;
@@ -210,39 +207,26 @@ static double least_p_value(bool with_bias)
     return least * (double)(N_SETTINGS * n_seeds);
 }
 
-static void draws_have_the_distribution(void **unused)
+TEST(draws_have_the_distribution)
 {
-    (void)unused;
     const double p = least_p_value(false);
     if (!(p > 0.01))
         fail_msg("p = %g, expected more than 0.01", p);
 }
 
-static void a_bias_of_one_percent_fails(void **unused)
+TEST(a_bias_of_one_percent_fails)
 {
-    (void)unused;
     const double p = least_p_value(true);
     if (!(p < 0.01))
         fail_msg("p = %g with a bias, expected less than 0.01", p);
 }
 
-static void p_values_are_those_of_tables(void **unused)
+TEST(p_values_are_those_of_tables)
 {
-    (void)unused;
     static const struct {
         double chi_square, cells, p;
     } known[] = { { 3.841459, 1, 0.05 },     { 18.307038, 10, 0.05 },   { 23.209251, 10, 0.01 },
                   { 124.342113, 100, 0.05 }, { 61.917925, 100, 0.999 }, { 2.558212, 10, 0.99 } };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    for (size_t i = 0; i < COUNT(known); i++)
         assert_true(fabs(upper_gamma(known[i].cells / 2, known[i].chi_square / 2) - known[i].p) < 1e-6);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(p_values_are_those_of_tables),
-        cmocka_unit_test(draws_have_the_distribution),
-        cmocka_unit_test(a_bias_of_one_percent_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

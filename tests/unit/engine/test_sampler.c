@@ -1,11 +1,10 @@
 /* Sampling: greedy, each filter on distributions with known probabilities, seeds, and rejected parameters. */
-#include "helper_assert.h"
+#include "helper_create.h"
 
 #include "engine/internal.h"
 #include "quern/quern.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { VOCAB = 1000, DRAWS = 20000 };
 
@@ -17,9 +16,8 @@ static qn_token token_of(int rank)
     return (qn_token)(rank * 37 % VOCAB);
 }
 
-static int set_up(void **unused)
+static int set_up(void)
 {
-    (void)unused;
     for (int rank = 0; rank < VOCAB; rank++)
         logits[token_of(rank)] = (float)(-0.6931471805599453 * (rank < 60 ? rank : 60));
     return 0;
@@ -27,12 +25,7 @@ static int set_up(void **unused)
 
 static qn_sampling plain(uint64_t seed)
 {
-    return (qn_sampling){ .size = sizeof(qn_sampling),
-                          .temperature = 1,
-                          .top_p = 1,
-                          .repeat_penalty = 1,
-                          .repeat_last_n = 64,
-                          .seed = seed };
+    return SAMPLING(.temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64, .seed = seed);
 }
 
 /* The relative frequency of each of the first eight ranks; all other tokens are counted in the ninth. */
@@ -61,9 +54,8 @@ static void assert_frequency(double found, double expected)
         fail_msg("frequency %g, expected %g +- %g", found, expected, bound);
 }
 
-static void draws_follow_the_distribution(void **unused)
+TEST(draws_follow_the_distribution)
 {
-    (void)unused;
     double frequency[9];
     draw_many(plain(1), frequency);
     for (int i = 0; i < 8; i++)
@@ -75,9 +67,8 @@ static void draws_follow_the_distribution(void **unused)
         assert_frequency(frequency[i], pow(2, -i / 2.0) * (1 - sqrt(0.5)));
 }
 
-static void filters_keep_what_they_say(void **unused)
+TEST(filters_keep_what_they_say)
 {
-    (void)unused;
     double frequency[9];
     qn_sampling params = plain(3);
     params.top_k = 3; /* 4/7, 2/7, 1/7 */
@@ -100,9 +91,8 @@ static void filters_keep_what_they_say(void **unused)
 }
 
 /* Of 1/2, 1/4, 1/8, the tokens with a tenth or more, the last is kept. */
-static void top_choices_are_excluded(void **unused)
+TEST(top_choices_are_excluded)
 {
-    (void)unused;
     double frequency[9];
     qn_sampling params = plain(6);
     params.xtc_threshold = 0.1f;
@@ -125,9 +115,8 @@ static void top_choices_are_excluded(void **unused)
 }
 
 /* The entropy of 1/2, 1/4, 1/8 ... is 2 bits: the distances of the tokens' surprisals are 1, 0, 1, 2, 3 ... bits. */
-static void typical_tokens_are_kept(void **unused)
+TEST(typical_tokens_are_kept)
 {
-    (void)unused;
     double frequency[9];
     qn_sampling params = plain(8);
     params.typical_p = 0.2f; /* 1/4 is enough */
@@ -145,9 +134,8 @@ static void typical_tokens_are_kept(void **unused)
 }
 
 /* Whatever the temperature, the tokens within so many deviations are kept. */
-static void deviations_bound_the_logits(void **unused)
+TEST(deviations_bound_the_logits)
 {
-    (void)unused;
     double frequency[9], sum = 0, squares = 0;
     for (int i = 0; i < VOCAB; i++) {
         sum += (double)logits[i];
@@ -164,9 +152,8 @@ static void deviations_bound_the_logits(void **unused)
     }
 }
 
-static void greedy_takes_the_lowest_of_equals(void **unused)
+TEST(greedy_takes_the_lowest_of_equals)
 {
-    (void)unused;
     float two[VOCAB] = { 0 };
     qn_sampling params = plain(0);
     qn_sampler *sampler;
@@ -179,9 +166,8 @@ static void greedy_takes_the_lowest_of_equals(void **unused)
     qn_sampler_free(sampler);
 }
 
-static void penalty_changes_the_argmax(void **unused)
+TEST(penalty_changes_the_argmax)
 {
-    (void)unused;
     float x[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         x[i] = -5;
@@ -205,9 +191,8 @@ static void penalty_changes_the_argmax(void **unused)
 }
 
 /* The prompt is not penalised, however often a token occurs there; the generated text is, by its counts. */
-static void generated_text_is_penalised(void **unused)
+TEST(generated_text_is_penalised)
 {
-    (void)unused;
     enum { PROMPT = 5, STEPS = 7 };
     static const qn_token frequent[STEPS] = { 1, 1, 1, 2, 1, 2, 1 }, present[STEPS] = { 1, 2, 1, 1, 1, 1, 1 };
     float x[VOCAB];
@@ -267,9 +252,8 @@ static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, 
 }
 
 /* Texts of few different tokens, which repeat. A token's logit is that of the only allowed one. */
-static void repetitions_are_penalised(void **unused)
+TEST(repetitions_are_penalised)
 {
-    (void)unused;
     enum { LENGTH = 200, TOKENS = 4 };
     static const qn_token breakers[] = { 3, -1, 9, -1, 0, 1, -1, 0, 1, 1, -1, 1, 0, -1, 1, 0, 0, 0, 0, 2, -1, 2, -1 };
     static const size_t ends[] = { 0, 2, 4, 7, 11, 21, 23 };
@@ -321,9 +305,8 @@ static double mirostat_surprise(const double *probabilities, double mu, qn_token
 
 /* No token with more surprisal than the bound is drawn but the most likely one, the bound follows, and the mean
  * surprise is tau. */
-static void mirostat_follows_the_surprise(void **unused)
+TEST(mirostat_follows_the_surprise)
 {
-    (void)unused;
     enum { STEPS = 20000 };
     static const float taus[] = { 2, 4, 6.5f };
     static double probabilities[VOCAB];
@@ -361,9 +344,8 @@ static void mirostat_follows_the_surprise(void **unused)
 }
 
 /* qn_sampler_pick lets the bound follow: with a low tau most tokens are the most likely one. */
-static void picks_use_mirostat(void **unused)
+TEST(picks_use_mirostat)
 {
-    (void)unused;
     double frequency[9];
     qn_sampling params = plain(9);
     params.mirostat = 2;
@@ -373,9 +355,8 @@ static void picks_use_mirostat(void **unused)
     assert_true(frequency[0] > 0.7 && frequency[3] < 0.05);
 }
 
-static void seeds_repeat(void **unused)
+TEST(seeds_repeat)
 {
-    (void)unused;
     qn_token first[50], again;
     for (int round = 0; round < 3; round++) {
         label("round %d", round);
@@ -393,11 +374,11 @@ static void seeds_repeat(void **unused)
     }
 }
 
-static void rejects_bad_parameters(void **unused)
+TEST(rejects_bad_parameters)
 {
-    (void)unused;
     static const qn_token open[] = { 1, -1, 2 }, empty[] = { 1, -1, -1 }, wrong[] = { -2, -1 },
                           longest[66] = { [65] = -1 };
+#define NEUTRAL .top_p = 1, .repeat_penalty = 1
     static const struct {
         qn_sampling params;
         const char *field;
@@ -414,70 +395,46 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1001 }, "repeat_penalty: 1001, expected 0.001 to 1000" },
         { { .top_p = 1, .repeat_penalty = INFINITY }, "repeat_penalty" },
         { { .top_p = 1, .repeat_penalty = NAN }, "repeat_penalty" },
-        { { .top_p = 1, .repeat_penalty = 1, .repeat_last_n = -1 }, "repeat_last_n" },
-        { { .top_p = 1, .repeat_penalty = 1, .frequency_penalty = 2.1f }, "frequency_penalty: 2.1, expected -2 to 2" },
-        { { .top_p = 1, .repeat_penalty = 1, .frequency_penalty = NAN }, "frequency_penalty" },
-        { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = -2.1f }, "presence_penalty: -2.1, expected -2 to 2" },
-        { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = NAN }, "presence_penalty" },
-        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = -1 }, "top_n_sigma: -1, expected 0 or more" },
-        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = NAN }, "top_n_sigma" },
-        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = INFINITY }, "top_n_sigma" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = -1 }, "dry_multiplier: -1, expected 0 to 1e6" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = NAN }, "dry_multiplier" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 0.5f },
-          "dry_base: 0.5, expected 1 to 1e6" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = NAN }, "dry_base" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_allowed_length = -1 },
-          "dry_allowed_length: -1" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_penalty_last_n = -2 },
-          "dry_penalty_last_n: -2" },
-        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 },
-          "dry_breakers: NULL" },
-        { { .top_p = 1,
-            .repeat_penalty = 1,
-            .dry_multiplier = 1,
-            .dry_base = 2,
-            .dry_breakers = open,
-            .n_dry_breakers = 3 },
+        { { NEUTRAL, .repeat_last_n = -1 }, "repeat_last_n" },
+        { { NEUTRAL, .frequency_penalty = 2.1f }, "frequency_penalty: 2.1, expected -2 to 2" },
+        { { NEUTRAL, .frequency_penalty = NAN }, "frequency_penalty" },
+        { { NEUTRAL, .presence_penalty = -2.1f }, "presence_penalty: -2.1, expected -2 to 2" },
+        { { NEUTRAL, .presence_penalty = NAN }, "presence_penalty" },
+        { { NEUTRAL, .top_n_sigma = -1 }, "top_n_sigma: -1, expected 0 or more" },
+        { { NEUTRAL, .top_n_sigma = NAN }, "top_n_sigma" },
+        { { NEUTRAL, .top_n_sigma = INFINITY }, "top_n_sigma" },
+        { { NEUTRAL, .dry_multiplier = -1 }, "dry_multiplier: -1, expected 0 to 1e6" },
+        { { NEUTRAL, .dry_multiplier = NAN }, "dry_multiplier" },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 0.5f }, "dry_base: 0.5, expected 1 to 1e6" },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = NAN }, "dry_base" },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 2, .dry_allowed_length = -1 }, "dry_allowed_length: -1" },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 2, .dry_penalty_last_n = -2 }, "dry_penalty_last_n: -2" },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 }, "dry_breakers: NULL" },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = open, .n_dry_breakers = 3 },
           "dry_breakers: the last sequence has no -1" },
-        { { .top_p = 1,
-            .repeat_penalty = 1,
-            .dry_multiplier = 1,
-            .dry_base = 2,
-            .dry_breakers = empty,
-            .n_dry_breakers = 3 },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = empty, .n_dry_breakers = 3 },
           "dry_breakers: a sequence of no tokens" },
-        { { .top_p = 1,
-            .repeat_penalty = 1,
-            .dry_multiplier = 1,
-            .dry_base = 2,
-            .dry_breakers = wrong,
-            .n_dry_breakers = 2 },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = wrong, .n_dry_breakers = 2 },
           "dry_breakers: -2" },
-        { { .top_p = 1,
-            .repeat_penalty = 1,
-            .dry_multiplier = 1,
-            .dry_base = 2,
-            .dry_breakers = longest,
-            .n_dry_breakers = 66 },
+        { { NEUTRAL, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = longest, .n_dry_breakers = 66 },
           "dry_breakers: a sequence of more than 64 tokens" },
-        { { .top_p = 1, .repeat_penalty = 1, .mirostat = 1 }, "mirostat: 1, expected 0 or 2" },
-        { { .top_p = 1, .repeat_penalty = 1, .mirostat_tau = -1 }, "mirostat_tau: -1, expected 0 to 100" },
-        { { .top_p = 1, .repeat_penalty = 1, .mirostat_eta = NAN }, "mirostat_eta" },
-        { { .top_p = 1, .repeat_penalty = 1, .typical_p = 1.1f }, "typical_p: 1.1, expected 0 to 1" },
-        { { .top_p = 1, .repeat_penalty = 1, .typical_p = NAN }, "typical_p" },
-        { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = 1.1f }, "xtc_probability: 1.1, expected 0 to 1" },
-        { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = NAN }, "xtc_probability" },
-        { { .top_p = 1, .repeat_penalty = 1, .xtc_threshold = -0.1f }, "xtc_threshold: -0.1, expected 0 to 1" },
-        { { .top_p = 1, .repeat_penalty = 1, .xtc_threshold = NAN }, "xtc_threshold" },
+        { { NEUTRAL, .mirostat = 1 }, "mirostat: 1, expected 0 or 2" },
+        { { NEUTRAL, .mirostat_tau = -1 }, "mirostat_tau: -1, expected 0 to 100" },
+        { { NEUTRAL, .mirostat_eta = NAN }, "mirostat_eta" },
+        { { NEUTRAL, .typical_p = 1.1f }, "typical_p: 1.1, expected 0 to 1" },
+        { { NEUTRAL, .typical_p = NAN }, "typical_p" },
+        { { NEUTRAL, .xtc_probability = 1.1f }, "xtc_probability: 1.1, expected 0 to 1" },
+        { { NEUTRAL, .xtc_probability = NAN }, "xtc_probability" },
+        { { NEUTRAL, .xtc_threshold = -0.1f }, "xtc_threshold: -0.1, expected 0 to 1" },
+        { { NEUTRAL, .xtc_threshold = NAN }, "xtc_threshold" },
     };
     qn_sampler *sampler;
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (size_t i = 0; i < COUNT(bad); i++) {
         qn_sampling given = bad[i].params;
         given.size = sizeof given;
         assert_int_equal(qn_sampler_create(&given, VOCAB, &sampler), QN_ERR_INVALID);
         assert_null(sampler);
-        assert_non_null(strstr(qn_error_text(), bad[i].field));
+        assert_text(bad[i].field);
     }
     float x[VOCAB] = { 0 };
     qn_sampling params = plain(0);
@@ -497,24 +454,11 @@ static void rejects_bad_parameters(void **unused)
     token = -7;
     assert_ok(qn_sampler_create(&params, VOCAB, &sampler));
     x[500] = NAN;
-    assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "token 500"));
+    assert_fails(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID, "token 500");
     x[500] = INFINITY;
     assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
     assert_int_equal(token, -7);
     qn_sampler_free(sampler);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_follow_the_distribution), cmocka_unit_test(filters_keep_what_they_say),
-        cmocka_unit_test(top_choices_are_excluded),      cmocka_unit_test(typical_tokens_are_kept),
-        cmocka_unit_test(deviations_bound_the_logits),   cmocka_unit_test(greedy_takes_the_lowest_of_equals),
-        cmocka_unit_test(penalty_changes_the_argmax),    cmocka_unit_test(generated_text_is_penalised),
-        cmocka_unit_test(repetitions_are_penalised),     cmocka_unit_test(seeds_repeat),
-        cmocka_unit_test(mirostat_follows_the_surprise), cmocka_unit_test(picks_use_mirostat),
-        cmocka_unit_test(rejects_bad_parameters),
-    };
-    return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_GROUP(set_up, NULL)

@@ -1,6 +1,5 @@
 /* Sessions that are saved, restored, forked and rolled back, for models with and without recurrent layers, continue
  * with the same bits as sessions that are not. Session files that are damaged, foreign or forged are rejected. */
-#include "helper_sanitizers.h"
 #include "helper_sessions.h"
 
 #include "cpu/recurrent_layout.h"
@@ -8,8 +7,6 @@
 #include "kernels/deltanet/deltanet.h"
 #include "quern/quern.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -27,16 +24,16 @@ static const char *const names[] = {
 
 static uint8_t *bytes; /* [FILE_MAX] contents of a session file */
 
-static int set_up(void **unused)
+static int set_up(void)
 {
     bytes = malloc(FILE_MAX);
-    return bytes == NULL || make_folder(unused);
+    return bytes == NULL || make_folder();
 }
 
-static int tear_down(void **unused)
+static int tear_down(void)
 {
     free(bytes);
-    return remove_folder(unused);
+    return remove_folder();
 }
 
 static bool is_recurrent(void)
@@ -48,14 +45,13 @@ static bool is_recurrent(void)
 static void for_each_model(void (*test)(void))
 {
     size_t n_run = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         char file[512];
         snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
         if (access(file, R_OK) != 0)
             continue;
         label("%s", names[i]);
-        open_model(names[i], (qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 },
-                   N_MORE);
+        open_model(names[i], CPU_MODEL(.n_threads = 1), N_MORE);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
         test();
@@ -65,12 +61,19 @@ static void for_each_model(void (*test)(void))
     assert_true(n_run > 0);
 }
 
+/* TEST_MODELS - a test whose body runs for every model that is present. */
+#define TEST_MODELS(name)                                                                                              \
+    static void name##_of_a_model(void);                                                                               \
+    TEST(name)                                                                                                         \
+    {                                                                                                                  \
+        for_each_model(name##_of_a_model);                                                                             \
+    }                                                                                                                  \
+    static void name##_of_a_model(void)
+
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = n_ctx, .n_batch = n_batch };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
-    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = n_ctx, .n_batch = n_batch));
+    append_tokens(session, ids, n_tokens);
     return session;
 }
 
@@ -83,22 +86,16 @@ static void eval_more(qn_session *session, float *logits)
 
 /* ---- Drafted rows ---- */
 
-static void drops_drafted_rows(void)
+TEST_MODELS(drafted_rows_leave_nothing)
 {
     drafts_leave_nothing("f16", true, NULL);
     drafts_leave_nothing("aura4", true, NULL);
 }
 
-static void drafted_rows_leave_nothing(void **unused)
-{
-    (void)unused;
-    for_each_model(drops_drafted_rows);
-}
-
 /* ---- Memory ---- */
 
 /* A page that a fork shares is not changed by saving the fork, whose last tile has unused rows. */
-static void saves_a_truncated_fork(void)
+TEST_MODELS(saving_a_fork_leaves_shared_pages)
 {
     qn_session *whole = new_session(300, 0, 200), *session = new_session(300, 0, 200), *fork;
     eval_more(whole, expected);
@@ -110,12 +107,6 @@ static void saves_a_truncated_fork(void)
     qn_session_free(fork);
     qn_session_free(session);
     qn_session_free(whole);
-}
-
-static void saving_a_fork_leaves_shared_pages(void **unused)
-{
-    (void)unused;
-    for_each_model(saves_a_truncated_fork);
 }
 
 /* Appends until there is no memory left; returns how many tokens were appended. */
@@ -132,21 +123,16 @@ static uint32_t fill_memory(qn_session *session)
     return before;
 }
 
-static void a_full_pool_changes_nothing(void **unused)
+TEST(a_full_pool_changes_nothing)
 {
-    (void)unused;
     static const char *const kinds[] = { "f16", "aura4" };
     static const uint64_t memory[] = { 2, 4, 6, 8 };            /* MiB: the least, one granule for each kind of item */
     for (size_t i = 0; i < 4; i += QN_TEST_SANITIZED ? 2 : 1) { /* codes take a quarter of the memory: many more
                                                                    positions */
-        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 1 << 20, .kv = kinds[i % 2] };
         qn_session *session, *fork;
         label("%s, %s", i / 2 ? "qwen35.f16" : "qwen3.f16", kinds[i % 2]);
-        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16",
-                   (qn_model_params){
-                       .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1, .memory = memory[i] << 20 },
-                   N_MORE);
-        assert_ok(qn_session_create(model, &params, &session));
+        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16", CPU_MODEL(.n_threads = 1, .memory = memory[i] << 20), N_MORE);
+        session = create_session(model, &SESSION_PARAMS(.n_ctx = 1 << 20, .kv = kinds[i % 2]));
         eval_more(session, expected);
         assert_ok(qn_session_truncate(session, 0));
         const uint32_t held = fill_memory(session);
@@ -179,9 +165,9 @@ static void a_full_pool_changes_nothing(void **unused)
 /* Lengths on both sides of multiples of 16 (tiles of keys) and 64 (chunks). */
 static const uint32_t lengths[] = { 1, 16, 17, 63, 64, 65, 128, 197 };
 
-static void continues_after_restore(void)
+TEST_MODELS(restored_sessions_continue)
 {
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(280, 0, lengths[i]), *restored;
         assert_ok(qn_session_save(session, path));
@@ -205,22 +191,16 @@ static void continues_after_restore(void)
     }
 }
 
-static void restored_sessions_continue(void **unused)
+TEST_MODELS(forks_continue)
 {
-    (void)unused;
-    for_each_model(continues_after_restore);
-}
-
-static void continues_beside_a_fork(void)
-{
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *whole = new_session(300, 0, lengths[i]), *session = new_session(300, 5, lengths[i]), *fork;
         eval_more(whole, expected);
         assert_ok(qn_session_fork(session, &fork));
         assert_int_equal(qn_session_capacity(fork), 300);
         const qn_token detour[] = { 3, 2, 1 };
-        assert_ok(qn_session_eval(session, detour, 3, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 3);
         eval_more(fork, found);
         assert_same_logits();
         qn_session_free(fork);
@@ -229,53 +209,35 @@ static void continues_beside_a_fork(void)
     }
 }
 
-static void forks_continue(void **unused)
-{
-    (void)unused;
-    for_each_model(continues_beside_a_fork);
-}
-
 /* A session's file depends on its tokens alone, not on the steps or rollbacks that produced them. */
-static void files_are_of_tokens_alone(void)
+TEST_MODELS(the_same_tokens_give_the_same_file)
 {
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(300, 0, lengths[i]);
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
-        const size_t size = read_file(path, bytes, FILE_MAX);
+        const size_t size = read_state(path, bytes, FILE_MAX);
         uint8_t *first = malloc(size);
         assert_non_null(first);
         memcpy(first, bytes, size);
         session = new_session(300, 7, lengths[i]);
         assert_ok(qn_session_checkpoint(session));
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
-        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        append_tokens(session, detour, 9);
         assert_ok(qn_session_truncate(session, lengths[i]));
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
-        assert_int_equal(read_file(path, bytes, FILE_MAX), size);
+        assert_int_equal(read_state(path, bytes, FILE_MAX), size);
         assert_memory_equal(first, bytes, size);
         free(first);
     }
 }
 
-static void the_same_tokens_give_the_same_file(void **unused)
-{
-    (void)unused;
-    for_each_model(files_are_of_tokens_alone);
-}
-
-static void generates_the_same(void)
+TEST_MODELS(generation_continues)
 {
     qn_session *at_once = new_session(200, 0, 0);
     generates_in_parts(at_once, new_session(200, 0, 0));
-}
-
-static void generation_continues(void **unused)
-{
-    (void)unused;
-    for_each_model(generates_the_same);
 }
 
 /* ---- Rolling back ---- */
@@ -294,15 +256,14 @@ static void assert_rewind(qn_session *session, uint32_t length)
 static void assert_rejected(qn_session *session, uint32_t length, const char *text)
 {
     const uint32_t before = qn_session_length(session);
-    assert_int_equal(qn_session_truncate(session, length), QN_ERR_UNSUPPORTED);
-    assert_text(text);
+    assert_fails(qn_session_truncate(session, length), QN_ERR_UNSUPPORTED, text);
     assert_int_equal(qn_session_length(session), before);
 }
 
-static void truncates_within_the_chunk(void)
+TEST_MODELS(truncation_within_the_open_chunk)
 {
     const uint32_t held[] = { 1, 40, 64, 65, 128, 150, 192 };
-    for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+    for (size_t i = 0; i < COUNT(held); i++) {
         label("%u tokens", (unsigned)held[i]);
         const uint32_t start = (held[i] - 1) / CHUNK * CHUNK;
         const uint32_t targets[] = { start + 1, start + (held[i] - start + 1) / 2, held[i] };
@@ -335,23 +296,17 @@ static void truncates_within_the_chunk(void)
     }
 }
 
-static void truncation_within_the_open_chunk(void **unused)
-{
-    (void)unused;
-    for_each_model(truncates_within_the_chunk);
-}
-
-static void truncates_to_checkpoints(void)
+TEST_MODELS(truncation_to_checkpoints)
 {
     qn_session *session = new_session(300, 0, 0);
     static const uint32_t checkpoint_lengths[] = { 20, 70, 100, 140, 200 }; /* one more than a session stores */
     for (size_t i = 0, done = 0; i < 5; done = checkpoint_lengths[i++]) {
         assert_ok(qn_session_checkpoint(session));
-        assert_ok(qn_session_eval(session, ids + done, checkpoint_lengths[i] - done, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids + done, checkpoint_lengths[i] - done);
     }
     assert_ok(qn_session_checkpoint(session));
     assert_ok(qn_session_checkpoint(session)); /* a second checkpoint at the same length is not stored */
-    assert_ok(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids + 200, 30);
     assert_int_equal(qn_session_reach(session, 1000), 230);
     assert_int_equal(qn_session_reach(session, 100), 100);
     if (is_recurrent()) {
@@ -383,12 +338,6 @@ static void truncates_to_checkpoints(void)
     qn_session_free(fork);
 }
 
-static void truncation_to_checkpoints(void **unused)
-{
-    (void)unused;
-    for_each_model(truncates_to_checkpoints);
-}
-
 /* Rolling back a failed turn restores the token that was pending before it. */
 static void restores_the_pending_token(void)
 {
@@ -398,7 +347,7 @@ static void restores_the_pending_token(void)
     generate(session, ids, 80, 20, &c);
     assert_true(qn_session_pending(session, &pending));
     assert_ok(qn_session_checkpoint(session));
-    assert_ok(qn_session_eval(session, ids, 90, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 90);
     assert_false(qn_session_pending(session, &again));
     assert_ok(qn_session_truncate(session, 99));
     assert_true(qn_session_pending(session, &again));
@@ -408,16 +357,13 @@ static void restores_the_pending_token(void)
     qn_session_free(session);
 }
 
-static void checkpoints_keep_the_pending_token(void **unused)
+TEST(checkpoints_keep_the_pending_token)
 {
-    (void)unused;
     for_each_model(restores_the_pending_token);
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_checkpoints = 65 };
     qn_session *session;
-    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf",
-                            &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
-    assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_INVALID);
-    assert_text("65, at most 64");
+    model = create_model(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &CPU_MODEL());
+    assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_checkpoints = 65), &session), QN_ERR_INVALID,
+                 "65, at most 64");
     qn_model_free(model);
 }
 
@@ -442,20 +388,20 @@ static void write_forged(uint8_t *state, size_t size)
     memcpy(state, &header, sizeof header);
     const uint64_t checksum = XXH64(state, size - sizeof checksum, 0);
     memcpy(state + size - sizeof checksum, &checksum, sizeof checksum);
-    write_state(other_path, state, size);
+    write_file(other_path, state, size);
 }
 
-static void rejects_corruption(void)
+TEST_MODELS(corrupt_files_are_rejected)
 {
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
-    const size_t size = read_file(path, bytes, FILE_MAX);
+    const size_t size = read_state(path, bytes, FILE_MAX);
     /* Every byte of the header and a few hundred after it, one bit each. */
     const size_t stride = size / (QN_TEST_SANITIZED ? 49 : 199);
     for (size_t at = 0; at < size; at += at < sizeof(struct qn_state_header) ? 1 : stride) {
         bytes[at] ^= (uint8_t)(1u << at % 8);
-        write_state(other_path, bytes, size);
+        write_file(other_path, bytes, size);
         bytes[at] ^= (uint8_t)(1u << at % 8);
         qn_session *restored;
         const qn_status status = qn_session_restore(model, other_path, NULL, &restored);
@@ -465,26 +411,20 @@ static void rejects_corruption(void)
         assert_text(other_path);
     }
     for (size_t cut = 0; cut < size; cut += cut < 80 ? 1 : stride) {
-        write_state(other_path, bytes, cut);
+        write_file(other_path, bytes, cut);
         assert_restore(QN_ERR_FORMAT, other_path);
     }
-    write_state(other_path, bytes, size + 1);
+    write_file(other_path, bytes, size + 1);
     assert_restore(QN_ERR_FORMAT, "expected");
 }
 
-static void corrupt_files_are_rejected(void **unused)
-{
-    (void)unused;
-    for_each_model(rejects_corruption);
-}
-
 /* Inconsistent contents with correct checksums are rejected. */
-static void rejects_forgery(void)
+TEST_MODELS(forged_files_are_rejected)
 {
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
-    const size_t size = read_file(path, bytes, FILE_MAX);
+    const size_t size = read_state(path, bytes, FILE_MAX);
     uint8_t *copy = malloc(size);
     assert_non_null(copy);
     struct qn_state_header header;
@@ -544,12 +484,6 @@ static void rejects_forgery(void)
     free(copy);
 }
 
-static void forged_files_are_rejected(void **unused)
-{
-    (void)unused;
-    for_each_model(rejects_forgery);
-}
-
 static qn_status restore_from(const char *file, const qn_session_params *params)
 {
     qn_session *session;
@@ -558,31 +492,25 @@ static qn_status restore_from(const char *file, const qn_session_params *params)
     return status;
 }
 
-static void foreign_files_are_rejected(void **unused)
+TEST(foreign_files_are_rejected)
 {
-    (void)unused;
     const char *const ours = QN_SOURCE_DIR "/tests/golden/qwen3.q1_0.gguf";
     const char *const others[] = { QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
                                    QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf" };
-    assert_ok(qn_model_load(ours, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
+    model = create_model(ours, &CPU_MODEL());
     info = *qn_model_get_info(model);
     for (int n = 0; n < N_IDS; n++)
         ids[n] = n;
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
-    const qn_session_params small = { .size = sizeof(qn_session_params), .n_ctx = 69 },
-                            exact = { .size = sizeof(qn_session_params), .n_ctx = 70 },
-                            other_kv = { .size = sizeof(qn_session_params), .kv = "aura4" };
+    const qn_session_params small = SESSION_PARAMS(.n_ctx = 69), exact = SESSION_PARAMS(.n_ctx = 70),
+                            other_kv = SESSION_PARAMS(.kv = "aura4");
     assert_ok(restore_from(path, &exact));
-    assert_int_equal(restore_from(path, &small), QN_ERR_CONTEXT);
-    assert_text("its 70 tokens do not fit in a context of 69");
+    assert_fails(restore_from(path, &small), QN_ERR_CONTEXT, "its 70 tokens do not fit in a context of 69");
     assert_int_equal(restore_from(path, &other_kv), QN_ERR_UNSUPPORTED);
-    assert_int_equal(restore_from(ours, NULL), QN_ERR_FORMAT);
-    assert_text("is not a saved session");
-    assert_int_equal(restore_from(folder, NULL), QN_ERR_IO);
-    assert_text("is not a regular file");
-    assert_int_equal(restore_from("/nowhere/state", NULL), QN_ERR_IO);
-    assert_text("No such file");
+    assert_fails(restore_from(ours, NULL), QN_ERR_FORMAT, "is not a saved session");
+    assert_fails(restore_from(folder, NULL), QN_ERR_IO, "is not a regular file");
+    assert_fails(restore_from("/nowhere/state", NULL), QN_ERR_IO, "No such file");
     /* A failed save keeps the old file and leaves no temporary file (the directory is removed at the end, which needs
      * it empty). */
     assert_int_equal(qn_session_save(session, "/nowhere/state"), QN_ERR_IO);
@@ -590,18 +518,16 @@ static void foreign_files_are_rejected(void **unused)
     assert_ok(restore_from(path, NULL));
     qn_session_free(session);
     qn_model_free(model);
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        assert_ok(
-            qn_model_load(others[i], &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu" }, &model));
-        assert_int_equal(restore_from(path, NULL), QN_ERR_INVALID);
-        assert_text("another model");
+    for (size_t i = 0; i < COUNT(others); i++) {
+        model = create_model(others[i], &CPU_MODEL());
+        assert_fails(restore_from(path, NULL), QN_ERR_INVALID, "another model");
         qn_model_free(model);
     }
 }
 
 /* ---- Memory ---- */
 
-static void cache_bytes_count_attention_layers(void)
+TEST_MODELS(cache_bytes_are_reported)
 {
     qn_session *session = new_session(100, 0, 3);
     const uint64_t fixed = qn_session_cache_bytes(session, 0);
@@ -609,21 +535,14 @@ static void cache_bytes_count_attention_layers(void)
     assert_true(is_recurrent() ? fixed > info.recurrent_bytes : fixed == 0);
     assert_ok(qn_session_save(session, path));
     /* Keys are stored in full tiles of 16 positions: half of a position's bytes for each of the 13 unused positions. */
-    assert_int_equal(read_file(path, bytes, FILE_MAX), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) +
-                                                           sizeof(uint64_t) + qn_session_cache_bytes(session, 3) +
-                                                           13 * info.cache_bytes_per_position / 2);
+    assert_int_equal(read_state(path, bytes, FILE_MAX), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) +
+                                                            sizeof(uint64_t) + qn_session_cache_bytes(session, 3) +
+                                                            13 * info.cache_bytes_per_position / 2);
     qn_session_free(session);
 }
 
-static void cache_bytes_are_reported(void **unused)
+TEST(recurrent_memory)
 {
-    (void)unused;
-    for_each_model(cache_bytes_count_attention_layers);
-}
-
-static void recurrent_memory(void **unused)
-{
-    (void)unused;
     const qn_recurrent_shape shape = { .n_k_heads = 2, .n_v_heads = 4, .head_k = 16, .head_v = 32, .taps = 4 };
     bool layers[] = { true, false, true };
     qn_recurrent_layout layout;
@@ -671,24 +590,4 @@ static void recurrent_memory(void **unused)
     qn_recurrent_layout_free(&layout);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saving_a_fork_leaves_shared_pages),
-        cmocka_unit_test(drafted_rows_leave_nothing),
-        cmocka_unit_test(a_full_pool_changes_nothing),
-        cmocka_unit_test(restored_sessions_continue),
-        cmocka_unit_test(forks_continue),
-        cmocka_unit_test(the_same_tokens_give_the_same_file),
-        cmocka_unit_test(generation_continues),
-        cmocka_unit_test(truncation_within_the_open_chunk),
-        cmocka_unit_test(truncation_to_checkpoints),
-        cmocka_unit_test(checkpoints_keep_the_pending_token),
-        cmocka_unit_test(corrupt_files_are_rejected),
-        cmocka_unit_test(forged_files_are_rejected),
-        cmocka_unit_test(foreign_files_are_rejected),
-        cmocka_unit_test(cache_bytes_are_reported),
-        cmocka_unit_test(recurrent_memory),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

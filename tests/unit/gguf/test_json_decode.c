@@ -3,8 +3,6 @@
 
 #include "gguf/json_decode.h"
 
-#include <stdlib.h>
-
 /* The text is read from memory without a terminator, for sanitizers. */
 static json_t *load(const char *text)
 {
@@ -29,9 +27,8 @@ static void assert_reads(const char *text, const char *expected)
     json_decref(json);
 }
 
-static void test_surrogates(void **state)
+TEST(test_surrogates)
 {
-    (void)state;
     assert_reads("\"\\ud83d x\"", "\"\xEF\xBF\xBD x\"");
     assert_reads("\"\\uDc00\\ud800\"", "\"\xEF\xBF\xBD\xEF\xBF\xBD\"");
     assert_reads("\"\\ud83d\\ude00\"", "\"\xF0\x9F\x98\x80\"");
@@ -40,9 +37,8 @@ static void test_surrogates(void **state)
     assert_reads("\"\\\\\\ud800\"", "\"\\\\\xEF\xBF\xBD\"");
 }
 
-static void test_integers(void **state)
+TEST(test_integers)
 {
-    (void)state;
     assert_reads("[1,9223372036854775807,-9223372036854775808]", "[1,9223372036854775807,-9223372036854775808]");
     assert_reads("[1,12345678901234567890]", "[1,1.23456789012346e19]");
     assert_reads("{\"a\":-9223372036854775809,\"b\":2}", "{\"a\":-9.22337203685478e18,\"b\":2}");
@@ -56,9 +52,8 @@ static void test_integers(void **state)
 }
 
 /* What is behind a zero byte is not read from a copy that ends there. */
-static void test_zero_bytes(void **state)
+TEST(test_zero_bytes)
 {
-    (void)state;
     enum { N = 64 << 20 };
     static const char begin[] = "[12345678901234567890";
     char *text = calloc(1, N);
@@ -72,9 +67,8 @@ static void test_zero_bytes(void **state)
     free(text);
 }
 
-static void test_keys(void **state)
+TEST(test_keys)
 {
-    (void)state;
     assert_reads("{\"a\":1,\"b\":2,\"a\":3}", "{\"a\":3,\"b\":2}");
     assert_reads("\"a\\u0000b\"", "\"a\\u0000b\"");
     assert_null(load("{\"a\":1"));
@@ -83,7 +77,7 @@ static void test_keys(void **state)
 }
 
 /* What is JSON, and what is not, as Jansson has it. */
-static void test_syntax(void **state)
+TEST(test_syntax)
 {
     static const char *const texts[] = {
         "[]",
@@ -148,12 +142,11 @@ static void test_syntax(void **state)
         "[\xef\xbb\xbf]",
         "{\"k\\t\":\"v\\t\",\"l\":[\"\\\\\"]}",
     };
-    (void)state;
     assert_reads("\xef\xbb\xbf {\"a\":1}", "{\"a\":1}"); /* a byte order mark, once */
     assert_null(load("\xef\xbb\xbf\xef\xbb\xbf[]"));
     assert_null(load("\xef\xbb\xbf"));
     assert_null(load(" \xef\xbb\xbf[]"));
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         label("%s", texts[i]);
         json_t *json = load(texts[i]), *expected = json_loads(texts[i], JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
         assert_int_equal(!json, !expected);
@@ -164,11 +157,10 @@ static void test_syntax(void **state)
     }
 }
 
-static void test_depth(void **state)
+TEST(test_depth)
 {
     char text[1200];
     json_error_t why;
-    (void)state;
     for (size_t depth = 1; depth < 300; depth++) {
         memset(text, '[', depth);
         memset(text + depth, ']', depth);
@@ -215,7 +207,7 @@ static size_t cost_of(const char *element, size_t n, size_t most, bool *done)
 }
 
 /* What values take is counted before they are there: in all as much as malloc gives for them. */
-static void test_memory(void **state)
+TEST(test_memory)
 {
     static const struct {
         const char *element;
@@ -229,8 +221,7 @@ static void test_memory(void **state)
                   { "12345", 8, 80 },
                   { "7", 8, 80 },
                   { "{\"a\":true}", 300, 400 } };
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         enum { N = 100000 };
         bool done;
         label("%s", cases[i].element);
@@ -244,9 +235,8 @@ static void test_memory(void **state)
 
 /* Long lists of token ids are cheap: equal integers are one value. Others that share the last bits are not mixed up. */
 /* Values in error texts. A long string ends with a whole character. */
-static void test_found(void **state)
+TEST(test_found)
 {
-    (void)state;
     static const struct {
         const char *json, *found;
     } cases[] = {
@@ -263,7 +253,7 @@ static void test_found(void **state)
         { "\"a123456789b123456789c123456789d1234567\xC3\xA9\"", "\"a123456789b123456789c123456789d1234567\xC3\xA9\"" },
     };
     char text[QN_JSON_FOUND_BYTES];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].json);
         json_t *json = load(cases[i].json);
         assert_string_equal(qn_json_found(json, text), cases[i].found);
@@ -272,12 +262,11 @@ static void test_found(void **state)
     assert_string_equal(qn_json_found(NULL, text), "missing");
 }
 
-static void test_many_integers(void **state)
+TEST(test_many_integers)
 {
     enum { N = 60000 };
     json_error_t why;
     char *text = malloc(N * 12), *to = text;
-    (void)state;
     assert_non_null(text);
     for (size_t i = 0; i < N; i++)
         to += sprintf(to, "%c%ld", i ? ',' : '[', (long)(i % 1000) + (i % 3 ? 0 : 1 << 18) - (i % 7 ? 0 : 1 << 20));
@@ -295,14 +284,4 @@ static void test_many_integers(void **state)
     assert_ptr_equal(json_array_get(json, N - 1), json_array_get(json, N - 1001));
     json_decref(json);
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates), cmocka_unit_test(test_integers),
-                                        cmocka_unit_test(test_keys),       cmocka_unit_test(test_syntax),
-                                        cmocka_unit_test(test_depth),      cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_zero_bytes), cmocka_unit_test(test_many_integers),
-                                        cmocka_unit_test(test_found) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

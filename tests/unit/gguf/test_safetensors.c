@@ -1,19 +1,18 @@
 /* The reader of safetensors files: what it accepts, and damaged headers, each with the text of its error. And JSON:
  * depth, repeated keys, large integers. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "convert/checkpoint.h"
 #include "gguf/json.h"
 #include "gguf/safetensors.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static char path[] = "/tmp/quern-test-safetensors-XXXXXX";
 
-static void write_file(const char *header, uint64_t header_bytes, size_t data_bytes)
+static void write_header(const char *header, uint64_t header_bytes, size_t data_bytes)
 {
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
@@ -24,15 +23,14 @@ static void write_file(const char *header, uint64_t header_bytes, size_t data_by
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_reading(void **state)
+TEST(test_reading)
 {
-    (void)state;
     const char *header =
         "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[6,14]},"
         "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"
         "\"empty\":{\"dtype\":\"I64\",\"shape\":[0,5],\"data_offsets\":[14,14]},"
         "\"scalar\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[14,15]}}   ";
-    write_file(header, strlen(header), 15);
+    write_header(header, strlen(header), 15);
     qn_safetensors *file;
     assert_ok(qn_safetensors_open(path, &file));
     assert_int_equal(qn_safetensors_count(file), 4);
@@ -57,9 +55,8 @@ static void test_reading(void **state)
 #define TENSOR(name, dtype, shape, offsets)                                                                            \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     static const struct {
         const char *header, *text;
         size_t data_bytes;
@@ -91,39 +88,35 @@ static void test_damage(void **state)
         { "{\"a\":{}}", "no dtype", 0 },
         { "{\"a\\u0000\":{}}", "line 1", 0 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].header);
         qn_safetensors *file;
-        write_file(cases[i].header, strlen(cases[i].header), cases[i].data_bytes);
+        write_header(cases[i].header, strlen(cases[i].header), cases[i].data_bytes);
         assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
         assert_null(file);
         assert_text(cases[i].text);
     }
 }
 
-static void test_lengths(void **state)
+TEST(test_lengths)
 {
-    (void)state;
     static const uint64_t lengths[] = {
         3, 100, QN_SAFETENSORS_MAX_HEADER + 1ull, UINT64_MAX, UINT64_MAX - 7, 1ull << 63
     };
     qn_safetensors *file;
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("header of %llu bytes", (unsigned long long)lengths[i]);
-        write_file("{}", lengths[i], 0);
-        assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
-        assert_text("a header of");
+        write_header("{}", lengths[i], 0);
+        assert_fails(qn_safetensors_open(path, &file), QN_ERR_FORMAT, "a header of");
     }
     assert_int_equal(truncate(path, 7), 0);
-    assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
-    assert_text("has 7 bytes");
+    assert_fails(qn_safetensors_open(path, &file), QN_ERR_FORMAT, "has 7 bytes");
     assert_int_equal(qn_safetensors_open("/tmp", &file), QN_ERR_IO);
     assert_int_equal(qn_safetensors_open("/no/such/file", &file), QN_ERR_IO);
 }
 
-static void test_json(void **state)
+TEST(test_json)
 {
-    (void)state;
     json_t *json;
     char text[512] = "";
     for (int depth = QN_JSON_MAX_DEPTH; depth <= QN_JSON_MAX_DEPTH + 1; depth++) {
@@ -136,28 +129,23 @@ static void test_json(void **state)
         json_decref(json);
     }
     assert_text("nested more than 64 deep");
-    assert_int_equal(qn_json_parse("text", "{\"a\":{\"b\":1,\"b\":2}}", 19, &json), QN_ERR_FORMAT);
-    assert_text("text: line 1");
-    FILE *file = fopen(path, "wb");
-    fputs("{\"model_max_length\": 1000000000000000019884624838656}", file);
-    fclose(file);
+    assert_fails(qn_json_parse("text", "{\"a\":{\"b\":1,\"b\":2}}", 19, &json), QN_ERR_FORMAT, "text: line 1");
+    write_text(path, "{\"model_max_length\": 1000000000000000019884624838656}");
     assert_ok(qn_json_read(path, 100, true, &json));
     assert_true(json_is_real(json_object_get(json, "model_max_length")));
     json_decref(json);
-    assert_int_equal(qn_json_read(path, 10, true, &json), QN_ERR_FORMAT);
-    assert_text("at most 10");
+    assert_fails(qn_json_read(path, 10, true, &json), QN_ERR_FORMAT, "at most 10");
     assert_ok(qn_json_read("/no/such/file", 10, false, &json));
     assert_null(json);
     assert_int_equal(qn_json_read("/no/such/file", 10, true, &json), QN_ERR_IO);
 }
 
 /* Values of many times the size of their text, which a small file can have. */
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     enum { VALUES = 1000000 };
     static const char *const values[] = { "{},", "[],", "0,", "\"\"," }, begin[] = "{\"x\":[";
-    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+    for (size_t v = 0; v < COUNT(values); v++) {
         label("%s", values[v]);
         const size_t n = strlen(values[v]), is_refused = v != 2;
         char *text = malloc(sizeof begin + VALUES * n + 8), *at = text + sprintf(text, begin);
@@ -173,8 +161,7 @@ static void test_memory(void **state)
         free(text);
     }
     json_t *json;
-    assert_int_equal(qn_json_parse("text", "{\"a\":\"b\\u0000\"}", 15, &json), QN_ERR_FORMAT);
-    assert_text("U+0000");
+    assert_fails(qn_json_parse("text", "{\"a\":\"b\\u0000\"}", 15, &json), QN_ERR_FORMAT, "U+0000");
 }
 
 static void write_padded(const char *folder, const char *name, size_t length)
@@ -191,15 +178,12 @@ static void write_padded(const char *folder, const char *name, size_t length)
 }
 
 /* The headers of all files of a checkpoint are in memory at once. */
-static void test_many_headers(void **state)
+TEST(test_many_headers)
 {
-    (void)state;
-    char folder[] = "/tmp/quern-headers.XXXXXX", index[64], name[64];
+    char folder[] = "/tmp/quern-headers.XXXXXX", index[64];
     assert_non_null(mkdtemp(folder));
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
-    FILE *file = fopen(index, "wb");
-    fputs("{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}", file);
-    fclose(file);
+    write_text(index, "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}");
     for (size_t more = 0; more < 2; more++) {
         qn_checkpoint checkpoint = { 0 };
         write_padded(folder, "a", QN_SAFETENSORS_MAX_HEADER / 2);
@@ -208,25 +192,16 @@ static void test_many_headers(void **state)
         qn_checkpoint_close(&checkpoint);
     }
     assert_text("headers of the checkpoint");
-    for (const char *f = "ab"; *f; f++) {
-        snprintf(name, sizeof name, "%s/%c.safetensors", folder, *f);
-        unlink(name);
-    }
-    unlink(index);
-    rmdir(folder);
+    assert_int_equal(remove_tree(folder), 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reading),      cmocka_unit_test(test_damage),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_many_headers), cmocka_unit_test(test_lengths), cmocka_unit_test(test_json),
-    };
     const int fd = mkstemp(path);
     if (fd < 0)
         return 1;
     close(fd);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_all_tests();
     unlink(path);
     return failed;
 }

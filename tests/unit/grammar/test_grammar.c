@@ -1,12 +1,9 @@
 /* Grammars: what fits each keyword of a schema, regular expressions, choices and GBNF, and what is refused. */
 #include "helper_assert.h"
+#include "helper_time.h"
 
 #include "base/append.h"
 #include "grammar/grammar.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { MAX_TEXTS = 12 };
 
@@ -75,9 +72,19 @@ static void check_texts(const qn_grammar *grammar, const struct texts *c)
     }
 }
 
-static void test_scalars(void **unused)
+static void check_schemas(const struct texts *cases, size_t n, const qn_grammar_options *options)
 {
-    (void)unused;
+    for (size_t i = 0; i < n; i++) {
+        qn_grammar *grammar;
+        label("%s", cases[i].source);
+        assert_ok(from_schema(cases[i].source, options, &grammar));
+        check_texts(grammar, &cases[i]);
+        qn_grammar_free(grammar);
+    }
+}
+
+TEST(test_scalars)
+{
     static const struct texts cases[] = {
         { "true",
           { "null", "-0.5e+1", "\"\"", "[]", "[1, {}]", "{\"a\":[[]]}" },
@@ -118,7 +125,7 @@ static void test_scalars(void **unused)
         { "{\"enum\":[1,\"a\"],\"type\":\"string\"}", { "\"a\"" }, { "1" } },
         { "{\"const\":1e-07}", { "1e-07", "1e-7", "1E-7", "0.0000001" }, { "1", "1e7", "1e-08" } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         label("%s", cases[i].source);
         if (!cases[i].fit[0]) {
@@ -133,9 +140,8 @@ static void test_scalars(void **unused)
     }
 }
 
-static void test_patterns(void **unused)
+TEST(test_patterns)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"pattern\":\"^a+$\"}", { "\"a\"", "\"aaa\"" }, { "\"\"", "\"ab\"" } },
         { "{\"pattern\":\"b\"}", { "\"b\"", "\"abc\"", "\"\\nb\\\"\"" }, { "\"a\"" } },
@@ -152,18 +158,11 @@ static void test_patterns(void **unused)
         { "{\"format\":\"ipv4\"}", { "\"192.168.0.255\"" }, { "\"256.0.0.1\"", "\"01.0.0.1\"" } },
         { "{\"type\":\"string\",\"format\":\"unknown\"}", { "\"x\"" }, { "1" } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qn_grammar *grammar;
-        label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, &any_style, &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
+    check_schemas(cases, COUNT(cases), &any_style);
 }
 
-static void test_containers(void **unused)
+TEST(test_containers)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":1,\"maxItems\":3}",
           { "[1]", "[ 1 , 2,\n  3]" },
@@ -223,18 +222,11 @@ static void test_containers(void **unused)
           { "\"a\"" },
           { "\"ab\"" } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qn_grammar *grammar;
-        label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, &any_style, &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
+    check_schemas(cases, COUNT(cases), &any_style);
 }
 
-static void test_options(void **unused)
+TEST(test_options)
 {
-    (void)unused;
     static const char schema[] = "{\"properties\":{\"a\":{},\"b\":{}},\"required\":[\"b\"]}";
     qn_grammar *grammar;
     assert_ok(from_schema(schema, &(qn_grammar_options){ .closed = true }, &grammar));
@@ -251,9 +243,8 @@ static void test_options(void **unused)
 }
 
 /* Lists of texts that are the same document but for white space, with what each style says of them. */
-static void test_spaces(void **unused)
+TEST(test_spaces)
 {
-    (void)unused;
     static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\"},\"b\":{\"anyOf\":[{"
                                  "\"type\":\"object\"},{\"type\":"
                                  "\"null\"}]},\"c\":{\"const\":{\"x\":[1,{}]}}}}";
@@ -283,7 +274,7 @@ static void test_spaces(void **unused)
                                   "{\"a\": [\n    1,\n    [\n      {}\n    ]\n  ]}" },
                                 { "{  ", "{\n\n", "{\n                     ", " {}", "{} " } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         assert_ok(from_schema(schema, &(qn_grammar_options){ .style.space = (qn_json_space)i }, &grammar));
         check_texts(grammar, &cases[i]);
@@ -296,9 +287,8 @@ static void test_spaces(void **unused)
 }
 
 /* Properties come in the schema's order: optional ones may be left out, and those that have no name there come last. */
-static void test_order(void **unused)
+TEST(test_order)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"properties\":{\"r\":{},\"o\":{},\"a\":{}},\"required\":[\"a\",\"r\"]}",
           { "{\"r\": 1, \"o\": 1, \"a\": 1}", "{\"r\": 1, \"a\": 1}", "{\"r\": 1, \"a\": 1, \"z\": 1, \"y\": 1}" },
@@ -341,20 +331,13 @@ static void test_order(void **unused)
           { "{\"a\": 1, \"b\"" } },
         { "{\"const\":{\"b\":1,\"a\":2}}", { "{\"b\": 1, \"a\": 2}" }, { "{\"a\"" } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qn_grammar *grammar;
-        label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, NULL, &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
+    check_schemas(cases, COUNT(cases), NULL);
 }
 
 /* Many properties, one order: a document of all of them, and of each third; and any two the other way round do not
  * fit. */
-static void test_long_order(void **unused)
+TEST(test_long_order)
 {
-    (void)unused;
     enum { N = 256 };
     static char text[N * 16];
     json_t *properties = json_object();
@@ -382,9 +365,8 @@ static void test_long_order(void **unused)
     json_decref(schema);
 }
 
-static void test_refused_schemas(void **unused)
+TEST(test_refused_schemas)
 {
-    (void)unused;
     static const struct {
         const char *schema;
         qn_status status;
@@ -411,11 +393,10 @@ static void test_refused_schemas(void **unused)
         { "{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", QN_ERR_UNSUPPORTED, "have 'pattern', which cannot" },
     };
     const qn_grammar_options strict = { .strict = true };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         label("%s", cases[i].schema);
-        assert_int_equal(from_schema(cases[i].schema, &strict, &grammar), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(from_schema(cases[i].schema, &strict, &grammar), cases[i].status, cases[i].text);
         assert_null(grammar);
     }
 }
@@ -444,15 +425,13 @@ static void check_refused(read_grammar *read, const struct refused *cases, size_
     for (size_t i = 0; i < n; i++) {
         qn_grammar *grammar;
         label("%s", cases[i].source);
-        assert_int_equal(read(cases[i].source, strlen(cases[i].source), &grammar), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(read(cases[i].source, strlen(cases[i].source), &grammar), cases[i].status, cases[i].text);
         assert_null(grammar);
     }
 }
 
-static void test_regexes(void **unused)
+TEST(test_regexes)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "ab|c", { "ab", "c" }, { "a", "abc", "" } },
         { "^(?:a|b)*?$", { "", "abba" }, { "c" } },
@@ -479,25 +458,22 @@ static void test_regexes(void **unused)
         { "[^\\u{0}-\\u{10ffff}]", QN_ERR_INVALID, "matches nothing" },
         { "a^b", QN_ERR_UNSUPPORTED, "anchor" },
     };
-    check_cases(qn_grammar_from_regex, cases, sizeof cases / sizeof *cases);
-    check_refused(qn_grammar_from_regex, refused, sizeof refused / sizeof *refused);
+    check_cases(qn_grammar_from_regex, cases, COUNT(cases));
+    check_refused(qn_grammar_from_regex, refused, COUNT(refused));
 }
 
-static void test_choices(void **unused)
+TEST(test_choices)
 {
-    (void)unused;
     const char *const choices[] = { "yes", "yesterday", "\xff", "" };
     qn_grammar *grammar;
     assert_ok(qn_grammar_from_choices(choices, 4, &grammar));
     check_texts(grammar, &(struct texts){ "choices", { "yes", "yesterday", "\xff", "" }, { "y", "yester", "no" } });
     qn_grammar_free(grammar);
-    assert_int_equal(qn_grammar_from_choices(choices, 0, &grammar), QN_ERR_INVALID);
-    assert_text("choices: the list is empty");
+    assert_fails(qn_grammar_from_choices(choices, 0, &grammar), QN_ERR_INVALID, "choices: the list is empty");
 }
 
-static void test_gbnf(void **unused)
+TEST(test_gbnf)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "root ::= \"a\" | \"b\" # comment\n", { "a", "b" }, { "ab" } },
         { "root ::= (\n  \"a\" # x\n  | \"b\"\n)+ \"\\\"\\n\\x41\\u00e9\"", { "ab\"\nA\xc3\xa9" }, { "\"" } },
@@ -534,18 +510,11 @@ static void test_gbnf(void **unused)
         { "root ::= \"\\q\"", QN_ERR_INVALID, "an unknown escape" },
         { "root ::= <[1]>", QN_ERR_INVALID, "expected" },
     };
-    check_cases(qn_grammar_from_gbnf, cases, sizeof cases / sizeof *cases);
-    check_refused(qn_grammar_from_gbnf, refused, sizeof refused / sizeof *refused);
+    check_cases(qn_grammar_from_gbnf, cases, COUNT(cases));
+    check_refused(qn_grammar_from_gbnf, refused, COUNT(refused));
 }
 
 /* ---- Bounds ---- */
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A schema of `levels` levels, each `before` and `after` around the next. */
 static char *nest(const char *before, const char *inner, const char *after, size_t levels)
@@ -574,9 +543,8 @@ static char *nest_alternatives(void)
 }
 
 /* Whatever the status, compilation ends soon. A second is for sanitizers and busy machines. */
-static void test_bounded(void **unused)
+TEST(test_bounded)
 {
-    (void)unused;
     enum { SCHEMA, REGEX, GBNF };
     char *const any = nest("{\"anyOf\":[{\"minLength\":1},", "{\"maxLength\":9}", "]}", 300);
     char *const open = nest_alternatives(), *const all = nest(open, "", "]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}]}", 1);
@@ -610,7 +578,7 @@ static void test_bounded(void **unused)
           false },
     };
     const qn_grammar_options strict = { .strict = true };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%.60s", cases[i].text);
         qn_grammar *grammar;
         qn_status status;
@@ -633,9 +601,8 @@ static void test_bounded(void **unused)
 }
 
 /* As many alternatives as may be, all of which begin alike, fit; one more is refused. */
-static void test_alternatives(void **unused)
+TEST(test_alternatives)
 {
-    (void)unused;
     enum { MOST = QN_GRAMMAR_THREADS / 3 };
     for (int n = MOST; n <= MOST + 1; n++) {
         json_t *branches = json_array();
@@ -658,9 +625,8 @@ static void test_alternatives(void **unused)
 }
 
 /* Arrays nest to the bound on frames, and no further. */
-static void test_depth(void **unused)
+TEST(test_depth)
 {
-    (void)unused;
     qn_grammar *grammar;
     qn_grammar_state *state;
     size_t depth = 0;
@@ -674,16 +640,4 @@ static void test_depth(void **unused)
     assert_true(qn_grammar_state_is_finished(state));
     qn_grammar_state_free(state);
     qn_grammar_free(grammar);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scalars),         cmocka_unit_test(test_patterns),     cmocka_unit_test(test_containers),
-        cmocka_unit_test(test_options),         cmocka_unit_test(test_regexes),      cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_refused_schemas), cmocka_unit_test(test_gbnf),         cmocka_unit_test(test_bounded),
-        cmocka_unit_test(test_spaces),          cmocka_unit_test(test_order),        cmocka_unit_test(test_long_order),
-        cmocka_unit_test(test_depth),           cmocka_unit_test(test_alternatives),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

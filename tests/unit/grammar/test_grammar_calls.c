@@ -5,11 +5,8 @@
 #include "base/append.h"
 #include "grammar/grammar.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 static const qn_output_form forms[] = { QN_OUTPUT_XML, QN_OUTPUT_JSON, QN_OUTPUT_LLAMA3 };
-enum { N_FORMS = sizeof forms / sizeof *forms };
+enum { N_FORMS = COUNT(forms) };
 
 /* The grammar of calls of a tool `f`, whose parameter `a` has a schema. */
 static qn_status compile(qn_output_form form, const char *schema, bool strict, qn_grammar **out)
@@ -70,7 +67,7 @@ static const char *const places[] = {
     "{\"type\":\"array\",\"items\":{\"type\":\"null\",$}}",
     "{\"type\":\"object\",\"properties\":{\"b\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"string\",$}]}}}",
 };
-enum { N_PLACES = sizeof places / sizeof *places };
+enum { N_PLACES = COUNT(places) };
 
 static const char *schema_at(size_t place, const char *keyword, const char *number)
 {
@@ -98,9 +95,8 @@ static void assert_taken(qn_status status, qn_grammar *grammar)
 
 /* A count that none can have is refused at every place, whatever the branches beside it are; a greatest count that no
  * output reaches is none. */
-static void test_counts(void **unused)
+TEST(test_counts)
 {
-    (void)unused;
     static const char *const malformed[] = { "-1", "0.5", "-1e300", "1e-300", "\"1\"", "null", "true", "[]", "-0.25" },
                              *const huge[] = { "1e300",      "1.2345678912345678e300",
                                                "2147483648", "9007199254740991",
@@ -108,19 +104,19 @@ static void test_counts(void **unused)
                                                "1e10",       "1.7976931348623157e308" },
                              *const fine[] = { "0", "1", "1.0", "-0.0", "2147483647", "2147483647.0" };
     qn_grammar *grammar;
-    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+    for (size_t k = 0; k < COUNT(counts); k++)
         for (size_t f = 0; f < N_FORMS; f++)
             for (size_t p = 0; p < N_PLACES; p++) {
                 char part[60];
                 label("%s, form %d, %s", counts[k], forms[f], places[p]);
-                for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
+                for (size_t i = 0; i < COUNT(malformed); i++) {
                     label("%s", malformed[i]);
                     assert_int_equal(compile(forms[f], schema_at(p, counts[k], malformed[i]), i % 2, &grammar),
                                      QN_ERR_INVALID);
                     snprintf(part, sizeof part, "/%s: not a count", counts[k]);
                     assert_text(part);
                 }
-                for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+                for (size_t i = 0; i < COUNT(huge); i++) {
                     label("%s", huge[i]);
                     const qn_status status = compile(forms[f], schema_at(p, counts[k], huge[i]), false, &grammar);
                     if (!is_min(counts[k])) {
@@ -132,7 +128,7 @@ static void test_counts(void **unused)
                     assert_text(part);
                     assert_text("is above 2147483647");
                 }
-                for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+                for (size_t i = 0; i < COUNT(fine); i++) {
                     label("%s", fine[i]);
                     const qn_status status = compile(forms[f], schema_at(p, counts[k], fine[i]), false, &grammar);
                     assert_taken(status, grammar);
@@ -140,9 +136,8 @@ static void test_counts(void **unused)
             }
 }
 
-static void test_bounds(void **unused)
+TEST(test_bounds)
 {
-    (void)unused;
     static const char *const malformed[] = { "\"1\"", "null", "[]", "{}" }, *const fine[] = { "1e300",
                                                                                               "-1e300",
                                                                                               "1.2345678912345678e300",
@@ -158,11 +153,11 @@ static void test_bounds(void **unused)
                                                                                               "-1.7976931348623157e308",
                                                                                               "1e-300" };
     qn_grammar *grammar;
-    for (size_t k = 0; k < sizeof bounds / sizeof *bounds; k++)
+    for (size_t k = 0; k < COUNT(bounds); k++)
         for (size_t f = 0; f < N_FORMS; f++)
             for (size_t p = 0; p < N_PLACES; p++) {
                 label("%s, form %d, %s", bounds[k], forms[f], places[p]);
-                for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
+                for (size_t i = 0; i < COUNT(malformed); i++) {
                     char part[60];
                     label("%s", malformed[i]);
                     assert_int_equal(compile(forms[f], schema_at(p, bounds[k], malformed[i]), i % 2, &grammar),
@@ -170,7 +165,7 @@ static void test_bounds(void **unused)
                     snprintf(part, sizeof part, "/%s: not a number", bounds[k]);
                     assert_text(part);
                 }
-                for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+                for (size_t i = 0; i < COUNT(fine); i++) {
                     label("%s", fine[i]);
                     const qn_status status = compile(forms[f], schema_at(p, bounds[k], fine[i]), false, &grammar);
                     assert_taken(status, grammar);
@@ -179,13 +174,12 @@ static void test_bounds(void **unused)
 }
 
 /* In the form xml the arguments themselves are no rule of a schema. */
-static void test_arguments(void **unused)
+TEST(test_arguments)
 {
-    (void)unused;
     static const char *const refused[] = { "{\"type\":\"object\",\"minProperties\":-1}",
                                            "{\"type\":\"object\",\"maxLength\":\"1\"}",
                                            "{\"allOf\":[{\"minItems\":0.5},{\"type\":\"object\"}]}" };
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+    for (size_t i = 0; i < COUNT(refused); i++)
         for (size_t f = 0; f < N_FORMS; f++) {
             qn_output_params output;
             qn_grammar *grammar;
@@ -193,17 +187,15 @@ static void test_arguments(void **unused)
             json_t *tools =
                 json_pack("[{s:{s:s,s:o}}]", "function", "name", "f", "parameters", json_loads(refused[i], 0, NULL));
             qn_output_params_init(&output, forms[f]);
-            assert_int_equal(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
-                             QN_ERR_INVALID);
-            assert_text("not a count");
+            assert_fails(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
+                         QN_ERR_INVALID, "not a count");
             json_decref(tools);
         }
 }
 
 /* Two tools of one name would have each other's arguments. */
-static void test_names(void **unused)
+TEST(test_names)
 {
-    (void)unused;
     json_t *tools = json_pack("[{s:{s:s,s:b}}, {s:s}, {s:{s:s}}]", "function", "name", "f", "strict", true, "name", "g",
                               "function", "name", "f");
     for (size_t f = 0; f < N_FORMS; f++) {
@@ -211,17 +203,15 @@ static void test_names(void **unused)
         qn_grammar *grammar;
         label("form %d", forms[f]);
         qn_output_params_init(&output, forms[f]);
-        assert_int_equal(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
-                         QN_ERR_INVALID);
-        assert_text("two tools have the name 'f'");
+        assert_fails(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
+                     QN_ERR_INVALID, "two tools have the name 'f'");
     }
     json_decref(tools);
 }
 
 /* Arguments are objects, whatever the schema says. */
-static void test_types(void **unused)
+TEST(test_types)
 {
-    (void)unused;
     static const struct {
         const char *schema;
         bool may_be;
@@ -229,7 +219,7 @@ static void test_types(void **unused)
                   { "{\"type\":\"null\"}", false },   { "{\"type\":[\"string\",\"null\"]}", false },
                   { "{\"type\":[]}", false },         { "{\"type\":[\"null\",\"object\"]}", true },
                   { "{\"type\":\"object\"}", true },  { "{}", true } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases * N_FORMS; i++) {
+    for (size_t i = 0; i < COUNT(cases) * N_FORMS; i++) {
         qn_output_params output;
         qn_grammar *grammar;
         json_t *tools =
@@ -248,9 +238,8 @@ static void test_types(void **unused)
 
 /* ---- Lengths ---- */
 
-static void test_lengths(void **unused)
+TEST(test_lengths)
 {
-    (void)unused;
     static const struct {
         const char *schema, *fit[4], *not [4];
     } cases[] = {
@@ -261,7 +250,7 @@ static void test_lengths(void **unused)
         { "{\"type\":\"string\",\"minLength\":1,\"maxLength\":1e300}", { "b", "bbbbbbbbb" }, { "" } },
         { "{\"type\":\"string\",\"maxLength\":1e300}", { "", "bbbbbbbbb" }, { NULL } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         for (size_t f = 0; f < N_FORMS; f++)
             for (int strict = 0; strict < 2; strict++) {
                 qn_grammar *grammar;
@@ -280,15 +269,13 @@ static void test_lengths(void **unused)
 }
 
 /* More than there may be at most: no call fits. A line end counts as a character. */
-static void test_no_length(void **unused)
+TEST(test_no_length)
 {
-    (void)unused;
     qn_grammar *grammar;
     for (size_t f = 0; f < N_FORMS; f++) {
         label("form %d", forms[f]);
-        assert_int_equal(compile(forms[f], "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", false, &grammar),
-                         QN_ERR_INVALID);
-        assert_text("no text fits");
+        assert_fails(compile(forms[f], "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", false, &grammar),
+                     QN_ERR_INVALID, "no text fits");
     }
     assert_ok(compile(QN_OUTPUT_XML, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":3}", false, &grammar));
     assert_true(fits(QN_OUTPUT_XML, grammar, "a\nb", true));
@@ -298,9 +285,8 @@ static void test_no_length(void **unused)
 
 /* ---- Constants ---- */
 
-static void test_constants(void **unused)
+TEST(test_constants)
 {
-    (void)unused;
     static const struct {
         const char *schema, *fit[6], *not [6];
     } cases[] = {
@@ -323,7 +309,7 @@ static void test_constants(void **unused)
         { "{\"const\":5e-324}", { "5e-324", "5E-324" }, { "5", "5e324" } },
     };
     qn_grammar *grammar;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         for (size_t f = 0; f < N_FORMS; f++) {
             label("form %d, %s", forms[f], cases[i].schema);
             assert_ok(compile(forms[f], cases[i].schema, true, &grammar));
@@ -333,7 +319,7 @@ static void test_constants(void **unused)
                 assert_false(fits(forms[f], grammar, cases[i].not [k], false));
             qn_grammar_free(grammar);
         }
-    for (size_t i = 0; i < sizeof json / sizeof *json; i++) {
+    for (size_t i = 0; i < COUNT(json); i++) {
         label("%s", json[i].schema);
         assert_ok(compile(QN_OUTPUT_JSON, json[i].schema, true, &grammar));
         for (size_t k = 0; k < 10 && json[i].fit[k]; k++) {
@@ -424,9 +410,8 @@ static void check_arguments(const struct arguments *cases, size_t n)
 }
 
 /* Parameters that are not among the root's own properties. */
-static void test_roots(void **unused)
+TEST(test_roots)
 {
-    (void)unused;
 #define CONTENT "{\"properties\":{\"content\":{\"type\":\"string\"}},\"required\":[\"content\"]}"
 #define SOURCE "{\"properties\":{\"source_url\":{\"type\":\"string\"}},\"required\":[\"source_url\"]}"
     static const struct arguments cases[] = {
@@ -520,13 +505,12 @@ static void test_roots(void **unused)
           { "{\"r\":\"x\",\"a\":\"y\"}", "{\"a\":\"y\"}" },
           { "{\"a\":\"y\",\"r\":\"x\"}" } },
     };
-    check_arguments(cases, sizeof cases / sizeof *cases);
+    check_arguments(cases, COUNT(cases));
 }
 
 /* Values are held to what references and combinations say of them. */
-static void test_values(void **unused)
+TEST(test_values)
 {
-    (void)unused;
 #define V(schema)                                                                                                      \
     "{\"type\":\"object\",\"properties\":{\"v\":" schema                                                               \
     "},\"required\":[\"v\"],\"$defs\":{\"C\":{\"type\":\"string\",\"enum\":[\"red\","                                  \
@@ -566,13 +550,12 @@ static void test_values(void **unused)
           { "{\"v\":\"c\"}", "{\"v\":\"ab\"}" },
           { "{\"v\":\"a\"}" } },
     };
-    check_arguments(cases, sizeof cases / sizeof *cases);
+    check_arguments(cases, COUNT(cases));
 }
 
 /* Where a string may be something else, what would be read as that is no string; and no text has what ends it. */
-static void test_readings(void **unused)
+TEST(test_readings)
 {
-    (void)unused;
     static const struct {
         const char *schema, *fit[6], *not [6];
     } cases[] = {
@@ -594,7 +577,7 @@ static void test_readings(void **unused)
           { "x<parameter=a>", "a\n</parameter>\nb", "</function>" } },
         { "{\"type\":\"string\",\"pattern\":\"a$\"}", { "a", "<a" }, { "</parameter>a", "<parameter=a>a" } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         for (int strict = 0; strict < 2; strict++) {
             qn_grammar *grammar;
             label("strict %d, %s", strict, cases[i].schema);
@@ -609,15 +592,4 @@ static void test_readings(void **unused)
             }
             qn_grammar_free(grammar);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),    cmocka_unit_test(test_bounds),    cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_types),     cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_no_length), cmocka_unit_test(test_constants), cmocka_unit_test(test_roots),
-        cmocka_unit_test(test_values),    cmocka_unit_test(test_readings),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,12 @@
  * grow with the square of their size, or faster. Whatever the status, compilation ends soon and keeps little. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
+#include "helper_time.h"
 
 #include "base/append.h"
 #include "grammar/grammar.h"
 
 #include <malloc.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { SECONDS = QN_TEST_SANITIZED ? 4 : 1 };
 
@@ -64,13 +62,6 @@ static char *make(const part *parts)
 }
 
 /* ---- Costs ---- */
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Most bytes that values of JSON had at once. */
 static size_t held, most_held;
@@ -165,11 +156,10 @@ static const struct {
         { 0, "]}" } } },
 };
 
-static void test_schemas(void **unused)
+TEST(test_schemas)
 {
-    (void)unused;
     json_set_alloc_funcs(count_malloc, count_free);
-    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
+    for (size_t i = 0; i < COUNT(schemas); i++) {
         char *text = make(schemas[i].parts);
         json_t *schema = json_loads(text, 0, NULL);
         assert_non_null(schema);
@@ -194,9 +184,8 @@ static void test_schemas(void **unused)
 }
 
 /* Each pair of alternatives excludes each other by the last of many names that both require. */
-static void test_strict(void **unused)
+TEST(test_strict)
 {
-    (void)unused;
     static const part parts[] = { { 0, "{\"type\":\"object\",\"oneOf\":[" },
                                   { 150, "{\"properties\":{\"k\":{\"const\":@}}}" },
                                   { 0, "],\"required\":[" },
@@ -216,9 +205,8 @@ static void test_strict(void **unused)
 }
 
 /* Rules that all call each other: each byte leads to all of them, from all of them. */
-static void test_states(void **unused)
+TEST(test_states)
 {
-    (void)unused;
     enum { RULES = 400 };
     growing g = { 0 };
     qn_grammar *grammar;
@@ -242,14 +230,4 @@ static void test_states(void **unused)
     qn_grammar_state_free(state);
     qn_grammar_free(grammar);
     free(g.text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schemas),
-        cmocka_unit_test(test_strict),
-        cmocka_unit_test(test_states),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* Forced text and its tokens: against every byte in turn, and against the canonical tokens of whole documents. Keys of
  * states. */
-#include "helper_assert.h"
 #include "helper_random.h"
 #include "helper_sanitizers.h"
 
 #include "gguf/gguf.h"
 #include "grammar/grammar.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_TEXT = 1 << 14, MAX_TOKENS = 4096, MAX_WORDS = 1 << 13, N_SCHEMAS = QN_TEST_SANITIZED ? 40 : 200 };
 
@@ -18,9 +13,8 @@ static qn_grammar_vocab *vocab;
 static qn_output_params output;
 static size_t n_vocab;
 
-static int set_up(void **unused)
+static int set_up(void)
 {
-    (void)unused;
     qn_gguf *file;
     assert_ok(qn_gguf_open(QN_SOURCE_DIR "/models/quern-demo.gguf", &file));
     assert_ok(qn_tokenizer_create(file, &tokenizer));
@@ -36,9 +30,8 @@ static int set_up(void **unused)
     return n_vocab > MAX_WORDS * 32;
 }
 
-static int tear_down(void **unused)
+static int tear_down(void)
 {
-    (void)unused;
     qn_grammar_vocab_free(vocab);
     qn_tokenizer_free(tokenizer);
     return 0;
@@ -211,11 +204,10 @@ static const struct {
     { "{\"anyOf\":[{\"const\":\"abc\"},{\"const\":\"abd\"}]}", "", "\"ab" },
 };
 
-static void test_texts(void **unused)
+TEST(test_texts)
 {
-    (void)unused;
     char text[QN_GRAMMAR_FORCED];
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         static answer a;
         label("case %zu", i);
         begin(&a, compile(texts[i].schema));
@@ -229,9 +221,8 @@ static void test_texts(void **unused)
 }
 
 /* Of other kinds of grammars: alternatives, ends, texts longer than what is forced at once. */
-static void test_kinds(void **unused)
+TEST(test_kinds)
 {
-    (void)unused;
     static const struct {
         const char *regex, *gbnf, *forced;
     } cases[] = {
@@ -246,7 +237,7 @@ static void test_kinds(void **unused)
     char text[QN_GRAMMAR_FORCED];
     static answer a;
     qn_grammar *grammar;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("case %zu", i);
         if (cases[i].regex)
             assert_ok(qn_grammar_from_regex(cases[i].regex, strlen(cases[i].regex), &grammar));
@@ -271,7 +262,7 @@ static void test_kinds(void **unused)
 static json_t *draw_value(int depth)
 {
     static const char *const words[] = { "metre", "metric", "caf\xc3\xa9", "on", "a b", "x\"y", "", "100 km", "<b>" };
-    enum { N_WORDS = sizeof words / sizeof *words };
+    enum { N_WORDS = COUNT(words) };
     json_t *object, *properties, *required;
     switch (random_u32() % (depth < 3 ? 9 : 6)) {
     case 0: return json_pack("{s:s}", "const", words[random_u32() % N_WORDS]);
@@ -290,7 +281,7 @@ static json_t *draw_value(int depth)
     required = json_object_get(object, "required");
     for (uint32_t i = 0, n = 1 + random_u32() % 4; i < n; i++) {
         static const char *const names[] = { "name", "id", "size of", "\xc3\xbc", "url", "isActive", "a", "b_c", "0" };
-        const char *name = names[random_u32() % (sizeof names / sizeof *names)];
+        const char *name = names[random_u32() % (COUNT(names))];
         if (!json_object_get(properties, name) && random_u32() % 4)
             json_array_append_new(required, json_string(name));
         if (!json_object_get(properties, name))
@@ -371,9 +362,8 @@ static void check_canonical(qn_grammar *grammar, const char *text, size_t length
     end(&a);
 }
 
-static void test_drawn_schemas(void **unused)
+TEST(test_drawn_schemas)
 {
-    (void)unused;
     static answer a;
     size_t n_tokens = 0, n_sampled = 0;
     for (int i = 0; i < N_SCHEMAS; i++) {
@@ -397,9 +387,8 @@ static void test_drawn_schemas(void **unused)
 }
 
 /* Tokens of a text that a model would have, and none where the canonical ones would change a token before. */
-static void test_tokens(void **unused)
+TEST(test_tokens)
 {
-    (void)unused;
     static answer a;
     qn_token tokens[QN_GRAMMAR_FORCED];
     const char *before = "{\"name\": \"a", *whole = "{\"name\": \"a\", \"age\": ";
@@ -426,9 +415,8 @@ static void test_tokens(void **unused)
 }
 
 /* Delimiters that are tokens are forced with the text around them. */
-static void test_marks(void **unused)
+TEST(test_marks)
 {
-    (void)unused;
     static answer a;
     qn_token tokens[QN_GRAMMAR_FORCED];
     char text[QN_GRAMMAR_FORCED];
@@ -455,9 +443,8 @@ static void test_marks(void **unused)
 }
 
 /* Free text has no forced text and no key; nor has what does not fit. */
-static void test_free_text(void **unused)
+TEST(test_free_text)
 {
-    (void)unused;
     const char *const choices[] = { "name" };
     const qn_grammar_start start = { .triggers = { { "(", 1, -1 } }, .n_triggers = 1, .opening_token = -1 };
     char text[QN_GRAMMAR_FORCED];
@@ -490,9 +477,8 @@ static void test_free_text(void **unused)
 
 /* Alternatives that all go on alike for long: the steps of a whole text are bounded, since steps of others wait. What
  * is found is right, and so are masks behind it. */
-static void test_many_alternatives(void **unused)
+TEST(test_many_alternatives)
 {
-    (void)unused;
     enum { ALTERNATIVES = 100, LENGTH = 200 };
     static char gbnf[ALTERNATIVES * (LENGTH + 16)];
     static uint32_t masks[QN_GRAMMAR_FORCED * MAX_WORDS], mask[MAX_WORDS];
@@ -550,9 +536,8 @@ static qn_grammar_key key_of(qn_grammar *grammar, const char *text)
 }
 
 /* Different texts that lead to one state have one key; other states and other grammars have others. */
-static void test_keys(void **unused)
+TEST(test_keys)
 {
-    (void)unused;
     qn_grammar *grammar = compile(PERSON), *same = compile(PERSON);
     const qn_grammar_key a = key_of(grammar, "{\"name\": \"a\", \"age\": 7, "),
                          b = key_of(grammar, "{\"name\": \"somebody\", \"age\": 123, "),
@@ -565,13 +550,4 @@ static void test_keys(void **unused)
     qn_grammar_free(same);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),         cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_tokens),        cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_drawn_schemas), cmocka_unit_test(test_free_text),
-        cmocka_unit_test(test_keys),          cmocka_unit_test(test_many_alternatives),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

@@ -1,17 +1,15 @@
 /* Masks against every token of a vocabulary alone, walks by masks, matches of requests with their triggers, and the
  * distribution of tokens that are checked before they are masked. */
-#include "helper_assert.h"
 #include "helper_random.h"
 #include "helper_sanitizers.h"
 #include "helper_vocab.h"
+#include "helper_time.h"
 
 #include "engine/internal.h"
 #include "grammar/automaton.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <time.h>
 
 enum { N_MADE = 20000, END_TOKEN = 256, OTHER_CONTROL = 257, MAX_WORDS = (N_MADE + 31) / 32 };
 
@@ -40,7 +38,7 @@ static void make_vocabulary(void)
         size_t n = 0;
         const size_t n_parts = 1 + random_u32() % (i % 50 ? 4 : 20);
         for (size_t k = 0; k < n_parts; k++)
-            for (const char *p = parts[random_u32() % (sizeof parts / sizeof *parts)]; *p; p++)
+            for (const char *p = parts[random_u32() % (COUNT(parts))]; *p; p++)
                 n += spell_byte((uint8_t)*p, texts[i] + n);
         texts[i][n] = 0;
         added[i] = (struct added_token){ texts[i], 1 };
@@ -54,9 +52,8 @@ static void make_vocabulary(void)
     free(bytes.data);
 }
 
-static int set_up(void **unused)
+static int set_up(void)
 {
-    (void)unused;
     qn_gguf *file;
     make_vocabulary();
     assert_ok(qn_gguf_open(QN_SOURCE_DIR "/models/quern-demo.gguf", &file));
@@ -69,9 +66,8 @@ static int set_up(void **unused)
     return made.n > MAX_WORDS * 32 || demo.n > MAX_WORDS * 32;
 }
 
-static int tear_down(void **unused)
+static int tear_down(void)
 {
-    (void)unused;
     qn_grammar_vocab_free(made.vocab);
     qn_grammar_vocab_free(demo.vocab);
     qn_tokenizer_free(made.tokenizer);
@@ -174,12 +170,12 @@ static const char *const call_begins[] = { "<tool_call>\n<function=f>\n<paramete
                                            "<tool_call>\n<function=f>\n<parameter=nam",
                                            "<tool_call>\n<function=f>\n<parameter=", "<tool_call>\n<function=f>\n" };
 enum {
-    N_CALLS = sizeof calls / sizeof *calls,
+    N_CALLS = COUNT(calls),
     N_STYLES = 4,
-    N_PLAIN = sizeof schemas / sizeof *schemas,
+    N_PLAIN = COUNT(schemas),
     N_SCHEMAS = N_STYLES * N_PLAIN, /* each in every style of white space; properties in any order where that is any */
-    N_REGEXES = sizeof regexes / sizeof *regexes,
-    N_GBNFS = sizeof gbnfs / sizeof *gbnfs
+    N_REGEXES = COUNT(regexes),
+    N_GBNFS = COUNT(gbnfs)
 };
 
 static qn_grammar *compile(size_t which)
@@ -267,16 +263,14 @@ static void check_walks(const struct vocabulary *v, size_t which, int n_walks, i
     qn_grammar_free(grammar);
 }
 
-static void test_made_vocabulary(void **unused)
+TEST(test_made_vocabulary)
 {
-    (void)unused;
     for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&made, i, QN_TEST_SANITIZED ? 1 : 2, 12);
 }
 
-static void test_demo_vocabulary(void **unused)
+TEST(test_demo_vocabulary)
 {
-    (void)unused;
     for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&demo, i, QN_TEST_SANITIZED ? 1 : 4, 12);
 }
@@ -311,9 +305,8 @@ static uint64_t count_steps(const qn_grammar *grammar, const char *text)
 }
 
 /* Masks of texts with a number of characters visit a small part of the vocabulary. */
-static void test_steps(void **unused)
+TEST(test_steps)
 {
-    (void)unused;
     static const struct {
         const char *schema, *regex, *text;
         uint64_t most;
@@ -324,7 +317,7 @@ static void test_steps(void **unused)
         { "{\"type\":\"string\",\"pattern\":\"^.{1,80}$\"}", NULL, "\"some text of words", 14000 },
         { "{\"type\":\"string\",\"pattern\":\"^[^<>]{2,90}$\"}", NULL, "\"some text of words", 18000 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         label("case %zu", i);
         if (cases[i].regex)
@@ -357,9 +350,8 @@ static void *take_masks(void *which)
     return is_right ? which : NULL;
 }
 
-static void test_threads(void **unused)
+TEST(test_threads)
 {
-    (void)unused;
     pthread_t threads[4];
     qn_grammar *grammar;
     assert_ok(qn_grammar_from_json(true, (qn_json_style){ 0 }, &grammar));
@@ -393,9 +385,8 @@ static void check_match(qn_grammar_match *match, const qn_token *answer, size_t 
         assert_int_equal(qn_grammar_match_accepts(match, answer, n, (qn_token)t), is_set(mask, t));
 }
 
-static void test_match(void **unused)
+TEST(test_match)
 {
-    (void)unused;
     const char *const choices[] = { "name", "a" };
     qn_grammar *grammar;
     qn_grammar_match *match;
@@ -423,9 +414,8 @@ static void test_match(void **unused)
     qn_grammar_free(grammar);
 }
 
-static void test_triggers(void **unused)
+TEST(test_triggers)
 {
-    (void)unused;
     qn_grammar *grammar;
     qn_grammar_match *match;
     qn_token answer[64];
@@ -491,8 +481,8 @@ static void test_triggers(void **unused)
     const qn_grammar_start too_long = { .triggers = { { longest, sizeof longest, -1 } },
                                         .n_triggers = 1,
                                         .opening_token = -1 };
-    assert_int_equal(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID);
-    assert_text("a trigger of 300 bytes, at most 255");
+    assert_fails(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID,
+                 "a trigger of 300 bytes, at most 255");
     qn_grammar_free(grammar);
 }
 
@@ -503,13 +493,6 @@ static void test_triggers(void **unused)
 enum { MOST_WALKS = QN_TEST_SANITIZED ? 100 : 16, N_OPTIONAL = 300 };
 
 static const char walked[] = "root ::= ( [^x] | x )* \nx ::= \"x\" ([a-z] x)?";
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* The shortest of some masks behind a text. */
 static double time_mask(const char *gbnf, const char *text, qn_status expected)
@@ -545,9 +528,8 @@ static const char *optional_rules(int n_rules, const char *letters)
     return text;
 }
 
-static void test_ambiguous(void **unused)
+TEST(test_ambiguous)
 {
-    (void)unused;
     const struct {
         const char *gbnf, *after;
     } cases[] = {
@@ -556,7 +538,7 @@ static void test_ambiguous(void **unused)
         { "root ::= e\ne ::= [a-z ] e [a-z ] | [a-z ] e [a-z ] e | [a-z ]", "aaa" },
     };
     const double walk = time_mask(walked, "", QN_OK);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         const double seconds = time_mask(cases[i].gbnf, cases[i].after, QN_ERR_UNSUPPORTED);
         print_message("%.2f ms, a walk %.2f ms: %.40s\n", seconds * 1e3, walk * 1e3, cases[i].gbnf);
         assert_true(seconds < MOST_WALKS * walk);
@@ -564,9 +546,8 @@ static void test_ambiguous(void **unused)
 }
 
 /* Bytes are read by the thread of the steps. */
-static void test_ambiguous_tokens(void **unused)
+TEST(test_ambiguous_tokens)
 {
-    (void)unused;
     static const char token[] =
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     qn_grammar *grammar;
@@ -587,9 +568,8 @@ static void test_ambiguous_tokens(void **unused)
 
 /* A token whose check takes more than the thread of the steps may have is left to the mask, as is what was read
  * before. */
-static void test_costly_checks(void **unused)
+TEST(test_costly_checks)
 {
-    (void)unused;
     static uint32_t mask[MAX_WORDS];
     qn_grammar *grammar;
     qn_grammar_match *match;
@@ -608,9 +588,8 @@ static void test_costly_checks(void **unused)
 }
 
 /* The grammar is asked about the rest of each token that has the trigger. */
-static void test_ambiguous_behind_triggers(void **unused)
+TEST(test_ambiguous_behind_triggers)
 {
-    (void)unused;
     static uint32_t mask[MAX_WORDS];
     static const char gbnf[] = "root ::= e\ne ::= [^x] e [^x] | [^x] e [^x] e | [^x]";
     const qn_grammar_start start = { .triggers = { { "a", 1, -1 } }, .n_triggers = 1, .opening_token = -1 };
@@ -640,17 +619,15 @@ static void check_stuck(qn_grammar *grammar, const qn_grammar_start *start, cons
     assert_ok(qn_grammar_match_create(made.vocab, grammar, start, &match));
     for (int again = 0; again < 2; again++) {
         assert_false(qn_grammar_match_accepts(match, answer, n, 'a'));
-        assert_int_equal(qn_grammar_match_mask(match, answer, n, mask), QN_ERR_UNSUPPORTED);
-        assert_text(error);
+        assert_fails(qn_grammar_match_mask(match, answer, n, mask), QN_ERR_UNSUPPORTED, error);
     }
     qn_grammar_match_free(match);
     qn_grammar_free(grammar);
 }
 
 /* Grammars that go on with a byte that no token has. */
-static void test_no_token(void **unused)
+TEST(test_no_token)
 {
-    (void)unused;
     const char *const choices[] = { "ab\xf8" };
     const qn_grammar_start start = { .triggers = { { "(", 1, -1 } }, .n_triggers = 1, .opening_token = -1 };
     qn_grammar *grammar;
@@ -664,9 +641,8 @@ static void test_no_token(void **unused)
 }
 
 /* Tokens that do not fit, as a caller's own mask may let them through. */
-static void test_wrong_token(void **unused)
+TEST(test_wrong_token)
 {
-    (void)unused;
     static const char person[] =
         "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"object\",\"properties\":{\"a\":{"
         "\"enum\":[\"x\",\"y\"]}},\"required\":[\"a\"]}},\"required\":[\"name\"]}";
@@ -682,9 +658,8 @@ static void test_wrong_token(void **unused)
 }
 
 /* More arrays than may be open. */
-static void test_depth(void **unused)
+TEST(test_depth)
 {
-    (void)unused;
     enum { NESTED = 300 };
     qn_grammar *grammar;
     qn_token answer[NESTED];
@@ -700,9 +675,8 @@ static void test_depth(void **unused)
 }
 
 /* What has no text at all is refused when it is compiled, with the part that has none. */
-static void test_no_text(void **unused)
+TEST(test_no_text)
 {
-    (void)unused;
     static const struct {
         const char *schema, *gbnf, *error;
     } cases[] = {
@@ -725,7 +699,7 @@ static void test_no_text(void **unused)
         { NULL, "root ::= \"a\" b\nb ::= \"(\" b \")\"", "'b'" },
         { NULL, "root ::= \"a\" | b\nb ::= c \"x\"\nc ::= \"y\" c", "'c'" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         label("case %zu", i);
         json_t *schema = cases[i].schema ? json_loads(cases[i].schema, 0, NULL) : NULL;
@@ -766,9 +740,8 @@ static void draw_tokens(const qn_sampling *sampling, bool first, const float *lo
 }
 
 /* Where qn_grammar_match_check_first says so, frequencies are those of masks alone; with filters they are not. */
-static void test_distribution(void **unused)
+TEST(test_distribution)
 {
-    (void)unused;
     static const float probabilities[N_SMALL] = { 0.40f, 0.30f, 0.15f, 0.08f, 0.05f, 0.02f };
     static const struct {
         qn_sampling sampling;
@@ -785,7 +758,7 @@ static void test_distribution(void **unused)
     float logits[N_SMALL];
     for (int i = 0; i < N_SMALL; i++)
         logits[i] = logf(probabilities[i]);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("case %zu", i);
         double first[N_SMALL], masked[N_SMALL], largest = 0;
         qn_sampling sampling = cases[i].sampling;
@@ -807,17 +780,4 @@ static void test_distribution(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_made_vocabulary), cmocka_unit_test(test_demo_vocabulary),
-        cmocka_unit_test(test_steps),           cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_match),           cmocka_unit_test(test_triggers),
-        cmocka_unit_test(test_ambiguous),       cmocka_unit_test(test_ambiguous_tokens),
-        cmocka_unit_test(test_costly_checks),   cmocka_unit_test(test_ambiguous_behind_triggers),
-        cmocka_unit_test(test_no_token),        cmocka_unit_test(test_wrong_token),
-        cmocka_unit_test(test_depth),           cmocka_unit_test(test_no_text),
-        cmocka_unit_test(test_distribution),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

@@ -1,12 +1,9 @@
 /* Strict schemas: what fits validates, what cannot be held is refused, and what validates fits. */
 #include "helper_assert.h"
+#include "helper_time.h"
 
 #include "base/append.h"
 #include "grammar/grammar.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { MAX_TEXTS = 12 };
 
@@ -57,9 +54,8 @@ static void check(const struct texts *cases, size_t n, bool strict)
 
 #define CHECK(cases, strict) check(cases, sizeof(cases) / sizeof *(cases), strict)
 
-static void test_constants(void **unused)
+TEST(test_constants)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"type\":\"integer\",\"enum\":[1,2,3],\"minimum\":2}", { "2", "3" }, { "1" } },
         { "{\"type\":\"string\",\"enum\":[\"a\",\"bb\",\"ccc\"],\"minLength\":2,\"pattern\":\"b|c\",\"maxLength\":2}",
@@ -88,9 +84,8 @@ static void test_constants(void **unused)
     CHECK(cases, false);
 }
 
-static void test_numbers(void **unused)
+TEST(test_numbers)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"type\":\"number\",\"minimum\":0}",
           { "0", "-0.0", "1e-07", "5e-05", "1e+16", "1.5E-7", "2e0", "1.7976931348623157e+308", "5e-324" },
@@ -115,9 +110,8 @@ static void test_numbers(void **unused)
     CHECK(cases, true);
 }
 
-static void test_formats(void **unused)
+TEST(test_formats)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"format\":\"date\"}",
           { "\"2024-02-29\"", "\"2000-02-29\"", "\"0004-02-29\"", "\"0001-01-01\"", "\"9999-12-31\"" },
@@ -142,9 +136,8 @@ static void test_formats(void **unused)
     CHECK(cases, true);
 }
 
-static void test_one_of(void **unused)
+TEST(test_one_of)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":[\"string\",\"null\"]},{\"type\":\"array\"}]}",
           { "1", "\"a\"", "null", "[]" },
@@ -182,21 +175,20 @@ static void test_one_of(void **unused)
         "{\"oneOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}",
     };
     CHECK(cases, true);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    for (size_t i = 0; i < COUNT(refused); i++) {
         qn_grammar *grammar;
         label("%s", refused[i]);
-        assert_int_equal(compile(refused[i], true, &grammar), QN_ERR_UNSUPPORTED);
-        assert_text("/oneOf: it is not clear that alternatives 0 and 1 exclude each other");
-        if (i + 1 < sizeof refused / sizeof *refused) {
+        assert_fails(compile(refused[i], true, &grammar), QN_ERR_UNSUPPORTED,
+                     "/oneOf: it is not clear that alternatives 0 and 1 exclude each other");
+        if (i + 1 < COUNT(refused)) {
             assert_ok(compile(refused[i], false, &grammar));
             qn_grammar_free(grammar);
         }
     }
 }
 
-static void test_references(void **unused)
+TEST(test_references)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"$ref\":\"#/definitions/a%20b%2fc\",\"definitions\":{\"a b\":{\"c\":{\"type\":\"null\"}}}}",
           { "null" },
@@ -215,9 +207,8 @@ static void test_references(void **unused)
     CHECK(cases, true);
 }
 
-static void test_merges(void **unused)
+TEST(test_merges)
 {
-    (void)unused;
     static const struct texts cases[] = {
         { "{\"type\":\"integer\",\"allOf\":[{\"minimum\":5,\"exclusiveMinimum\":true},{\"minimum\":7}]}",
           { "7" },
@@ -238,9 +229,8 @@ static void test_merges(void **unused)
     CHECK(cases, true);
 }
 
-static void test_refused(void **unused)
+TEST(test_refused)
 {
-    (void)unused;
     static const struct {
         const char *schema, *text;
         const char *fits; /* without strict */
@@ -261,11 +251,10 @@ static void test_refused(void **unused)
         { "{\"type\":\"string\",\"nullable\":false}", { "\"\"" }, { "null" } },
     };
     CHECK(accepted, true);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         label("%s", cases[i].schema);
-        assert_int_equal(compile(cases[i].schema, true, &grammar), QN_ERR_UNSUPPORTED);
-        assert_text(cases[i].text);
+        assert_fails(compile(cases[i].schema, true, &grammar), QN_ERR_UNSUPPORTED, cases[i].text);
         assert_ok(compile(cases[i].schema, false, &grammar));
         assert_true(fits(grammar, cases[i].fits));
         qn_grammar_free(grammar);
@@ -297,9 +286,8 @@ static bool call_fits(const qn_grammar *grammar, const char *key, const char *va
     return fits(grammar, text);
 }
 
-static void test_calls(void **unused)
+TEST(test_calls)
 {
-    (void)unused;
     static const struct {
         const char *parameters, *key, *fit[4], *not [4];
     } cases[] = {
@@ -313,7 +301,7 @@ static void test_calls(void **unused)
           { "x" } },
         { "{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", "a", { "null", "x" }, { NULL } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar *grammar;
         label("%s", cases[i].parameters);
         assert_ok(compile_call(cases[i].parameters, true, &grammar));
@@ -326,13 +314,6 @@ static void test_calls(void **unused)
 }
 
 /* ---- Bounds ---- */
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* `n` times `each` between `head` and `tail`: # is the number, + the next one, ~ a comma but for the last. */
 static char *repeat(const char *head, const char *each, const char *tail, int n)
@@ -360,9 +341,8 @@ static char *repeat(const char *head, const char *each, const char *tail, int n)
 
 /* What is too large is refused before it costs, and does not count against what stands beside. A second is for
  * sanitizers. */
-static void test_bounds(void **unused)
+TEST(test_bounds)
 {
-    (void)unused;
     char *const many = repeat("{\"prefixItems\":[", "{\"type\":\"integer\"}~", "]}", 32000);
     char *const some = repeat("{\"prefixItems\":[", "{\"type\":\"integer\"}~", "]}", 1000);
     char *const patterns = repeat("{\"properties\":{", "\"p#\":{\"pattern\":\".{0,100000}#\"}~", "}}", 250);
@@ -378,7 +358,7 @@ static void test_bounds(void **unused)
         { patterns, true, QN_ERR_UNSUPPORTED }, { nested, false, QN_OK }, { numbers, true, QN_OK },
     };
     qn_grammar *grammar;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%.40s", cases[i].schema);
         json_t *json = json_loads(cases[i].schema, 0, NULL);
         const double begin = cpu_seconds();
@@ -399,14 +379,4 @@ static void test_bounds(void **unused)
     free(patterns);
     free(nested);
     free(numbers);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constants), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_one_of),    cmocka_unit_test(test_references), cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_calls),      cmocka_unit_test(test_bounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,12 @@
 /* The access log: lines are JSON, whatever a request has; files can be renamed; nobody waits for a full pipe. */
 #include "helper_assert.h"
+#include "helper_folder.h"
 
 #include "http/access_log.h"
 
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,27 +21,6 @@ static const qn_access usual = { .time = 1769860800.5,
                                  .n_cached = 5,
                                  .n_generated = 16,
                                  .seconds = 0.75 };
-static char folder[64], path[80], moved[80];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/quern_log_XXXXXX");
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/log", folder);
-    snprintf(moved, sizeof moved, "%s/log.1", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    unlink(path);
-    unlink(moved);
-    return rmdir(folder);
-}
-
 /* Line `number` of a file, from 0 on; NULL: it has fewer. */
 static json_t *read_line(const char *file_path, int number)
 {
@@ -59,9 +37,8 @@ static json_t *read_line(const char *file_path, int number)
     return json;
 }
 
-static void lines_have_what_is_known(void **state)
+TEST_WITH(lines_have_what_is_known, make_folder, remove_folder)
 {
-    (void)state;
     qn_access_log *log;
     const char *time, *id, *address, *method, *request_path, *key;
     json_int_t status, bytes, n_prompt, n_cached, n_generated;
@@ -98,9 +75,8 @@ static void lines_have_what_is_known(void **state)
 }
 
 /* Also the longest texts fit in PIPE_BUF bytes when each byte is escaped. */
-static void hostile_texts_stay_on_their_line(void **state)
+TEST_WITH(hostile_texts_stay_on_their_line, make_folder, remove_folder)
 {
-    (void)state;
     char text[1000], line[2 * PIPE_BUF];
     qn_access_log *log;
     qn_access access = usual;
@@ -131,20 +107,19 @@ static void hostile_texts_stay_on_their_line(void **state)
     assert_null(read_line(path, 2));
 }
 
-static void renamed_files_are_left(void **state)
+TEST_WITH(renamed_files_are_left, make_folder, remove_folder)
 {
-    (void)state;
     qn_access_log *log;
     assert_ok(qn_access_log_create(path, &log));
     qn_access_log_write(log, &usual);
-    assert_int_equal(rename(path, moved), 0);
+    assert_int_equal(rename(path, other_path), 0);
     qn_access_log_write(log, &usual);
     assert_ok(qn_access_log_reopen(log));
     qn_access_log_write(log, &usual);
-    json_t *json = read_line(moved, 1);
+    json_t *json = read_line(other_path, 1);
     assert_non_null(json);
     json_decref(json);
-    assert_null(read_line(moved, 2));
+    assert_null(read_line(other_path, 2));
     json_decref(json = read_line(path, 0));
     assert_non_null(json);
     /* Another log appends to the file. */
@@ -154,13 +129,11 @@ static void renamed_files_are_left(void **state)
     qn_access_log_free(log);
     json_decref(json = read_line(path, 1));
     assert_non_null(json);
-    assert_int_equal(qn_access_log_create("/nonexistent/log", &log), QN_ERR_IO);
-    assert_text("/nonexistent/log");
+    assert_fails(qn_access_log_create("/nonexistent/log", &log), QN_ERR_IO, "/nonexistent/log");
 }
 
-static void full_pipes_lose_lines(void **state)
+TEST(full_pipes_lose_lines)
 {
-    (void)state;
     enum { N_LINES = 2000 };
     static char all[1 << 20];
     qn_access_log *log;
@@ -192,15 +165,4 @@ static void full_pipes_lose_lines(void **state)
     json_decref(json);
     assert_true(n_lost > 0);
     assert_int_equal(n + n_lost, N_LINES + 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(lines_have_what_is_known, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(hostile_texts_stay_on_their_line, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(renamed_files_are_left, make_folder, remove_folder),
-        cmocka_unit_test(full_pipes_lose_lines)
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,10 +5,6 @@
 #include "base/append.h"
 #include "http/framing.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* In a block of its own size, so that a sanitizer sees a byte too many. */
 static qn_head head_of(const char *text, size_t n, size_t *length, const char **why)
 {
@@ -22,7 +18,7 @@ static qn_head head_of(const char *text, size_t n, size_t *length, const char **
     return head;
 }
 
-static void valid_blocks_are_complete_at_their_end(void **state)
+TEST(valid_blocks_are_complete_at_their_end)
 {
     static const char *const blocks[] = {
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -32,8 +28,7 @@ static void valid_blocks_are_complete_at_their_end(void **state)
         "POST / HTTP/1.1\r\nHost: [::1]:80\r\nTransfer-Encoding: Chunked\r\n\r\n",
         "M-SEARCH * HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999999999999999\r\n\r\n",
     };
-    (void)state;
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+    for (size_t i = 0; i < COUNT(blocks); i++) {
         const size_t n = strlen(blocks[i]);
         size_t length = 0;
         const char *why;
@@ -51,10 +46,9 @@ static void valid_blocks_are_complete_at_their_end(void **state)
 }
 
 /* Bytes come one by one: the same blocks, read on. */
-static void parts_are_read_on(void **state)
+TEST(parts_are_read_on)
 {
     static const char block[] = "\r\nPOST /a?b HTTP/1.1\r\nHost: a\r\nX: y\r\nContent-Length: 5\r\n\r\n";
-    (void)state;
     qn_framing framing = { 0 };
     const char *why;
     for (size_t n = 0; n < sizeof block - 1; n++)
@@ -64,15 +58,14 @@ static void parts_are_read_on(void **state)
     assert_true(framing.n_hosts == 1 && framing.n_lengths == 1 && framing.n_encodings == 0);
 }
 
-static void values_are_counted(void **state)
+TEST(values_are_counted)
 {
-    (void)state;
     const struct {
         const char *before, *each, *after;
     } many[] = { { "GET / HTTP/1.1\r\nHost: a\r\n", "X:\r\n", "\r\n" },
                  { "GET /?a", "&b", " HTTP/1.1\r\nHost: a\r\n\r\n" },
                  { "GET / HTTP/1.1\r\nHost: a\r\nCookie: a", ";b", "\r\n\r\n" } };
-    for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+    for (size_t i = 0; i < COUNT(many); i++)
         for (size_t n = QN_FRAMING_VALUES - 10; n < QN_FRAMING_VALUES + 10; n += 15) {
             char block[4096];
             qn_text_buffer text = QN_APPEND_TO(block);
@@ -93,7 +86,7 @@ static void values_are_counted(void **state)
         text, sizeof text - 1                                                                                          \
     }
 
-static void invalid_blocks_are_told(void **state)
+TEST(invalid_blocks_are_told)
 {
     static const struct {
         const char *text;
@@ -154,22 +147,10 @@ static void invalid_blocks_are_told(void **state)
         BLOCK("GET / HTTP/1.1\r\n\r\n"),
         BLOCK("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
     };
-    (void)state;
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+    for (size_t i = 0; i < COUNT(blocks); i++) {
         size_t length;
         const char *why;
         if (head_of(blocks[i].text, blocks[i].n, &length, &why) != QN_HEAD_INVALID || !why || !*why)
             fail_msg("block %zu is not refused: %s", i, blocks[i].text);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(valid_blocks_are_complete_at_their_end),
-        cmocka_unit_test(parts_are_read_on),
-        cmocka_unit_test(values_are_counted),
-        cmocka_unit_test(invalid_blocks_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,11 +7,8 @@
 #include <netinet/in.h>
 #include <sys/un.h>
 
-#define COUNT(list) (sizeof(list) / sizeof *(list))
-
-static void hosts(void **state)
+TEST(hosts)
 {
-    (void)state;
     static const char *const allowed[] = { "quern.example", "gpu-box" };
     static const char *const good[] = { "127.0.0.1",  "127.0.0.1:8080", "10.1.2.3:0",         "255.255.255.255:65535",
                                         "[::1]",      "[::1]:8080",     "[fe80::1:2]:80",     "[::ffff:127.0.0.1]",
@@ -70,9 +67,8 @@ static void hosts(void **state)
 
 enum { BOTH = QN_GUARD_HTTP | QN_GUARD_HTTPS };
 
-static void origins(void **state)
+TEST(origins)
 {
-    (void)state;
     static const char *const listed[] = { "https://chat.example", "http://localhost:3000" }, *const all[] = { "*" };
     static const struct {
         const char *origin, *host;
@@ -121,9 +117,8 @@ static void origins(void **state)
     assert_false(qn_guard_listed_origin(NULL, all, 1));
 }
 
-static void types(void **state)
+TEST(types)
 {
-    (void)state;
     static const char *const good[] = { "application/json",
                                         "application/json; charset=utf-8",
                                         "Application/JSON",
@@ -162,9 +157,8 @@ static void types(void **state)
     assert_false(qn_guard_json(NULL));
 }
 
-static void addresses(void **state)
+TEST(addresses)
 {
-    (void)state;
     static const struct {
         const char *text;
         bool is_loopback;
@@ -196,9 +190,8 @@ static void addresses(void **state)
     assert_false(qn_guard_is_loopback(&(struct sockaddr){ .sa_family = AF_UNSPEC }));
 }
 
-static void paths(void **state)
+TEST(paths)
 {
-    (void)state;
     static const struct {
         const char *path, *decoded; /* NULL: refused */
     } cases[] = { { "/", "/" },
@@ -257,7 +250,7 @@ static void paths(void **state)
 }
 
 /* What --cors-origin and --allowed-host take: others could never match. */
-static void test_values_of_options(void **unused)
+TEST(test_values_of_options)
 {
     static const char *const origins[] = { "*",
                                            "null",
@@ -292,29 +285,20 @@ static void test_values_of_options(void **unused)
                                                      "https://*.a" },
                              *const hosts[] = { "a", "a.example", "::1", "10.0.0.1", "a_b-c" },
                              *const no_hosts[] = { "", "a:80", "https://a", "a/b", "[::1]", "a b", "*" };
-    (void)unused;
-    for (size_t i = 0; i < sizeof origins / sizeof *origins; i++) {
+    for (size_t i = 0; i < COUNT(origins); i++) {
         label("origin %s", origins[i]);
         assert_true(qn_guard_is_origin(origins[i]));
     }
-    for (size_t i = 0; i < sizeof no_origins / sizeof *no_origins; i++) {
+    for (size_t i = 0; i < COUNT(no_origins); i++) {
         label("no origin: %s", no_origins[i]);
         assert_false(qn_guard_is_origin(no_origins[i]));
     }
-    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+    for (size_t i = 0; i < COUNT(hosts); i++) {
         label("host %s", hosts[i]);
         assert_true(qn_guard_is_host(hosts[i]));
     }
-    for (size_t i = 0; i < sizeof no_hosts / sizeof *no_hosts; i++) {
+    for (size_t i = 0; i < COUNT(no_hosts); i++) {
         label("no host: %s", no_hosts[i]);
         assert_false(qn_guard_is_host(no_hosts[i]));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(origins),
-                                        cmocka_unit_test(types), cmocka_unit_test(addresses),
-                                        cmocka_unit_test(paths), cmocka_unit_test(test_values_of_options) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

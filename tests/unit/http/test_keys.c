@@ -1,12 +1,11 @@
 /* API keys: what arguments and files may have, what is found, and reading files again while others look. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "http/keys.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,26 +18,21 @@ static void count_warning(const char *text)
     n_notes += strstr(text, "/metrics") != NULL;
 }
 
-static void write_file(const char *text)
+static void write_keys(const char *text)
 {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
+    write_text(path, text);
     assert_int_equal(chmod(path, 0600), 0);
 }
 
-static int make_file(void **state)
+static int make_file(void)
 {
-    (void)state;
     snprintf(path, sizeof path, "/tmp/quern_keys_XXXXXX");
     const int fd = mkstemp(path);
     return fd < 0 || close(fd);
 }
 
-static int remove_file(void **state)
+static int remove_file(void)
 {
-    (void)state;
     return unlink(path);
 }
 
@@ -47,7 +41,7 @@ static qn_keys *keys_of(const char *value, const char *file)
     qn_keys *keys;
     const char *const files[] = { path };
     if (file)
-        write_file(file);
+        write_keys(file);
     assert_ok(qn_keys_create(&value, value != NULL, files, file != NULL, count_warning, &keys));
     return keys;
 }
@@ -61,28 +55,28 @@ static const char *name_of(qn_keys *keys, const char *sent)
     return qn_keys_find(keys, header, NULL, &key) ? key.name : "-";
 }
 
-static void keys_are_found(void **state)
+#define assert_name(keys, sent, name) assert_string_equal(name_of(keys, sent), name)
+
+TEST(keys_are_found)
 {
-    (void)state;
     qn_keys *keys = keys_of("sk-1", "# a comment\n\nalice: secret-a\n  sk:colon \r\nbob:  secret-b\nlast: x");
-    assert_string_equal(name_of(keys, "sk-1"), "key1");
-    assert_string_equal(name_of(keys, "secret-a"), "alice");
-    assert_string_equal(name_of(keys, "sk:colon"), "key3");
-    assert_string_equal(name_of(keys, "secret-b"), "bob");
-    assert_string_equal(name_of(keys, "x"), "last");
+    assert_name(keys, "sk-1", "key1");
+    assert_name(keys, "secret-a", "alice");
+    assert_name(keys, "sk:colon", "key3");
+    assert_name(keys, "secret-b", "bob");
+    assert_name(keys, "x", "last");
     static const char *const unknown[] = {
         "", "sk-", "sk-2", "sk-11", "SK-1", "alice", "alice: secret-a", "# a comment", "secret-a x"
     };
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+    for (size_t i = 0; i < COUNT(unknown); i++) {
         label("key '%s'", unknown[i]);
-        assert_string_equal(name_of(keys, unknown[i]), "-");
+        assert_name(keys, unknown[i], "-");
     }
     qn_keys_free(keys);
 }
 
-static void headers_are_read(void **state)
+TEST(headers_are_read)
 {
-    (void)state;
     qn_key key;
     qn_keys *keys = keys_of("a: one", "b: two\n");
     assert_true(qn_keys_find(keys, "bearer   one", NULL, &key));
@@ -101,9 +95,8 @@ static void headers_are_read(void **state)
     qn_keys_free(keys);
 }
 
-static void one_is_the_operators(void **state)
+TEST(one_is_the_operators)
 {
-    (void)state;
     qn_key key;
     qn_keys *keys = keys_of("a: one", NULL);
     assert_true(qn_keys_find(keys, NULL, "one", &key));
@@ -120,29 +113,27 @@ static void one_is_the_operators(void **state)
 }
 
 /* Every character counts, up to the longest key. */
-static void all_characters_count(void **state)
+TEST(all_characters_count)
 {
-    (void)state;
     char text[QN_KEY_MAX_BYTES + 2];
     memset(text, 'k', sizeof text);
     text[QN_KEY_MAX_BYTES] = '\0';
     qn_keys *keys = keys_of(text, NULL);
     for (size_t i = 0; i < QN_KEY_MAX_BYTES; i++) {
         text[i] = 'K';
-        assert_string_equal(name_of(keys, text), "-");
+        assert_name(keys, text, "-");
         text[i] = 'k';
     }
-    assert_string_equal(name_of(keys, text), "key1");
-    assert_string_equal(name_of(keys, text + 1), "-");
+    assert_name(keys, text, "key1");
+    assert_name(keys, text + 1, "-");
     text[QN_KEY_MAX_BYTES] = 'k';
     text[QN_KEY_MAX_BYTES + 1] = '\0';
-    assert_string_equal(name_of(keys, text), "-");
+    assert_name(keys, text, "-");
     qn_keys_free(keys);
 }
 
-static void bad_keys_are_refused(void **state)
+TEST(bad_keys_are_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *error;
     } cases[] = { { "", "no API keys" },
@@ -157,9 +148,9 @@ static void bad_keys_are_refused(void **state)
     const char *const files[] = { path }, *value = "";
     char line[700];
     qn_keys *keys;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("file '%s'", cases[i].text);
-        write_file(cases[i].text);
+        write_keys(cases[i].text);
         assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
         assert_null(keys);
         assert_text(cases[i].error);
@@ -167,21 +158,18 @@ static void bad_keys_are_refused(void **state)
     for (size_t n = QN_KEY_MAX_BYTES + 1; n < sizeof line; n += 300) {
         memset(line, 'k', n);
         line[n] = '\0';
-        write_file(line);
-        assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
-        assert_text("line 1");
+        write_keys(line);
+        assert_fails(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID, "line 1");
         assert_null(strstr(qn_error_text(), "kkk"));
     }
     assert_int_equal(qn_keys_create(&value, 1, NULL, 0, NULL, &keys), QN_ERR_INVALID);
     const char *const none[] = { "/nonexistent/keys" };
-    assert_int_equal(qn_keys_create(NULL, 0, none, 1, NULL, &keys), QN_ERR_IO);
-    assert_text("/nonexistent/keys");
+    assert_fails(qn_keys_create(NULL, 0, none, 1, NULL, &keys), QN_ERR_IO, "/nonexistent/keys");
 }
 
 /* A text in UTF-16 would be the key of its first character. */
-static void files_with_zeros_are_refused(void **state)
+TEST(files_with_zeros_are_refused)
 {
-    (void)state;
     static const struct {
         const char *bytes;
         size_t n;
@@ -189,20 +177,15 @@ static void files_with_zeros_are_refused(void **state)
         { "s\0k\0\n\0", 6 }, { "good\nname: k\0ey\n", 16 }, { "good\0", 5 }, { "\0\n", 2 }, { "# a\0\n", 5 }
     };
     const char *const files[] = { path };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_keys *keys;
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        assert_int_equal(fwrite(cases[i].bytes, 1, cases[i].n, file), cases[i].n);
-        fclose(file);
-        assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
-        assert_text("has a zero");
+        write_file(path, cases[i].bytes, cases[i].n);
+        assert_fails(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID, "has a zero");
     }
 }
 
-static void exposed_files_are_named(void **state)
+TEST(exposed_files_are_named)
 {
-    (void)state;
     n_warnings = 0;
     qn_keys *keys = keys_of(NULL, "a\n");
     assert_int_equal(n_warnings, 0);
@@ -213,9 +196,8 @@ static void exposed_files_are_named(void **state)
 }
 
 /* Of several keys, none of which may ask for /metrics. */
-static void missing_operators_are_named(void **state)
+TEST(missing_operators_are_named)
 {
-    (void)state;
     static const struct {
         const char *value, *file;
         size_t n_notes;
@@ -225,32 +207,31 @@ static void missing_operators_are_named(void **state)
                   { "a", "b\n", 1 },
                   { "a", "x: b\nmetrics: c\n", 0 },
                   { NULL, "metrics: a\nb\n", 0 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         n_notes = 0;
         qn_keys_free(keys_of(cases[i].value, cases[i].file));
         assert_int_equal(n_notes, cases[i].n_notes);
     }
 }
 
-static void reload_replaces(void **state)
+TEST(reload_replaces)
 {
-    (void)state;
     qn_key before, after, other;
     qn_keys *keys = keys_of("fixed", "alice: one\ntwo\n");
     assert_true(qn_keys_find(keys, "Bearer two", NULL, &before));
-    write_file("two\nalice: three\n");
+    write_keys("two\nalice: three\n");
     assert_ok(qn_keys_reload(keys));
-    assert_string_equal(name_of(keys, "one"), "-");
-    assert_string_equal(name_of(keys, "fixed"), "key1");
+    assert_name(keys, "one", "-");
+    assert_name(keys, "fixed", "key1");
     assert_true(qn_keys_find(keys, "Bearer three", NULL, &other));
     assert_string_equal(other.name, "alice");
     assert_true(qn_keys_find(keys, "Bearer two", NULL, &after));
     assert_string_equal(after.name, "key2");
     assert_string_equal(after.scope, before.scope);
     assert_string_not_equal(after.scope, other.scope);
-    write_file("");
+    write_keys("");
     assert_int_equal(qn_keys_reload(keys), QN_ERR_INVALID);
-    assert_string_equal(name_of(keys, "three"), "alice");
+    assert_name(keys, "three", "alice");
     qn_keys_free(keys);
 }
 
@@ -269,9 +250,8 @@ static void *look(void *user)
     return (void *)n_wrong;
 }
 
-static void threads_look_while_keys_are_read(void **state)
+TEST(threads_look_while_keys_are_read)
 {
-    (void)state;
     pthread_t threads[3];
     qn_keys *keys = keys_of("f: fixed", "a\nb\n");
     stop = false;
@@ -288,14 +268,4 @@ static void threads_look_while_keys_are_read(void **state)
     qn_keys_free(keys);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_found),          cmocka_unit_test(headers_are_read),
-        cmocka_unit_test(one_is_the_operators),    cmocka_unit_test(all_characters_count),
-        cmocka_unit_test(bad_keys_are_refused),    cmocka_unit_test(files_with_zeros_are_refused),
-        cmocka_unit_test(exposed_files_are_named), cmocka_unit_test(missing_operators_are_named),
-        cmocka_unit_test(reload_replaces),         cmocka_unit_test(threads_look_while_keys_are_read)
-    };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
-}
+TEST_GROUP(make_file, remove_file)

@@ -1,31 +1,15 @@
 /* The interpreter of chat templates: golden texts that jinja2 gave (tools/compare_templates.py --write-golden), where
  * the bytes of a text come from, what errors name, and limits. */
 #include "helper_assert.h"
+#include "helper_time.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "jinja/jinja.h"
 
 #include <glob.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { MAX_VARIABLES = 20 };
-
-static char *read_file(const char *path, size_t *length)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    *length = (size_t)ftell(f);
-    rewind(f);
-    char *text = malloc(*length + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, *length, f), *length);
-    text[*length] = 0;
-    fclose(f);
-    return text;
-}
 
 static qn_status render_json(const char *source, size_t length, json_t *object, const qn_jinja_limits *limits,
                              qn_jinja_output *output)
@@ -98,10 +82,9 @@ static size_t check_file(const char *path)
     return n;
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
     glob_t files;
-    (void)state;
     assert_int_equal(glob(QN_SOURCE_DIR "/tests/golden/templates/*.jinja", 0, NULL, &files), 0);
     assert_true(files.gl_pathc >= 9);
     for (size_t i = 0; i < files.gl_pathc; i++)
@@ -133,10 +116,9 @@ static void assert_template_spans(const char *source, const char *variables, con
     qn_jinja_output_free(&output);
 }
 
-static void test_spans(void **state)
+TEST(test_spans)
 {
     static const char *const v = "{'s': '<|x|>', 'l': ['<|x|>'], 'd': {'<|x|>': 1}, 'bos_token': '<s>'}";
-    (void)state;
     assert_template_spans("<|a|>{{ s }}<|b|>", v, "<|a|>|<|b|>|");
     assert_template_spans("{{ bos_token + s + '<|b|>' }}", v, "<s>|<|b|>|");
     assert_template_spans("{{ ('<|a|>' ~ s)[2:9] }}", v, "a|>|");
@@ -155,7 +137,7 @@ static void test_spans(void **state)
 
 /* ---- What templates seldom do: texts that jinja2 gives ---- */
 
-static void test_rare(void **state)
+TEST(test_rare)
 {
     static const struct {
         const char *source, *text;
@@ -188,8 +170,7 @@ static void test_rare(void **state)
         { "{{ l|groupby('x', default=0)|length }} {{ l[:1]|groupby('k') }}", "1 [('A', [{'k': 'A', 'v': 1}])]" },
         { "{{ 0 }} {{ 00_0 }} {{ 01.5 }} {{ [7].0 }}", "0 0 1.5 7" },
     };
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_jinja_output output;
         label("%s", cases[i].source);
         assert_ok(render(cases[i].source,
@@ -202,7 +183,7 @@ static void test_rare(void **state)
 
 /* ---- Errors ---- */
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
     static const struct {
         const char *source, *text;
@@ -229,8 +210,7 @@ static void test_errors(void **state)
         { "\xff", "not valid UTF-8" },
         { "{% break %}", "line 1" },
     };
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_jinja_output output;
         label("%s", cases[i].source);
         assert_int_not_equal(render(cases[i].source, "{'s': 'text'}", &output), QN_OK);
@@ -241,30 +221,21 @@ static void test_errors(void **state)
 
 /* ---- Limits ---- */
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* A rendering within limits that are a tenth of the defaults ends soon, with an error that says why. */
 static void assert_limited(const char *source, json_t *variables, const char *text)
 {
     enum { MOST_SECONDS = 5 }; /* much more than it takes, for slow machines and sanitizers */
     const qn_jinja_limits limits = { .steps = 2000000, .memory = 50 << 20, .output = 5 << 20 };
     qn_jinja_output output;
-    const double begin = seconds();
+    const double begin = cpu_seconds();
     label("%.60s", source);
-    assert_int_equal(render_json(source, strlen(source), variables, &limits, &output), QN_ERR_INVALID);
-    assert_text(text);
-    assert_true(seconds() - begin < MOST_SECONDS);
+    assert_fails(render_json(source, strlen(source), variables, &limits, &output), QN_ERR_INVALID, text);
+    assert_true(cpu_seconds() - begin < MOST_SECONDS);
 }
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
     static const char *const loops = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
-    (void)state;
     json_t *variables = json_pack("{s:[i,i]}", "xs", 1, 2);
     assert_limited(loops, variables, "more steps than are allowed");
     assert_limited("{{ range(1000000000) | length }}", variables, "a range of more than");
@@ -301,7 +272,7 @@ static void test_limits(void **state)
                                             "[n.a, n.b]|sort",  "[n.a, n.b]|max",   "[n.a]|unique|list",
                                             "[n.a].index(n.b)", "[n.a].count(n.b)", "n.a is eq(n.b)",
                                             "n.a is gt(n.b)",   "n.a in {}",        "dict([(n.a, 1)])" };
-    for (size_t i = 0; i < sizeof compared / sizeof *compared; i++) {
+    for (size_t i = 0; i < COUNT(compared); i++) {
         char source[300];
         snprintf(source, sizeof source, pairs, compared[i]);
         assert_limited(source, variables, "more steps than are allowed");
@@ -333,12 +304,11 @@ static void assert_limited_calls(void)
     at = source;
     for (int i = 0; i < TOO_MANY; i++)
         at += sprintf(at, "{{x%d}}", i);
-    assert_int_equal(render_json(source, strlen(source), NULL, NULL, &output), QN_ERR_INVALID);
-    assert_text("more than 1000 names");
+    assert_fails(render_json(source, strlen(source), NULL, NULL, &output), QN_ERR_INVALID, "more than 1000 names");
     free(source);
 }
 
-static void test_nesting(void **state)
+TEST(test_nesting)
 {
     enum { DEEP = 100000 };
     static const char *const pairs[][3] = {
@@ -346,8 +316,7 @@ static void test_nesting(void **state)
         { "{{ ", "-", "1 }}" },     { "", "{% if 1 %}", "" }, { "{{ x", ".y", " }}" },
         { "{{ x", "|list", " }}" }, { "{{ 1", "+1", " }}" },  { "{{ 1", " if 1 else 1", " }}" },
     };
-    (void)state;
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    for (size_t i = 0; i < COUNT(pairs); i++) {
         const size_t n = strlen(pairs[i][1]);
         char *source = malloc(100 + DEEP * n), *at = source;
         label("%s", pairs[i][1]);
@@ -371,10 +340,6 @@ static void test_nesting(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden), cmocka_unit_test(test_spans),  cmocka_unit_test(test_rare),
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_limits), cmocka_unit_test(test_nesting),
-    };
     setenv("TZ", "UTC", 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

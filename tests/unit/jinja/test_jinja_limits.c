@@ -3,12 +3,9 @@
  * printed. */
 #include "helper_assert.h"
 #include "helper_sanitizers.h"
+#include "helper_time.h"
 
 #include "jinja/jinja.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 /* s, t, w: long texts of letters, of a long match's beginnings, and of white space; u beyond ASCII; n digits; l a list
  * of texts, m of numbers, d a dict, f a float of many digits. x differs in each iteration of the loop. */
@@ -260,26 +257,19 @@ static const char *const expressions[] = {
     "(w ~ i)|trim",
 };
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Whether it ends with an error or a text does not matter. */
 static double time_of(const char *source, uint64_t steps)
 {
     const qn_jinja_limits limits = { .steps = steps };
     qn_jinja_output output = { 0 };
     qn_jinja *jinja;
-    const double begin = seconds();
+    const double begin = cpu_seconds();
     const qn_status status = qn_jinja_compile(source, strlen(source), &jinja);
     if (status == QN_OK)
         (void)qn_jinja_render(jinja, NULL, 0, 0, &limits, &output);
     qn_jinja_output_free(&output);
     qn_jinja_free(jinja);
-    return seconds() - begin;
+    return cpu_seconds() - begin;
 }
 
 static double most_of(uint64_t steps)
@@ -302,18 +292,17 @@ static void check(const char *source, const char *name, uint64_t steps)
     }
 }
 
-static void test_expressions(void **state)
+TEST(test_expressions)
 {
     enum { FEW = 500000 };
     const uint64_t steps = getenv("QN_SOAK") ? 0 : FEW;
-    (void)state;
     qn_jinja *jinja;
     qn_jinja_output output;
     assert_ok(qn_jinja_compile(BEFORE, sizeof BEFORE - 1, &jinja));
     assert_ok(qn_jinja_render(jinja, NULL, 0, 0, NULL, &output));
     qn_jinja_output_free(&output);
     qn_jinja_free(jinja);
-    for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
+    for (size_t i = 0; i < COUNT(expressions); i++) {
         char source[2000];
         snprintf(source, sizeof source,
                  "%s{%% for i in range(3000) %%}{%% for j in range(100) %%}{%% if %s %%}{%% endif %%}{%% endfor %%}{%% "
@@ -325,7 +314,7 @@ static void test_expressions(void **state)
 }
 
 /* Statements: names through many scopes, calls with many arguments, what is printed. */
-static void test_statements(void **state)
+TEST(test_statements)
 {
     enum { FEW = 500000, NESTED = 140 };
     static const char *const sources[] = {
@@ -343,8 +332,7 @@ static void test_statements(void **state)
     };
     char source[20000], *at = source;
     const uint64_t steps = getenv("QN_SOAK") ? 0 : FEW;
-    (void)state;
-    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+    for (size_t i = 0; i < COUNT(sources); i++)
         check(sources[i], sources[i], steps);
     for (int i = 0; i < NESTED; i++)
         at = stpcpy(at, "{% with %}");
@@ -354,10 +342,4 @@ static void test_statements(void **state)
         at = stpcpy(at, "{% endwith %}");
     check(source, "names through many scopes", steps);
     assert_int_equal(n_slow, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_expressions), cmocka_unit_test(test_statements) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,9 +122,8 @@ static void check(const shape *s, qn_dtype dtype)
     free_case(&c);
 }
 
-static void all_dims_and_bits(void **unused)
+TEST(all_dims_and_bits)
 {
-    (void)unused;
     static const size_t blocks[] = { 64, 1, 37, 256, 1000 };
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++)
@@ -146,17 +145,15 @@ static void all_dims_and_bits(void **unused)
             }
 }
 
-static void types(void **unused)
+TEST(types)
 {
-    (void)unused;
     const shape s = { 128, 4, 4, 1, 8, 512, 400, 2, 128, 0, false, false };
     check(&s, QN_DTYPE_F16);
     check(&s, QN_DTYPE_BF16);
 }
 
-static void awkward_shapes(void **unused)
+TEST(awkward_shapes)
 {
-    (void)unused;
     static const shape shapes[] = {
         { 64, 4, 2, 1, 1, 1, 1, 1, 1, 0, true, false },        /* one key, the whole capacity */
         { 64, 4, 2, 1, 1, 9, 1, 1, 256, 0, false, true },      /* one key and a sink */
@@ -167,14 +164,13 @@ static void awkward_shapes(void **unused)
         { 96, 8, 2, 3, 1, 300, 290, 4, 64, 50, false, false }, /* a window, not causal: later keys are visible, too */
         { 64, 2, 8, 1, 1, 300, 257, 3, 256, 1000, true, false },
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    for (size_t i = 0; i < COUNT(shapes); i++)
         check(&shapes[i], QN_DTYPE_F32);
 }
 
 /* All stored keys are visible to positions past them, but a window hides them. */
-static void no_visible_key(void **unused)
+TEST(no_visible_key)
 {
-    (void)unused;
     enum { DIM = 64, N = 40 };
     aura_case c = new_case(DIM, 4, 4, 1, 64, N);
     float *x = normals(DIM, 1), out[DIM], sink = 1, partials[3 * DIM], m[3], l[3];
@@ -211,9 +207,8 @@ static void no_visible_key(void **unused)
     free_case(&c);
 }
 
-static void scores_and_values(void **unused)
+TEST(scores_and_values)
 {
-    (void)unused;
     enum { DIM = 192, KV = 2, HEADS = 6, TOKENS = 3, KEYS = 50, ROWS = TOKENS * HEADS };
     aura_case c = new_case(DIM, 3, 6, KV, 64, KEYS);
     float *x = normals(ROWS * DIM, 1), *weights = memory(ROWS * KEYS * 4, 0);
@@ -266,9 +261,8 @@ static void scores_and_values(void **unused)
 }
 
 /* The capacity is the stride between heads, and nothing past n_keys is read: results do not depend on it. */
-static void capacity_is_the_stride(void **unused)
+TEST(capacity_is_the_stride)
 {
-    (void)unused;
     enum { DIM = 64, HEADS = 2, KEYS = 20 };
     float *x = normals(HEADS * DIM, 1), out[2][HEADS * DIM];
     for (int i = 0; i < 2; i++) {
@@ -326,9 +320,8 @@ static qn_status pass1(struct arguments *a, const qn_aura_cache *cache, const qn
                                f32(a->l, BLOCKS * HEADS));
 }
 
-static void refuses_caches_and_queries(void **unused)
+TEST(refuses_caches_and_queries)
 {
-    (void)unused;
     struct arguments a;
     make_arguments(&a);
     struct {
@@ -336,7 +329,7 @@ static void refuses_caches_and_queries(void **unused)
         qn_aura_queries queries;
         const char *text;
     } bad[16];
-    const size_t n = sizeof bad / sizeof bad[0];
+    const size_t n = COUNT(bad);
     for (size_t i = 0; i < n; i++) {
         bad[i].cache = a.c.cache;
         bad[i].queries = a.queries;
@@ -376,96 +369,69 @@ static void refuses_caches_and_queries(void **unused)
     bad[15].text = "expected f32, f16 or bf16";
     for (size_t i = 0; i < n; i++) {
         label("%s", bad[i].text);
-        assert_int_equal(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(a.out, N)), QN_ERR_INVALID);
-        assert_text(bad[i].text);
+        assert_fails(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(a.out, N)), QN_ERR_INVALID, bad[i].text);
         if (i == 12 || i == 13) /* pass 1 does not read sinks */
             continue;
-        assert_int_equal(pass1(&a, &bad[i].cache, &bad[i].queries), QN_ERR_INVALID);
-        assert_text(bad[i].text);
+        assert_fails(pass1(&a, &bad[i].cache, &bad[i].queries), QN_ERR_INVALID, bad[i].text);
     }
     free_arguments(&a);
 }
 
-static void refuses_sizes(void **unused)
+TEST(refuses_sizes)
 {
-    (void)unused;
     struct arguments a;
     make_arguments(&a);
     const qn_aura_cache *cache = &a.c.cache;
     const qn_aura_queries *queries = &a.queries;
     const qn_view out = f32(a.out, N), partials = f32(a.partials, BLOCKS * N), m = f32(a.m, BLOCKS * HEADS),
                   l = f32(a.l, BLOCKS * HEADS);
-    assert_int_equal(qn_aura_attention(cache, queries, f32(a.out, N - 1)), QN_ERR_INVALID);
-    assert_text("out: 255 elements, expected at least 256");
+    assert_fails(qn_aura_attention(cache, queries, f32(a.out, N - 1)), QN_ERR_INVALID,
+                 "out: 255 elements, expected at least 256");
     assert_int_equal(qn_aura_attention(NULL, queries, out), QN_ERR_INVALID);
     assert_int_equal(qn_aura_attention(cache, NULL, out), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass1(cache, queries, 0, partials, m, l), QN_ERR_INVALID);
-    assert_text("block: 0");
-    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, f32(a.partials, BLOCKS * N - 1), m, l), QN_ERR_INVALID);
-    assert_text("partials: 1279 elements, expected at least 1280");
+    assert_fails(qn_aura_flash_pass1(cache, queries, 0, partials, m, l), QN_ERR_INVALID, "block: 0");
+    assert_fails(qn_aura_flash_pass1(cache, queries, 2, f32(a.partials, BLOCKS * N - 1), m, l), QN_ERR_INVALID,
+                 "partials: 1279 elements, expected at least 1280");
     assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, f32(a.m, BLOCKS * HEADS - 1), l), QN_ERR_INVALID);
     assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, m, f32(a.l, BLOCKS * HEADS - 1)), QN_ERR_INVALID);
     assert_int_equal(qn_aura_flash_pass2(NULL, HEADS, HEADS, BLOCKS, partials, m, l, queries->sinks, out),
                      QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out),
-                     QN_ERR_INVALID);
-    assert_text("n_queries: 4, expected a multiple of n_heads 3");
-    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS), 1, HEADS, NAN, out), QN_ERR_INVALID);
-    assert_text("skip: nan, expected at least 0");
-    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS - 1), 1, HEADS, 0, out), QN_ERR_INVALID);
-    assert_text("weights: 39 elements, expected at least 40");
-    assert_int_equal(qn_aura_score(cache, queries, f32(a.out, HEADS * KEYS - 1)), QN_ERR_INVALID);
-    assert_text("scores: 39 elements, expected at least 40");
+    assert_fails(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID,
+                 "n_queries: 4, expected a multiple of n_heads 3");
+    assert_fails(qn_aura_value(cache, f32(a.partials, HEADS * KEYS), 1, HEADS, NAN, out), QN_ERR_INVALID,
+                 "skip: nan, expected at least 0");
+    assert_fails(qn_aura_value(cache, f32(a.partials, HEADS * KEYS - 1), 1, HEADS, 0, out), QN_ERR_INVALID,
+                 "weights: 39 elements, expected at least 40");
+    assert_fails(qn_aura_score(cache, queries, f32(a.out, HEADS * KEYS - 1)), QN_ERR_INVALID,
+                 "scores: 39 elements, expected at least 40");
     free_arguments(&a);
 }
 
 /* qn_aura_store rejects a bad row, leaves the cache unchanged from that row on, and names token and head. */
-static void store_refuses(void **unused)
+TEST(store_refuses)
 {
-    (void)unused;
     enum { POSITIONS = 8, TOKENS = 2, VALUES = TOKENS * KV * DIM };
     aura_case c = new_case(DIM, 4, 3, KV, POSITIONS, 4);
     float *k = normals(VALUES, 1), *v = normals(VALUES, 1), scales[2 * POSITIONS];
     uint32_t positions[TOKENS] = { 3, POSITIONS };
     memcpy(scales, c.cache.key_scales.data, sizeof scales);
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("positions: token 1 is at 8, expected below the capacity 8");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "positions: token 1 is at 8, expected below the capacity 8");
     assert_memory_equal(scales, c.cache.key_scales.data, sizeof scales);
     positions[1] = 5;
     v[2 * DIM + 9] = NAN;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("values: token 1, head 0 is not finite");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "values: token 1, head 0 is not finite");
     k[3 * DIM] = INFINITY;
     v[2 * DIM + 9] = 0;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("keys: token 1, head 1 is not finite");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "keys: token 1, head 1 is not finite");
     assert_true(isnan(((float *)c.cache.key_scales.data)[POSITIONS + 5]));
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES - 1), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("keys: 255 elements, expected at least 256");
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS),
-                     QN_ERR_INVALID);
-    assert_text("positions: 1 elements, expected at least 2");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES - 1), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                 QN_ERR_INVALID, "keys: 255 elements, expected at least 256");
+    assert_fails(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS), QN_ERR_INVALID,
+                 "positions: 1 elements, expected at least 2");
     free(k);
     free(v);
     free_case(&c);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_dims_and_bits),
-        cmocka_unit_test(types),
-        cmocka_unit_test(awkward_shapes),
-        cmocka_unit_test(no_visible_key),
-        cmocka_unit_test(scores_and_values),
-        cmocka_unit_test(capacity_is_the_stride),
-        cmocka_unit_test(refuses_caches_and_queries),
-        cmocka_unit_test(refuses_sizes),
-        cmocka_unit_test(store_refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

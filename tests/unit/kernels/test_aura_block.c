@@ -7,9 +7,8 @@
 
 static qn_kernels kernels;
 
-static int fill_kernels(void **unused)
+static int fill_kernels(void)
 {
-    (void)unused;
     qn_kernels_init(&kernels, qn_cpu_present());
     return 0;
 }
@@ -17,9 +16,8 @@ static int fill_kernels(void **unused)
 /* The packed stream and a page contain the same codes at every position, in whatever order positions are written. A
  * store does not change the bits of other positions, a second store replaces the first, and no byte outside the page
  * is written. */
-static void same_as_the_stream(void **unused)
+TEST(same_as_the_stream)
 {
-    (void)unused;
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
             label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
@@ -61,9 +59,8 @@ static void same_as_the_stream(void **unused)
 }
 
 /* One position's codes in the layout that aura.h describes, on which the look-ups of 4-bit codes rely. */
-static void four_bits_by_hand(void **unused)
+TEST(four_bits_by_hand)
 {
-    (void)unused;
     const size_t bytes = qn_aura_key_page_bytes(64, 4);
     uint8_t *part = memory(bytes, 0), codes[64];
     for (size_t d = 0; d < 64; d++)
@@ -159,9 +156,8 @@ static void attend(const struct block_case *c, const float *query, uint16_t visi
     qn_aura_rotate_back(&kernels.aura, c->block.value_codec, result, out);
 }
 
-static void near_float64(void **unused)
+TEST(near_float64)
 {
-    (void)unused;
     static const uint16_t seen[] = { 256, 1, 100, 255, 17 };
     static const double sharpness[] = { 0, 1, 4 }; /* of the softmax: from uniform weights to nearly a single key */
     double worst = 0;
@@ -191,9 +187,8 @@ static void near_float64(void **unused)
 
 /* Integer sums fit 32 bits in the worst cases: the largest codes, and queries and weights that are all equal or all but
  * one nearly 0. */
-static void sums_fit(void **unused)
+TEST(sums_fit)
 {
-    (void)unused;
     for (size_t j = 0; j < N_BITS; j++)
         for (int kind = 0; kind < 2; kind++) {
             label("bits %u, %s", aura_bits[j], kind ? "one key" : "equal keys");
@@ -224,9 +219,8 @@ static void sums_fit(void **unused)
 
 /* A row that is not finite makes the results of queries that attend to it NaN, and no others; a query that is not
  * finite affects only its own result. */
-static void not_finite(void **unused)
+TEST(not_finite)
 {
-    (void)unused;
     static const float bad[] = { NAN, INFINITY };
     for (int kind = 0; kind < 2; kind++)
         for (int is_value = 0; is_value < 2; is_value++) {
@@ -252,11 +246,4 @@ static void not_finite(void **unused)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_the_stream), cmocka_unit_test(four_bits_by_hand), cmocka_unit_test(near_float64),
-        cmocka_unit_test(sums_fit),           cmocka_unit_test(not_finite),
-    };
-    return cmocka_run_group_tests(tests, fill_kernels, NULL);
-}
+TEST_GROUP(fill_kernels, NULL)

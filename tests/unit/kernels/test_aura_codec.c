@@ -7,7 +7,6 @@
 #include "kernels/kernels.h"
 
 #include <float.h>
-#include <stdio.h>
 
 /* ---- Golden data, as tools/make_aura_golden.py describes it ---- */
 
@@ -21,16 +20,14 @@ static void next(void *data, size_t size, size_t n)
         fail_msg("tests/golden/aura.bin is too short");
 }
 
-static int open_golden(void **unused)
+static int open_golden(void)
 {
-    (void)unused;
     golden = fopen(QN_SOURCE_DIR "/tests/golden/aura.bin", "rb");
     return golden == NULL;
 }
 
-static int close_golden(void **unused)
+static int close_golden(void)
 {
-    (void)unused;
     return fclose(golden);
 }
 
@@ -58,9 +55,8 @@ static void codebooks(void)
         }
 }
 
-static void encoded_as_defined(void **unused)
+TEST_WITH(encoded_as_defined, open_golden, close_golden)
 {
-    (void)unused;
     static float rotation[GOLDEN_DIM * GOLDEN_DIM], rows[GOLDEN_ROWS * GOLDEN_DIM], boundaries[255], book[256];
     static uint32_t expected[GOLDEN_ROWS * GOLDEN_DIM], words[GOLDEN_ROWS * GOLDEN_DIM];
     codebooks();
@@ -143,9 +139,8 @@ static void distortion_of(size_t i, size_t vectors)
     }
 }
 
-static void distortion(void **unused)
+TEST(distortion)
 {
-    (void)unused;
     random_state = 5;
     for (size_t i = 0; i < N_DIMS; i++)
         distortion_of(i, 100000);
@@ -153,9 +148,8 @@ static void distortion(void **unused)
 
 /* ---- The stream ---- */
 
-static void stream_is_a_bit_string(void **unused)
+TEST(stream_is_a_bit_string)
 {
-    (void)unused;
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
             label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
@@ -195,9 +189,8 @@ static double norm_of(const float *x, size_t n)
 
 /* Decoding restores norms exactly and rows within the distortion. Without rotating back, a decoded row is scale times
  * centroids. */
-static void norms_and_rows(void **unused)
+TEST(norms_and_rows)
 {
-    (void)unused;
     enum { ROWS = 5 };
     static const double worst[N_BITS] = { 0.5, 0.25, 0.13, 0.04, 0.011 }; /* 1.5 times the root of the distortion */
     static const double sizes[ROWS] = { 1, 1e-6, 1e18, 30, 1e-3 };
@@ -247,9 +240,8 @@ static void norms_and_rows(void **unused)
 }
 
 /* An fp16 or bf16 row is encoded as the floats that it contains. */
-static void narrow_types(void **unused)
+TEST(narrow_types)
 {
-    (void)unused;
     enum { DIM = 96, ROWS = 3, WORDS = 9 };
     qn_aura_codec *codec = new_codec(DIM, 3);
     float *x = normals(ROWS * DIM, 1), scales[2][ROWS];
@@ -278,9 +270,8 @@ static void narrow_types(void **unused)
     qn_aura_codec_free(codec);
 }
 
-static void tiny_rows(void **unused)
+TEST(tiny_rows)
 {
-    (void)unused;
     for (size_t j = 0; j < N_BITS; j++) {
         label("bits %u", aura_bits[j]);
         qn_aura_codec *codec = new_codec(64, aura_bits[j]);
@@ -316,9 +307,8 @@ static void tiny_rows(void **unused)
 
 /* ---- Rejected arguments ---- */
 
-static void rows_not_finite(void **unused)
+TEST(rows_not_finite)
 {
-    (void)unused;
     static const float bad[] = { NAN, INFINITY, -INFINITY, FLT_MAX }; /* FLT_MAX twice: their norm is 1.4 times as large
                                                                        */
     qn_aura_codec *codec = new_codec(64, 3);
@@ -329,8 +319,8 @@ static void rows_not_finite(void **unused)
         memset(words, 0xab, sizeof words);
         memset(scales, 0xab, sizeof scales);
         x[2 * 64 + 11] = x[2 * 64 + 12] = bad[k];
-        assert_int_equal(qn_aura_encode(codec, f32(x, 256), 4, u32(words, 24), f32(scales, 4)), QN_ERR_INVALID);
-        assert_text("rows: row 2 is not finite");
+        assert_fails(qn_aura_encode(codec, f32(x, 256), 4, u32(words, 24), f32(scales, 4)), QN_ERR_INVALID,
+                     "rows: row 2 is not finite");
         assert_true(words[0] != 0xabababab && words[11] != 0xabababab && isfinite(scales[1]) && scales[1] > 0);
         for (size_t i = 12; i < 24; i++)
             assert_true(words[i] == 0xabababab);
@@ -340,21 +330,19 @@ static void rows_not_finite(void **unused)
     qn_aura_codec_free(codec);
 }
 
-static void refuses(void **unused)
+TEST(refuses)
 {
-    (void)unused;
     static const size_t dims[] = { 0, 16, 48, 63, 160, 1024 };
     static const unsigned bits[] = { 0, 1, 5, 7, 9, 32, 64 };
     qn_aura_codec *codec = (qn_aura_codec *)&dims;
     for (size_t i = 0; i < 6; i++) {
-        assert_int_equal(qn_aura_codec_create(&codec, dims[i], 4, 0), QN_ERR_INVALID);
-        assert_text("expected 64, 80, 96, 128, 192, 256 or 512");
+        assert_fails(qn_aura_codec_create(&codec, dims[i], 4, 0), QN_ERR_INVALID,
+                     "expected 64, 80, 96, 128, 192, 256 or 512");
         assert_null(codec);
     }
     for (size_t i = 0; i < 7; i++) {
-        assert_int_equal(qn_aura_codec_create_with(&codec, 64, bits[i], f32(NULL, 0), f32(NULL, 0), f32(NULL, 0)),
-                         QN_ERR_INVALID);
-        assert_text("expected 2, 3, 4, 6 or 8");
+        assert_fails(qn_aura_codec_create_with(&codec, 64, bits[i], f32(NULL, 0), f32(NULL, 0), f32(NULL, 0)),
+                     QN_ERR_INVALID, "expected 2, 3, 4, 6 or 8");
         assert_int_equal(qn_aura_codec_create(&codec, 64, bits[i], 0), QN_ERR_INVALID);
     }
     assert_int_equal(qn_aura_codec_create(NULL, 64, 4, 0), QN_ERR_INVALID);
@@ -363,46 +351,40 @@ static void refuses(void **unused)
 
     static float rotation[4096];
     float b[3] = { -1, 0, 1 }, c[4] = { -2, -1, 1, 2 };
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4095), f32(b, 3), f32(c, 4)),
-                     QN_ERR_INVALID);
-    assert_text("rotation: 4095 elements, expected at least 4096");
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 2), f32(c, 4)),
-                     QN_ERR_INVALID);
-    assert_text("boundaries: 2 elements, expected at least 3");
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 3)),
-                     QN_ERR_INVALID);
-    assert_text("codebook: 3 elements, expected at least 4");
+    assert_fails(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4095), f32(b, 3), f32(c, 4)), QN_ERR_INVALID,
+                 "rotation: 4095 elements, expected at least 4096");
+    assert_fails(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 2), f32(c, 4)), QN_ERR_INVALID,
+                 "boundaries: 2 elements, expected at least 3");
+    assert_fails(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 3)), QN_ERR_INVALID,
+                 "codebook: 3 elements, expected at least 4");
     b[1] = -1.5f;
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)),
-                     QN_ERR_INVALID);
-    assert_text("boundaries: element 1 is -1.5, expected at least -1");
+    assert_fails(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)), QN_ERR_INVALID,
+                 "boundaries: element 1 is -1.5, expected at least -1");
     b[1] = 0;
     c[3] = INFINITY;
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)),
-                     QN_ERR_INVALID);
-    assert_text("codebook: element 3 is inf");
+    assert_fails(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(b, 3), f32(c, 4)), QN_ERR_INVALID,
+                 "codebook: element 3 is inf");
     assert_null(codec);
 
     float x[2 * 64] = { 1 }, scales[2] = { 7, 7 };
     uint32_t words[2 * 8];
     memset(words, 0xab, sizeof words);
     codec = new_codec(64, 4);
-    assert_int_equal(qn_aura_encode(NULL, f32(x, 128), 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID);
-    assert_text("codec: NULL");
-    assert_int_equal(qn_aura_encode(codec, f32(x, 127), 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID);
-    assert_text("rows: 127 elements, expected at least 128");
-    assert_int_equal(qn_aura_encode(codec, f32(x, 128), 2, u32(words, 15), f32(scales, 2)), QN_ERR_INVALID);
-    assert_text("codes: 15 elements, expected at least 16");
-    assert_int_equal(qn_aura_encode(codec, f32(x, 128), 2, u32(words, 16), f32(scales, 1)), QN_ERR_INVALID);
-    assert_text("scales: 1 elements, expected at least 2");
-    assert_int_equal(qn_aura_encode(codec, f32(x, 128), 2, f32(words, 16), f32(scales, 2)), QN_ERR_INVALID);
-    assert_text("codes: type f32 (0), expected u32");
-    assert_int_equal(qn_aura_encode(codec, u32(x, 128), 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID);
-    assert_text("rows: type u32");
-    assert_int_equal(qn_aura_encode(codec, f32(x, 128), SIZE_MAX / 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID);
-    assert_text("do not fit in memory");
-    assert_int_equal(qn_aura_decode(codec, u32(words, 16), f32(scales, 2), 2, true, f32(x, 127)), QN_ERR_INVALID);
-    assert_text("rows: 127 elements");
+    assert_fails(qn_aura_encode(NULL, f32(x, 128), 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID, "codec: NULL");
+    assert_fails(qn_aura_encode(codec, f32(x, 127), 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID,
+                 "rows: 127 elements, expected at least 128");
+    assert_fails(qn_aura_encode(codec, f32(x, 128), 2, u32(words, 15), f32(scales, 2)), QN_ERR_INVALID,
+                 "codes: 15 elements, expected at least 16");
+    assert_fails(qn_aura_encode(codec, f32(x, 128), 2, u32(words, 16), f32(scales, 1)), QN_ERR_INVALID,
+                 "scales: 1 elements, expected at least 2");
+    assert_fails(qn_aura_encode(codec, f32(x, 128), 2, f32(words, 16), f32(scales, 2)), QN_ERR_INVALID,
+                 "codes: type f32 (0), expected u32");
+    assert_fails(qn_aura_encode(codec, u32(x, 128), 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID,
+                 "rows: type u32");
+    assert_fails(qn_aura_encode(codec, f32(x, 128), SIZE_MAX / 2, u32(words, 16), f32(scales, 2)), QN_ERR_INVALID,
+                 "do not fit in memory");
+    assert_fails(qn_aura_decode(codec, u32(words, 16), f32(scales, 2), 2, true, f32(x, 127)), QN_ERR_INVALID,
+                 "rows: 127 elements");
     assert_int_equal(qn_aura_decode(codec, u32(words, 15), f32(scales, 2), 2, true, f32(x, 128)), QN_ERR_INVALID);
     assert_int_equal(qn_aura_codec_tables(codec, f32(rotation, 4095), (qn_view){ 0 }, (qn_view){ 0 }), QN_ERR_INVALID);
     for (size_t i = 0; i < 16; i++)
@@ -410,19 +392,4 @@ static void refuses(void **unused)
     assert_true(scales[0] == 7 && scales[1] == 7 && x[0] == 1 && x[1] == 0);
     assert_ok(qn_aura_encode(codec, f32(NULL, 0), 0, u32(NULL, 0), f32(NULL, 0)));
     qn_aura_codec_free(codec);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(encoded_as_defined, open_golden, close_golden),
-        cmocka_unit_test(distortion),
-        cmocka_unit_test(stream_is_a_bit_string),
-        cmocka_unit_test(norms_and_rows),
-        cmocka_unit_test(narrow_types),
-        cmocka_unit_test(tiny_rows),
-        cmocka_unit_test(rows_not_finite),
-        cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,6 @@
 #include "kernels/deltanet/deltanet.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { GUARD = 64, CHUNK = QN_GDN_CHUNK };
 
@@ -292,11 +291,10 @@ static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays 
     qn_free(state);
 }
 
-static void lengths_against_float64(void **unused)
+TEST(lengths_against_float64)
 {
-    (void)unused;
     static const size_t lengths[] = { 1, 2, 16, 63, 64, 65, 128, 129, 197, 1000, 4097 };
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+    for (size_t i = 0; i < COUNT(lengths); i++)
         for (int decays = 0; decays < N_DECAYS; decays++)
             for (int keys = 0; keys < N_KEYS; keys++)
                 assert_accurate(lengths[i], 64, 48, (enum decays)decays, (enum keys)keys);
@@ -304,9 +302,8 @@ static void lengths_against_float64(void **unused)
         assert_accurate(4097, 128, 128, (enum decays)decays, (enum keys)decays);
 }
 
-static void sizes_against_float64(void **unused)
+TEST(sizes_against_float64)
 {
-    (void)unused;
     static const size_t sizes[] = { 16, 48, 64, 128, 256 };
     for (size_t i = 0; i < 25; i++)
         for (int decays = 0; decays < N_DECAYS; decays++)
@@ -315,23 +312,22 @@ static void sizes_against_float64(void **unused)
 }
 
 /* For every split of the tokens and every variant: the same state and open chunk, and the same state after a flush. */
-static void same_bits(void **unused)
+TEST(same_bits)
 {
-    (void)unused;
     static const struct {
         size_t head_k, head_v;
     } sizes[] = { { 128, 128 }, { 16, 256 }, { 256, 16 }, { 48, 80 } };
     static const size_t steps[] = { 1, 2, 7, 63, 64, 65, 197 };
     qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    for (size_t s = 0; s < COUNT(sizes); s++) {
         label("K %zu, V %zu", sizes[s].head_k, sizes[s].head_v);
         struct problem p =
             problem_new(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
         struct memory expected = memory_new(&p);
         advance(&kernels[0], &p, &expected, 0, p.n, p.n, p.head_v);
         for (size_t v = 0; v < n_kernels; v++)
-            for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            for (size_t i = 0; i < COUNT(steps); i++) {
                 label("%s, %zu tokens at a time", kernel_names[v], steps[i]);
                 struct memory m = memory_new(&p), closed = memory_new(&p);
                 advance(&kernels[v], &p, &m, 0, p.n, steps[i], p.head_v);
@@ -348,9 +344,8 @@ static void same_bits(void **unused)
     }
 }
 
-static void slices_of_values(void **unused)
+TEST(slices_of_values)
 {
-    (void)unused;
     qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
     struct problem p = problem_new(150, 64, 128, MILD, RANDOM);
@@ -370,9 +365,8 @@ static void slices_of_values(void **unused)
 }
 
 /* Truncation to a length in the same open chunk: the removed tokens have no effect on the following ones. */
-static void going_back(void **unused)
+TEST(going_back)
 {
-    (void)unused;
     static const struct {
         size_t taken, back;
     } cases[] = { { 100, 80 }, { 128, 65 }, { 128, 127 }, { 64, 1 }, { 66, 65 } };
@@ -381,7 +375,7 @@ static void going_back(void **unused)
     struct problem p = problem_new(140, 64, 64, MILD, SIMILAR), other = problem_new(140, 64, 64, EXTREME, RANDOM);
     struct memory reference = memory_new(&p);
     advance(&kernels, &p, &reference, 0, p.n, p.n, p.head_v);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         for (size_t step = 1; step < 128; step += 125) {
             label("from %zu to %zu, %zu tokens at a time", cases[i].taken, cases[i].back, step);
             struct memory m = memory_new(&p);
@@ -398,9 +392,8 @@ static void going_back(void **unused)
 }
 
 /* A NaN key makes its own and all later outputs NaN, and no earlier one. */
-static void later_rows_are_not_read(void **unused)
+TEST(later_rows_are_not_read)
 {
-    (void)unused;
     enum { BAD = 75 };
     qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
@@ -424,12 +417,11 @@ static void later_rows_are_not_read(void **unused)
 }
 
 /* Three heads with common keys and queries and separate values, decays and betas: as a group, and each alone. */
-static void heads_together(void **unused)
+TEST(heads_together)
 {
     enum { HEADS = 3, TOKENS = 200 };
     static const size_t steps[] = { 1, 7, CHUNK, TOKENS };
     static const enum decays decays[HEADS] = { MILD, NONE, EXTREME };
-    (void)unused;
     qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
     struct problem p[HEADS];
@@ -441,7 +433,7 @@ static void heads_together(void **unused)
         alone[h] = memory_new(&p[h]);
         advance(&kernels[0], &p[h], &alone[h], 0, TOKENS, TOKENS, p[h].head_v);
     }
-    for (size_t v = 0; v < n_kernels * sizeof steps / sizeof steps[0]; v++) {
+    for (size_t v = 0; v < n_kernels * COUNT(steps); v++) {
         const size_t step = steps[v / n_kernels];
         label("%s, %zu tokens at a time", kernel_names[v % n_kernels], step);
         struct memory m[HEADS];
@@ -486,9 +478,8 @@ static void heads_together(void **unused)
     }
 }
 
-static void nothing_to_do(void **unused)
+TEST(nothing_to_do)
 {
-    (void)unused;
     qn_deltanet_kernels kernels;
     qn_deltanet_kernels_init(&kernels, qn_cpu_present());
     struct problem p = problem_new(70, 32, 32, MILD, RANDOM);
@@ -510,9 +501,8 @@ static void nothing_to_do(void **unused)
     problem_free(&p);
 }
 
-static void gates(void **unused)
+TEST(gates)
 {
-    (void)unused;
     for (double x = -100; x <= 100; x += 0.37) {
         const float alpha = (float)(x - 0.5), bias = 0.5f, a = -1.7f;
         const double sum = (double)alpha + (double)bias;
@@ -529,20 +519,4 @@ static void gates(void **unused)
     assert_true(isnan(qn_gdn_log_decay(NAN, 0, -1)));
     assert_true(isnan(qn_gdn_beta(NAN)));
     assert_true(qn_gdn_beta(3e38f) == 1 && qn_gdn_beta(-3e38f) < 1e-37f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lengths_against_float64),
-        cmocka_unit_test(sizes_against_float64),
-        cmocka_unit_test(same_bits),
-        cmocka_unit_test(slices_of_values),
-        cmocka_unit_test(going_back),
-        cmocka_unit_test(later_rows_are_not_read),
-        cmocka_unit_test(heads_together),
-        cmocka_unit_test(nothing_to_do),
-        cmocka_unit_test(gates),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

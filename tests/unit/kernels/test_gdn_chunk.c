@@ -2,8 +2,6 @@
  * The single stages are tested in test_gdn_stages.c, rejected arguments in test_gdn_refuses.c. */
 #include "helper_gdn.h"
 
-#include <stdio.h>
-
 /* The project's tolerance for f32. Measured: 3e-7; summing decays in f32 would cost 1e-4. */
 #define BAR_F32 1e-5
 /* The tolerance for bf16: a rounding is 1.7e-3 rms, and there are eight in sequence. */
@@ -25,7 +23,7 @@ static double step_bar(qn_dtype dtype)
 }
 
 static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
-enum { N_TYPES = sizeof types / sizeof types[0] };
+enum { N_TYPES = COUNT(types) };
 
 static void run_chunk(gdn_problem *p)
 {
@@ -44,12 +42,11 @@ static void chunk_near_recurrence(gdn_problem *p, gdn_decay decay, gdn_keys keys
     gdn_problem_free(p);
 }
 
-static void lengths(void **unused)
+TEST(lengths)
 {
-    (void)unused;
     static const size_t tokens[] = { 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 200, 4097 };
     for (size_t d = 0; d < N_TYPES; d++)
-        for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
+        for (size_t i = 0; i < COUNT(tokens); i++) {
             gdn_problem p = { .dtype = types[d],
                               .shape = { .batch = 1,
                                          .tokens = tokens[i],
@@ -62,9 +59,8 @@ static void lengths(void **unused)
         }
 }
 
-static void decays_and_keys(void **unused)
+TEST(decays_and_keys)
 {
-    (void)unused;
     for (size_t d = 0; d < N_TYPES; d++)
         for (int decay = GDN_NONE; decay <= GDN_ABSURD; decay++)
             for (int keys = GDN_RANDOM_KEYS; keys <= GDN_EQUAL_KEYS; keys++) {
@@ -80,13 +76,12 @@ static void decays_and_keys(void **unused)
             }
 }
 
-static void sizes_and_mappings(void **unused)
+TEST(sizes_and_mappings)
 {
-    (void)unused;
     static const size_t sizes[][2] = { { 16, 16 },   { 16, 256 },  { 256, 16 }, { 48, 80 },
                                        { 176, 112 }, { 256, 256 }, { 192, 128 } };
     for (size_t d = 0; d < N_TYPES; d++)
-        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (size_t i = 0; i < COUNT(sizes); i++) {
             gdn_problem p = { .dtype = types[d],
                               .shape = { .batch = 2,
                                          .tokens = 70,
@@ -102,9 +97,8 @@ static void sizes_and_mappings(void **unused)
 }
 
 /* Packed sequences, one of them empty, and trailing tokens outside of all: each sequence has the same bits as alone. */
-static void ragged(void **unused)
+TEST(ragged)
 {
-    (void)unused;
     for (size_t d = 0; d < N_TYPES; d++) {
         gdn_problem p = { .dtype = types[d],
                           .ends = { 0, 5, 5, 69, 198 },
@@ -151,9 +145,8 @@ static void ragged(void **unused)
 }
 
 /* Without a final state; and with the state updated in place, which must give the same bits as separate views. */
-static void states_are_optional(void **unused)
+TEST(states_are_optional)
 {
-    (void)unused;
     for (size_t d = 0; d < N_TYPES; d++) {
         gdn_problem p = { .dtype = types[d],
                           .shape = { .batch = 1,
@@ -176,9 +169,8 @@ static void states_are_optional(void **unused)
     }
 }
 
-static void step_near_recurrence(void **unused)
+TEST(step_near_recurrence)
 {
-    (void)unused;
     static const size_t sizes[][2] = { { 128, 128 }, { 16, 48 }, { 256, 16 } };
     for (size_t d = 0; d < N_TYPES; d++)
         for (size_t i = 0; i < 3; i++)
@@ -202,9 +194,8 @@ static void step_near_recurrence(void **unused)
 }
 
 /* shape.normalize has the same bits as qn_l2_norm before the call. */
-static void normalized_inside_and_before(void **unused)
+TEST(normalized_inside_and_before)
 {
-    (void)unused;
     for (size_t d = 0; d < N_TYPES; d++) {
         gdn_problem p = { .dtype = types[d],
                           .shape = { .batch = 1,
@@ -319,25 +310,9 @@ static void golden_file(const char *name)
     gdn_problem_free(&p);
 }
 
-static void golden(void **unused)
+TEST(golden)
 {
-    (void)unused;
     golden_file("grouped");
     golden_file("tiled");
     golden_file("ragged");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lengths),
-        cmocka_unit_test(decays_and_keys),
-        cmocka_unit_test(sizes_and_mappings),
-        cmocka_unit_test(ragged),
-        cmocka_unit_test(states_are_optional),
-        cmocka_unit_test(step_near_recurrence),
-        cmocka_unit_test(normalized_inside_and_before),
-        cmocka_unit_test(golden),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,8 @@
 /* The operations around the delta rule, against float64: the causal convolution, its state, and the two norms. */
 #include "helper_gdn.h"
 
-#include <string.h>
-
 static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
-enum { N_TYPES = sizeof types / sizeof types[0] };
+enum { N_TYPES = COUNT(types) };
 
 /* f32: sums of a few terms and an exponential within 2e-7. f16 and bf16: one rounding, of at most half a unit. */
 static double bar_of(qn_dtype dtype)
@@ -104,9 +102,8 @@ static void free_conv(conv_problem *p)
     free(p->final_true);
 }
 
-static void conv_near_float64(void **unused)
+TEST(conv_near_float64)
 {
-    (void)unused;
     static const size_t tokens[] = { 1, 2, 3, 9 }, channels[] = { 1, 15, 16, 33, 130 };
     gdn_random_state = 1;
     for (size_t d = 0; d < N_TYPES; d++)
@@ -127,9 +124,8 @@ static void conv_near_float64(void **unused)
 }
 
 /* Packed sequences, shorter and longer than the filter, one of them empty. */
-static void conv_of_ragged_batches(void **unused)
+TEST(conv_of_ragged_batches)
 {
-    (void)unused;
     static const uint32_t ends[] = { 0, 2, 2, 3, 20 };
     for (size_t d = 0; d < N_TYPES; d++) {
         conv_problem p = make_conv(
@@ -148,9 +144,8 @@ static void conv_of_ragged_batches(void **unused)
 
 /* No tokens, in one sequence or in several, and no sequences: no input is read, y is not written, the state is
  * unchanged. */
-static void conv_of_nothing(void **unused)
+TEST(conv_of_nothing)
 {
-    (void)unused;
     static const qn_view none;
     for (size_t d = 0; d < N_TYPES; d++) {
         static const uint32_t ends[] = { 0, 0, 0 };
@@ -176,9 +171,8 @@ static void conv_of_nothing(void **unused)
 }
 
 /* Token by token, and in several calls with the state updated in place: the same bits as in one call. */
-static void conv_in_pieces(void **unused)
+TEST(conv_in_pieces)
 {
-    (void)unused;
     enum { TOKENS = 11, CHANNELS = 37, TAPS = 4 };
     for (size_t d = 0; d < N_TYPES; d++)
         for (size_t piece = 1; piece <= 5; piece += 2) {
@@ -206,13 +200,12 @@ static void conv_in_pieces(void **unused)
 
 /* ---- Norms ---- */
 
-static void norms_near_float64(void **unused)
+TEST(norms_near_float64)
 {
-    (void)unused;
     static const size_t widths[] = { 1, 7, 16, 48, 128, 200 };
     enum { N = 3 };
     for (size_t d = 0; d < N_TYPES; d++)
-        for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        for (size_t i = 0; i < COUNT(widths); i++) {
             const size_t n = widths[i];
             const qn_view x = random_view(types[d], N * n), gate = random_view(types[d], N * n);
             const qn_view weight = random_view(QN_DTYPE_F32, n), out = gdn_new(types[d], N * n);
@@ -247,14 +240,4 @@ static void norms_near_float64(void **unused)
             free(gated);
         }
     assert_ok(qn_l2_norm((qn_view){ 0 }, 0, 16, 1e-6f, (qn_view){ 0 }));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conv_near_float64),  cmocka_unit_test(conv_of_ragged_batches),
-        cmocka_unit_test(conv_of_nothing),    cmocka_unit_test(conv_in_pieces),
-        cmocka_unit_test(norms_near_float64),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static qn_status call_step(const call *c)
 
 static const function functions[] = { call_count,      call_cumsum, call_kkt,   call_inverse, call_w_u,
                                       call_state_pass, call_output, call_chunk, call_step };
-enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
+enum { N_FUNCTIONS = COUNT(functions) };
 
 /* The array arguments: name, field of struct call, valid element count. */
 typedef struct argument {
@@ -75,7 +75,7 @@ static const argument arguments[] = {
     ARGUMENT(v_new, ROWS *V_HEADS *V, true), ARGUMENT(final, V_HEADS *V *K, false),
     ARGUMENT(o, ROWS *V_HEADS *V, true),
 };
-enum { N_ARGUMENTS = sizeof arguments / sizeof arguments[0] };
+enum { N_ARGUMENTS = COUNT(arguments) };
 
 static qn_view *argument_of(call *c, const argument *a)
 {
@@ -137,9 +137,8 @@ static void refused_by_all(const qn_gdn_shape *shape, const char *text)
     release(&c);
 }
 
-static void shapes(void **unused)
+TEST(shapes)
 {
-    (void)unused;
     call c = sound();
     const qn_gdn_shape right = c.shape;
     for (size_t f = 0; f < N_FUNCTIONS; f++)
@@ -177,15 +176,14 @@ static void shapes(void **unused)
     cases[i++].shape.head_v = 272;
     cases[i++].shape.mapping = (qn_gdn_mapping)2;
     cases[i++].shape.v_heads = SIZE_MAX - 1;
-    assert_int_equal(i, sizeof cases / sizeof cases[0]);
-    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    assert_int_equal(i, COUNT(cases));
+    for (i = 0; i < COUNT(cases); i++)
         refused_by_all(&cases[i].shape, cases[i].text);
     assert_int_equal(qn_gdn_cumsum(NULL, (qn_view){ 0 }, (qn_view){ 0 }), QN_ERR_INVALID);
 }
 
-static void cumulative_lengths(void **unused)
+TEST(cumulative_lengths)
 {
-    (void)unused;
     static const struct {
         uint32_t ends[4];
         const char *text;
@@ -197,7 +195,7 @@ static void cumulative_lengths(void **unused)
     call c = sound();
     uint32_t ends[4];
     c.shape.n_sequences = 3;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         memcpy(ends, cases[i].ends, sizeof ends);
         c.shape.cu_seqlens = (qn_view){ ends, QN_DTYPE_U32, 4 };
         refused_by_all(&c.shape, cases[i].text);
@@ -217,9 +215,8 @@ static void cumulative_lengths(void **unused)
 }
 
 /* For each argument of each function: one element too few, another type, a NULL pointer. */
-static void views(void **unused)
+TEST(views)
 {
-    (void)unused;
     static const char *const taken[N_FUNCTIONS] = {
         "",
         "g gc",
@@ -266,9 +263,8 @@ static void views(void **unused)
 
 /* Invalid log decays and cumulative sums, at an element in the middle. Elements past the last sequence are not
  * checked. */
-static void decays(void **unused)
+TEST(decays)
 {
-    (void)unused;
     static const struct {
         float g;
         const char *text;
@@ -278,7 +274,7 @@ static void decays(void **unused)
                   { INFINITY, "is inf, expected finite and at most 0" } };
     call c = sound();
     uint32_t ends[] = { 0, 66, 69 };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         ((float *)c.g.data)[67 * V_HEADS + 3] = cases[i].g;
         ((float *)c.gc.data)[67 * V_HEADS + 3] = cases[i].g;
         for (size_t f = 1; f < N_FUNCTIONS; f++) {
@@ -298,9 +294,8 @@ static void decays(void **unused)
     release(&c);
 }
 
-static void scales(void **unused)
+TEST(scales)
 {
-    (void)unused;
     static const float bad[] = { NAN, INFINITY };
     for (size_t i = 0; i < 2; i++) {
         call c = sound();
@@ -312,21 +307,15 @@ static void scales(void **unused)
     }
 }
 
-static void convolutions(void **unused)
+TEST(convolutions)
 {
-    (void)unused;
     const qn_conv_shape right = { .batch = 2, .tokens = 3, .channels = 5, .taps = 4 };
     float x[30] = { 0 }, weights[45] = { 0 }, bias[5] = { 0 }, state[70] = { 0 }, y[30];
     const qn_view none = { 0 }, xs = { x, QN_DTYPE_F32, 30 }, ws = { weights, QN_DTYPE_F32, 45 },
                   bs = { bias, QN_DTYPE_F32, 5 };
     const qn_view ss = { state, QN_DTYPE_F32, 70 }, ys = { y, QN_DTYPE_F32, 30 };
     memset(y, GDN_POISON, sizeof y);
-#define REFUSES(call, part)                                                                                            \
-    do {                                                                                                               \
-        assert_int_equal(call, QN_ERR_INVALID);                                                                        \
-        if (!strstr(qn_error_text(), part))                                                                            \
-            fail_msg("'%s' is not in '%s'", part, qn_error_text());                                                    \
-    } while (0)
+#define REFUSES(call, part) assert_fails(call, QN_ERR_INVALID, part)
     qn_conv_shape s = right;
     s.channels = 0;
     REFUSES(qn_conv_scan(&s, xs, ws, none, none, none, ys), "channels: 0");
@@ -363,14 +352,4 @@ static void convolutions(void **unused)
     REFUSES(qn_gated_rms_norm(xs, xs, bs, 3, 5, 1e-6f, (qn_view){ NULL, QN_DTYPE_F32, 15 }), "out: NULL");
     for (size_t i = 0; i < 30; i++)
         assert_true(isnan(y[i]));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes), cmocka_unit_test(cumulative_lengths),
-        cmocka_unit_test(views),  cmocka_unit_test(decays),
-        cmocka_unit_test(scales), cmocka_unit_test(convolutions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

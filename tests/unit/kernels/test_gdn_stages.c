@@ -6,8 +6,6 @@
 
 #include "base/cpu.h"
 
-#include <stdio.h>
-
 /* Sums of up to 256 terms in f32, and exponentials within 2e-7. Measured: 3e-7. */
 #define BAR_F32 2e-6
 /* An error of an f32 sum occasionally crosses a rounding boundary. Measured: 4e-5. A missing or additional rounding
@@ -24,28 +22,34 @@ static double bar_of(qn_dtype dtype)
 
 /* ---- Iteration over chunks ---- */
 
-typedef struct stages {
+/* The problem, and the results of its stages. */
+static struct {
     gdn_problem p;
     qn_view gc, a, inverse, w, u, h, v_new;
 } stages;
 
-/* A chunk of a value head. */
-typedef struct place {
+/* The chunk of a value head that the formulas below compute. */
+static struct {
     size_t row, n, head, key_head, chunk, sequence;
 } place;
 
-static void each_chunk(const stages *s, void (*work)(const stages *s, const place *at, double *out), double *out)
+static void each_chunk(void (*work)(double *out), double *out)
 {
-    const gdn_problem *p = &s->p;
+    const gdn_problem *p = &stages.p;
     size_t chunk = 0;
     for (size_t q = 0; q < p->n_sequences; q++) {
         size_t n;
         const size_t first = gdn_sequence(p, q, &n);
         for (size_t from = 0; from < n; from += 64, chunk++)
-            for (size_t h = 0; h < p->shape.v_heads; h++)
-                work(s,
-                     &(place){ first + from, n - from < 64 ? n - from : 64, h, gdn_key_head(&p->shape, h), chunk, q },
-                     out);
+            for (size_t h = 0; h < p->shape.v_heads; h++) {
+                place.row = first + from;
+                place.n = n - from < 64 ? n - from : 64;
+                place.head = h;
+                place.key_head = gdn_key_head(&p->shape, h);
+                place.chunk = chunk;
+                place.sequence = q;
+                work(out);
+            }
     }
 }
 
@@ -58,146 +62,145 @@ static double *truth(size_t n)
     return x;
 }
 
-static size_t gate_at(const stages *s, const place *at, size_t i)
+static size_t gate_at(size_t i)
 {
-    return (at->row + i) * s->p.shape.v_heads + at->head;
+    return (place.row + i) * stages.p.shape.v_heads + place.head;
 }
 
-static double key(const stages *s, qn_view view, const place *at, size_t i, size_t d)
+static double key(qn_view view, size_t i, size_t d)
 {
-    return gdn_get(view, ((at->row + i) * s->p.shape.k_heads + at->key_head) * s->p.shape.head_k + d);
+    return gdn_get(view, ((place.row + i) * stages.p.shape.k_heads + place.key_head) * stages.p.shape.head_k + d);
 }
 
-static double value(const stages *s, qn_view view, const place *at, size_t i, size_t x)
+static double value(qn_view view, size_t i, size_t x)
 {
-    return gdn_get(view, gate_at(s, at, i) * s->p.shape.head_v + x);
+    return gdn_get(view, gate_at(i) * stages.p.shape.head_v + x);
 }
 
-static double decay(const stages *s, const place *at, size_t i, size_t j)
+static double decay(size_t i, size_t j)
 {
-    return exp(gdn_get(s->gc, gate_at(s, at, i)) - gdn_get(s->gc, gate_at(s, at, j)));
+    return exp(gdn_get(stages.gc, gate_at(i)) - gdn_get(stages.gc, gate_at(j)));
 }
 
-static size_t chunk_state(const stages *s, const place *at)
+static size_t chunk_state(void)
 {
-    return (at->chunk * s->p.shape.v_heads + at->head) * s->p.shape.head_v * s->p.shape.head_k;
+    return (place.chunk * stages.p.shape.v_heads + place.head) * stages.p.shape.head_v * stages.p.shape.head_k;
 }
 
 /* ---- The formulas ---- */
 
-static void cumsum_true(const stages *s, const place *at, double *gc)
+static void cumsum_true(double *gc)
 {
     double sum = 0;
-    for (size_t i = 0; i < at->n; i++)
-        gc[gate_at(s, at, i)] = sum += gdn_get(s->p.g, gate_at(s, at, i));
+    for (size_t i = 0; i < place.n; i++)
+        gc[gate_at(i)] = sum += gdn_get(stages.p.g, gate_at(i));
 }
 
-static void kkt_true(const stages *s, const place *at, double *a)
+static void kkt_true(double *a)
 {
-    for (size_t i = 0; i < at->n; i++)
+    for (size_t i = 0; i < place.n; i++)
         for (size_t j = 0; j < 64; j++) {
             double sum = 0;
-            for (size_t d = 0; j < i && d < s->p.shape.head_k; d++)
-                sum += key(s, s->p.k, at, i, d) * key(s, s->p.k, at, j, d);
-            a[gate_at(s, at, i) * 64 + j] =
-                j < i ? gdn_get(s->p.beta, gate_at(s, at, i)) * sum * decay(s, at, i, j) : 0;
+            for (size_t d = 0; j < i && d < stages.p.shape.head_k; d++)
+                sum += key(stages.p.k, i, d) * key(stages.p.k, j, d);
+            a[gate_at(i) * 64 + j] = j < i ? gdn_get(stages.p.beta, gate_at(i)) * sum * decay(i, j) : 0;
         }
 }
 
-static void inverse_true(const stages *s, const place *at, double *inverse)
+static void inverse_true(double *inverse)
 {
-    for (size_t i = 0; i < at->n; i++)
+    for (size_t i = 0; i < place.n; i++)
         for (size_t c = 0; c < 64; c++) {
             double sum = i == c;
             for (size_t j = c; j < i; j++)
-                sum -= gdn_get(s->a, gate_at(s, at, i) * 64 + j) * inverse[gate_at(s, at, j) * 64 + c];
-            inverse[gate_at(s, at, i) * 64 + c] = sum;
+                sum -= gdn_get(stages.a, gate_at(i) * 64 + j) * inverse[gate_at(j) * 64 + c];
+            inverse[gate_at(i) * 64 + c] = sum;
         }
 }
 
-static void w_true(const stages *s, const place *at, double *w)
+static void w_true(double *w)
 {
-    const qn_gdn_shape *shape = &s->p.shape;
+    const qn_gdn_shape *shape = &stages.p.shape;
     for (size_t d = 0; d < shape->head_k; d++) {
         double gated[64];
-        for (size_t j = 0; j < at->n; j++)
-            gated[j] = gdn_round(s->p.dtype, gdn_get(s->p.beta, gate_at(s, at, j)) *
-                                                 exp(gdn_get(s->gc, gate_at(s, at, j))) * key(s, s->p.k, at, j, d));
-        for (size_t i = 0; i < at->n; i++) {
+        for (size_t j = 0; j < place.n; j++)
+            gated[j] = gdn_round(stages.p.dtype, gdn_get(stages.p.beta, gate_at(j)) *
+                                                     exp(gdn_get(stages.gc, gate_at(j))) * key(stages.p.k, j, d));
+        for (size_t i = 0; i < place.n; i++) {
             double sum = 0;
             for (size_t j = 0; j <= i; j++)
-                sum += gdn_get(s->inverse, gate_at(s, at, i) * 64 + j) * gated[j];
-            w[gate_at(s, at, i) * shape->head_k + d] = gdn_round(s->p.dtype, sum);
+                sum += gdn_get(stages.inverse, gate_at(i) * 64 + j) * gated[j];
+            w[gate_at(i) * shape->head_k + d] = gdn_round(stages.p.dtype, sum);
         }
     }
 }
 
-static void u_true(const stages *s, const place *at, double *u)
+static void u_true(double *u)
 {
-    for (size_t x = 0; x < s->p.shape.head_v; x++)
-        for (size_t i = 0; i < at->n; i++) {
+    for (size_t x = 0; x < stages.p.shape.head_v; x++)
+        for (size_t i = 0; i < place.n; i++) {
             double sum = 0;
             for (size_t j = 0; j <= i; j++)
-                sum += gdn_get(s->inverse, gate_at(s, at, i) * 64 + j) *
-                       gdn_round(s->p.dtype, gdn_get(s->p.beta, gate_at(s, at, j)) * value(s, s->p.v, at, j, x));
-            u[gate_at(s, at, i) * s->p.shape.head_v + x] = gdn_round(s->p.dtype, sum);
+                sum += gdn_get(stages.inverse, gate_at(i) * 64 + j) *
+                       gdn_round(stages.p.dtype, gdn_get(stages.p.beta, gate_at(j)) * value(stages.p.v, j, x));
+            u[gate_at(i) * stages.p.shape.head_v + x] = gdn_round(stages.p.dtype, sum);
         }
 }
 
 /* The state pass has three results, concatenated: h, v_new, final. The caller sets final to the initial state. */
-static double *pass_v_new(const stages *s, double *out)
+static double *pass_v_new(double *out)
 {
-    return out + s->h.count;
+    return out + stages.h.count;
 }
 
-static double *pass_final(const stages *s, double *out)
+static double *pass_final(double *out)
 {
-    return out + s->h.count + s->v_new.count;
+    return out + stages.h.count + stages.v_new.count;
 }
 
-static void state_pass_true(const stages *s, const place *at, double *out)
+static void state_pass_true(double *out)
 {
-    const qn_gdn_shape *shape = &s->p.shape;
-    const size_t size = shape->head_v * shape->head_k, head = (at->sequence * shape->v_heads + at->head) * size;
-    double *state = pass_final(s, out) + head, *h = out + chunk_state(s, at);
+    const qn_gdn_shape *shape = &stages.p.shape;
+    const size_t size = shape->head_v * shape->head_k, head = (place.sequence * shape->v_heads + place.head) * size;
+    double *state = pass_final(out) + head, *h = out + chunk_state();
     for (size_t i = 0; i < size; i++)
-        h[i] = gdn_round(s->p.dtype, state[i]);
+        h[i] = gdn_round(stages.p.dtype, state[i]);
     for (size_t x = 0; x < shape->head_v; x++) {
         double v_new[64];
         double *row = state + x * shape->head_k;
-        for (size_t i = 0; i < at->n; i++) {
-            v_new[i] = value(s, s->u, at, i, x);
+        for (size_t i = 0; i < place.n; i++) {
+            v_new[i] = value(stages.u, i, x);
             for (size_t d = 0; d < shape->head_k; d++)
-                v_new[i] -= gdn_get(s->w, gate_at(s, at, i) * shape->head_k + d) * row[d];
-            pass_v_new(s, out)[gate_at(s, at, i) * shape->head_v + x] = gdn_round(s->p.dtype, v_new[i]);
+                v_new[i] -= gdn_get(stages.w, gate_at(i) * shape->head_k + d) * row[d];
+            pass_v_new(out)[gate_at(i) * shape->head_v + x] = gdn_round(stages.p.dtype, v_new[i]);
         }
         for (size_t d = 0; d < shape->head_k; d++)
-            row[d] *= exp(gdn_get(s->gc, gate_at(s, at, at->n - 1)));
-        for (size_t j = 0; j < at->n; j++)
+            row[d] *= exp(gdn_get(stages.gc, gate_at(place.n - 1)));
+        for (size_t j = 0; j < place.n; j++)
             for (size_t d = 0; d < shape->head_k; d++)
-                row[d] += gdn_round(s->p.dtype, decay(s, at, at->n - 1, j) * v_new[j]) * key(s, s->p.k, at, j, d);
+                row[d] += gdn_round(stages.p.dtype, decay(place.n - 1, j) * v_new[j]) * key(stages.p.k, j, d);
     }
 }
 
-static void output_true(const stages *s, const place *at, double *o)
+static void output_true(double *o)
 {
-    const qn_gdn_shape *shape = &s->p.shape;
-    for (size_t i = 0; i < at->n; i++) {
+    const qn_gdn_shape *shape = &stages.p.shape;
+    for (size_t i = 0; i < place.n; i++) {
         double scores[64];
         for (size_t j = 0; j <= i; j++) {
             double sum = 0;
             for (size_t d = 0; d < shape->head_k; d++)
-                sum += key(s, s->p.q, at, i, d) * key(s, s->p.k, at, j, d);
-            scores[j] = gdn_round(s->p.dtype, sum * decay(s, at, i, j));
+                sum += key(stages.p.q, i, d) * key(stages.p.k, j, d);
+            scores[j] = gdn_round(stages.p.dtype, sum * decay(i, j));
         }
         for (size_t x = 0; x < shape->head_v; x++) {
             double sum = 0;
             for (size_t d = 0; d < shape->head_k; d++)
-                sum += key(s, s->p.q, at, i, d) * gdn_get(s->h, chunk_state(s, at) + x * shape->head_k + d);
-            sum *= exp(gdn_get(s->gc, gate_at(s, at, i)));
+                sum += key(stages.p.q, i, d) * gdn_get(stages.h, chunk_state() + x * shape->head_k + d);
+            sum *= exp(gdn_get(stages.gc, gate_at(i)));
             for (size_t j = 0; j <= i; j++)
-                sum += scores[j] * value(s, s->v_new, at, j, x);
-            o[gate_at(s, at, i) * shape->head_v + x] = gdn_round(s->p.dtype, (double)shape->scale * sum);
+                sum += scores[j] * value(stages.v_new, j, x);
+            o[gate_at(i) * shape->head_v + x] = gdn_round(stages.p.dtype, (double)shape->scale * sum);
         }
     }
 }
@@ -211,77 +214,79 @@ static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, 
     const qn_gdn_shape *shape = &problem->shape;
     const size_t gates = problem->rows * shape->v_heads, size = shape->head_k * shape->head_v;
     const qn_dtype dtype = problem->dtype;
-    stages s = { .p = *problem,
-                 .gc = gdn_new(QN_DTYPE_F32, gates),
-                 .a = gdn_new(QN_DTYPE_F32, gates * 64),
-                 .inverse = gdn_new(QN_DTYPE_F32, gates * 64),
-                 .w = gdn_new(dtype, gates * shape->head_k),
-                 .u = gdn_new(dtype, gates * shape->head_v),
-                 .h = gdn_new(dtype, problem->n_chunks * shape->v_heads * size),
-                 .v_new = gdn_new(dtype, gates * shape->head_v) };
-    const gdn_problem *p = &s.p;
-    double *gc = truth(s.gc.count), *a = truth(s.a.count), *inverse = truth(s.a.count), *w = truth(s.w.count);
-    double *u = truth(s.u.count), *pass = truth(s.h.count + s.v_new.count + p->final.count), *o = truth(p->o.count);
+    stages.p = *problem;
+    stages.gc = gdn_new(QN_DTYPE_F32, gates);
+    stages.a = gdn_new(QN_DTYPE_F32, gates * 64);
+    stages.inverse = gdn_new(QN_DTYPE_F32, gates * 64);
+    stages.w = gdn_new(dtype, gates * shape->head_k);
+    stages.u = gdn_new(dtype, gates * shape->head_v);
+    stages.h = gdn_new(dtype, problem->n_chunks * shape->v_heads * size);
+    stages.v_new = gdn_new(dtype, gates * shape->head_v);
+    const gdn_problem *p = &stages.p;
+    double *gc = truth(stages.gc.count), *a = truth(stages.a.count), *inverse = truth(stages.a.count),
+           *w = truth(stages.w.count);
+    double *u = truth(stages.u.count), *pass = truth(stages.h.count + stages.v_new.count + p->final.count),
+           *o = truth(p->o.count);
     label("type %d, T %zu, K %zu, V %zu, decays %d, keys %d", (int)dtype, shape->tokens, shape->head_k, shape->head_v,
           (int)decays, (int)keys);
 
-    assert_ok(qn_gdn_cumsum(shape, p->g, s.gc));
-    each_chunk(&s, cumsum_true, gc);
-    GDN_NEAR(s.gc, gc, 0x1p-24); /* one rounding */
+    assert_ok(qn_gdn_cumsum(shape, p->g, stages.gc));
+    each_chunk(cumsum_true, gc);
+    GDN_NEAR(stages.gc, gc, 0x1p-24); /* one rounding */
 
-    assert_ok(qn_gdn_kkt(shape, p->k, p->beta, s.gc, s.a));
-    each_chunk(&s, kkt_true, a);
-    GDN_NEAR(s.a, a, BAR_F32);
+    assert_ok(qn_gdn_kkt(shape, p->k, p->beta, stages.gc, stages.a));
+    each_chunk(kkt_true, a);
+    GDN_NEAR(stages.a, a, BAR_F32);
 
-    assert_ok(qn_gdn_tril_inverse(shape, s.a, s.inverse));
-    each_chunk(&s, inverse_true, inverse);
-    GDN_NEAR(s.inverse, inverse, BAR_F32);
+    assert_ok(qn_gdn_tril_inverse(shape, stages.a, stages.inverse));
+    each_chunk(inverse_true, inverse);
+    GDN_NEAR(stages.inverse, inverse, BAR_F32);
 
-    assert_ok(qn_gdn_recompute_w_u(shape, p->k, p->v, p->beta, s.gc, s.inverse, s.w, s.u));
-    each_chunk(&s, w_true, w);
-    each_chunk(&s, u_true, u);
-    GDN_NEAR(s.w, w, bar_of(dtype));
-    GDN_NEAR(s.u, u, bar_of(dtype));
+    assert_ok(qn_gdn_recompute_w_u(shape, p->k, p->v, p->beta, stages.gc, stages.inverse, stages.w, stages.u));
+    each_chunk(w_true, w);
+    each_chunk(u_true, u);
+    GDN_NEAR(stages.w, w, bar_of(dtype));
+    GDN_NEAR(stages.u, u, bar_of(dtype));
 
-    assert_ok(qn_gdn_state_pass(shape, p->k, s.w, s.u, s.gc, p->initial, s.h, s.v_new, p->final));
+    assert_ok(
+        qn_gdn_state_pass(shape, p->k, stages.w, stages.u, stages.gc, p->initial, stages.h, stages.v_new, p->final));
     for (size_t i = 0; i < p->final.count; i++)
-        pass_final(&s, pass)[i] = initial ? gdn_get(p->initial, i) : 0;
-    each_chunk(&s, state_pass_true, pass);
-    GDN_NEAR(s.h, pass, bar_of(dtype));
-    GDN_NEAR(s.v_new, pass_v_new(&s, pass), bar_of(dtype));
-    GDN_NEAR(p->final, pass_final(&s, pass), bar_of(dtype));
+        pass_final(pass)[i] = initial ? gdn_get(p->initial, i) : 0;
+    each_chunk(state_pass_true, pass);
+    GDN_NEAR(stages.h, pass, bar_of(dtype));
+    GDN_NEAR(stages.v_new, pass_v_new(pass), bar_of(dtype));
+    GDN_NEAR(p->final, pass_final(pass), bar_of(dtype));
 
-    assert_ok(qn_gdn_chunk_output(shape, p->q, p->k, s.v_new, s.h, s.gc, p->o));
-    each_chunk(&s, output_true, o);
+    assert_ok(qn_gdn_chunk_output(shape, p->q, p->k, stages.v_new, stages.h, stages.gc, p->o));
+    each_chunk(output_true, o);
     GDN_NEAR(p->o, o, bar_of(dtype));
 
     /* In place, for the stages that allow it. */
-    assert_ok(qn_gdn_tril_inverse(shape, s.a, s.a));
-    assert_memory_equal(s.a.data, s.inverse.data, s.a.count * sizeof(float));
+    assert_ok(qn_gdn_tril_inverse(shape, stages.a, stages.a));
+    assert_memory_equal(stages.a.data, stages.inverse.data, stages.a.count * sizeof(float));
     assert_ok(qn_gdn_cumsum(shape, p->g, p->g));
-    assert_memory_equal(p->g.data, s.gc.data, s.gc.count * sizeof(float));
+    assert_memory_equal(p->g.data, stages.gc.data, stages.gc.count * sizeof(float));
 
-    const qn_view views[] = { s.gc, s.a, s.inverse, s.w, s.u, s.h, s.v_new };
+    const qn_view views[] = { stages.gc, stages.a, stages.inverse, stages.w, stages.u, stages.h, stages.v_new };
     double *const truths[] = { gc, a, inverse, w, u, pass, o };
     for (size_t i = 0; i < 7; i++) {
         gdn_free(views[i]);
         free(truths[i]);
     }
-    gdn_problem_free(&s.p);
+    gdn_problem_free(&stages.p);
 }
 
 static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
-enum { N_TYPES = sizeof types / sizeof types[0] };
+enum { N_TYPES = COUNT(types) };
 
-static void stages_near_formulas(void **unused)
+TEST(stages_near_formulas)
 {
-    (void)unused;
     static const size_t cases[][5] = { /* tokens, k heads, v heads, K, V */
                                        { 1, 1, 1, 16, 16 },    { 64, 1, 2, 64, 48 },   { 65, 2, 4, 32, 80 },
                                        { 130, 1, 3, 128, 16 }, { 79, 1, 1, 256, 256 }, { 200, 2, 2, 48, 32 }
     };
     for (size_t d = 0; d < N_TYPES; d++)
-        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (size_t i = 0; i < COUNT(cases); i++) {
             gdn_problem p = { .dtype = types[d],
                               .shape = { .batch = 1 + i % 2,
                                          .tokens = cases[i][0],
@@ -297,9 +302,8 @@ static void stages_near_formulas(void **unused)
 
 /* Packed sequences, one empty, and rows outside of all: their inputs are NaN, and their outputs must stay poisoned.
  * Decays of -50 among mild ones. */
-static void stages_of_ragged_batches(void **unused)
+TEST(stages_of_ragged_batches)
 {
-    (void)unused;
     for (size_t d = 0; d < N_TYPES; d++) {
         gdn_problem p = { .dtype = types[d],
                           .ends = { 0, 1, 1, 80, 144 },
@@ -317,9 +321,8 @@ static void stages_of_ragged_batches(void **unused)
 
 /* A chunk of equal keys with beta = 1 and without decay: an inverse by a series in powers of A, or by repeated
  * squaring, has no correct digit here, or is NaN. */
-static void inverse_of_equal_keys(void **unused)
+TEST(inverse_of_equal_keys)
 {
-    (void)unused;
     gdn_problem p = {
         .dtype = QN_DTYPE_F32,
         .shape = { .batch = 1, .tokens = 64, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 }
@@ -343,9 +346,8 @@ static void inverse_of_equal_keys(void **unused)
 /* Cumulative sums that increase, by a rounding error of the caller, are treated as constant: an exponent above 0 would
  * amplify.
  */
-static void rising_sums_are_level(void **unused)
+TEST(rising_sums_are_level)
 {
-    (void)unused;
     gdn_problem p = {
         .dtype = QN_DTYPE_F32,
         .shape = { .batch = 1, .tokens = 3, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 }
@@ -365,9 +367,8 @@ static void rising_sums_are_level(void **unused)
 }
 
 /* Conversions and step have the same bits in all instruction sets. */
-static void row_kernels_agree(void **unused)
+TEST(row_kernels_agree)
 {
-    (void)unused;
     static const float special[] = { 0,     -0.0f, INFINITY, -INFINITY,   NAN,        65504,
                                      65520, 1e-8f, 6e-8f,    1.00390625f, 1.01171875f };
     enum { N = 77, K = 48, V = 32 };
@@ -385,7 +386,7 @@ static void row_kernels_agree(void **unused)
                 const qn_view x = gdn_new(QN_DTYPE_F32, n), y = gdn_new(types[d], n), z = gdn_new(QN_DTYPE_F32, n);
                 const qn_view y_ref = gdn_new(types[d], n), z_ref = gdn_new(QN_DTYPE_F32, n);
                 for (size_t i = 0; i < n; i++)
-                    gdn_set(x, i, i < sizeof special / sizeof special[0] ? (double)special[i] : exp(8 * gdn_normal()));
+                    gdn_set(x, i, i < COUNT(special) ? (double)special[i] : exp(8 * gdn_normal()));
                 rows.from_f32(y.data, x.data, types[d], n);
                 ref.from_f32(y_ref.data, x.data, types[d], n);
                 assert_memory_equal(y.data, y_ref.data, n * gdn_size(types[d]));
@@ -420,14 +421,4 @@ static void row_kernels_agree(void **unused)
         gdn_free(o);
         gdn_free(o_ref);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stages_near_formulas),  cmocka_unit_test(stages_of_ragged_batches),
-        cmocka_unit_test(inverse_of_equal_keys), cmocka_unit_test(rising_sums_are_level),
-        cmocka_unit_test(row_kernels_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,6 @@
 #include "kernels/hadamard/hadamard.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static float *random_signs(size_t n)
 {
@@ -32,9 +31,8 @@ static qn_view view(void *data, size_t count)
 static const qn_view no_signs;
 
 /* H of order 4 by hand, times 1/2; the two blocks have different signs. */
-static void written_out(void **unused)
+TEST(written_out)
 {
-    (void)unused;
     float x[8] = { 1, 2, 3, 4, 1, 2, 3, 4 }, signs[8] = { 1, 1, 1, 1, -1, 1, 1, -1 };
     static const float first[8] = { 5, -1, -2, 0, 0, 2, 1, -5 }, last[8] = { 5, -1, -2, 0, -5, -1, -2, 0 };
     float y[8];
@@ -48,9 +46,8 @@ static void written_out(void **unused)
         assert_true(y[i] == last[i]);
 }
 
-static void near_float64(void **unused)
+TEST(near_float64)
 {
-    (void)unused;
     enum { WIDTH = 2048 };
     float *x = random_floats(WIDTH), *signs = random_signs(WIDTH);
     for (size_t block = 1; block <= WIDTH; block *= 2) {
@@ -77,9 +74,8 @@ static void near_float64(void **unused)
     free(signs);
 }
 
-static void last_undoes_first(void **unused)
+TEST(last_undoes_first)
 {
-    (void)unused;
     enum { ROWS = 3, WIDTH = 5 * 1024 };
     float *x = random_floats(ROWS * WIDTH), *signs = random_signs(WIDTH), *y = copy(x, ROWS * WIDTH);
     const qn_view rows = view(y, ROWS * WIDTH), s = view(signs, WIDTH);
@@ -99,9 +95,8 @@ static void last_undoes_first(void **unused)
 
 /* The same bits for all rows in one call or one per call, and for blocks of every size in every instruction set of the
  * CPU. */
-static void same_bits(void **unused)
+TEST(same_bits)
 {
-    (void)unused;
     enum { ROWS = 4, WIDTH = QN_HADAMARD_MAX_BLOCK };
     float *x = random_floats(ROWS * WIDTH), *y = copy(x, ROWS * WIDTH), *z = copy(x, ROWS * WIDTH),
           *s = random_signs(WIDTH);
@@ -127,48 +122,34 @@ static void same_bits(void **unused)
     free(s);
 }
 
-static void rejects_bad_arguments(void **unused)
+TEST(rejects_bad_arguments)
 {
-    (void)unused;
     float x[16], signs[8] = { 1, 1, 1, 1, 1, 0.5f, 1, 1 };
     for (int i = 0; i < 16; i++)
         x[i] = 7;
     const qn_view rows = view(x, 16);
     static const size_t blocks[] = { 0, 3, 6, 131072 };
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(qn_hadamard(rows, no_signs, 1, 131072 * 3, blocks[i], QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-        assert_text("expected a power of two of 1 to 65536");
+        assert_fails(qn_hadamard(rows, no_signs, 1, 131072 * 3, blocks[i], QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                     "expected a power of two of 1 to 65536");
     }
-    assert_int_equal(qn_hadamard(rows, no_signs, 1, 12, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("width: 12, expected a multiple of the block 8");
-    assert_int_equal(qn_hadamard(rows, no_signs, 3, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("x: 16 elements, expected at least 24");
-    assert_int_equal(qn_hadamard((qn_view){ x, QN_DTYPE_F16, 16 }, no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST),
-                     QN_ERR_INVALID);
-    assert_text("x: type f16");
-    assert_int_equal(qn_hadamard(view(NULL, 16), no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("x: NULL");
-    assert_int_equal(qn_hadamard(rows, no_signs, SIZE_MAX / 4, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("do not fit in memory");
-    assert_int_equal(qn_hadamard(rows, view(signs, 7), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("signs: 7 elements, expected at least 8");
-    assert_int_equal(qn_hadamard(rows, view(NULL, 8), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID);
-    assert_text("signs: NULL");
-    assert_int_equal(qn_hadamard(rows, view(signs, 8), 2, 8, 8, QN_HADAMARD_SIGN_LAST), QN_ERR_INVALID);
-    assert_text("signs: element 5 is 0.5, expected 1 or -1");
-    assert_int_equal(qn_hadamard(rows, no_signs, 2, 8, 8, (qn_hadamard_order)2), QN_ERR_INVALID);
-    assert_text("order: 2");
+    assert_fails(qn_hadamard(rows, no_signs, 1, 12, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "width: 12, expected a multiple of the block 8");
+    assert_fails(qn_hadamard(rows, no_signs, 3, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "x: 16 elements, expected at least 24");
+    assert_fails(qn_hadamard((qn_view){ x, QN_DTYPE_F16, 16 }, no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST),
+                 QN_ERR_INVALID, "x: type f16");
+    assert_fails(qn_hadamard(view(NULL, 16), no_signs, 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID, "x: NULL");
+    assert_fails(qn_hadamard(rows, no_signs, SIZE_MAX / 4, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "do not fit in memory");
+    assert_fails(qn_hadamard(rows, view(signs, 7), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID,
+                 "signs: 7 elements, expected at least 8");
+    assert_fails(qn_hadamard(rows, view(NULL, 8), 2, 8, 8, QN_HADAMARD_SIGN_FIRST), QN_ERR_INVALID, "signs: NULL");
+    assert_fails(qn_hadamard(rows, view(signs, 8), 2, 8, 8, QN_HADAMARD_SIGN_LAST), QN_ERR_INVALID,
+                 "signs: element 5 is 0.5, expected 1 or -1");
+    assert_fails(qn_hadamard(rows, no_signs, 2, 8, 8, (qn_hadamard_order)2), QN_ERR_INVALID, "order: 2");
     for (int i = 0; i < 16; i++)
         assert_true(x[i] == 7);
     assert_ok(qn_hadamard(view(NULL, 0), no_signs, 0, 8, 8, QN_HADAMARD_SIGN_FIRST));
     assert_ok(qn_hadamard(view(NULL, 0), no_signs, 5, 0, 8, QN_HADAMARD_SIGN_FIRST));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_out), cmocka_unit_test(near_float64),          cmocka_unit_test(last_undoes_first),
-        cmocka_unit_test(same_bits),   cmocka_unit_test(rejects_bad_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

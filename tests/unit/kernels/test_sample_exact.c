@@ -2,6 +2,7 @@
  * CPU: vocabularies, distributions with ties and extremes, settings, masks, bias and penalties. QN_SOAK=1: 10^6 draws
  * and the vocabularies of models. */
 #include "helper_random.h"
+#include "helper_create.h"
 
 #include "base/cpu.h"
 #include "base/splitmix.h"
@@ -10,8 +11,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_VOCAB = 151936, MAX_LISTED = 200, MAX_LEVELS = 16, DRAWS = 25 };
 
@@ -256,16 +255,11 @@ static qn_sampling random_sampling(size_t n)
     static const float sigmas[] = { 0, 0, 0, 1, 0.3f, 3, 1000, 1e-6f }, chances[] = { 0, 0, 0.5f, 1 };
     static const float typicals[] = { 0, 0, 0, 0.95f, 0.5f, 0.1f, 0.9999999f };
     static const float thresholds[] = { 0.1f, 0.01f, 0, 0.6f, 1e-5f };
-    return (qn_sampling){ .size = sizeof(qn_sampling),
-                          .repeat_penalty = 1,
-                          .top_n_sigma = one_of(sigmas, sizeof sigmas / sizeof *sigmas),
-                          .typical_p = one_of(typicals, sizeof typicals / sizeof *typicals),
-                          .xtc_probability = one_of(chances, sizeof chances / sizeof *chances),
-                          .xtc_threshold = one_of(thresholds, sizeof thresholds / sizeof *thresholds),
-                          .temperature = one_of(temperatures, sizeof temperatures / sizeof *temperatures),
-                          .top_k = top_ks[below(sizeof top_ks / sizeof *top_ks)],
-                          .top_p = one_of(top_ps, sizeof top_ps / sizeof *top_ps),
-                          .min_p = one_of(min_ps, sizeof min_ps / sizeof *min_ps) };
+    return SAMPLING(.repeat_penalty = 1, .top_n_sigma = one_of(sigmas, COUNT(sigmas)),
+                    .typical_p = one_of(typicals, COUNT(typicals)), .xtc_probability = one_of(chances, COUNT(chances)),
+                    .xtc_threshold = one_of(thresholds, COUNT(thresholds)),
+                    .temperature = one_of(temperatures, COUNT(temperatures)), .top_k = top_ks[below(COUNT(top_ks))],
+                    .top_p = one_of(top_ps, COUNT(top_ps)), .min_p = one_of(min_ps, COUNT(min_ps)));
 }
 
 /* None, 1, 10, about half or all tokens, or no mask. */
@@ -359,12 +353,11 @@ static size_t check_case(const struct variants *v, int distribution, size_t n, v
     return drawn ? DRAWS : 1;
 }
 
-static void tokens_are_those_of_a_sorted_list(void **unused)
+TEST(tokens_are_those_of_a_sorted_list)
 {
-    (void)unused;
     static const size_t vocabularies[] = { 1,   2,   3,   15,  16,   17,   33,    127,
                                            128, 129, 130, 257, 1000, 5003, 49152, MAX_VOCAB };
-    enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
+    enum { N_VOCABULARIES = COUNT(vocabularies) };
     const bool soak = getenv("QN_SOAK");
     const struct variants v = variants_of_cpu();
     const size_t wanted = soak ? 1000000 : 40000;
@@ -378,9 +371,8 @@ static void tokens_are_those_of_a_sorted_list(void **unused)
     free(scratch);
 }
 
-static void broken_logits_are_reported(void **unused)
+TEST(broken_logits_are_reported)
 {
-    (void)unused;
     static const size_t vocabularies[] = { 1, 16, 100, 5003 };
     const struct variants v = variants_of_cpu();
     void *scratch = malloc(qn_sample_scratch_bytes(MAX_VOCAB));
@@ -401,13 +393,4 @@ static void broken_logits_are_reported(void **unused)
         assert_int_equal(request.token >= 0, qn_sample_is_finite(best));
     }
     free(scratch);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_are_those_of_a_sorted_list),
-        cmocka_unit_test(broken_logits_are_reported),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

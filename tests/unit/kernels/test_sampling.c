@@ -2,6 +2,7 @@
  * present, on a GPU; and qn_sample_token against penalties and log probabilities in float64. Its filters and draws:
  * test_sample_exact.c, test_sample_statistics.c. */
 #include "helper_random.h"
+#include "helper_create.h"
 
 #include "quern/quern.h"
 
@@ -11,9 +12,6 @@
 #include "kernels/sample/sample.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- Generation ---- */
 
@@ -85,14 +83,11 @@ static const qn_sampling samplings[] = {
       .mirostat_eta = 0.3f,
       .seed = 10 },
 };
-enum { N_SAMPLINGS = sizeof samplings / sizeof *samplings };
+enum { N_SAMPLINGS = COUNT(samplings) };
 
 static qn_session *new_session(qn_model *model)
 {
-    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX };
-    qn_session *session;
-    assert_ok(qn_session_create(model, &params, &session));
-    return session;
+    return create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX));
 }
 
 struct list {
@@ -144,12 +139,11 @@ static void check_model(qn_model *model, const char *name, size_t s)
 
 static void check_device(const char *device)
 {
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+    for (size_t m = 0; m < COUNT(models); m++) {
         char path[512];
         qn_model *model;
-        const qn_model_params params = { .size = sizeof(qn_model_params), .device = device, .n_threads = 2 };
         snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, models[m]);
-        const qn_status status = qn_model_load(path, &params, &model);
+        const qn_status status = qn_model_load(path, &MODEL_PARAMS(.device = device, .n_threads = 2), &model);
         if (status == QN_ERR_UNSUPPORTED && strcmp(device, "cuda") == 0)
             skip();
         label("%s on %s", models[m], device);
@@ -162,15 +156,13 @@ static void check_device(const char *device)
     }
 }
 
-static void steps_sample_like_samplers(void **unused)
+TEST(steps_sample_like_samplers)
 {
-    (void)unused;
     check_device("cpu");
 }
 
-static void gpu_steps_sample_like_samplers(void **unused)
+TEST(gpu_steps_sample_like_samplers)
 {
-    (void)unused;
     check_device("cuda");
 }
 
@@ -243,9 +235,8 @@ static void check_logprobs(const qn_logprobs *found, const float *logits, int to
 }
 
 /* The logit of each token after mask, bias and penalties is that of the only allowed token. */
-static void logits_change_as_documented(void **unused)
+TEST(logits_change_as_documented)
 {
-    (void)unused;
     static float logits[VOCAB];
     static uint64_t scratch[VOCAB * 3];
     static uint32_t allowed[(VOCAB + 31) / 32];
@@ -292,9 +283,8 @@ static void logits_change_as_documented(void **unused)
 }
 
 /* Without a mask the token is the largest of all changed logits; other tokens keep theirs. */
-static void changed_logits_compete(void **unused)
+TEST(changed_logits_compete)
 {
-    (void)unused;
     static const float logits[4] = { 5, 4, 3.5f, -1 };
     static uint64_t scratch[12];
     const struct {
@@ -329,7 +319,7 @@ static void changed_logits_compete(void **unused)
     };
     qn_sample_kernels kernels;
     qn_sample_kernels_init(&kernels, 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("case %zu", i);
         qn_sample_request request = cases[i].request;
         qn_sample_token(&kernels, &request, logits, 4, scratch);
@@ -337,9 +327,8 @@ static void changed_logits_compete(void **unused)
     }
 }
 
-static void excluded_and_broken_logits(void **unused)
+TEST(excluded_and_broken_logits)
 {
-    (void)unused;
     static uint64_t scratch[3 * 40];
     static const uint32_t none[2] = { 0, 0xffffff00 }, first_eight[2] = { 0xff, 0 };
     float logits[40] = { 0 };
@@ -352,8 +341,7 @@ static void excluded_and_broken_logits(void **unused)
     qn_sample_token(&kernels, &request, logits, 40, scratch);
     assert_int_equal(request.token, -1);
     assert_true(logprobs.n == 20 && logprobs.chosen == 7);
-    assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
-    assert_text("the largest of the allowed tokens is -inf");
+    assert_fails(qn_sample_status(request.best), QN_ERR_INVALID, "the largest of the allowed tokens is -inf");
     /* A NaN that is not allowed does not matter to the token, but the probabilities of all tokens are unknown. */
     logits[30] = NAN;
     request.allowed = first_eight;
@@ -368,11 +356,10 @@ static void excluded_and_broken_logits(void **unused)
     assert_int_equal(logprobs.tokens[3], 3);
 }
 
-static void keys_are_ordered(void **unused)
+TEST(keys_are_ordered)
 {
-    (void)unused;
     const float ascending[] = { -INFINITY, -3, -1e-30f, 0, 1e-30f, 2, 65504, INFINITY, NAN };
-    enum { N = sizeof ascending / sizeof *ascending };
+    enum { N = COUNT(ascending) };
     for (size_t i = 0; i < N; i++) {
         assert_true(i == 0 || qn_sample_key(ascending[i], 9) > qn_sample_key(ascending[i - 1], 0));
         assert_true(qn_sample_key(ascending[i], 3) > qn_sample_key(ascending[i], 4));
@@ -384,14 +371,4 @@ static void keys_are_ordered(void **unused)
     assert_int_equal(qn_sample_weight_bits(1), 62);
     assert_int_equal(qn_sample_weight_bits(1 << 18), 44);
     assert_int_equal(qn_sample_weight_bits((1 << 18) + 1), 43);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_ordered),           cmocka_unit_test(logits_change_as_documented),
-        cmocka_unit_test(changed_logits_compete),     cmocka_unit_test(excluded_and_broken_logits),
-        cmocka_unit_test(steps_sample_like_samplers), cmocka_unit_test(gpu_steps_sample_like_samplers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,9 +75,8 @@ static double left_of(double frequency, uint32_t n_ctx)
     return sqrt(sum / n_ctx);
 }
 
-static void norms_are_those_of_positions(void **unused)
+TEST(norms_are_those_of_positions)
 {
-    (void)unused;
     static struct projection p;
     static const uint32_t contexts[] = { 1, 64, 65, 256, 4096, 131072 };
     double frequencies[PAIRS];
@@ -85,7 +84,7 @@ static void norms_are_those_of_positions(void **unused)
     fill_projection(&p);
     for (int rope = 0; rope < 2; rope++) {
         make_plan(&plan, frequencies, 48, rope ? QN_ROPE_TYPE_NORM : QN_ROPE_TYPE_NEOX);
-        for (size_t c = 0; c < sizeof contexts / sizeof contexts[0]; c++)
+        for (size_t c = 0; c < COUNT(contexts); c++)
             for (size_t pair = 0; pair < 24; pair += 5) {
                 label("rope %d, %u positions, pair %zu", rope, (unsigned)contexts[c], pair);
                 float *head = p.bias + DIM; /* the largest of the heads counts */
@@ -105,9 +104,8 @@ static void norms_are_those_of_positions(void **unused)
 }
 
 /* What rope does not rotate is in the mean. Nothing is 0 / 0. */
-static void edges_of_the_norms(void **unused)
+TEST(edges_of_the_norms)
 {
-    (void)unused;
     static struct projection p;
     double frequencies[PAIRS];
     qn_plan plan;
@@ -137,9 +135,8 @@ static void describes(const qn_kv_bias *layers, size_t n, const char *text)
     assert_int_equal(qn_plan_has_large_kv_bias(&plan), *text != 0);
 }
 
-static void texts_name_layers(void **unused)
+TEST(texts_name_layers)
 {
-    (void)unused;
     const qn_kv_bias small = { { 0.4f, 0.8f, 1.5f } }, key = { { 1, 88.44f, 0 } }, value = { { 3, 0, 2 } },
                      query = { { 1.3f, 0, 0 } }, both = { { 1, 0.9f, 0 } };
     describes(NULL, 4, "");
@@ -200,18 +197,13 @@ static float *floats_of(const qn_gguf *file, uint8_t *bytes, size_t size, int la
 /* The golden model with all its biases zero but one, of a context of n_ctx. */
 static void write_model(const struct bias *b, uint32_t n_ctx)
 {
-    static _Alignas(16) uint8_t golden[FILE_MAX], bytes[FILE_MAX];
     static const char *const tensors[] = { "attn_q.bias", "attn_k.bias", "attn_v.bias" };
     static const char key[] = "qwen2.context_length";
     char name[512];
     qn_gguf *file;
     snprintf(name, sizeof name, "%s/tests/golden/qwen2.q1_0.gguf", QN_SOURCE_DIR);
-    FILE *in = fopen(name, "rb");
-    assert_non_null(in);
-    const size_t size = fread(golden, 1, FILE_MAX, in);
-    fclose(in);
-    assert_true(size < FILE_MAX);
-    memcpy(bytes, golden, size);
+    size_t size;
+    uint8_t *golden = read_file(name, &size), *bytes = read_file(name, &size);
     assert_ok(qn_gguf_open(name, &file));
     for (int layer = 0; layer < N_LAYERS; layer++)
         for (size_t i = 0; i < 3; i++) {
@@ -227,14 +219,15 @@ static void write_model(const struct bias *b, uint32_t n_ctx)
         at++;
     memcpy(at + sizeof key - 1 + 4, &n_ctx, sizeof n_ctx); /* after the value's type */
     snprintf(model_path, sizeof model_path, "%s/model.gguf", folder);
-    write_state(model_path, bytes, size);
+    write_file(model_path, bytes, size);
+    free(golden);
+    free(bytes);
 }
 
 static void open_biased(const struct bias *b, uint32_t n_ctx)
 {
     write_model(b, n_ctx);
-    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 2, .device = "cpu" };
-    assert_ok(qn_model_load(model_path, &params, &model));
+    model = create_model(model_path, &CPU_MODEL(.n_threads = 2));
     info = *qn_model_get_info(model);
     for (uint32_t n = 0; n < MAX_IDS; n++)
         ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
@@ -262,19 +255,13 @@ static void take_line(void *user, const char *line)
 
 static qn_session *new_session(const char *kv)
 {
-    const qn_session_params params = {
-        .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines
-    };
-    qn_session *session;
     log_lines = 0;
-    assert_ok(qn_session_create(model, &params, &session));
-    return session;
+    return create_session(model, &SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv, .on_log = take_line, .user = &log_lines));
 }
 
 static void eval(qn_session *session, float *logits)
 {
-    assert_ok(qn_session_eval(session, ids + qn_session_length(session), N_IDS - N_LAST - qn_session_length(session),
-                              QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids + qn_session_length(session), N_IDS - N_LAST - qn_session_length(session));
     assert_ok(qn_session_eval(session, ids + N_IDS - N_LAST, N_LAST, QN_LOGITS_ALL, logits));
 }
 
@@ -313,9 +300,8 @@ static void compare_errors(const struct bias *b, uint32_t n_ctx, const double *w
     close_biased();
 }
 
-static void errors_are_at_most_twice_those_without_biases(void **unused)
+TEST(errors_are_at_most_twice_those_without_biases)
 {
-    (void)unused;
     static const float norms[] = { 4, 8, 16, 32, 100, 750 };
     static const uint32_t contexts[] = { 256, 4096 };
     double without[2];
@@ -329,7 +315,7 @@ static void errors_are_at_most_twice_those_without_biases(void **unused)
     }
     close_biased();
     for (size_t place = 0; place < N_PLACES; place++)
-        for (size_t n = 0; n < sizeof norms / sizeof norms[0]; n++)
+        for (size_t n = 0; n < COUNT(norms); n++)
             for (size_t c = 0; c < 2; c++) {
                 struct bias b = places[place];
                 b.norm = norms[n];
@@ -343,9 +329,8 @@ static void errors_are_at_most_twice_those_without_biases(void **unused)
             }
 }
 
-static void errors_with_biases_of_values_and_queries(void **unused)
+TEST(errors_with_biases_of_values_and_queries)
 {
-    (void)unused;
     static const char *const tensors[] = { "attn_v.bias", "attn_q.bias", NULL };
     static const float norms[] = { 4, 8, 12, 16, 32, 100, 750 };
     double without[2];
@@ -355,8 +340,8 @@ static void errors_with_biases_of_values_and_queries(void **unused)
     for (size_t f = 0; f < 2; f++)
         without[f] = error_of(formats[f], &is_f16);
     close_biased();
-    for (size_t t = 0; t < sizeof tensors / sizeof tensors[0]; t++)
-        for (size_t n = 0; n < sizeof norms / sizeof norms[0]; n++) {
+    for (size_t t = 0; t < COUNT(tensors); t++)
+        for (size_t n = 0; n < COUNT(norms); n++) {
             const struct bias b = { "all", tensors[t], 0, PAIRS, norms[n], -1 };
             compare_errors(&b, 256, without, &is_f16);
             assert_true(norms[n] > 4 || !is_f16);
@@ -376,16 +361,14 @@ static void errors_with_biases_of_values_and_queries(void **unused)
 
 static const struct bias large = { "fast", "attn_k.bias", 0, 8, 750, 1 };
 
-static void the_reason_is_logged(void **unused)
+TEST(the_reason_is_logged)
 {
-    (void)unused;
     open_biased(&large, 256);
     qn_session *session = new_session("aura4");
     assert_int_equal(log_lines, 1);
-    assert_non_null(strstr(log_text,
-                           "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of "
-                           "queries, keys and values are up to 0, 8"));
-    assert_non_null(strstr(log_text, " and 0 times the norm without them (layer 1 of 2)"));
+    assert_contains(log_text, "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of "
+                              "queries, keys and values are up to 0, 8");
+    assert_contains(log_text, " and 0 times the norm without them (layer 1 of 2)");
     qn_session_free(session);
     qn_session_free(new_session("f16"));
     assert_int_equal(log_lines, 0);
@@ -393,30 +376,27 @@ static void the_reason_is_logged(void **unused)
     assert_int_equal(log_lines, 0);
     const char *const kv[] = { "aura8", "f16" };
     for (int i = 0; i < 2; i++) {
-        const qn_scheduler_params params = {
-            .size = sizeof(qn_scheduler_params), .kv = kv[i], .n_ctx = 256, .on_log = take_line, .user = &log_lines
-        };
-        qn_scheduler *scheduler;
+        const qn_scheduler_params params =
+            SCHEDULER_PARAMS(.kv = kv[i], .n_ctx = 256, .on_log = take_line, .user = &log_lines);
         log_lines = 0;
-        assert_ok(qn_scheduler_create(model, &params, &scheduler));
+        qn_scheduler *scheduler = create_scheduler(model, &params);
         assert_int_equal(log_lines, !i);
         qn_scheduler_free(scheduler);
     }
-    assert_non_null(strstr(log_text, "not as aura8"));
+    assert_contains(log_text, "not as aura8");
     close_biased();
 }
 
 /* Everything that counts memory counts that of an f16 cache. */
-static void memory_is_that_of_f16(void **unused)
+TEST(memory_is_that_of_f16)
 {
-    (void)unused;
     const char *const kv[] = { "f16", "aura4" };
     qn_capacity capacities[2] = { QN_CAPACITY_INIT, QN_CAPACITY_INIT };
     uint64_t bytes[2];
     open_biased(&large, 256);
     for (int i = 0; i < 2; i++) {
         qn_session *session = new_session(kv[i]);
-        assert_ok(qn_session_eval(session, ids, 200, QN_LOGITS_NONE, NULL));
+        append_tokens(session, ids, 200);
         bytes[i] = qn_session_cache_bytes(session, 200);
         assert_ok(qn_model_get_capacity(model, kv[i], 2, &capacities[i]));
         qn_session_free(session);
@@ -431,21 +411,19 @@ static void memory_is_that_of_f16(void **unused)
 
 /* ---- Session files ---- */
 
-static void sessions_go_on(void **unused)
+TEST(sessions_go_on)
 {
-    (void)unused;
     open_biased(&large, 256);
     qn_session *session = new_session("aura4"), *restored, *fork;
-    assert_ok(qn_session_eval(session, ids, 130, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, 130);
     assert_ok(qn_session_save(session, path));
     assert_ok(qn_session_fork(session, &fork));
     eval(session, expected);
     eval(fork, found);
     assert_same_logits();
     const char *const kv[] = { NULL, "f16", "aura4", "aura2" };
-    for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++) {
-        const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_IDS, .kv = kv[i] };
-        assert_ok(qn_session_restore(model, path, &params, &restored));
+    for (size_t i = 0; i < COUNT(kv); i++) {
+        assert_ok(qn_session_restore(model, path, &SESSION_PARAMS(.n_ctx = N_IDS, .kv = kv[i]), &restored));
         assert_string_equal(qn_session_kv(restored), "f16");
         eval(restored, found);
         assert_same_logits();
@@ -464,12 +442,12 @@ static size_t make_old_file(uint8_t *bytes, uint32_t length)
     uint64_t fingerprint, checksum;
     open_biased(&no_bias, 256);
     qn_session *session = new_session("aura4");
-    assert_ok(qn_session_eval(session, ids, length, QN_LOGITS_NONE, NULL));
+    append_tokens(session, ids, length);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
     close_biased();
     open_biased(&large, 256);
-    const size_t size = read_file(path, bytes, FILE_MAX);
+    const size_t size = read_state(path, bytes, FILE_MAX);
     assert_ok(qn_model_fingerprint(model, &fingerprint));
     h->fingerprint = fingerprint;
     h->checksum = XXH64(h, offsetof(struct qn_state_header, checksum), 0);
@@ -478,23 +456,22 @@ static size_t make_old_file(uint8_t *bytes, uint32_t length)
     return size;
 }
 
-static void files_in_codes_are_evaluated_again(void **unused)
+TEST(files_in_codes_are_evaluated_again)
 {
-    (void)unused;
     static _Alignas(16) uint8_t bytes[FILE_MAX];
     static const uint32_t lengths[] = { 0, 1, 64, 200 };
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
         const size_t size = make_old_file(bytes, lengths[i]);
-        write_state(path, bytes, size);
+        write_file(path, bytes, size);
         qn_session *plain = new_session("f16"), *restored;
         eval(plain, expected);
-        const qn_session_params params = { .size = sizeof(qn_session_params), .on_log = take_line, .user = &log_lines },
-                                f16 = { .size = sizeof f16, .kv = "f16" };
+        const qn_session_params params = SESSION_PARAMS(.on_log = take_line, .user = &log_lines),
+                                f16 = SESSION_PARAMS(.kv = "f16");
         log_lines = 0;
         assert_ok(qn_session_restore(model, path, &params, &restored));
         assert_int_equal(log_lines, 2);
-        assert_non_null(strstr(log_text, "its cache format 'aura4' is not used with this model: "));
+        assert_contains(log_text, "its cache format 'aura4' is not used with this model: ");
         assert_string_equal(qn_session_kv(restored), "f16");
         assert_int_equal(qn_session_length(restored), lengths[i]);
         eval(restored, found);
@@ -504,28 +481,14 @@ static void files_in_codes_are_evaluated_again(void **unused)
         qn_session_free(restored);
         /* Contents that are not used are checked all the same. */
         bytes[size - 9] ^= 1;
-        write_state(path, bytes, size);
+        write_file(path, bytes, size);
         assert_int_equal(qn_session_restore(model, path, &params, &restored), QN_ERR_FORMAT);
         assert_null(restored);
-        write_state(path, bytes, size - 8);
+        write_file(path, bytes, size - 8);
         assert_int_equal(qn_session_restore(model, path, &params, &restored), QN_ERR_FORMAT);
         qn_session_free(plain);
         close_biased();
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms_are_those_of_positions),
-        cmocka_unit_test(edges_of_the_norms),
-        cmocka_unit_test(texts_name_layers),
-        cmocka_unit_test(errors_are_at_most_twice_those_without_biases),
-        cmocka_unit_test(errors_with_biases_of_values_and_queries),
-        cmocka_unit_test(the_reason_is_logged),
-        cmocka_unit_test(memory_is_that_of_f16),
-        cmocka_unit_test(sessions_go_on),
-        cmocka_unit_test(files_in_codes_are_evaluated_again),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP(make_folder, remove_folder)

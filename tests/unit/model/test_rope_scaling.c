@@ -6,7 +6,6 @@
 #include "model/model.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #define MODEL QN_SOURCE_DIR "/tests/golden/llama-linear.bf16.gguf"
@@ -127,9 +126,8 @@ static const double narrower[PAIRS] = { 1,           0.84015834,  0.68625873,  0
                                         0.23556434,  0.16492611,  0.11547004,  0.080844276, 0.056601666, 0.039628636,
                                         0.027745277, 0.019425355, 0.013600313, 0.0095220143 };
 
-static void yarn(void **unused)
+TEST(yarn)
 {
-    (void)unused;
     static const struct {
         struct key keys[MAX_KEYS];
         const double *frequencies;
@@ -168,15 +166,14 @@ static void yarn(void **unused)
           from_32,
           1.5 * 1.13862944 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         check(cases[i].keys, cases[i].frequencies, cases[i].attn_factor);
 }
 
 /* ---- Equal scaling of all pairs ---- */
 
-static void all_pairs_alike(void **unused)
+TEST(all_pairs_alike)
 {
-    (void)unused;
     static const struct {
         struct key keys[MAX_KEYS];
         double divisor, attn_factor;
@@ -195,7 +192,7 @@ static void all_pairs_alike(void **unused)
         { { { "llama.rope.scale_linear", 2, NULL }, { S "factor", 4, NULL } }, 4, 1 },
         { { TYPE("yarn"), { S "factor", 4, NULL }, { S "yarn_ext_factor", 0, NULL } }, 4, 1 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         double expected[PAIRS];
         for (size_t p = 0; p < PAIRS; p++)
             expected[p] = pow(300, -2.0 * (double)p / (2.0 * PAIRS)) / cases[i].divisor;
@@ -211,9 +208,8 @@ static void all_pairs_alike(void **unused)
         S "factor", 4, NULL                                                                                            \
     }
 
-static void refusals(void **unused)
+TEST(refusals)
 {
-    (void)unused;
     static const struct {
         struct key keys[MAX_KEYS];
         qn_status status;
@@ -249,7 +245,7 @@ static void refusals(void **unused)
           "yarn_beta_fast' is 32, expected at least yarn_beta_slow, 64" },
         { { YARN4, { "llama.rope.freq_base", 1, NULL } }, QN_ERR_FORMAT, "rope.freq_base is 1, expected more than 1" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         double frequencies[PAIRS], factor;
         const qn_status status = build(cases[i].keys, frequencies, &factor);
         if (status != cases[i].status || !strstr(qn_error_text(), cases[i].text))
@@ -258,16 +254,15 @@ static void refusals(void **unused)
 }
 
 /* A base just above 1, or a context of few positions, gives a ramp of length 0. */
-static void ramps_stay_finite(void **unused)
+TEST(ramps_stay_finite)
 {
-    (void)unused;
     static const struct key cases[][MAX_KEYS] = {
         { YARN4, { "llama.rope.freq_base", 1.0000001, NULL } },
         { YARN4, { S "original_context_length", 1, NULL } },
         { YARN4, { S "original_context_length", 1 << 30, NULL } },
         { YARN4, { S "yarn_beta_fast", 1, NULL } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("case %zu", i);
         double frequencies[PAIRS], factor;
         assert_ok(build(cases[i], frequencies, &factor));
@@ -276,26 +271,15 @@ static void ramps_stay_finite(void **unused)
     }
 }
 
-static int set_up(void **unused)
+static int set_up(void)
 {
-    (void)unused;
     const int fd = mkstemp(path);
     return fd < 0 ? -1 : close(fd);
 }
 
-static int tear_down(void **unused)
+static int tear_down(void)
 {
-    (void)unused;
     return unlink(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(yarn),
-        cmocka_unit_test(all_pairs_alike),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(ramps_stay_finite),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

@@ -11,7 +11,6 @@
 #include "base/memory.h"
 
 #include <math.h>
-#include <stdio.h>
 
 /* Heads of 48 values cross the boundaries of super-blocks and of blocks of 1024. */
 enum {
@@ -47,9 +46,8 @@ static void add(int layer, const char *name, size_t cols, size_t rows)
 }
 
 /* A recurrent layer and an attention layer. */
-static int list_tensors(void **unused)
+static int list_tensors(void)
 {
-    (void)unused;
     add(-1, "token_embd.weight", EMBD, VOCAB);
     add(-1, "output_norm.weight", EMBD, 1);
     add(-1, "output.weight", EMBD, VOCAB);
@@ -80,7 +78,7 @@ static int list_tensors(void **unused)
 
 static const char *const rotated[] = { "blk.0.ssm_out.weight", "blk.1.attn_output.weight", "blk.0.ffn_down.weight",
                                        "blk.1.ffn_down.weight" };
-enum { N_ROTATED = sizeof rotated / sizeof rotated[0] };
+enum { N_ROTATED = COUNT(rotated) };
 
 /* The basis of a file's weights; block 0: not rotated. */
 struct basis {
@@ -113,7 +111,7 @@ static void rotate_row(const struct basis *basis, const struct tensor *t, float 
         row[i] = (float)(x[i] / sqrt((double)basis->block));
 }
 
-static void put_values(struct image *m, const struct basis *basis, const struct tensor *t, uint32_t seed)
+static void put_values(const struct basis *basis, const struct tensor *t, uint32_t seed)
 {
     static float row[CONV];
     const bool factor = strstr(t->name, "ssm_a") && !strstr(t->name, "alpha"), norm = strstr(t->name, "norm") != NULL;
@@ -128,57 +126,57 @@ static void put_values(struct image *m, const struct basis *basis, const struct 
         }
         if (is_rotated)
             rotate_row(basis, t, row);
-        put(m, row, t->cols * sizeof *row);
+        put(row, t->cols * sizeof *row);
     }
 }
 
-static void put_u32_key(struct image *m, const char *name, uint32_t value)
+static void put_u32_key(const char *name, uint32_t value)
 {
-    put_key(m, name, QN_GGUF_U32);
-    put32(m, value);
+    put_key(name, QN_GGUF_U32);
+    put32(value);
 }
 
-static void put_text_key(struct image *m, const char *name, const char *text)
+static void put_text_key(const char *name, const char *text)
 {
-    put_key(m, name, QN_GGUF_STRING);
-    put_text(m, text);
+    put_key(name, QN_GGUF_STRING);
+    put_text(text);
 }
 
-static void put_array_key(struct image *m, const char *name, uint32_t type, size_t n)
+static void put_array_key(const char *name, uint32_t type, size_t n)
 {
-    put_key(m, name, QN_GGUF_ARRAY);
-    put32(m, type);
-    put64(m, n);
+    put_key(name, QN_GGUF_ARRAY);
+    put32(type);
+    put64(n);
 }
 
 enum { N_ROTATION_KEYS = 7, N_SIGN_KEYS = 2 };
 
-static void put_rotation_keys(struct image *m, const struct basis *basis)
+static void put_rotation_keys(const struct basis *basis)
 {
     const uint8_t grouped = basis->grouped;
-    put_u32_key(m, "prism.hadamard.version", 1);
-    put_u32_key(m, "prism.hadamard.block_size", (uint32_t)basis->block);
-    put_text_key(m, "prism.hadamard.transform", "normalized-sylvester-walsh-hadamard");
-    put_text_key(m, "prism.hadamard.axis", "input-last-dimension");
-    put_text_key(m, "prism.hadamard.sign_mode", basis->explicit_signs ? "explicit" : "identity");
-    put_key(m, "prism.hadamard.gdn_v_grouped", QN_GGUF_BOOL);
-    put(m, &grouped, 1);
-    put_array_key(m, "prism.hadamard.weight_names", QN_GGUF_STRING, N_ROTATED);
+    put_u32_key("prism.hadamard.version", 1);
+    put_u32_key("prism.hadamard.block_size", (uint32_t)basis->block);
+    put_text_key("prism.hadamard.transform", "normalized-sylvester-walsh-hadamard");
+    put_text_key("prism.hadamard.axis", "input-last-dimension");
+    put_text_key("prism.hadamard.sign_mode", basis->explicit_signs ? "explicit" : "identity");
+    put_key("prism.hadamard.gdn_v_grouped", QN_GGUF_BOOL);
+    put(&grouped, 1);
+    put_array_key("prism.hadamard.weight_names", QN_GGUF_STRING, N_ROTATED);
     for (size_t i = 0; i < N_ROTATED; i++)
-        put_text(m, rotated[i]);
+        put_text(rotated[i]);
     if (!basis->explicit_signs)
         return;
-    put_array_key(m, "prism.hadamard.sign_widths", QN_GGUF_U32, 2);
-    put32(m, FF);
-    put32(m, INNER);
-    put_array_key(m, "prism.hadamard.sign_values", QN_GGUF_I32, FF + INNER);
+    put_array_key("prism.hadamard.sign_widths", QN_GGUF_U32, 2);
+    put32(FF);
+    put32(INNER);
+    put_array_key("prism.hadamard.sign_values", QN_GGUF_I32, FF + INNER);
     for (size_t i = 0; i < FF; i++)
-        put32(m, (uint32_t)(int32_t)sign_at(FF, i));
+        put32((uint32_t)(int32_t)sign_at(FF, i));
     for (size_t i = 0; i < INNER; i++)
-        put32(m, (uint32_t)(int32_t)sign_at(INNER, i));
+        put32((uint32_t)(int32_t)sign_at(INNER, i));
 }
 
-static void write_image(struct image *m, const struct basis *basis)
+static void write_image(const struct basis *basis)
 {
     static const struct {
         const char *name;
@@ -200,39 +198,37 @@ static void write_image(struct image *m, const struct basis *basis)
         { "qwen35.ssm.time_step_rank", HEADS },
         { "qwen35.ssm.group_count", K_HEADS },
     };
-    enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+    enum { N_SIZES = COUNT(sizes) };
     const size_t extra = basis->block ? N_ROTATION_KEYS + (basis->explicit_signs ? N_SIGN_KEYS : 0) : 0;
     const float eps = 1e-6f;
     size_t offset = 0;
-    put_header(m, 3, n_tensors, 2 + N_SIZES + extra);
-    put_text_key(m, "general.architecture", "qwen35");
-    put_key(m, "qwen35.attention.layer_norm_rms_epsilon", QN_GGUF_F32);
-    put(m, &eps, sizeof eps);
+    put_header(3, n_tensors, 2 + N_SIZES + extra);
+    put_text_key("general.architecture", "qwen35");
+    put_key("qwen35.attention.layer_norm_rms_epsilon", QN_GGUF_F32);
+    put(&eps, sizeof eps);
     for (size_t i = 0; i < N_SIZES; i++)
-        put_u32_key(m, sizes[i].name, sizes[i].value);
+        put_u32_key(sizes[i].name, sizes[i].value);
     if (basis->block)
-        put_rotation_keys(m, basis);
+        put_rotation_keys(basis);
     for (size_t i = 0; i < n_tensors; i++) {
-        put_tensor(m, tensors[i].name, QN_TYPE_F32, offset, 2, tensors[i].cols, tensors[i].rows, 1, 1);
+        put_tensor(tensors[i].name, QN_TYPE_F32, offset, 2, tensors[i].cols, tensors[i].rows, 1, 1);
         offset += qn_round_up(tensors[i].cols * tensors[i].rows * sizeof(float), 32);
     }
     for (size_t i = 0; i < n_tensors; i++) {
-        put_data(m, 32, 0);
-        put_values(m, basis, &tensors[i], (uint32_t)i * 1000003u);
+        put_data(32, 0);
+        put_values(basis, &tensors[i], (uint32_t)i * 1000003u);
     }
-    put_data(m, 32, 0);
+    put_data(32, 0);
 }
 
 /* Logits of N_ROWS tokens, in steps of `piece` tokens. */
 static void run(const struct basis *basis, int n_threads, size_t piece, float *logits)
 {
-    struct image m = { 0 };
     struct fixture x = { 0 };
     qn_row rows[N_ROWS];
     uint32_t logit_rows[N_ROWS];
-    write_image(&m, basis);
-    assert_ok(open_image(&m, &x.file, &x.data));
-    free(m.data);
+    write_image(basis);
+    assert_ok(open_image(&image, &x.file, &x.data));
     build_executor(&x, n_threads, qn_cpu_present(), N_ROWS, N_ROWS);
     struct memory memory = new_memory(&x);
     for (size_t done = 0; done < N_ROWS; done += piece) {
@@ -262,9 +258,8 @@ static double distance(const float *a, const float *b)
 }
 
 /* Float weights: logits differ only by rounding, about 1e-7 an operation and 11 times that in the transform. */
-static void test_bases(void **unused)
+TEST(test_bases)
 {
-    (void)unused;
     static float plain[N_ROWS * VOCAB], found[N_ROWS * VOCAB], again[N_ROWS * VOCAB];
     static const struct basis bases[] = {
         { 1024, true, true }, { 1024, false, false }, { 512, true, true }, { 32, true, false }, { 1, true, true },
@@ -272,7 +267,7 @@ static void test_bases(void **unused)
     run(&(struct basis){ 0 }, 2, N_ROWS, plain);
     for (size_t i = 0; i < N_ROWS * VOCAB; i++)
         assert_true(isfinite(plain[i]));
-    for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++) {
+    for (size_t i = 0; i < COUNT(bases); i++) {
         run(&bases[i], 1, N_ROWS, found);
         if (!(distance(found, plain) < 2e-5))
             fail_msg("blocks of %zu: logits are off by %g", bases[i].block, distance(found, plain));
@@ -282,9 +277,8 @@ static void test_bases(void **unused)
 }
 
 /* Single tokens: split-KV attention, whose partials are combined slice by slice of the activations. */
-static void test_token_by_token(void **unused)
+TEST(test_token_by_token)
 {
-    (void)unused;
     static float at_once[N_ROWS * VOCAB], found[N_ROWS * VOCAB];
     const struct basis basis = { 1024, true, true };
     run(&basis, 2, N_ROWS, at_once);
@@ -292,11 +286,4 @@ static void test_token_by_token(void **unused)
     assert_memory_equal(found, at_once, sizeof found);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bases),
-        cmocka_unit_test(test_token_by_token),
-    };
-    return cmocka_run_group_tests(tests, list_tensors, NULL);
-}
+TEST_GROUP(list_tensors, NULL)

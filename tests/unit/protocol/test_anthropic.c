@@ -2,7 +2,7 @@
 #include "helper_answers.h"
 
 #define MESSAGES "/v1/messages"
-#define COUNT "/v1/messages/count_tokens"
+#define COUNT_TOKENS "/v1/messages/count_tokens"
 #define HM "{'role':'user','content':'Hm?'}"
 #define ASK "'max_tokens':9,'messages':[" HM "]"
 #define TOOLS "'tools':[{'name':'f','input_schema':{'type':'object'}}]"
@@ -28,9 +28,8 @@ static void continues(const char *messages, const char *expected)
     converts_to(messages, expected, "'add_generation_prompt':false,'continue_final_message':true");
 }
 
-static void answers_at_the_end_are_continued(void **unused)
+TEST(answers_at_the_end_are_continued)
 {
-    (void)unused;
     continues("'messages':[" HM ",{'role':'assistant','content':'d '}]", HM ",{'role':'assistant','content':'d '}");
     continues("'messages':[" HM ",{'role':'assistant','content':[{'type':'thinking','thinking':'Hm.','signature':'s'},"
               "{'type':'text','text':'a'},{'type':'text','text':'b'}]}]",
@@ -44,9 +43,8 @@ static void answers_at_the_end_are_continued(void **unused)
                    NULL, "messages", "tool_use");
 }
 
-static void texts_become_messages(void **unused)
+TEST(texts_become_messages)
 {
-    (void)unused;
     converts("'messages':[" HM "]", HM);
     converts("'system':'Be kind.','messages':[" HM "]", "{'role':'system','content':'Be kind.'}," HM);
     converts("'system':[{'type':'text','text':'a','cache_control':{'type':'ephemeral'}},{'type':'text','text':''},"
@@ -59,9 +57,8 @@ static void texts_become_messages(void **unused)
 }
 
 /* Claude Code's header differs in each request, and would end the common prefix of two at its beginning. */
-static void billing_headers_are_dropped(void **unused)
+TEST(billing_headers_are_dropped)
 {
-    (void)unused;
     converts("'system':[{'type':'text','text':'x-anthropic-billing-header: cc_version=2.1; cch=12ab;'},"
              "{'type':'text','text':'You code.'}],'messages':[" HM "]",
              "{'role':'system','content':'You code.'}," HM);
@@ -77,9 +74,8 @@ static void billing_headers_are_dropped(void **unused)
 #define CALL(id) "{'id':'" id "','type':'function','function':{'name':'f','arguments':{'a':1}}}"
 #define TOOL(id, content) "{'role':'tool','tool_call_id':'" id "','content':'" content "'}"
 
-static void blocks_become_calls_and_results(void **unused)
+TEST(blocks_become_calls_and_results)
 {
-    (void)unused;
     converts(
         "'messages':[" HM ",{'role':'assistant','content':[{'type':'thinking','thinking':'Hm.','signature':'rs_0_1'},"
         "{'type':'redacted_thinking','data':'x'},{'type':'text','text':'So'}," USE("1") "," USE(
@@ -102,9 +98,8 @@ static void blocks_become_calls_and_results(void **unused)
 }
 
 /* Neither at the beginning, nor between a call and its result, nor as the last message of the user. */
-static void reminders_stay_in_place(void **unused)
+TEST(reminders_stay_in_place)
 {
-    (void)unused;
 #define REMINDER "<system-reminder>\\nNow.\\n</system-reminder>"
     continues("'messages':[" HM ",{'role':'system','content':'Now.'},{'role':'assistant','content':'a'}]",
               "{'role':'user','content':'Hm?\\n\\n" REMINDER "'},{'role':'assistant','content':'a'}");
@@ -124,9 +119,8 @@ static void reminders_stay_in_place(void **unused)
              HM ",{'role':'assistant','content':'a'},{'role':'user','content':'" REMINDER "'}");
 }
 
-static void thinking_and_effort_reach_the_template(void **unused)
+TEST(thinking_and_effort_reach_the_template)
 {
-    (void)unused;
     static const struct {
         const char *fields, *expected;
         int64_t budget;
@@ -139,7 +133,7 @@ static void thinking_and_effort_reach_the_template(void **unused)
           "'enable_thinking':true,'reasoning_effort':'high'", -1 },
         { "'output_config':{'effort':'high'}", "'enable_thinking':false", -1 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char body[400], wanted[400];
         snprintf(body, sizeof body, "{" ASK ",%s}", cases[i].fields);
         snprintf(wanted, sizeof wanted, "{'add_generation_prompt':true,%s,'messages':[" HM "]}", cases[i].expected);
@@ -150,9 +144,8 @@ static void thinking_and_effort_reach_the_template(void **unused)
     }
 }
 
-static void tools_reach_the_template(void **unused)
+TEST(tools_reach_the_template)
 {
-    (void)unused;
 #define FUNCTION "{'type':'function','function':{'name':'f','description':'d','parameters':{'type':'object'}}}"
     static const char given[] =
         "'tools':[{'type':'custom','name':'f','description':'d','input_schema':{'type':'object'},'cache_control':{}},"
@@ -168,7 +161,7 @@ static void tools_reach_the_template(void **unused)
         { "{'type':'tool','name':'f'}", true, QN_GRAMMAR_AFTER_REASONING },
         { "{'type':'none'}", false, QN_GRAMMAR_AFTER_REASONING },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char body[1000], wanted[1000];
         snprintf(body, sizeof body, "{" ASK ",%s,'tool_choice':%s}", given, cases[i].choice);
         snprintf(wanted, sizeof wanted, "{'add_generation_prompt':true,'enable_thinking':false,'messages':[" HM "]%s}",
@@ -194,9 +187,8 @@ static void tools_reach_the_template(void **unused)
     qn_exchange_free(x);
 }
 
-static void values_reach_the_request(void **unused)
+TEST(values_reach_the_request)
 {
-    (void)unused;
     x = must_take(MESSAGES, quoted("{" ASK ",'model':'other','temperature':0.5,'top_p':0.75,'top_k':3,'stream':true,"
                                    "'stop_sequences':['a','b'],'metadata':{'user_id':'u'},'service_tier':'auto',"
                                    "'context_management':{},'n':5,'logit_bias':[[1,2]]}"));
@@ -210,9 +202,8 @@ static void values_reach_the_request(void **unused)
     qn_exchange_free(x);
 }
 
-static void wrong_values_name_their_field(void **unused)
+TEST(wrong_values_name_their_field)
 {
-    (void)unused;
     static const struct {
         const char *body, *param, *part;
     } cases[] = {
@@ -268,7 +259,7 @@ static void wrong_values_name_their_field(void **unused)
         { "{" ASK ",'output_config':{'format':{'type':'json_schema','schema':{'type':'hiccup'}}}}",
           "output_config.format.schema", "" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         assert_refused(MESSAGES, quoted(cases[i].body), NULL, cases[i].param, cases[i].part);
     assert_refused(MESSAGES, quoted("{'max_tokens':1,'messages':[" HM "," HM "]}"),
                    &(qn_protocol_limits){ .messages = 1 }, "messages", "at most 1");
@@ -276,23 +267,22 @@ static void wrong_values_name_their_field(void **unused)
                    &(qn_protocol_limits){ .tools = 1 }, "tools", "at most 1");
 }
 
-static void tokens_are_counted(void **unused)
+TEST(tokens_are_counted)
 {
-    (void)unused;
     static const char rendered[] = "<|im_start|>user\nHm?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
     char wanted[100];
     qn_token *tokens;
     size_t n;
-    open_exchange(COUNT, quoted("{'messages':[" HM "],'stream':true}"));
+    open_exchange(COUNT_TOKENS, quoted("{'messages':[" HM "],'stream':true}"));
     assert_false(x->is_stream);
     assert_int_equal(x->n_requests, 0);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_ok(qn_tokenize(model, rendered, strlen(rendered), true, true, &tokens, &n));
     qn_free_tokens(tokens);
     snprintf(wanted, sizeof wanted, "{\"input_tokens\":%zu}", n);
     assert_bytes(&out, wanted);
     close_exchange();
-    assert_refused(COUNT, "{}", NULL, "messages", "");
+    assert_refused(COUNT_TOKENS, "{}", NULL, "messages", "");
 }
 
 /* ---- Streams ---- */
@@ -334,25 +324,24 @@ static void open_stream(const char *fields)
     assert_stream(expected);
 }
 
-static void blocks_close_before_the_next(void **unused)
+TEST(blocks_close_before_the_next)
 {
-    (void)unused;
     char signature[QN_CALL_ID_BYTES], first[QN_CALL_ID_BYTES], second[QN_CALL_ID_BYTES], expected[6000];
     open_stream(TOOLS ",'thinking':{'type':'adaptive'}");
     token(0, 'a');
     token(0, 'b');
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
+    reasoning_text(0, ".");
     content(0, "So\"");
     for (size_t call = 0; call < 2; call++) {
-        output(0, QN_OUTPUT_CALL_BEGIN, "f", call, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, call ? "{}" : "{\"a\":", call, QN_OUTPUT_COMPLETE);
+        begin_call(0, call, "f");
+        arguments(0, call, call ? "{}" : "{\"a\":");
         if (!call)
-            output(0, QN_OUTPUT_ARGUMENTS, "1}", call, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_CALL_END, "<raw>", call, QN_OUTPUT_COMPLETE);
+            arguments(0, call, "1}");
+        end_call(0, call, "<raw>", QN_OUTPUT_COMPLETE);
     }
     finish(0, QN_FINISH_STOP, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     qn_exchange_reasoning_id(x, 0, 0, signature);
     qn_exchange_call_id(x, 0, 0, first);
     qn_exchange_call_id(x, 0, 1, second);
@@ -373,12 +362,11 @@ static void blocks_close_before_the_next(void **unused)
     close_exchange();
 }
 
-static void thinking_can_be_omitted(void **unused)
+TEST(thinking_can_be_omitted)
 {
-    (void)unused;
     char signature[QN_CALL_ID_BYTES], expected[2000];
     open_stream("'thinking':{'type':'adaptive','display':'omitted'}");
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
     content(0, "a");
     qn_exchange_reasoning_id(x, 0, 0, signature);
     snprintf(expected, sizeof expected,
@@ -391,17 +379,16 @@ static void thinking_can_be_omitted(void **unused)
 }
 
 /* A stream cannot take back a call: its block ends, and what follows is text. */
-static void a_broken_call_stays_in_a_stream(void **unused)
+TEST(a_broken_call_stays_in_a_stream)
 {
-    (void)unused;
     char id[QN_CALL_ID_BYTES], expected[3000];
     open_stream(TOOLS);
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{\"a\":", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_BROKEN);
+    begin_call(0, 0, "f");
+    arguments(0, 0, "{\"a\":");
+    end_call(0, 0, "<raw>", QN_OUTPUT_BROKEN);
     content(0, "b");
     finish(0, QN_FINISH_STOP, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     qn_exchange_call_id(x, 0, 0, id);
     snprintf(expected, sizeof expected,
              OPEN("0", "'type':'tool_use','id':'%s','name':'f','input':{}")
@@ -413,9 +400,8 @@ static void a_broken_call_stays_in_a_stream(void **unused)
     close_exchange();
 }
 
-static void ends_have_their_reason(void **unused)
+TEST(ends_have_their_reason)
 {
-    (void)unused;
     open_stream("'stop_sequences':['never','Z']");
     content(0, "a");
     out.length = 0;
@@ -426,7 +412,7 @@ static void ends_have_their_reason(void **unused)
                                         .n_reused = 4,
                                         .n_generated = 3 };
     give(0, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &stopped });
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_stream(STOP("0") END("stop_sequence", "'Z'", "0"));
     close_exchange();
     for (int i = 0; i < 2; i++) { /* max_tokens, the context */
@@ -435,7 +421,7 @@ static void ends_have_their_reason(void **unused)
                                          .n_prompt = 10,
                                          .n_generated = 9 };
         give(0, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &full });
-        assert_int_equal(x->protocol->end(x, &out), 200);
+        ends_with(200);
         assert_non_null(memmem(out.data, out.length, "\"content\":[]", 12));
         const char *reason =
             i == 1 ? "\"stop_reason\":\"model_context_window_exceeded\"" : "\"stop_reason\":\"max_tokens\"";
@@ -444,9 +430,8 @@ static void ends_have_their_reason(void **unused)
     }
 }
 
-static void errors_have_types_and_ids(void **unused)
+TEST(errors_have_types_and_ids)
 {
-    (void)unused;
     open_stream("");
     content(0, "a");
     out.length = 0;
@@ -454,19 +439,19 @@ static void errors_have_types_and_ids(void **unused)
     assert_stream("event: error\ndata: {'type':'error','error':{'type':'api_error','message':'it "
                   "broke'},'request_id':'req_1'}\n\n");
     content(0, "b");
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, "");
     close_exchange();
 
     open_exchange(MESSAGES, quoted("{" ASK "}"));
     finish(0, QN_FINISH_ERROR, false);
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_stream("{'type':'error','error':{'type':'api_error','message':'it broke'},'request_id':'req_1'}");
     close_exchange();
 
     open_exchange(MESSAGES, quoted("{" ASK "}"));
     end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
-    assert_int_equal(x->protocol->end(x, &out), 400);
+    ends_with(400);
     assert_stream(
         "{'type':'error','error':{'type':'invalid_request_error','message':'it broke'},'request_id':'req_1'}");
     qn_refusal refusal;
@@ -491,7 +476,7 @@ static void errors_have_types_and_ids(void **unused)
                   { 500, "api_error" },
                   { 503, "overloaded_error" },
                   { 529, "overloaded_error" } };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (size_t i = 0; i < COUNT(types); i++) {
         char expected[200];
         qn_refuse(&refusal, types[i].status, NULL, NULL, "no");
         x->protocol->refuse(&refusal, &out);
@@ -513,30 +498,26 @@ static void assert_message(const char *blocks, const char *reason)
         "'stop_sequence':null,'usage':{'input_tokens':6,'cache_creation_input_tokens':0,'cache_read_input_tokens':4,"
         "'output_tokens':3,'output_tokens_details':{'thinking_tokens':0}}}",
         blocks, reason);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_stream(expected);
     close_exchange();
 }
 
-static void whole_messages(void **unused)
+TEST(whole_messages)
 {
-    (void)unused;
     char signature[QN_CALL_ID_BYTES], id[QN_CALL_ID_BYTES], blocks[2000];
     for (int i = 0; i < 3; i++) { /* a call that is complete, cut or broken */
         label("end %d", i);
         open_exchange(MESSAGES, quoted("{" ASK "," TOOLS ",'thinking':{'type':'adaptive'}}"));
         assert_bytes(&out, "");
-        output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
+        reasoning_text(0, "Hm");
+        reasoning_text(0, ".");
         content(0, "a");
-        output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, "{\"a\": [\",\\\"]\", 2], \"b\": ", 0, QN_OUTPUT_COMPLETE);
+        begin_call(0, 0, "f");
+        arguments(0, 0, "{\"a\": [\",\\\"]\", 2], \"b\": ");
         if (i == 0)
-            output(0, QN_OUTPUT_ARGUMENTS, "[1.50]}", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_CALL_END, "<raw>", 0,
-               i == 0   ? QN_OUTPUT_COMPLETE
-               : i == 1 ? QN_OUTPUT_CUT
-                        : QN_OUTPUT_BROKEN);
+            arguments(0, 0, "[1.50]}");
+        end_call(0, 0, "<raw>", i == 0 ? QN_OUTPUT_COMPLETE : i == 1 ? QN_OUTPUT_CUT : QN_OUTPUT_BROKEN);
         if (i == 2)
             content(0, "c");
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
@@ -558,43 +539,20 @@ static void whole_messages(void **unused)
 }
 
 /* Clients that did not ask for blocks of thinking need not know them, whatever the model does. */
-static void thinking_that_was_not_asked_for_is_not_sent(void **unused)
+TEST(thinking_that_was_not_asked_for_is_not_sent)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         open_stream(i ? "'thinking':{'type':'disabled'}" : "");
-        output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+        reasoning_text(0, "Hm");
         content(0, "a");
         assert_stream(OPEN("0", "'type':'text','text':''") DELTA("0", "'type':'text_delta','text':'a'"));
         close_exchange();
     }
     open_exchange(MESSAGES, quoted("{" ASK "}"));
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
     content(0, "a");
     finish(0, QN_FINISH_STOP, false);
     assert_message("{'type':'text','text':'a'}", "end_turn");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_become_messages),
-        cmocka_unit_test(answers_at_the_end_are_continued),
-        cmocka_unit_test(billing_headers_are_dropped),
-        cmocka_unit_test(blocks_become_calls_and_results),
-        cmocka_unit_test(reminders_stay_in_place),
-        cmocka_unit_test(thinking_and_effort_reach_the_template),
-        cmocka_unit_test(tools_reach_the_template),
-        cmocka_unit_test(values_reach_the_request),
-        cmocka_unit_test(wrong_values_name_their_field),
-        cmocka_unit_test(tokens_are_counted),
-        cmocka_unit_test(blocks_close_before_the_next),
-        cmocka_unit_test(thinking_can_be_omitted),
-        cmocka_unit_test(thinking_that_was_not_asked_for_is_not_sent),
-        cmocka_unit_test(a_broken_call_stays_in_a_stream),
-        cmocka_unit_test(ends_have_their_reason),
-        cmocka_unit_test(errors_have_types_and_ids),
-        cmocka_unit_test(whole_messages),
-    };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

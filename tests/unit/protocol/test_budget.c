@@ -17,9 +17,8 @@ static void assert_status(qn_account *account, int status)
     assert_int_equal(refusal.status, status);
 }
 
-static void each_limit_is_held(void **unused)
+TEST(each_limit_is_held)
 {
-    (void)unused;
     enum { M = 1 << 20 };
     qn_budget *budget = budget_of(100 * M, QN_REQUEST_MEMORY + 102 * M);
     qn_account *a = qn_account_open(budget, "a"), *b = qn_account_open(budget, "a"), *c = qn_account_open(budget, "c"),
@@ -54,9 +53,8 @@ static void each_limit_is_held(void **unused)
 }
 
 /* Clients that have all of the server's memory leave others an equal part; all together have twice as much at most. */
-static void a_part_is_left_for_others(void **unused)
+TEST(a_part_is_left_for_others)
 {
-    (void)unused;
     enum { M = 1 << 20, SERVER = 100 * M, CLIENTS = 200 };
     qn_budget *budget = budget_of(SERVER, SERVER);
     qn_account *accounts[CLIENTS];
@@ -79,9 +77,8 @@ static void a_part_is_left_for_others(void **unused)
     qn_budget_free(budget);
 }
 
-static void nothing_is_an_account(void **unused)
+TEST(nothing_is_an_account)
 {
-    (void)unused;
     assert_true(qn_account_take(NULL, SIZE_MAX));
     qn_account_raise(NULL, 1);
     qn_account_give(NULL, 1);
@@ -90,9 +87,8 @@ static void nothing_is_an_account(void **unused)
     assert_status(NULL, 500);
 }
 
-static void bytes_are_promised_as_they_grow(void **unused)
+TEST(bytes_are_promised_as_they_grow)
 {
-    (void)unused;
     qn_budget *budget = budget_of(SIZE_MAX, SIZE_MAX);
     qn_account *account = qn_account_open(budget, "a");
     qn_bytes bytes = { .account = account };
@@ -114,9 +110,8 @@ static void bytes_are_promised_as_they_grow(void **unused)
 }
 
 /* A request from its body to its end: all that it was promised is given back. */
-static void exchanges_give_all_back(void **unused)
+TEST(exchanges_give_all_back)
 {
-    (void)unused;
     static const struct {
         const char *path, *body;
     } cases[] = {
@@ -136,7 +131,7 @@ static void exchanges_give_all_back(void **unused)
         { "/detokenize", "{\"tokens\":[1,2,\"a\"]}" },
     };
     const qn_exchange_origin origin = { .id = "1", .secret = "s" };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s %s", cases[i].path, cases[i].body);
         qn_refusal refusal;
         qn_budget *budget = budget_of(SIZE_MAX, SIZE_MAX);
@@ -155,12 +150,4 @@ static void exchanges_give_all_back(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_limit_is_held),      cmocka_unit_test(a_part_is_left_for_others),
-        cmocka_unit_test(nothing_is_an_account),   cmocka_unit_test(bytes_are_promised_as_they_grow),
-        cmocka_unit_test(exchanges_give_all_back),
-    };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

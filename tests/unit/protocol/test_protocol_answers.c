@@ -23,9 +23,8 @@
 
 /* ---- Streams of chats ---- */
 
-static void choices_begin_in_order(void **unused)
+TEST(choices_begin_in_order)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"n\":2}");
     assert_bytes(&out, ROLE(0) ROLE(1));
     token(1, 'b');
@@ -37,24 +36,23 @@ static void choices_begin_in_order(void **unused)
     content(0, "a");
     finish(0, QN_FINISH_LENGTH, false);
     assert_bytes(&out, DELTA(0, "\"content\":\"a\"") LAST(1, "stop") DELTA(0, "\"content\":\"a\"") LAST(0, "length"));
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_bytes(&out, DONE);
     close_exchange();
 }
 
-static void reasoning_and_calls_stream(void **unused)
+TEST(reasoning_and_calls_stream)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true}");
-    output(0, QN_OUTPUT_REASONING, "Hm.", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm.");
     content(0, "So");
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{\"a\":", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "1}", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "g", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{}", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_COMPLETE);
+    begin_call(0, 0, "f");
+    arguments(0, 0, "{\"a\":");
+    arguments(0, 0, "1}");
+    end_call(0, 0, "<raw>", QN_OUTPUT_COMPLETE);
+    begin_call(0, 1, "g");
+    arguments(0, 1, "{}");
+    end_call(0, 1, "<raw>", QN_OUTPUT_COMPLETE);
     finish(0, QN_FINISH_STOP, false);
     char first[QN_CALL_ID_BYTES], second[QN_CALL_ID_BYTES], expected[4000];
     qn_exchange_call_id(x, 0, 0, first);
@@ -75,16 +73,15 @@ static void reasoning_and_calls_stream(void **unused)
     close_exchange();
 }
 
-static void usage_is_the_last_chunk(void **unused)
+TEST(usage_is_the_last_chunk)
 {
-    (void)unused;
     open_exchange(CHAT,
                   "{" ASK
                   ",\"stream\":true,\"n\":2,\"stream_options\":{\"include_usage\":true},\"timings_per_token\":true}");
     for (size_t i = 0; i < 2; i++) {
         token(i, 'a');
         token(i, 'b');
-        output(i, QN_OUTPUT_REASONING, "ab", 0, QN_OUTPUT_COMPLETE);
+        reasoning_text(i, "ab");
         token(i, 'c'); /* of a delimiter */
         token(i, 'd');
         content(i, "d");
@@ -94,7 +91,7 @@ static void usage_is_the_last_chunk(void **unused)
         finish(i, QN_FINISH_STOP, false);
     }
     out.length = 0;
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_bytes(
         &out,
         CHUNK(
@@ -106,12 +103,11 @@ static void usage_is_the_last_chunk(void **unused)
     close_exchange();
 }
 
-static void reasoning_can_be_content(void **unused)
+TEST(reasoning_can_be_content)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"reasoning_format\":\"none\"}");
-    output(0, QN_OUTPUT_REASONING, "a", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_REASONING, "b", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "a");
+    reasoning_text(0, "b");
     content(0, "c");
     assert_bytes(&out, ROLE(0) DELTA(0, "\"content\":\"<think>\"") DELTA(0, "\"content\":\"a\"") DELTA(
                            0, "\"content\":\"b\"") DELTA(0, "\"content\":\"</think>\"") DELTA(0, "\"content\":\"c\""));
@@ -122,9 +118,8 @@ static void reasoning_can_be_content(void **unused)
 
 #define BROKE "{\"error\":{\"message\":\"it broke\",\"type\":\"server_error\",\"param\":null,\"code\":\"failed\"}}"
 
-static void an_error_ends_a_stream(void **unused)
+TEST(an_error_ends_a_stream)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"n\":2}");
     content(0, "a");
     out.length = 0;
@@ -133,7 +128,7 @@ static void an_error_ends_a_stream(void **unused)
     assert_true(x->has_failed);
     content(0, "b");
     finish(0, QN_FINISH_STOP, false);
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, "");
     close_exchange();
 
@@ -152,16 +147,15 @@ static void an_error_ends_a_stream(void **unused)
     close_exchange();
 }
 
-static void an_error_is_a_whole_answer(void **unused)
+TEST(an_error_is_a_whole_answer)
 {
-    (void)unused;
     static const char *const paths[] = { CHAT, TEXT, "/completion" };
     for (size_t i = 0; i < 3; i++) {
         label("%s", paths[i]);
         open_exchange(paths[i], i ? "{\"prompt\":\"a\"}" : "{" ASK "}");
         token(0, 'a');
         finish(0, QN_FINISH_ERROR, false);
-        assert_int_equal(x->protocol->end(x, &out), 500);
+        ends_with(500);
         assert_bytes(&out, BROKE);
         close_exchange();
     }
@@ -172,9 +166,8 @@ static void an_error_is_a_whole_answer(void **unused)
     "broke\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"unsupported\"}}"
 
 /* A grammar that masks cannot follow is found out when the request runs: an error of the client. */
-static void an_unsupported_grammar_is_of_the_client(void **unused)
+TEST(an_unsupported_grammar_is_of_the_client)
 {
-    (void)unused;
     static const char *const paths[] = { CHAT, TEXT, "/completion" };
     for (size_t i = 0; i < 6; i++) {
         char body[200];
@@ -184,7 +177,7 @@ static void an_unsupported_grammar_is_of_the_client(void **unused)
         out.length = 0;
         end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
         assert_bytes(&out, i % 2 ? "data: " UNSUPPORTED "\n\n" : "");
-        assert_int_equal(x->protocol->end(x, &out), 400);
+        ends_with(400);
         assert_bytes(&out, i % 2 ? "" : UNSUPPORTED);
         close_exchange();
     }
@@ -192,9 +185,8 @@ static void an_unsupported_grammar_is_of_the_client(void **unused)
 
 /* The status of HTTP tells what kind of failure it was: a client tries again after 429 and 503, also with another
  * replica. */
-static void each_failure_has_its_status(void **unused)
+TEST(each_failure_has_its_status)
 {
-    (void)unused;
     static const struct {
         qn_status status;
         int http;
@@ -204,7 +196,7 @@ static void each_failure_has_its_status(void **unused)
                   { QN_ERR_DEVICE, 503, "unavailable_error", "device_failed" },
                   { QN_ERR_IO, 500, "server_error", "failed" },
                   { QN_ERR_INVALID, 500, "server_error", "failed" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char expected[200];
         label("%s", qn_status_name(cases[i].status));
         snprintf(expected, sizeof expected,
@@ -222,7 +214,7 @@ static void each_failure_has_its_status(void **unused)
 
 static void assert_choice(const char *expected)
 {
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     json_t *body = json_loadb(out.data, out.length, JSON_REJECT_DUPLICATES, NULL),
            *wanted = json_loads(expected, 0, NULL), *choice = json_array_get(json_object_get(body, "choices"), 0);
     assert_non_null(body);
@@ -234,9 +226,8 @@ static void assert_choice(const char *expected)
     close_exchange();
 }
 
-static void whole_chats(void **unused)
+TEST(whole_chats)
 {
-    (void)unused;
     char expected[1000], id[QN_CALL_ID_BYTES];
     open_exchange(CHAT, "{" ASK "}");
     finish(0, QN_FINISH_LENGTH, false);
@@ -244,8 +235,8 @@ static void whole_chats(void **unused)
                   "reason\":\"length\"}");
 
     open_exchange(CHAT, "{" ASK "}");
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
+    reasoning_text(0, "Hm");
+    reasoning_text(0, ".");
     content(0, "a");
     content(0, "b");
     finish(0, QN_FINISH_STOP, true);
@@ -257,10 +248,10 @@ static void whole_chats(void **unused)
         label("end %d", i);
         open_exchange(CHAT, "{" ASK "}");
         for (size_t call = 0; call < 2; call++) {
-            output(0, QN_OUTPUT_CALL_BEGIN, call ? "g" : "f", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_ARGUMENTS, "{", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_ARGUMENTS, "}", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_CALL_END, "<raw>", call, call ? end : QN_OUTPUT_COMPLETE);
+            begin_call(0, call, call ? "g" : "f");
+            arguments(0, call, "{");
+            arguments(0, call, "}");
+            end_call(0, call, "<raw>", call ? end : QN_OUTPUT_COMPLETE);
         }
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
         char calls[500];
@@ -281,9 +272,8 @@ static void whole_chats(void **unused)
 }
 
 /* Another call than the one that `function_call` has: its text, unless it is cut. */
-static void functions_have_one_call(void **unused)
+TEST(functions_have_one_call)
 {
-    (void)unused;
     static const char *const contents[] = { "\"<raw>\"", "null", "\"<raw>\"" };
     static const qn_output_call_end ends[] = { QN_OUTPUT_COMPLETE, QN_OUTPUT_CUT, QN_OUTPUT_BROKEN };
     char expected[400];
@@ -291,9 +281,9 @@ static void functions_have_one_call(void **unused)
         label("end %zu", i);
         open_exchange(CHAT, "{" ASK ",\"functions\":[],\"function_call\":\"auto\"}");
         for (size_t call = 0; call < 2; call++) {
-            output(0, QN_OUTPUT_CALL_BEGIN, call ? "g" : "f", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_ARGUMENTS, "{}", call, QN_OUTPUT_COMPLETE);
-            output(0, QN_OUTPUT_CALL_END, "<raw>", call, call ? ends[i] : QN_OUTPUT_COMPLETE);
+            begin_call(0, call, call ? "g" : "f");
+            arguments(0, call, "{}");
+            end_call(0, call, "<raw>", call ? ends[i] : QN_OUTPUT_COMPLETE);
         }
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
         snprintf(expected, sizeof expected,
@@ -315,9 +305,8 @@ static void functions_have_one_call(void **unused)
     CHUNK("{\"index\":0,\"delta\":{" delta "},\"logprobs\":{\"content\":[" entries                                     \
           "],\"refusal\":null},\"finish_reason\":" why "}]")
 
-static void tokens_come_with_their_text(void **unused)
+TEST(tokens_come_with_their_text)
 {
-    (void)unused;
     open_exchange(CHAT, "{" ASK ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":1}");
     likely(0, 'a', -1);
     content(0, "a");
@@ -348,9 +337,8 @@ static void tokens_come_with_their_text(void **unused)
     close_exchange();
 }
 
-static void lists_of_completions(void **unused)
+TEST(lists_of_completions)
 {
-    (void)unused;
     open_exchange(TEXT, "{\"prompt\":\"a\",\"logprobs\":1}");
     likely(0, 'a', -1);
     likely(0, 0xc3, -2);
@@ -372,29 +360,27 @@ static void lists_of_completions(void **unused)
     "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[{\"index\":" #index  \
     ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":" why "}]}\n\n"
 
-static void completions_stream(void **unused)
+TEST(completions_stream)
 {
-    (void)unused;
     open_exchange(TEXT, "{\"prompt\":[\"p\",\"q\"],\"stream\":true,\"echo\":true}");
     text(1, "b");
     text(0, "a");
     finish(0, QN_FINISH_STOP, false);
     finish(1, QN_FINISH_LENGTH, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     assert_bytes(&out, PART(0, "p", "null") PART(1, "q", "null") PART(1, "b", "null") PART(0, "a", "null")
                            PART(0, "", "\"stop\"") PART(1, "", "\"length\"") DONE);
     close_exchange();
 }
 
-static void whole_completions(void **unused)
+TEST(whole_completions)
 {
-    (void)unused;
     open_exchange(TEXT, "{\"prompt\":[\"p\",\"q\"],\"n\":2,\"echo\":true}");
     for (size_t i = 4; i-- > 0;) {
         text(i, i % 2 ? "b" : "a");
         finish(i, QN_FINISH_STOP, false);
     }
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
 #define CHOICE(index, text) "{\"index\":" #index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":\"stop\"}"
     assert_bytes(&out, "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":"
                        "[" CHOICE(0, "pa") "," CHOICE(1, "pb") "," CHOICE(2, "qa") "," CHOICE(
@@ -408,9 +394,8 @@ static void whole_completions(void **unused)
 
 /* ---- Streams that wait for their model ---- */
 
-static void streams_fail_before_bind(void **unused)
+TEST(streams_fail_before_bind)
 {
-    (void)unused;
     static const struct {
         const char *path, *body;
     } cases[] = { { "/v1/chat/completions", "{'stream':true,'messages':[{'role':'user','content':'a'}]}" },
@@ -420,7 +405,7 @@ static void streams_fail_before_bind(void **unused)
                   { "/v1/responses", "{'stream':true,'input':'a','model':'o'}" },
                   { "/v1/responses", "{'stream':true,'input':'a'}" } };
     const qn_exchange_origin origin = { .id = "1", .secret = "s" };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].path);
         const qn_protocol *protocol = qn_protocol_find(cases[i].path);
         const char *body = quoted(cases[i].body);
@@ -432,24 +417,11 @@ static void streams_fail_before_bind(void **unused)
         (protocol->fail)(exchange, &refusal, &text);
         qn_bytes_add(&text, "", 1);
         assert_false(text.has_failed);
-        assert_non_null(strstr(text.data, "it broke"));
+        assert_contains(text.data, "it broke");
         assert_string_equal(text.data + text.length - 3, "\n\n");
         qn_bytes_free(&text);
         qn_exchange_free(exchange);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_fail_before_bind),    cmocka_unit_test(choices_begin_in_order),
-        cmocka_unit_test(reasoning_and_calls_stream),  cmocka_unit_test(usage_is_the_last_chunk),
-        cmocka_unit_test(reasoning_can_be_content),    cmocka_unit_test(an_error_ends_a_stream),
-        cmocka_unit_test(an_error_is_a_whole_answer),  cmocka_unit_test(an_unsupported_grammar_is_of_the_client),
-        cmocka_unit_test(each_failure_has_its_status), cmocka_unit_test(whole_chats),
-        cmocka_unit_test(functions_have_one_call),     cmocka_unit_test(tokens_come_with_their_text),
-        cmocka_unit_test(lists_of_completions),        cmocka_unit_test(completions_stream),
-        cmocka_unit_test(whole_completions),
-    };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

@@ -27,9 +27,8 @@ static qn_exchange *with(const char *path, const char *fields)
     return must_take(path, body);
 }
 
-static void defaults_are_the_models(void **unused)
+TEST(defaults_are_the_models)
 {
-    (void)unused;
     for (size_t i = 0; i < 3; i++) {
         label("%s", paths[i]);
         qn_exchange *x =
@@ -52,9 +51,8 @@ static void defaults_are_the_models(void **unused)
     }
 }
 
-static void values_reach_the_request(void **unused)
+TEST(values_reach_the_request)
 {
-    (void)unused;
     for (size_t i = 0; i < 3; i++) {
         label("%s", paths[i]);
         qn_exchange *x = with(
@@ -91,9 +89,8 @@ static void values_reach_the_request(void **unused)
     }
 }
 
-static void other_names_and_ends_of_ranges(void **unused)
+TEST(other_names_and_ends_of_ranges)
 {
-    (void)unused;
     qn_exchange *x =
         with(CHAT, "\"max_completion_tokens\":4.0,\"top_p\":0,\"top_k\":-1,\"repeat_penalty\":2,\"stop\":\"end\","
                    "\"logprobs\":true,\"top_logprobs\":20,\"thinking_budget_tokens\":30,\"n\":2");
@@ -117,7 +114,7 @@ static void other_names_and_ends_of_ranges(void **unused)
                   { "18446744073709549568", UINT64_MAX - 2047 },
                   { "18446744073709551615", UINT64_MAX },
                   { "-9223372036854775808", UINT64_C(1) << 63 } };
-    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+    for (size_t i = 0; i < COUNT(seeds); i++) {
         char field[60];
         snprintf(field, sizeof field, "\"seed\":%s", seeds[i].text);
         x = with(CHAT, field);
@@ -150,9 +147,8 @@ static void other_names_and_ends_of_ranges(void **unused)
     served.max_tokens = -1;
 }
 
-static void prompts_become_tokens(void **unused)
+TEST(prompts_become_tokens)
 {
-    (void)unused;
     static const struct {
         const char *path, *prompt;
         size_t n;
@@ -169,7 +165,7 @@ static void prompts_become_tokens(void **unused)
         { LLAMA, "[\"ab\",9]", 1, { 9 }, { 3 } },
         { TEXT, "[5000000000]", 1, { -1 }, { 1 } }, /* refused by the scheduler */
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char body[200];
         label("%s", cases[i].prompt);
         snprintf(body, sizeof body, "{\"prompt\":%s,\"n\":2}", cases[i].prompt);
@@ -185,9 +181,8 @@ static void prompts_become_tokens(void **unused)
     }
 }
 
-static void chats_become_conversations(void **unused)
+TEST(chats_become_conversations)
 {
-    (void)unused;
     assert_conversation(CHAT, "{" ASK "}", "{\"add_generation_prompt\":true," ASK "}");
     assert_conversation(CHAT, "{" ASK "," TOOLS ",\"tool_choice\":\"none\"}",
                         "{\"add_generation_prompt\":true," ASK "}");
@@ -235,7 +230,7 @@ static void chats_become_conversations(void **unused)
         { "{\"a\":18446744073709551615,\"b\":2}", "{\"a\":18446744073709551616.0,\"b\":2}" },
         { "null", "{}" },
     };
-    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+    for (size_t i = 0; i < COUNT(arguments); i++) {
         char body[300], wanted[300];
         static const char form[] =
             "{%s\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
@@ -248,9 +243,8 @@ static void chats_become_conversations(void **unused)
 
 /* ---- Refusals ---- */
 
-static void wrong_values_name_their_field(void **unused)
+TEST(wrong_values_name_their_field)
 {
-    (void)unused;
     static const struct {
         const char *fields, *param;
     } all[] = {
@@ -421,20 +415,19 @@ static void wrong_values_name_their_field(void **unused)
         { "/detokenize", "{\"tokens\":[9999999]}", "tokens" },
         { "/apply-template", "{}", "messages" },
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < COUNT(all); i++)
         for (size_t p = 0; p < 3; p++) {
             char body[500];
             snprintf(body, sizeof body, "{%s,%s}", p ? PROMPT : ASK, all[i].fields);
             assert_refused(paths[p], body, NULL, all[i].param, "");
         }
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+    for (size_t i = 0; i < COUNT(some); i++)
         assert_refused(some[i].path, some[i].body, NULL, some[i].param, "");
 }
 
 /* What was found is in the message. */
-static void refusals_say_what_was_found(void **unused)
+TEST(refusals_say_what_was_found)
 {
-    (void)unused;
     assert_refused(CHAT, "{" ASK ",\"stop_token_ids\":[5,99999]}", NULL, "stop_token_ids",
                    "'stop_token_ids' has the token id 99999, expected 0 to ");
     assert_refused(TEXT, "{" PROMPT ",\"max_tokens\":5,\"min_tokens\":6}", NULL, "min_tokens",
@@ -448,16 +441,15 @@ static void refusals_say_what_was_found(void **unused)
                                             { "{\"type\":5}", "part 0 is of the type 5, expected {" },
                                             { "\"a\"", "part 0 is \"a\", expected {" },
                                             { "{}", "part 0 is an object, expected {" } };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    for (size_t i = 0; i < COUNT(parts); i++) {
         char body[160];
         snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":[%s]}]}", parts[i][0]);
         assert_refused(CHAT, body, NULL, "messages[0].content", parts[i][1]);
     }
 }
 
-static void constraints_become_grammars(void **unused)
+TEST(constraints_become_grammars)
 {
-    (void)unused;
     static const struct {
         const char *fields;
         bool has_grammar;
@@ -475,7 +467,7 @@ static void constraints_become_grammars(void **unused)
         { "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":5}}}]", false,
           QN_GRAMMAR_AT_CALL },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].fields);
         qn_exchange *x = with(CHAT, cases[i].fields);
         assert_int_equal(x->requests->grammar != NULL, cases[i].has_grammar);
@@ -499,7 +491,7 @@ static void answer_is(const char *fields, bool calls, bool object, bool integer)
     qn_exchange *x = with(CHAT, fields);
     label("%s", fields);
     assert_int_equal(x->requests->grammar_trigger.when, QN_GRAMMAR_AFTER_REASONING);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar_state *state;
         assert_ok(qn_grammar_state_create(x->requests->grammar, &state));
         if (qn_grammar_state_advance(state, cases[i].text, strlen(cases[i].text)) != cases[i].fits)
@@ -522,9 +514,8 @@ static bool may_begin(const char *fields, const char *text)
     return may;
 }
 
-static void styles_of_json(void **unused)
+TEST(styles_of_json)
 {
-    (void)unused;
 #define OBJECT "\"json_schema\":{\"properties\":{\"b\":{\"type\":\"array\"},\"a\":{}}}"
     static const struct {
         const char *field, *fits, *not ;
@@ -537,7 +528,7 @@ static void styles_of_json(void **unused)
         { ",\"json_property_order\":\"schema\"", "{\"b\": [], \"a\"", "{\"a\": 1, \"b\"" },
         { ",\"json_property_order\":\"any\"", "{\"a\": 1, \"b\"", "{\"a\":1" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char fields[400];
         snprintf(fields, sizeof fields, OBJECT "%s", cases[i].field);
         assert_true(may_begin(fields, cases[i].fits));
@@ -549,9 +540,8 @@ static void styles_of_json(void **unused)
 }
 
 /* Agents send both: the answer is calls, or content of the format. */
-static void formats_go_with_tools(void **unused)
+TEST(formats_go_with_tools)
 {
-    (void)unused;
 #define INTEGER                                                                                                        \
     "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"integer\"}" \
     "}}"
@@ -570,9 +560,8 @@ static void formats_go_with_tools(void **unused)
               true, false, false);
 }
 
-static void limits_are_held(void **unused)
+TEST(limits_are_held)
 {
-    (void)unused;
     static const struct {
         const char *path, *body, *param;
         qn_protocol_limits limits; /* one less than what the body has */
@@ -595,7 +584,7 @@ static void limits_are_held(void **unused)
         { LLAMA, "{" PROMPT ",\"logit_bias\":[[1,1],[2,1]]}", "logit_bias", { .biases = 1 } },
         { CHAT, "{" ASK ",\"a\":[[[]]]}", "", { .depth = 3 } },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         assert_refused(cases[i].path, cases[i].body, &cases[i].limits, cases[i].param, "");
         qn_exchange_free(must_take(cases[i].path, cases[i].body));
     }
@@ -613,9 +602,8 @@ static char *repeated(const char *before, const char *text, size_t n, const char
 }
 
 /* Values take up to 80 times the size of their text, wherever it is: in the body, or in its strings that are JSON. */
-static void memory_of_values_is_limited(void **unused)
+TEST(memory_of_values_is_limited)
 {
-    (void)unused;
     static const struct {
         const char *path, *before, *after;
     } cases[] = {
@@ -630,7 +618,7 @@ static void memory_of_values_is_limited(void **unused)
           "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
           "]}\"}]}" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].path);
         qn_refusal refusal = { 0 };
         char *body = repeated(cases[i].before, "{},", 250000, cases[i].after);
@@ -652,9 +640,8 @@ static void memory_of_values_is_limited(void **unused)
 }
 
 /* Arguments that are nested too deeply are the text that they are. */
-static void arguments_have_a_depth(void **unused)
+TEST(arguments_have_a_depth)
 {
-    (void)unused;
     char *open = repeated("{\\\"a\\\":", "[", 1000, "");
     char *call = repeated(open, "]", 1000, "}");
     char *before = repeated(
@@ -663,7 +650,7 @@ static void arguments_have_a_depth(void **unused)
         call, 1, "");
     char *body = repeated(before, "", 0, "\"}}]}]}");
     qn_exchange *x = must_take(CHAT, body);
-    assert_non_null(strstr(x->requests->conversation, "\"arguments\":{\"arguments\":\"{"));
+    assert_contains(x->requests->conversation, "\"arguments\":{\"arguments\":\"{");
     qn_exchange_free(x);
     free(open);
     free(call);
@@ -672,9 +659,8 @@ static void arguments_have_a_depth(void **unused)
 }
 
 /* A tool that is named more than once is there once. */
-static void allowed_tools_are_there_once(void **unused)
+TEST(allowed_tools_are_there_once)
 {
-    (void)unused;
     char *body =
         repeated("{" ASK "," TOOLS
                  ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[",
@@ -689,9 +675,8 @@ static void allowed_tools_are_there_once(void **unused)
 }
 
 /* The limit on biases is one on tokens: texts have many, and a token that is there again has the sum. */
-static void biases_are_those_of_tokens(void **unused)
+TEST(biases_are_those_of_tokens)
 {
-    (void)unused;
     qn_exchange *x =
         must_take(LLAMA, "{" PROMPT ",\"logit_bias\":[[5,1],[6,2],[5,3],[\"ab\",2],[\"ab\",false]],\"n_cmpl\":3}");
     const qn_request_params *r = x->requests;
@@ -717,9 +702,8 @@ static void biases_are_those_of_tokens(void **unused)
 }
 
 /* Streams repeat the name in each event. */
-static void names_of_models_are_short(void **unused)
+TEST(names_of_models_are_short)
 {
-    (void)unused;
     char *body = repeated("{" PROMPT "," ASK ",\"model\":\"", "a", 513, "\"}");
     static const char *const name_paths[] = { CHAT, TEXT, LLAMA, NULL };
     for (size_t i = 0; name_paths[i]; i++)
@@ -738,9 +722,8 @@ static char *body_of(const char *before, size_t n, const char *after)
 }
 
 /* Values of JSON take 80 times the size of their text: neither what is not read stays, nor what only bind needs. */
-static void values_of_bodies_are_not_kept(void **unused)
+TEST(values_of_bodies_are_not_kept)
 {
-    (void)unused;
     static const struct {
         const char *path, *before, *after;
         size_t most; /* bytes of an exchange with 50,000 objects, which take 12 MB */
@@ -755,7 +738,7 @@ static void values_of_bodies_are_not_kept(void **unused)
         { "/v1/responses", "{\"metadata\":[", "],\"input\":\"\"}", 100000 },
         { "/v1/responses/input_tokens", "{\"metadata\":[", "],\"input\":\"\"}", 100000 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s %s", cases[i].path, cases[i].before);
         char *body = body_of(cases[i].before, 50000, cases[i].after);
         qn_exchange_free(must_take(cases[i].path, body));
@@ -769,9 +752,8 @@ static void values_of_bodies_are_not_kept(void **unused)
 }
 
 /* Before anything is written: an echo would be as long as all prompts together. */
-static void prompts_fit_into_the_context(void **unused)
+TEST(prompts_fit_into_the_context)
 {
-    (void)unused;
     char body[400], prompt[102] = "";
     memset(prompt, 'a', 101);
     for (size_t i = 0; i < 2; i++) {
@@ -788,9 +770,8 @@ static void prompts_fit_into_the_context(void **unused)
 }
 
 /* A schema that was compiled for one scope is compiled again for another. */
-static void grammars_are_of_the_scope(void **unused)
+TEST(grammars_are_of_the_scope)
 {
-    (void)unused;
     static const char *const scopes[] = { "a", "b", "a" };
     static const char body[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"json_schema\":{\"type\":\"integer\"}}";
@@ -811,9 +792,8 @@ static void grammars_are_of_the_scope(void **unused)
         qn_exchange_free(x[i]);
 }
 
-static void refusals_of_the_scheduler(void **unused)
+TEST(refusals_of_the_scheduler)
 {
-    (void)unused;
     qn_exchange *x = with(TEXT, "");
     qn_refusal refusal;
     qn_bytes out = { 0 };
@@ -832,7 +812,7 @@ static void refusals_of_the_scheduler(void **unused)
     } cases[] = { { QN_ERR_BUSY, 429, "overloaded" },      { QN_ERR_MEMORY, 500, "out_of_memory" },
                   { QN_ERR_DEVICE, 503, "device_failed" }, { QN_ERR_UNSUPPORTED, 400, "unsupported" },
                   { QN_ERR_INVALID, 400, NULL },           { QN_ERR_IO, 400, NULL } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", qn_status_name(cases[i].status));
         (void)qn_fail(cases[i].status, "why");
         qn_exchange_refuse_status(&served, cases[i].status, 0, &refusal);
@@ -850,29 +830,4 @@ static void refusals_of_the_scheduler(void **unused)
     assert_null(qn_protocol_find("/v1/none"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_the_models),
-        cmocka_unit_test(values_reach_the_request),
-        cmocka_unit_test(other_names_and_ends_of_ranges),
-        cmocka_unit_test(prompts_become_tokens),
-        cmocka_unit_test(chats_become_conversations),
-        cmocka_unit_test(wrong_values_name_their_field),
-        cmocka_unit_test(refusals_say_what_was_found),
-        cmocka_unit_test(constraints_become_grammars),
-        cmocka_unit_test(limits_are_held),
-        cmocka_unit_test(grammars_are_of_the_scope),
-        cmocka_unit_test(refusals_of_the_scheduler),
-        cmocka_unit_test(values_of_bodies_are_not_kept),
-        cmocka_unit_test(styles_of_json),
-        cmocka_unit_test(formats_go_with_tools),
-        cmocka_unit_test(prompts_fit_into_the_context),
-        cmocka_unit_test(memory_of_values_is_limited),
-        cmocka_unit_test(arguments_have_a_depth),
-        cmocka_unit_test(allowed_tools_are_there_once),
-        cmocka_unit_test(biases_are_those_of_tokens),
-        cmocka_unit_test(names_of_models_are_short),
-    };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

@@ -5,9 +5,8 @@
 
 /* ---- Writing ---- */
 
-static void members_and_items_are_separated(void **unused)
+TEST(members_and_items_are_separated)
 {
-    (void)unused;
     qn_bytes out = { 0 };
     qn_bytes_print(&out, "data: ");
     qn_json_open(&out, '{');
@@ -42,9 +41,8 @@ static void members_and_items_are_separated(void **unused)
     qn_bytes_free(&out);
 }
 
-static void strings_are_escaped(void **unused)
+TEST(strings_are_escaped)
 {
-    (void)unused;
     static const struct {
         const char *text, *json;
     } cases[] = { { "", "" },
@@ -58,7 +56,7 @@ static void strings_are_escaped(void **unused)
                   { "\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
                   { "\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd" } };
     qn_bytes out = { 0 };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("case %zu", i);
         char expected[128];
         snprintf(expected, sizeof expected, "\"%s\"", cases[i].json);
@@ -72,9 +70,8 @@ static void strings_are_escaped(void **unused)
     qn_bytes_free(&out);
 }
 
-static void numbers_have_the_digits_of_a_float(void **unused)
+TEST(numbers_have_the_digits_of_a_float)
 {
-    (void)unused;
     static const struct {
         double value;
         const char *json;
@@ -94,7 +91,7 @@ static void numbers_have_the_digits_of_a_float(void **unused)
                   { -INFINITY, "null" },
                   { NAN, "null" } };
     qn_bytes out = { 0 };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_json_number(&out, cases[i].value);
         assert_bytes(&out, cases[i].json);
     }
@@ -126,9 +123,8 @@ static void assert_reads(const char *text, const char *as)
     json_decref(expected);
 }
 
-static void lone_surrogates_are_replaced(void **unused)
+TEST(lone_surrogates_are_replaced)
 {
-    (void)unused;
     assert_reads("{\"a\":\"\\ud83e\\udd17\"}", "{\"a\":\"🤗\"}");
     assert_reads("{\"a\":\"\\uD83E\\uDD17\\ud83e\"}", "{\"a\":\"🤗\\ufffd\"}");
     assert_reads("{\"a\":\"\\ud83ex\"}", "{\"a\":\"\\ufffdx\"}");
@@ -141,9 +137,8 @@ static void lone_surrogates_are_replaced(void **unused)
     assert_null(read_body("{\"a\":\"\\ud83\"}", NULL));
 }
 
-static void what_is_no_body_is_refused(void **unused)
+TEST(what_is_no_body_is_refused)
 {
-    (void)unused;
     static const char *const bad[] = { "",
                                        "{",
                                        "[]",
@@ -158,7 +153,7 @@ static void what_is_no_body_is_refused(void **unused)
                                        "{\"a\":01}",
                                        "{\"\\u0000\":1}",
                                        "\xef\xbb\xbf\xef\xbb\xbf{}" };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < COUNT(bad); i++) {
         label("%s", bad[i]);
         assert_null(read_body(bad[i], NULL));
     }
@@ -175,9 +170,8 @@ static void what_is_no_body_is_refused(void **unused)
 }
 
 /* Texts may have U+0000. What is taken for a terminated string may not: it would be another one. */
-static void zeros_are_in_texts_alone(void **unused)
+TEST(zeros_are_in_texts_alone)
 {
-    (void)unused;
     static const char *const texts[] = {
         "{\"prompt\":\"a\\u0000b\"}",
         "{\"prompt\":[\"a\\u0000b\"]}",
@@ -212,9 +206,9 @@ static void zeros_are_in_texts_alone(void **unused)
         { "{\"chat_template_kwargs\":{\"x\":\"\\u0000\"}}", "x" },
         { "{\"metadata\":{\"a\":[[\"\\u0000\"]]}}", "a" },
     };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    for (size_t i = 0; i < COUNT(texts); i++)
         assert_reads(texts[i], texts[i]);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         qn_refusal refusal;
         label("%s", names[i].body);
         assert_null(qn_body_read(names[i].body, strlen(names[i].body), &(qn_reading){ 0 }, &refusal));
@@ -223,9 +217,8 @@ static void zeros_are_in_texts_alone(void **unused)
     }
 }
 
-static void depth_is_limited(void **unused)
+TEST(depth_is_limited)
 {
-    (void)unused;
     char text[1000];
     for (size_t depth = 120; depth < 140; depth++) {
         const size_t inner = depth - 1;
@@ -243,16 +236,4 @@ static void depth_is_limited(void **unused)
     assert_null(read_body("{\"a\":{}}", &(qn_protocol_limits){ .depth = 1 }));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_and_items_are_separated),
-        cmocka_unit_test(strings_are_escaped),
-        cmocka_unit_test(numbers_have_the_digits_of_a_float),
-        cmocka_unit_test(lone_surrogates_are_replaced),
-        cmocka_unit_test(what_is_no_body_is_refused),
-        cmocka_unit_test(zeros_are_in_texts_alone),
-        cmocka_unit_test(depth_is_limited),
-    };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

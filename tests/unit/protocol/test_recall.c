@@ -5,19 +5,26 @@
 
 #include <pthread.h>
 
+static qn_recall *recall; /* of the current test */
+
+static void create_recall(size_t max_answers, size_t max_bytes)
+{
+    assert_ok(qn_recall_create(max_answers, max_bytes, &recall));
+}
+
 static qn_bytes bytes_of(const char *text)
 {
     return (qn_bytes){ .data = (char *)(uintptr_t)text, .length = strlen(text) };
 }
 
-static void put(qn_recall *recall, const char *scope, const char *id, const char *reasoning, const char *content)
+static void put(const char *scope, const char *id, const char *reasoning, const char *content)
 {
     const qn_bytes r = bytes_of(reasoning), c = bytes_of(content);
     qn_recall_put(recall, scope, id, &r, &c);
 }
 
 /* A conversation of one message after qn_recall_apply, as text. */
-static char *applied(qn_recall *recall, const char *scope, const char *message, size_t *n_changed)
+static char *applied(const char *scope, const char *message, size_t *n_changed)
 {
     json_t *conversation = json_pack("{s:[o]}", "messages", json_loads(message, 0, NULL));
     assert_non_null(conversation);
@@ -28,20 +35,19 @@ static char *applied(qn_recall *recall, const char *scope, const char *message, 
     return text;
 }
 
-static bool is_known(qn_recall *recall, const char *scope, const char *id)
+static bool is_known(const char *scope, const char *id)
 {
     char message[200];
     size_t n;
     snprintf(message, sizeof message, "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"%s\"}]}", id);
-    free(applied(recall, scope, message, &n));
+    free(applied(scope, message, &n));
     return n == 1;
 }
 
 #define CALLS "\"tool_calls\":[{\"id\":\"other\"},{\"id\":\"call_1\"}]"
 
-static void messages_get_their_reasoning(void **unused)
+TEST(messages_get_their_reasoning)
 {
-    (void)unused;
     static const struct {
         const char *message, *content, *reasoning; /* NULL: unchanged */
     } cases[] = {
@@ -73,14 +79,13 @@ static void messages_get_their_reasoning(void **unused)
         { "{\"role\":\"assistant\",\"tool_call_id\":\"call_1\"}", NULL, NULL },
         { "[\"call_1\"]", NULL, NULL },
     };
-    qn_recall *recall;
-    assert_ok(qn_recall_create(0, 0, &recall));
-    put(recall, "scope", "1", "I think.\n", "\n\nLet me see.");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    create_recall(0, 0);
+    put("scope", "1", "I think.\n", "\n\nLet me see.");
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].message);
         size_t n;
         json_t *before = json_loads(cases[i].message, 0, NULL);
-        char *text = applied(recall, "scope", cases[i].message, &n);
+        char *text = applied("scope", cases[i].message, &n);
         json_t *after = json_loads(text, 0, NULL);
         assert_int_equal(n, cases[i].reasoning != NULL);
         assert_int_equal(json_equal(before, after), !cases[i].reasoning);
@@ -91,7 +96,7 @@ static void messages_get_their_reasoning(void **unused)
         json_decref(before);
         json_decref(after);
         free(text);
-        free(applied(recall, "another scope", cases[i].message, &n));
+        free(applied("another scope", cases[i].message, &n));
         assert_int_equal(n, 0);
     }
     assert_int_equal(qn_recall_apply(recall, "scope", NULL, NULL).n_messages, 0);
@@ -99,20 +104,18 @@ static void messages_get_their_reasoning(void **unused)
 }
 
 /* An answer is put back into one message: others that name it do not multiply it. Its texts are promised before. */
-static void an_answer_is_put_back_once(void **unused)
+TEST(an_answer_is_put_back_once)
 {
-    (void)unused;
     enum { MESSAGES = 100, BYTES = 1 << 20 };
-    qn_recall *recall;
     qn_budget *budget;
     static char long_text[BYTES + 1];
     json_t *messages = json_array(), *conversation = json_pack("{s:o}", "messages", messages);
     memset(long_text, 'a', BYTES);
-    assert_ok(qn_recall_create(0, 0, &recall));
+    create_recall(0, 0);
     assert_ok(qn_budget_create(&(qn_budget_limits){ SIZE_MAX, SIZE_MAX }, &budget));
     qn_account *account = qn_account_open(budget, "a");
-    put(recall, "scope", "1", long_text, "b");
-    put(recall, "scope", "2", "c", "d");
+    put("scope", "1", long_text, "b");
+    put("scope", "2", "c", "d");
     for (int i = 0; i < MESSAGES; i++)
         json_array_append_new(
             messages, json_pack("{s:s, s:s}", "role", "assistant", "reasoning_id", i == 50 ? "rs_0_2" : "rs_0_1"));
@@ -130,84 +133,78 @@ static void an_answer_is_put_back_once(void **unused)
     qn_recall_free(recall);
 }
 
-static void the_oldest_is_forgotten(void **unused)
+TEST(the_oldest_is_forgotten)
 {
-    (void)unused;
-    qn_recall *recall;
-    assert_ok(qn_recall_create(3, 0, &recall));
-    put(recall, "s", "a", "1", "");
-    put(recall, "s", "b", "2", "");
-    put(recall, "s", "c", "3", "");
-    assert_true(is_known(recall, "s", "a"));
-    put(recall, "s", "d", "4", "");
-    assert_false(is_known(recall, "s", "b"));
-    assert_true(is_known(recall, "s", "a") && is_known(recall, "s", "c") && is_known(recall, "s", "d"));
-    put(recall, "s", "a", "again", "");
+    create_recall(3, 0);
+    put("s", "a", "1", "");
+    put("s", "b", "2", "");
+    put("s", "c", "3", "");
+    assert_true(is_known("s", "a"));
+    put("s", "d", "4", "");
+    assert_false(is_known("s", "b"));
+    assert_true(is_known("s", "a") && is_known("s", "c") && is_known("s", "d"));
+    put("s", "a", "again", "");
     size_t n;
-    char *text = applied(recall, "s", "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\"}]}", &n);
-    assert_non_null(strstr(text, "\"again\""));
+    char *text = applied("s", "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\"}]}", &n);
+    assert_contains(text, "\"again\"");
     free(text);
     qn_recall_free(recall);
 }
 
-static void bytes_are_bounded(void **unused)
+TEST(bytes_are_bounded)
 {
-    (void)unused;
     static char large[10000];
     char id[16];
     size_t n_known = 0;
-    qn_recall *recall;
     memset(large, 'x', sizeof large - 1);
-    assert_ok(qn_recall_create(0, 50000, &recall));
+    create_recall(0, 50000);
     for (int i = 0; i < 20; i++) {
         snprintf(id, sizeof id, "id%d", i);
-        put(recall, "s", id, large, "");
+        put("s", id, large, "");
     }
     for (int i = 0; i < 20; i++) {
         snprintf(id, sizeof id, "id%d", i);
-        n_known += is_known(recall, "s", id);
+        n_known += is_known("s", id);
     }
     assert_int_equal(n_known, 4);
-    assert_true(is_known(recall, "s", "id19"));
+    assert_true(is_known("s", "id19"));
     qn_recall_free(recall);
-    assert_ok(qn_recall_create(0, 5000, &recall));
-    put(recall, "s", "small", "r", "");
-    put(recall, "s", "large", large, "");
-    assert_false(is_known(recall, "s", "large"));
-    assert_true(is_known(recall, "s", "small"));
+    create_recall(0, 5000);
+    put("s", "small", "r", "");
+    put("s", "large", large, "");
+    assert_false(is_known("s", "large"));
+    assert_true(is_known("s", "small"));
     qn_recall_free(recall);
 }
 
 /* A scope with many answers, or large ones, makes room by its own. */
-static void scopes_keep_theirs(void **unused)
+TEST(scopes_keep_theirs)
 {
-    (void)unused;
     enum { PLACES = 20, KEPT = 8 };
-    qn_recall *recall;
     char id[32];
     static char large[10001];
     memset(large, 'x', sizeof large - 1);
     for (int by_bytes = 0; by_bytes < 2; by_bytes++) {
         label("by bytes %d", by_bytes);
-        assert_ok(qn_recall_create(by_bytes ? 0 : PLACES, by_bytes ? 100000 : 0, &recall));
+        create_recall(by_bytes ? 0 : PLACES, by_bytes ? 100000 : 0);
         for (int i = 0; i < KEPT; i++) {
             snprintf(id, sizeof id, "id%d", i);
-            put(recall, "a", id, "r", "");
+            put("a", id, "r", "");
         }
         for (int i = 0; i < 10 * PLACES; i++) {
             snprintf(id, sizeof id, "id%d", i);
-            put(recall, "b", id, by_bytes ? large : "r", "");
+            put("b", id, by_bytes ? large : "r", "");
         }
         for (int i = 0; i < KEPT; i++) {
             snprintf(id, sizeof id, "id%d", i);
-            assert_true(is_known(recall, "a", id));
-            assert_false(is_known(recall, "b", id));
+            assert_true(is_known("a", id));
+            assert_false(is_known("b", id));
         }
-        assert_true(is_known(recall, "b", "id199"));
+        assert_true(is_known("b", "id199"));
         for (int i = 0; i < PLACES; i++) { /* a newcomer has a place */
             snprintf(id, sizeof id, "%d", i);
-            put(recall, id, "id", "r", "");
-            assert_true(is_known(recall, id, "id"));
+            put(id, "id", "r", "");
+            assert_true(is_known(id, "id"));
         }
         qn_recall_free(recall);
     }
@@ -223,12 +220,12 @@ static void give(qn_recall_answer *answer, qn_output_event_kind kind, const char
 }
 
 /* Whether a member of a message, which has an id in its text, brings back what `think` and the content were. */
-static bool is_kept(qn_recall *recall, const char *before, const char *id, const char *after)
+static bool is_kept(const char *before, const char *id, const char *after)
 {
     char message[300];
     size_t n;
     snprintf(message, sizeof message, "{\"role\":\"assistant\",%s\"%s\"%s}", before, id, after);
-    char *text = applied(recall, "s", message, &n);
+    char *text = applied("s", message, &n);
     assert_true(n == 0 || strstr(text, "\"content\":\"c\",\"reasoning_content\":\"I think\""));
     free(text);
     return n == 1;
@@ -240,26 +237,24 @@ static void think(qn_recall_answer *answer)
     give(answer, QN_OUTPUT_REASONING, "think", 0, QN_OUTPUT_COMPLETE);
 }
 
-static void answers_are_kept_by_their_calls(void **unused)
+TEST(answers_are_kept_by_their_calls)
 {
-    (void)unused;
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}";
     qn_exchange *exchange = must_take("/v1/chat/completions", body);
     char id[QN_CALL_ID_BYTES], other[QN_CALL_ID_BYTES];
     qn_recall_answer answer = { 0 };
-    qn_recall *recall;
     qn_exchange_call_id(exchange, 1, 1, id);
     qn_exchange_call_id(exchange, 0, 1, other);
-    assert_ok(qn_recall_create(0, 0, &recall));
+    create_recall(0, 0);
 
     /* Nothing to restore: no reasoning, or no call. */
     give(&answer, QN_OUTPUT_CALL_END, "<call>", 0, QN_OUTPUT_COMPLETE);
     qn_recall_keep(recall, "s", exchange, 1, &answer);
-    assert_false(is_known(recall, "s", id));
+    assert_false(is_known("s", id));
     think(&answer);
     give(&answer, QN_OUTPUT_CALL_END, "<call>", 0, QN_OUTPUT_CUT);
     qn_recall_keep(recall, "s", exchange, 1, &answer);
-    assert_false(is_known(recall, "s", id));
+    assert_false(is_known("s", id));
 
     think(&answer);
     give(&answer, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
@@ -269,8 +264,8 @@ static void answers_are_kept_by_their_calls(void **unused)
     give(&answer, QN_OUTPUT_CALL_END, "<call>", 2, QN_OUTPUT_COMPLETE);
     qn_recall_keep(recall, "s", exchange, 1, &answer);
     assert_null(answer.reasoning.data);
-    assert_false(is_known(recall, "s", other));
-    assert_true(is_kept(recall, "\"tool_calls\":[{\"id\":", id, "}]"));
+    assert_false(is_known("s", other));
+    assert_true(is_kept("\"tool_calls\":[{\"id\":", id, "}]"));
     think(&answer);
     qn_recall_answer_free(&answer);
     assert_null(answer.reasoning.data);
@@ -279,25 +274,23 @@ static void answers_are_kept_by_their_calls(void **unused)
 }
 
 /* Protocols with ids of reasoning need no call. */
-static void answers_are_kept_by_their_reasoning(void **unused)
+TEST(answers_are_kept_by_their_reasoning)
 {
-    (void)unused;
     static const struct {
         const char *path, *body;
     } cases[] = { { "/v1/messages", "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}" },
                   { "/v1/responses", "{\"input\":\"x\"}" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].path);
         qn_exchange *exchange = must_take(cases[i].path, cases[i].body);
         char id[QN_CALL_ID_BYTES];
         qn_recall_answer answer = { 0 };
-        qn_recall *recall;
-        assert_ok(qn_recall_create(0, 0, &recall));
+        create_recall(0, 0);
         qn_exchange_reasoning_id(exchange, 0, 0, id);
         think(&answer);
         give(&answer, QN_OUTPUT_CONTENT, "c", 0, QN_OUTPUT_COMPLETE);
         qn_recall_keep(recall, "s", exchange, 0, &answer);
-        assert_true(is_kept(recall, "\"reasoning_id\":", id, ""));
+        assert_true(is_kept("\"reasoning_id\":", id, ""));
         qn_recall_free(recall);
         qn_exchange_free(exchange);
     }
@@ -305,40 +298,27 @@ static void answers_are_kept_by_their_reasoning(void **unused)
 
 /* ---- Threads ---- */
 
-static void *use(void *user)
+static void *use(void *unused)
 {
     char id[16];
     for (int i = 0; i < 2000; i++) {
         snprintf(id, sizeof id, "id%d", i * 7 % 40);
-        put(user, "s", id, "reasoning", "content");
+        put("s", id, "reasoning", "content");
         snprintf(id, sizeof id, "id%d", i * 11 % 40);
-        (void)is_known(user, "s", id);
+        (void)is_known("s", id);
     }
-    return NULL;
+    return unused;
 }
 
-static void threads_share_it(void **unused)
+TEST(threads_share_it)
 {
-    (void)unused;
     pthread_t threads[4];
-    qn_recall *recall;
-    assert_ok(qn_recall_create(20, 0, &recall));
+    create_recall(20, 0);
     for (size_t i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, use, recall), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, use, NULL), 0);
     for (size_t i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     qn_recall_free(recall);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(messages_get_their_reasoning),
-                                        cmocka_unit_test(an_answer_is_put_back_once),
-                                        cmocka_unit_test(the_oldest_is_forgotten),
-                                        cmocka_unit_test(scopes_keep_theirs),
-                                        cmocka_unit_test(bytes_are_bounded),
-                                        cmocka_unit_test(answers_are_kept_by_their_calls),
-                                        cmocka_unit_test(answers_are_kept_by_their_reasoning),
-                                        cmocka_unit_test(threads_share_it) };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

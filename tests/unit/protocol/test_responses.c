@@ -22,9 +22,8 @@ static void converts(const char *fields, const char *expected)
     assert_conversation(RESPONSES, quoted(body), quoted(wanted));
 }
 
-static void items_become_messages(void **unused)
+TEST(items_become_messages)
 {
-    (void)unused;
     converts(ASK, "'messages':[" HM "]");
     converts("'instructions':'Be kind.','input':[{'type':'message','role':'developer','content':[{'type':'input_text',"
              "'text':'a'}]},{'type':'message','role':'user','content':[{'type':'input_text','text':'b'}]}," HM "]",
@@ -53,18 +52,16 @@ static void items_become_messages(void **unused)
 }
 
 /* Clients ask whether a server is there. */
-static void probes_are_taken(void **unused)
+TEST(probes_are_taken)
 {
-    (void)unused;
     converts("'input':'','max_output_tokens':1", "'messages':[{'role':'user','content':''}]");
     converts("'input':[],'max_output_tokens':1", "'messages':[{'role':'user','content':''}]");
     converts("'input':[],'instructions':'a','store':true,'previous_response_id':null",
              "'messages':[{'role':'system','content':'a'},{'role':'user','content':''}]");
 }
 
-static void tools_reach_the_template(void **unused)
+TEST(tools_reach_the_template)
 {
-    (void)unused;
     static const struct {
         const char *choice;
         bool has_tools;
@@ -81,7 +78,7 @@ static void tools_reach_the_template(void **unused)
           QN_GRAMMAR_AFTER_REASONING },
         { "'none'", false, QN_GRAMMAR_AFTER_REASONING },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char fields[1000];
         snprintf(fields, sizeof fields, ASK "," TOOLS ",'tool_choice':%s", cases[i].choice);
         converts(
@@ -105,9 +102,8 @@ static void tools_reach_the_template(void **unused)
     converts(ASK ",'tools':[{'type':'web_search'}],'tool_choice':'required'", "'messages':[" HM "]");
 }
 
-static void values_reach_the_request(void **unused)
+TEST(values_reach_the_request)
 {
-    (void)unused;
     converts(ASK ",'reasoning':{'effort':'low','summary':'auto'}", "'messages':[" HM "],'reasoning_effort':'low'");
     converts(ASK ",'enable_thinking':false,'chat_template_kwargs':{'preserve_thinking':true}",
              "'messages':[" HM "],'enable_thinking':false,'preserve_thinking':true");
@@ -129,9 +125,8 @@ static void values_reach_the_request(void **unused)
     qn_exchange_free(x);
 }
 
-static void wrong_values_name_their_field(void **unused)
+TEST(wrong_values_name_their_field)
 {
-    (void)unused;
     static const struct {
         const char *fields, *param, *part;
     } cases[] = {
@@ -179,7 +174,7 @@ static void wrong_values_name_their_field(void **unused)
         { ASK ",'enable_thinking':1", "enable_thinking", "" },
         { ASK ",'chat_template_kwargs':{'x':1}", "chat_template_kwargs", "" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char body[1000];
         snprintf(body, sizeof body, "{%s}", cases[i].fields);
         assert_refused(RESPONSES, quoted(body), NULL, cases[i].param, cases[i].part);
@@ -208,9 +203,8 @@ static void has_input(const char *arguments, const char *expected)
     }
 }
 
-static void inputs_are_raw(void **unused)
+TEST(inputs_are_raw)
 {
-    (void)unused;
     has_input("{\"input\":\"a\"}", "a");
     has_input("\n{ \"input\" : \"a\\n\\\"\\\\\\/\\b\\f\\r\\t\\u00e9\\ud83e\\udd17 é\" }", "a\n\"\\/\b\f\r\té🤗 é");
     has_input("{\"input\":\"", "");
@@ -302,9 +296,8 @@ static void want_message(const char *whole)
     want_item("response.output_item.done", 0, whole);
 }
 
-static void a_text_streams(void **unused)
+TEST(a_text_streams)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         const char *whole =
             i ? MESSAGE("msg_1_0", "incomplete", PART("ab")) : MESSAGE("msg_1_0", "completed", PART("ab"));
@@ -315,7 +308,7 @@ static void a_text_streams(void **unused)
         finish(0, i ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
         want_message(whole);
         assert_wanted();
-        assert_int_equal(x->protocol->end(x, &out), 200);
+        ends_with(200);
         snprintf(head, sizeof head,
                  i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"),
                  "auto");
@@ -326,22 +319,21 @@ static void a_text_streams(void **unused)
     }
 }
 
-static void reasoning_and_calls_stream(void **unused)
+TEST(reasoning_and_calls_stream)
 {
-    (void)unused;
     char reasoning[QN_CALL_ID_BYTES], ids[3][QN_CALL_ID_BYTES], text[600];
     open_stream(TOOLS, "auto");
-    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{}", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "patch", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{\"input\": \"a", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "\\u00e9\"}", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 2, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{", 2, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 2, QN_OUTPUT_CUT);
+    reasoning_text(0, "Hm");
+    begin_call(0, 0, "f");
+    arguments(0, 0, "{}");
+    end_call(0, 0, "<raw>", QN_OUTPUT_COMPLETE);
+    begin_call(0, 1, "patch");
+    arguments(0, 1, "{\"input\": \"a");
+    arguments(0, 1, "\\u00e9\"}");
+    end_call(0, 1, "<raw>", QN_OUTPUT_COMPLETE);
+    begin_call(0, 2, "f");
+    arguments(0, 2, "{");
+    end_call(0, 2, "<raw>", QN_OUTPUT_CUT);
     finish(0, QN_FINISH_LENGTH, false);
 
     qn_exchange_reasoning_id(x, 0, 0, reasoning);
@@ -388,21 +380,20 @@ static void reasoning_and_calls_stream(void **unused)
 }
 
 /* Without a stream a call that does not parse is text; arguments without an input are the input of a custom tool. */
-static void whole_responses(void **unused)
+TEST(whole_responses)
 {
-    (void)unused;
     char head[1000], id[QN_CALL_ID_BYTES], expected[3000];
     open_exchange(RESPONSES, quoted("{" ASK "," TOOLS "}"));
     content(0, "a");
-    output(0, QN_OUTPUT_CALL_BEGIN, "patch", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{}", 0, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_COMPLETE);
+    begin_call(0, 0, "patch");
+    arguments(0, 0, "{}");
+    end_call(0, 0, "<raw>", QN_OUTPUT_COMPLETE);
     content(0, "b");
-    output(0, QN_OUTPUT_CALL_BEGIN, "f", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_ARGUMENTS, "{", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_BROKEN);
+    begin_call(0, 1, "f");
+    arguments(0, 1, "{");
+    end_call(0, 1, "<raw>", QN_OUTPUT_BROKEN);
     finish(0, QN_FINISH_LENGTH, false);
-    assert_int_equal(x->protocol->end(x, &out), 200);
+    ends_with(200);
     qn_exchange_call_id(x, 0, 0, id);
     snprintf(head, sizeof head, HEAD("incomplete", "null", "{'reason':'max_output_tokens'}"), "auto");
     snprintf(expected, sizeof expected,
@@ -416,9 +407,8 @@ static void whole_responses(void **unused)
 }
 
 /* The same with a stream and without one: the arguments so far, the input so far of a custom tool. */
-static void cut_calls_are_incomplete(void **unused)
+TEST(cut_calls_are_incomplete)
 {
-    (void)unused;
     static const struct {
         const char *name, *arguments, *item;
     } cases[] = {
@@ -436,16 +426,16 @@ static void cut_calls_are_incomplete(void **unused)
           "text\\':"
           "'" },
     };
-    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
         char id[QN_CALL_ID_BYTES], item[600], expected[700];
         const char *const given = cases[i / 2].item, *const at = strstr(given, "ID");
         label("%s %s", cases[i / 2].arguments, i % 2 ? "in a stream" : "");
         open_exchange(RESPONSES, quoted(i % 2 ? "{" ASK "," TOOLS ",'stream':true}" : "{" ASK "," TOOLS "}"));
-        output(0, QN_OUTPUT_CALL_BEGIN, cases[i / 2].name, 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, cases[i / 2].arguments, 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_CUT);
+        begin_call(0, 0, cases[i / 2].name);
+        arguments(0, 0, cases[i / 2].arguments);
+        end_call(0, 0, "<raw>", QN_OUTPUT_CUT);
         finish(0, QN_FINISH_LENGTH, false);
-        assert_int_equal(x->protocol->end(x, &out), 200);
+        ends_with(200);
         qn_exchange_call_id(x, 0, 0, id);
         snprintf(item, sizeof item, "%.*s%s%s", (int)(at - given), given, id, at + 2);
         snprintf(expected, sizeof expected, "'output':[{%s}],'usage':{", item);
@@ -457,9 +447,8 @@ static void cut_calls_are_incomplete(void **unused)
 }
 
 /* As the body has them. */
-static void settings_are_repeated(void **unused)
+TEST(settings_are_repeated)
 {
-    (void)unused;
     static const struct {
         const char *fields, *part;
     } cases[] = {
@@ -470,20 +459,19 @@ static void settings_are_repeated(void **unused)
         { TOOLS ",'tool_choice':{'type':'web_search_preview'}", "'tool_choice':{'type':'web_search_preview'},'" },
         { TOOLS ",'tool_choice':null", "'tool_choice':'auto','" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char body[1000];
         snprintf(body, sizeof body, "{" ASK ",'stream':true,%s}", cases[i].fields);
         open_exchange(RESPONSES, quoted(body));
         qn_bytes_add(&out, "", 1);
         label("%s", out.data);
-        assert_non_null(strstr(out.data, quoted(cases[i].part)));
+        assert_contains(out.data, quoted(cases[i].part));
         close_exchange();
     }
 }
 
-static void errors_fail_the_response(void **unused)
+TEST(errors_fail_the_response)
 {
-    (void)unused;
     char head[1000], rest[2000];
     open_stream("", "auto");
     finish(0, QN_FINISH_ERROR, false);
@@ -492,13 +480,13 @@ static void errors_fail_the_response(void **unused)
     want("response.failed", rest);
     assert_wanted();
     content(0, "b");
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, "");
     close_stream();
 
     open_exchange(RESPONSES, quoted("{" ASK "}"));
     finish(0, QN_FINISH_ERROR, false);
-    assert_int_equal(x->protocol->end(x, &out), 500);
+    ends_with(500);
     assert_bytes(&out, quoted("{'error':{'message':'it broke','type':'server_error','param':null,'code':'failed'}}"));
     close_exchange();
 
@@ -508,25 +496,8 @@ static void errors_fail_the_response(void **unused)
     snprintf(rest, sizeof rest, "'response':%s" NO_USAGE, head);
     want("response.failed", rest);
     assert_wanted();
-    assert_int_equal(x->protocol->end(x, &out), 400);
+    ends_with(400);
     close_stream();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_become_messages),
-        cmocka_unit_test(probes_are_taken),
-        cmocka_unit_test(tools_reach_the_template),
-        cmocka_unit_test(values_reach_the_request),
-        cmocka_unit_test(wrong_values_name_their_field),
-        cmocka_unit_test(inputs_are_raw),
-        cmocka_unit_test(a_text_streams),
-        cmocka_unit_test(reasoning_and_calls_stream),
-        cmocka_unit_test(whole_responses),
-        cmocka_unit_test(cut_calls_are_incomplete),
-        cmocka_unit_test(settings_are_repeated),
-        cmocka_unit_test(errors_fail_the_response),
-    };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
-}
+TEST_GROUP(load_vocab, free_vocab)

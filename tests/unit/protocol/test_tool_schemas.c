@@ -1,15 +1,14 @@
 /* Bodies of every protocol whose tools have schemas of a stranger's making, to models of each form of tool calls: each
  * is taken or refused as the body's fault, whatever numbers, dead alternatives and references there are. Under
  * sanitizers this is the test that no schema overwrites memory. QN_SOAK: many more of them. */
-#include "helper_assert.h"
+#include "helper_create.h"
 #include "helper_schemas.h"
 #include "helper_vocab.h"
+#include "helper_files.h"
 
 #include "base/append.h"
 #include "protocol/protocol.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static const struct {
@@ -23,23 +22,11 @@ static const struct {
       "\"parameters\": ' ~ (c.arguments if c.arguments is string else c.arguments|tojson) ~ '}' }}{% else %}{{ "
       "m.content }}{% endif %}<|eot|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}" },
 };
-enum { N_MODELS = sizeof models / sizeof *models };
+enum { N_MODELS = COUNT(models) };
 static qn_served served[N_MODELS];
 
-static char *read_file(const char *path)
+static int load_models(void)
 {
-    FILE *file = fopen(path, "rb");
-    char *text = calloc(1, 1 << 16);
-    assert_non_null(file);
-    assert_non_null(text);
-    assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
-    fclose(file);
-    return text;
-}
-
-static int load_models(void **unused)
-{
-    (void)unused;
     static const char *const merges[] = { "Ġ Ġ", NULL };
     static const struct added_token added[] = {
         { "<|end|>", 3 }, { "<tool_call>", 4 }, { "</tool_call>", 4 }, { NULL, 0 }
@@ -47,18 +34,16 @@ static int load_models(void **unused)
     for (size_t i = 0; i < N_MODELS; i++) {
         char path[400];
         snprintf(path, sizeof path, QN_SOURCE_DIR "/tests/golden/templates/%s.jinja", models[i].name);
-        char *text = models[i].template ? strdup(models[i].template) : read_file(path);
+        char *text = models[i].template ? strdup(models[i].template) : read_file(path, NULL);
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 257, .chat_template = text
         };
         struct file_bytes bytes = make_vocab(&spec);
         char file[] = "/tmp/tool_schemas_XXXXXX";
         const int fd = mkstemp(file);
-        qn_model *model;
         assert_true(fd >= 0 && write(fd, bytes.data, bytes.n) == (ssize_t)bytes.n);
         close(fd);
-        assert_ok(qn_model_load(
-            file, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model));
+        qn_model *model = create_model(file, &CPU_MODEL(.vocab_only = true));
         unlink(file);
         free(bytes.data);
         free(text);
@@ -69,9 +54,8 @@ static int load_models(void **unused)
     return 0;
 }
 
-static int free_models(void **unused)
+static int free_models(void)
 {
-    (void)unused;
     for (size_t i = 0; i < N_MODELS; i++)
         qn_model_free((qn_model *)served[i].model);
     return 0;
@@ -185,9 +169,8 @@ static void take_everywhere(json_t *schemas, bool strict, unsigned choice, size_
 /* ---- Tests ---- */
 
 /* Schemas with a number that was written without bounds where the type that it is about was left out. */
-static void known(void **unused)
+TEST(known)
 {
-    (void)unused;
     static const char *const properties[] = {
         "{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300}",
         ("{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"string\",\"minLength\":1e300,\"maxLength\":1."
@@ -210,10 +193,10 @@ static void known(void **unused)
                                           "\"type\":\"null\"}],\"type\":\"string\","
                                           "\"minLength\":1e300,\"maxLength\":1.2345678912345678e300}}}}}]}" };
     size_t counts[2] = { 0 };
-    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+    for (size_t i = 0; i < COUNT(bodies); i++)
         for (size_t m = 0; m < N_MODELS; m++)
             assert_true(exchange(CHAT, bodies[i], &served[m])); /* without a grammar: the tool is not strict */
-    for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
+    for (size_t i = 0; i < COUNT(properties); i++)
         for (unsigned choice = 0; choice < 3; choice++) {
             json_t *schemas =
                 json_pack("[{s:s,s:{s:o}}]", "type", "object", "properties", "a", json_loads(properties[i], 0, NULL));
@@ -224,9 +207,8 @@ static void known(void **unused)
 }
 
 /* A plain schema is taken by every protocol and model: what is refused below is refused for its schema. */
-static void plain(void **unused)
+TEST(plain)
 {
-    (void)unused;
     size_t counts[2] = { 0 };
     json_t *schemas =
         json_loads("[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":9},"
@@ -239,9 +221,8 @@ static void plain(void **unused)
     assert_int_equal(counts[0], 0);
 }
 
-static void mutated(void **unused)
+TEST(mutated)
 {
-    (void)unused;
     enum { SCHEMAS = 2000, MANY = 100000 };
     const size_t n = getenv("QN_SOAK") ? MANY : SCHEMAS;
     size_t counts[2] = { 0 };
@@ -268,12 +249,4 @@ static void mutated(void **unused)
     assert_true(counts[0] > counts[1] / 8 && counts[1] > counts[0] / 8);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known),
-        cmocka_unit_test(plain),
-        cmocka_unit_test(mutated),
-    };
-    return cmocka_run_group_tests(tests, load_models, free_models);
-}
+TEST_GROUP(load_models, free_models)

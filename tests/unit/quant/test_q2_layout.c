@@ -5,9 +5,6 @@
 #include "base/f16.h"
 #include "quant/q2_layout.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 enum { ALIGNMENT = 32 };
 
 /* Ternary weights with scales as models have them, in one of the layouts, padded to the alignment, then `extra` zero
@@ -65,9 +62,8 @@ static void expect_rejection(const qn_q2_tensor *tensors, size_t n, const char *
 
 static const qn_type layouts[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_OX2_0 };
 
-static void whole_models(void **state)
+TEST(whole_models)
 {
-    (void)state;
     for (size_t k = 0; k < 3; k++) {
         qn_q2_tensor t[] = { make(layouts[k], "a", 1024, 64, 0), make(layouts[k], "b", 256, 1, 0),
                              make(layouts[k], "c", 128, 300, 0) };
@@ -79,9 +75,8 @@ static void whole_models(void **state)
 }
 
 /* Codes and scales that rule out mainline's layout are ignored if the size is mainline's. */
-static void mainline_by_size_whatever_it_holds(void **state)
+TEST(mainline_by_size_whatever_it_holds)
 {
-    (void)state;
     qn_q2_tensor t = make(QN_TYPE_Q2_0, "a", 1024, 4, 0);
     memset(bytes_of(&t), 0xff, t.available_bytes);
     expect(&t, 1, QN_TYPE_Q2_0);
@@ -93,9 +88,8 @@ static void mainline_by_size_whatever_it_holds(void **state)
     release(&t, 1);
 }
 
-static void widths_of_64(void **state)
+TEST(widths_of_64)
 {
-    (void)state;
     qn_q2_tensor t[] = { make(QN_TYPE_Q2_0, "narrow", 192, 1, 0), make(QN_TYPE_Q2_0, "b", 128, 2, 0) };
     memset(bytes_of(&t[1]), 0xff, t[1].available_bytes);
     expect(t, 2, QN_TYPE_Q2_0);
@@ -110,9 +104,8 @@ static void widths_of_64(void **state)
 
 /* One block of 128 is 34 or 36 bytes: both fill 64 with padding. Then the scales decide, and mainline's layout is
  * tested first. */
-static void tiny_tensors(void **state)
+TEST(tiny_tensors)
 {
-    (void)state;
     for (size_t k = 0; k < 3; k++)
         for (uint64_t blocks = 1; blocks <= 6; blocks++) {
             label("%s, %u blocks", qn_type_find((uint32_t)layouts[k])->name, (unsigned)blocks);
@@ -129,9 +122,8 @@ static void tiny_tensors(void **state)
 }
 
 /* Gaps between tensors, or bytes after the last one, do not affect the detection. */
-static void gaps(void **state)
+TEST(gaps)
 {
-    (void)state;
     for (size_t k = 0; k < 3; k++) {
         qn_q2_tensor t[] = { make(layouts[k], "a", 512, 40, 4096), make(layouts[k], "b", 512, 40, 100000) };
         expect(t, 2, layouts[k]);
@@ -144,17 +136,15 @@ static void gaps(void **state)
 }
 
 /* A gap after one tensor leaves space for blocks of 64 there; the tensors that they do not fit decide. */
-static void a_gap_that_looks_like_the_other_layout(void **state)
+TEST(a_gap_that_looks_like_the_other_layout)
 {
-    (void)state;
     qn_q2_tensor t[] = { make(QN_TYPE_PQ2_0, "gap", 128, 64, 64 * 2), make(QN_TYPE_PQ2_0, "rest", 128, 4096, 0) };
     expect(t, 2, QN_TYPE_PQ2_0);
     release(t, 2);
 }
 
-static void too_small(void **state)
+TEST(too_small)
 {
-    (void)state;
     qn_q2_tensor t = make(QN_TYPE_PQ2_0, "cut.weight", 1024, 64, 0);
     t.available_bytes -= ALIGNMENT;
     expect_rejection(&t, 1, "cut.weight");
@@ -170,9 +160,8 @@ static void too_small(void **state)
     release(two, 2);
 }
 
-static void neither_layout_plausible(void **state)
+TEST(neither_layout_plausible)
 {
-    (void)state;
     for (size_t k = 1; k < 3; k++) {
         qn_q2_tensor t[] = { make(layouts[k], "good.weight", 1024, 200, 0),
                              make(layouts[k], "bad.weight", 1024, 200, 0) };
@@ -191,9 +180,8 @@ static void neither_layout_plausible(void **state)
     }
 }
 
-static void both_layouts_plausible(void **state)
+TEST(both_layouts_plausible)
 {
-    (void)state;
     qn_q2_tensor t = make(QN_TYPE_PQ2_0, "zero.weight", 1024, 200, 0);
     memset(bytes_of(&t), 0, t.available_bytes);
     expect_rejection(&t, 1, "zero.weight");
@@ -202,9 +190,8 @@ static void both_layouts_plausible(void **state)
 }
 
 /* A first tensor that matches both layouts (a table whose unused rows are zero) leaves the decision to the others. */
-static void one_odd_tensor(void **state)
+TEST(one_odd_tensor)
 {
-    (void)state;
     for (size_t k = 1; k < 3; k++) {
         qn_q2_tensor t[] = { make(layouts[k], "token_embd.weight", 1024, 2000, 0), make(layouts[k], "b", 1024, 40, 0) };
         memset(bytes_of(&t[0]), 0, t[0].available_bytes);
@@ -215,9 +202,8 @@ static void one_odd_tensor(void **state)
 
 /* With one large tensor among many small ones, at least 2000 blocks are tested: the bad block is number 2000 of the
  * last tensor. */
-static void sample_is_large_enough(void **state)
+TEST(sample_is_large_enough)
 {
-    (void)state;
     qn_q2_tensor t[101];
     for (size_t i = 0; i < 100; i++)
         t[i] = make(QN_TYPE_PQ2_0, "small", 128, 2, 0);
@@ -226,22 +212,4 @@ static void sample_is_large_enough(void **state)
     bytes_of(&t[100])[1999 * 34 + 1] |= 0x80;
     expect_rejection(t, 101, "large.weight");
     release(t, 101);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_models),
-        cmocka_unit_test(mainline_by_size_whatever_it_holds),
-        cmocka_unit_test(widths_of_64),
-        cmocka_unit_test(tiny_tensors),
-        cmocka_unit_test(gaps),
-        cmocka_unit_test(a_gap_that_looks_like_the_other_layout),
-        cmocka_unit_test(too_small),
-        cmocka_unit_test(neither_layout_plausible),
-        cmocka_unit_test(both_layouts_plausible),
-        cmocka_unit_test(one_odd_tensor),
-        cmocka_unit_test(sample_is_large_enough),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { MAX_BLOCK = 256, MAX_BYTES = 256 };
 
@@ -191,7 +189,7 @@ static const struct {
     { "ptq1_0", 143, 128, 28, w_ptq1_0, { 26, -1 }, true },
     { "ox2_0", 1042, 128, 34, w_ox2_0, { 32, -1 }, false },
 };
-enum { N_TYPES = sizeof expected / sizeof expected[0] };
+enum { N_TYPES = COUNT(expected) };
 
 static void random_block(size_t t, uint8_t *block)
 {
@@ -206,9 +204,8 @@ static void random_block(size_t t, uint8_t *block)
         block[1] ^= 0x40;
 }
 
-static void table(void **state)
+TEST(table)
 {
-    (void)state;
     size_t count;
     qn_types(&count);
     assert_int_equal(count, N_TYPES);
@@ -229,9 +226,8 @@ static void table(void **state)
     assert_null(qn_type_find(UINT32_MAX));
 }
 
-static void row_bytes(void **state)
+TEST(row_bytes)
 {
-    (void)state;
     size_t bytes = 0;
     assert_true(qn_row_bytes(qn_type_find(QN_TYPE_PTQ1_0), 2048, &bytes));
     assert_int_equal(bytes, 448);
@@ -245,9 +241,8 @@ static void row_bytes(void **state)
 
 /* Every product of stored values is exact in float32. Only the addition of an offset rounds, by half a unit in the last
  * place. */
-static void dequantize_matches_the_formula(void **state)
+TEST(dequantize_matches_the_formula)
 {
-    (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
         label("%s", info->name);
@@ -272,9 +267,8 @@ static void dequantize_matches_the_formula(void **state)
     }
 }
 
-static void unpack_matches_dequantize(void **state)
+TEST(unpack_matches_dequantize)
 {
-    (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
         label("%s", info->name);
@@ -303,9 +297,8 @@ static void unpack_matches_dequantize(void **state)
     }
 }
 
-static void all_trit_bytes(void **state)
+TEST(all_trit_bytes)
 {
-    (void)state;
     for (unsigned byte = 0; byte < 256; byte++) {
         label("byte %u", byte);
         uint8_t block[28];
@@ -328,9 +321,8 @@ static void all_trit_bytes(void **state)
 }
 
 /* Five digits are stored as the byte ceil(v*256/243): this is what other programs write. */
-static void trit_bytes_are_canonical(void **state)
+TEST(trit_bytes_are_canonical)
 {
-    (void)state;
     for (unsigned v = 0; v < 243; v++) {
         float weights[128];
         uint8_t block[28];
@@ -367,9 +359,8 @@ static double bound_of(uint32_t type)
     }
 }
 
-static void round_trip_error(void **state)
+TEST(round_trip_error)
 {
-    (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
         label("%s", info->name);
@@ -393,9 +384,8 @@ static void round_trip_error(void **state)
 }
 
 /* Blocks of any weights, of one magnitude, and of one magnitude but for one weight, up to five at once. */
-static void q1_0_is_mean_and_sign(void **state)
+TEST(q1_0_is_mean_and_sign)
 {
-    (void)state;
     const qn_type_info *info = qn_type_find(QN_TYPE_Q1_0);
     for (unsigned round = 0; round < 3000; round++) {
         float in[5 * 128], out[5 * 128];
@@ -423,11 +413,10 @@ static void q1_0_is_mean_and_sign(void **state)
     }
 }
 
-static void exact_cases(void **state)
+TEST(exact_cases)
 {
-    (void)state;
     static const uint32_t ternary[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_PTQ1_0, QN_TYPE_TQ1_0, QN_TYPE_TQ2_0 };
-    for (size_t t = 0; t < sizeof ternary / sizeof ternary[0]; t++) {
+    for (size_t t = 0; t < COUNT(ternary); t++) {
         const qn_type_info *info = qn_type_find(ternary[t]);
         /* every positive finite fp16 scale, subnormals included; digits -1, 0, 1, and 2 if the type has a code for
          * it */
@@ -458,9 +447,8 @@ static void exact_cases(void **state)
 
 /* Four values that are not exactly on the grid follow the rule d = max |x|, and so does a block whose largest magnitude
  * is negative. */
-static void four_values_need_an_exact_grid(void **state)
+TEST(four_values_need_an_exact_grid)
 {
-    (void)state;
     const qn_type_info *info = qn_type_find(QN_TYPE_Q2_0);
     float in[64] = { 2.0f, 1.0f, -1.0f, 0.9f }, out[64];
     uint8_t block[18];
@@ -473,9 +461,8 @@ static void four_values_need_an_exact_grid(void **state)
     assert_true(out[0] == -2.0f && out[1] == 2.0f && out[2] == -2.0f);
 }
 
-static void extremes(void **state)
+TEST(extremes)
 {
-    (void)state;
     static const float values[] = { 0.0f,    -0.0f,    FLT_MAX,  -FLT_MAX, FLT_MIN, 1e-45f,
                                     -1e-45f, 65504.0f, 65520.0f, -1e6f,    3e-8f,   1.0f };
     for (size_t t = 0; t < N_TYPES; t++) {
@@ -488,7 +475,7 @@ static void extremes(void **state)
             float in[MAX_BLOCK], out[MAX_BLOCK];
             uint8_t block[MAX_BYTES];
             for (size_t i = 0; i < info->block_weights; i++)
-                in[i] = trial == 0 ? 0.0f : values[random_u32() % (sizeof values / sizeof values[0])];
+                in[i] = trial == 0 ? 0.0f : values[random_u32() % (COUNT(values))];
             info->from_float(in, 1, block);
             assert_int_equal(info->find_nonfinite(block, 1), 1);
             info->to_float(block, 1, out);
@@ -509,9 +496,8 @@ static void extremes(void **state)
     assert_true(out[0] == 127 * 65504.0f);
 }
 
-static void nonfinite_scales_are_found(void **state)
+TEST(nonfinite_scales_are_found)
 {
-    (void)state;
     static const uint16_t bad[] = { 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff };
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
@@ -526,7 +512,7 @@ static void nonfinite_scales_are_found(void **state)
         assert_int_equal(info->find_nonfinite(source, 0), 0);
         for (size_t at = 0; at < BLOCKS; at += at < 16 || at > 680 ? 1 : 61)
             for (int k = 0; k < 2; k++)
-                for (size_t v = 0; v < sizeof bad / sizeof bad[0]; v++) {
+                for (size_t v = 0; v < COUNT(bad); v++) {
                     label("block %zu, scale %d, pattern 0x%x", at, k, (unsigned)bad[v]);
                     uint8_t *block = source + at * info->block_bytes, saved[MAX_BYTES];
                     memcpy(saved, block, info->block_bytes);
@@ -548,9 +534,8 @@ static void nonfinite_scales_are_found(void **state)
 
 /* A block that was quantised to Q4_1 before has 16 equally spaced values. The quantiser finds a step that hits all of
  * them; amax / 127 misses each by up to half a step. */
-static void q8_0_meets_values_of_four_bits(void **unused)
+TEST(q8_0_meets_values_of_four_bits)
 {
-    (void)unused;
     double found = 0, plain = 0;
     for (uint32_t draw = 0; draw < 200; draw++) {
         float x[32], y[32], largest = 0;
@@ -569,24 +554,4 @@ static void q8_0_meets_values_of_four_bits(void **unused)
         }
     }
     assert_true(found < 0.5 * plain);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table),
-        cmocka_unit_test(row_bytes),
-        cmocka_unit_test(dequantize_matches_the_formula),
-        cmocka_unit_test(unpack_matches_dequantize),
-        cmocka_unit_test(all_trit_bytes),
-        cmocka_unit_test(trit_bytes_are_canonical),
-        cmocka_unit_test(round_trip_error),
-        cmocka_unit_test(q1_0_is_mean_and_sign),
-        cmocka_unit_test(exact_cases),
-        cmocka_unit_test(four_values_need_an_exact_grid),
-        cmocka_unit_test(extremes),
-        cmocka_unit_test(q8_0_meets_values_of_four_bits),
-        cmocka_unit_test(nonfinite_scales_are_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

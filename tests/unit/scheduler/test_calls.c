@@ -1,7 +1,6 @@
 /* Where the library may be called: in a forked child every function that would need a thread or a lock of the parent is
  * refused, and so is, in a callback, one that would wait for that callback. */
 #include "helper_scheduler.h"
-#include "helper_request.h"
 
 #include "quern/grammar.h"
 
@@ -15,18 +14,16 @@ static qn_model *model;
 static qn_scheduler *scheduler;
 static qn_session *session;
 
-static int load(void **unused)
+static int load(void)
 {
-    (void)unused;
     load_model("tests/golden/parrot.gguf", 0, 3, &model);
-    assert_ok(qn_scheduler_create(model, NULL, &scheduler));
-    assert_ok(qn_session_create(model, NULL, &session));
+    scheduler = create_scheduler(model, NULL);
+    session = create_session(model, NULL);
     return 0;
 }
 
-static int unload(void **unused)
+static int unload(void)
 {
-    (void)unused;
     qn_session_free(session);
     qn_scheduler_free(scheduler);
     qn_model_free(model);
@@ -132,8 +129,7 @@ static bool loads_its_own(void)
     qn_session *alone;
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.max_tokens = 4;
-    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/parrot.gguf",
-                      &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 3 }, &own) ||
+    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/parrot.gguf", &CPU_MODEL(.n_threads = 3), &own) ||
         qn_session_create(own, NULL, &alone) || generate_text(alone, "a", &params, NULL))
         return false;
     qn_session_free(alone);
@@ -141,7 +137,7 @@ static bool loads_its_own(void)
     return true;
 }
 
-static void test_forked_child(void **unused)
+TEST(test_forked_child)
 {
     static const struct {
         const char *name;
@@ -151,17 +147,15 @@ static void test_forked_child(void **unused)
                      { "text", tokenizes },
                      { "free", frees_nothing },
                      { "another model", loads_its_own } };
-    (void)unused;
-    for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
+    for (size_t i = 0; i < COUNT(children); i++) {
         label("child: %s", children[i].name);
         assert_int_equal(run_in_child(children[i].check), 0);
     }
 }
 
 /* The locks of a model that computes are held, and its memory changes, whenever the fork comes. */
-static void test_fork_at_any_time(void **unused)
+TEST(test_fork_at_any_time)
 {
-    (void)unused;
     struct answer answers[4] = { 0 };
     for (size_t i = 0; i < 4; i++) {
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
@@ -169,7 +163,7 @@ static void test_fork_at_any_time(void **unused)
         params.text = "a";
         params.ignore_end = true;
         params.max_tokens = 200;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     for (int i = 0; i < 5; i++) {
         assert_int_equal(run_in_child(refuses_schedulers), 0);
@@ -234,23 +228,20 @@ static void on_end(void *user, const qn_request_result *result)
     r->is_over = true;
 }
 
-static void test_callbacks_of_requests(void **unused)
+TEST(test_callbacks_of_requests)
 {
-    (void)unused;
     for (int no_thread = 0; no_thread < 2; no_thread++) {
         label("%s", no_thread ? "steps of the caller" : "threads");
         struct reentry r = { .call = calls_scheduler };
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
         alarm(60);
-        assert_ok(qn_scheduler_create(
-            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = no_thread },
-            &r.scheduler));
+        r.scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = no_thread));
         params.text = "a";
         params.max_tokens = 2;
         params.on_token = on_token;
         params.on_end = on_end;
         params.user = &r;
-        assert_ok(qn_scheduler_submit(r.scheduler, &params, NULL));
+        submit_request(r.scheduler, &params);
         assert_ok(qn_scheduler_wait(r.scheduler));
         assert_true(r.was_right && r.is_over);
         qn_scheduler_free(r.scheduler);
@@ -280,18 +271,17 @@ static void all(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
     memset(allowed, 0xff, (qn_model_get_info(model)->n_vocab + 31) / 32 * sizeof *allowed);
 }
 
-static void test_callback_during_a_step(void **unused)
+TEST(test_callback_during_a_step)
 {
     struct reentry r = { 0 };
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
-    (void)unused;
     alarm(60);
     params.text = "a";
     params.max_tokens = 2;
     params.accepts = accepts;
     params.mask = all;
     params.user = &r;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     assert_ok(qn_scheduler_wait(scheduler));
     assert_true(r.was_right);
     alarm(0);
@@ -325,12 +315,11 @@ static bool on_progress(void *user, size_t done, size_t total)
     return calls_session(user);
 }
 
-static void test_callbacks_of_sessions(void **unused)
+TEST(test_callbacks_of_sessions)
 {
     struct reentry r = { 0 };
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
-    (void)unused;
     params.max_tokens = 3;
     params.ignore_end = true;
     params.on_token = on_session_token;
@@ -338,15 +327,13 @@ static void test_callbacks_of_sessions(void **unused)
     assert_ok(generate_text(session, "a", &params, &result));
     assert_true(r.was_right);
     assert_int_equal(result.n_generated, 3);
-    qn_session *pieces;
     qn_token tokens[8] = { 0 };
     qn_session *const whole = session;
-    assert_ok(
-        qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_batch = 2 }, &pieces));
+    qn_session *pieces = create_session(model, &SESSION_PARAMS(.n_batch = 2));
     session = pieces;
     r.was_right = false;
     qn_session_on_progress(pieces, on_progress, &r);
-    assert_ok(qn_session_eval(pieces, tokens, 8, QN_LOGITS_NONE, NULL));
+    append_tokens(pieces, tokens, 8);
     assert_true(r.was_right);
     assert_int_equal(qn_session_length(pieces), 8);
     qn_session_free(pieces);
@@ -354,27 +341,23 @@ static void test_callbacks_of_sessions(void **unused)
 }
 
 /* Between two steps of which one is in flight, its thread would wait for itself. */
-static void test_between_steps(void **unused)
+TEST(test_between_steps)
 {
     struct answer a = { 0 };
     qn_model *overlapping;
-    qn_scheduler *ahead;
     qn_session *other, *before;
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     const qn_token token = 1;
     bool idle;
-    (void)unused;
     load_model("tests/golden/parrot.gguf", 0, 1, &overlapping);
     let_overlap(overlapping, 2);
-    assert_ok(qn_session_create(overlapping, NULL, &before));
-    assert_ok(qn_scheduler_create(
-        overlapping,
-        &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true, .run_ahead = true }, &ahead));
+    before = create_session(overlapping, NULL);
+    qn_scheduler *ahead = create_scheduler(overlapping, &SCHEDULER_PARAMS(.no_thread = true, .run_ahead = true));
     collect_answer(&params, &a);
     params.text = "a";
     params.ignore_end = true;
     params.max_tokens = 20;
-    assert_ok(qn_scheduler_submit(ahead, &params, NULL));
+    submit_request(ahead, &params);
     for (int i = 0; i < 5; i++)
         assert_ok(qn_scheduler_step(ahead, &idle));
     assert_non_null(ahead->flight);
@@ -390,12 +373,4 @@ static void test_between_steps(void **unused)
     qn_model_free(overlapping);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forked_child),          cmocka_unit_test(test_fork_at_any_time),
-        cmocka_unit_test(test_callbacks_of_requests), cmocka_unit_test(test_callback_during_a_step),
-        cmocka_unit_test(test_callbacks_of_sessions), cmocka_unit_test(test_between_steps),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
-}
+TEST_GROUP(load, unload)

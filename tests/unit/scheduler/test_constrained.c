@@ -4,7 +4,6 @@
 #include "helper_small_model.h"
 
 #include "scheduler/constraint.h"
-#include "helper_request.h"
 #include "quern/grammar.h"
 
 #include <jansson.h>
@@ -17,17 +16,15 @@ enum { ANSWERS = QN_TEST_SANITIZED ? 3 : 16, TOKENS = QN_TEST_SANITIZED ? 40 : 1
 
 static qn_model *large, *small;
 
-static int load_models(void **unused)
+static int load_models(void)
 {
-    (void)unused;
     load_model("tests/golden/scheduler.gguf", 0, 2, &large);
     load_small(&small);
     return 0;
 }
 
-static int free_models(void **unused)
+static int free_models(void)
 {
-    (void)unused;
     qn_model_free(large);
     qn_model_free(small);
     return 0;
@@ -100,7 +97,7 @@ static const struct {
     { QN_GRAMMAR_REGEX, "yes|no", is_choice },
     { QN_GRAMMAR_GBNF, "root ::= \"x\" (\",\" root)?", is_list },
 };
-enum { N_KINDS = sizeof kinds / sizeof *kinds };
+enum { N_KINDS = COUNT(kinds) };
 
 static qn_request_params request_of(qn_grammar *grammar, const qn_token *prompt, size_t n, const qn_sampling *sampling,
                                     struct answer *a)
@@ -119,13 +116,8 @@ static qn_request_params request_of(qn_grammar *grammar, const qn_token *prompt,
 /* Filters need a mask for each token; without them, tokens are checked first. */
 static qn_sampling sampling_of(bool has_filters, float temperature, uint64_t seed)
 {
-    return (qn_sampling){ .size = sizeof(qn_sampling),
-                          .temperature = temperature,
-                          .top_k = has_filters ? 40 : 0,
-                          .top_p = has_filters ? 0.95f : 1,
-                          .min_p = has_filters ? 0.05f : 0,
-                          .repeat_penalty = 1,
-                          .seed = seed };
+    return SAMPLING(.temperature = temperature, .top_k = has_filters ? 40 : 0, .top_p = has_filters ? 0.95f : 1,
+                    .min_p = has_filters ? 0.05f : 0, .repeat_penalty = 1, .seed = seed);
 }
 
 /* Finished answers fit, others are the beginning of one that does. */
@@ -147,7 +139,6 @@ static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_reques
 {
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     qn_request_result result = QN_REQUEST_RESULT_INIT;
-    qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
     params.ignore_end = request->ignore_end;
@@ -156,8 +147,7 @@ static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_reques
     params.on_token = answer_token;
     params.on_text = answer_text;
     params.user = a;
-    assert_ok(qn_session_create(
-        model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 512, .n_batch = n_batch }, &session));
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = 512, .n_batch = n_batch));
     assert_ok(generate_from(session, request->tokens, request->n_tokens, &params, &result));
     a->result.finish = result.finish == QN_FINISH_STOP ? QN_FINISH_STOP : QN_FINISH_LENGTH;
     qn_session_free(session);
@@ -169,16 +159,15 @@ static void check_answers(qn_model *model)
 {
     static struct answer answers[N_KINDS][ANSWERS];
     qn_token *prompt;
-    qn_scheduler *scheduler;
     size_t n_finished = 0;
     const size_t n = tokens_of(model, "Once upon a time", &prompt);
-    assert_ok(qn_scheduler_create(model, NULL, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(model, NULL);
     for (size_t k = 0; k < N_KINDS; k++) {
         qn_grammar *grammar = grammar_of(model, kinds[k].kind, kinds[k].text);
         for (uint64_t i = 0; i < ANSWERS; i++) {
             const qn_sampling sampling = sampling_of(i % 2, 1.5f, i);
             const qn_request_params params = request_of(grammar, prompt, n, &sampling, &answers[k][i]);
-            assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+            submit_request(scheduler, &params);
         }
         qn_grammar_free(grammar);
     }
@@ -206,20 +195,17 @@ static void check_answers(qn_model *model)
     qn_free_tokens(prompt);
 }
 
-static void answers_fit(void **unused)
+TEST(answers_fit)
 {
-    (void)unused;
     check_answers(large);
 }
 
-static void answers_fit_on_a_gpu(void **unused)
+TEST(answers_fit_on_a_gpu)
 {
-    (void)unused;
     char path[512];
     qn_model *model;
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    const qn_status status = qn_model_load(
-        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
+    const qn_status status = qn_model_load(path, &MODEL_PARAMS(.device = "cuda", .n_threads = 2), &model);
     if (status == QN_OK) {
         check_answers(model);
         qn_model_free(model);
@@ -233,9 +219,8 @@ static void answers_fit_on_a_gpu(void **unused)
 
 /* Greedy and sampled: any number of threads, any batch, the scheduler, with prefixes that are reused and beside
  * others. */
-static void answers_are_the_same(void **unused)
+TEST(answers_are_the_same)
 {
-    (void)unused;
     static struct answer first, other, beside[2];
     static const char text[] =
         "Once upon a time there was a little girl who lived in a house by the sea. She had a dog, and the "
@@ -247,8 +232,7 @@ static void answers_are_the_same(void **unused)
     load_model("tests/golden/scheduler.gguf", 0, 1, &single);
     const size_t n = tokens_of(large, text, &prompt);
     assert_true(n > 64);
-    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 48 },
-                                  &scheduler));
+    scheduler = create_scheduler(large, &SCHEDULER_PARAMS(.max_rows = 48));
     for (int i = 0; i < 4; i += QN_TEST_SANITIZED ? 3 : 1) {
         label("case %d", i);
         const qn_sampling sampling = sampling_of(i % 2, i < 2 ? 0 : 1.2f, 11);
@@ -257,7 +241,7 @@ static void answers_are_the_same(void **unused)
         answer_of_session(single, 0, &params, &first);
         assert_true(first.n_tokens > 10);
         static const uint32_t batches[] = { 1, 7, 128 };
-        for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
+        for (size_t k = 0; k < COUNT(batches); k++) {
             params = request_of(grammar, prompt, n, &sampling, &other);
             answer_of_session(large, batches[k], &params, &other);
             assert_same_answer(&first, &other);
@@ -265,14 +249,13 @@ static void answers_are_the_same(void **unused)
         for (size_t k = 0; k < 2; k++) {
             params = request_of(grammar, prompt, n, &sampling, &beside[k]);
             params.sampling.seed += k;
-            assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+            submit_request(scheduler, &params);
             if (k == 0)
                 qn_scheduler_wait(scheduler);
             assert_same_answer(&first, &beside[0]);
         }
         params = request_of(grammar, prompt, n, &sampling, &other);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_same_answer(&first, &other);
         assert_true(other.result.n_reused > 0);
         qn_grammar_free(grammar);
@@ -343,9 +326,8 @@ static bool count_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return true;
 }
 
-static void tokens_have_the_distribution_of_masks(void **unused)
+TEST(tokens_have_the_distribution_of_masks)
 {
-    (void)unused;
     static const struct {
         const char *regex, *first; /* bytes that may be first; of words, all are possible */
         int top_k;
@@ -356,29 +338,23 @@ static void tokens_have_the_distribution_of_masks(void **unused)
     };
     float logits[VOCABULARY], largest = -INFINITY, sum = 0;
     qn_token *prompt;
-    qn_session *session;
     const size_t n = tokens_of(small, "small", &prompt);
     assert_int_equal(qn_model_get_info(small)->n_vocab, VOCABULARY);
-    assert_ok(
-        qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
+    qn_session *session = create_session(small, &SESSION_PARAMS(.n_ctx = 64));
     assert_ok(qn_session_eval(session, prompt, n, QN_LOGITS_LAST, logits));
     for (size_t t = 0; t < VOCABULARY; t++) {
         largest = logits[t] > largest ? logits[t] : largest;
         sum += logits[t] / VOCABULARY;
     }
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         size_t counts[VOCABULARY] = { 0 }, n_bins;
         double p[VOCABULARY];
         bool allowed[VOCABULARY];
         qn_grammar *grammar = grammar_of(small, QN_GRAMMAR_REGEX, cases[i].regex);
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
         /* The most probable token is twelve times as probable as a mean one. */
-        params.sampling = (qn_sampling){ .size = sizeof(qn_sampling),
-                                         .temperature = (largest - sum) / 2.5f,
-                                         .top_k = cases[i].top_k,
-                                         .top_p = cases[i].top_p,
-                                         .min_p = cases[i].min_p,
-                                         .repeat_penalty = 1 };
+        params.sampling = SAMPLING(.temperature = (largest - sum) / 2.5f, .top_k = cases[i].top_k,
+                                   .top_p = cases[i].top_p, .min_p = cases[i].min_p, .repeat_penalty = 1);
         params.grammar = grammar;
         params.max_tokens = 1;
         params.on_token = count_token;
@@ -414,9 +390,8 @@ static void tokens_have_the_distribution_of_masks(void **unused)
 }
 
 /* Any filter of the vocabulary needs the mask first: what it leaves depends on it. */
-static void filters_need_the_mask_first(void **unused)
+TEST(filters_need_the_mask_first)
 {
-    (void)unused;
     const qn_sampling plain = sampling_of(false, 1, 1);
     qn_sampling filtered[] = { plain, plain, plain, plain, plain, plain, plain };
     filtered[0].top_k = 2;
@@ -427,7 +402,7 @@ static void filters_need_the_mask_first(void **unused)
     filtered[5].xtc_probability = 0.5f;
     filtered[6].mirostat = 2;
     assert_true(qn_grammar_match_check_first(&plain));
-    for (size_t i = 0; i < sizeof filtered / sizeof *filtered; i++) {
+    for (size_t i = 0; i < COUNT(filtered); i++) {
         label("filter %zu", i);
         assert_false(qn_grammar_match_check_first(&filtered[i]));
     }
@@ -439,17 +414,15 @@ static void filters_need_the_mask_first(void **unused)
 
 /* ---- Where grammars begin ---- */
 
-static void free_text_before_a_text(void **unused)
+TEST(free_text_before_a_text)
 {
-    (void)unused;
     static struct answer in_session, in_scheduler;
     qn_token *prompt;
-    qn_scheduler *scheduler;
     qn_model *talker; /* says the text that a grammar follows */
     load_model("models/quern-demo.gguf", 0, 1, &talker);
     const size_t n = tokens_of(talker, "Once upon a time", &prompt);
     qn_grammar *grammar = grammar_of(talker, QN_GRAMMAR_REGEX, "[0-9]{5}!");
-    const qn_sampling greedy = { .size = sizeof(qn_sampling), .top_p = 1, .repeat_penalty = 1 };
+    const qn_sampling greedy = SAMPLING(.top_p = 1, .repeat_penalty = 1);
     qn_request_params params = request_of(grammar, prompt, n, &greedy, &in_session);
     params.grammar_trigger = (qn_grammar_trigger){ QN_GRAMMAR_AFTER_TEXT, "named" };
     answer_of_session(talker, 0, &params, &in_session);
@@ -459,8 +432,8 @@ static void free_text_before_a_text(void **unused)
     assert_string_equal(trigger + 10, "!");
     params = request_of(grammar, prompt, n, &greedy, &in_scheduler);
     params.grammar_trigger = (qn_grammar_trigger){ QN_GRAMMAR_AFTER_TEXT, "named" };
-    assert_ok(qn_scheduler_create(talker, NULL, &scheduler));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler *scheduler = create_scheduler(talker, NULL);
+    submit_request(scheduler, &params);
     qn_scheduler_free((qn_scheduler_wait(scheduler), scheduler));
     assert_same_answer(&in_session, &in_scheduler);
     qn_grammar_free(grammar);
@@ -481,15 +454,13 @@ static void check_repeated(const struct answer *a)
 
 /* A request that continues after end tokens begins another document after each; one that is submitted with it, and does
  * not, ends. */
-static void grammars_begin_again(void **unused)
+TEST(grammars_begin_again)
 {
-    (void)unused;
     static struct answer alone, together[2];
     qn_token *prompt;
-    qn_scheduler *scheduler;
     const size_t n = tokens_of(small, "Once upon a time", &prompt);
     qn_grammar *grammar = grammar_of(small, QN_GRAMMAR_REGEX, "[0-9]{2}x");
-    assert_ok(qn_scheduler_create(small, NULL, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(small, NULL);
     for (int i = 0; i < 4; i++) {
         const qn_sampling sampling = sampling_of(i % 2, i < 2 ? 0 : 1.2f, 11);
         qn_request_params params[2] = { request_of(grammar, prompt, n, &sampling, &alone) };
@@ -532,17 +503,15 @@ static qn_model *load_thinker(bool has_tokens, bool thinks)
     assert_true(file >= 0);
     assert_int_equal(write(file, bytes.data, bytes.n), (ssize_t)bytes.n);
     close(file);
-    const qn_status status = qn_model_load(
-        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &model);
+    const qn_status status = qn_model_load(path, &CPU_MODEL(.vocab_only = true), &model);
     unlink(path);
     free(bytes.data);
     assert_ok(status);
     return model;
 }
 
-static void free_text_before_the_end_of_reasoning(void **unused)
+TEST(free_text_before_the_end_of_reasoning)
 {
-    (void)unused;
     static const struct {
         bool has_tokens, thinks;
         const char *prompt;
@@ -557,12 +526,12 @@ static void free_text_before_the_end_of_reasoning(void **unused)
         { false, true, "say</think>", false, false },
         { true, true, "", false, true },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("case %zu", i);
         qn_model *model = load_thinker(cases[i].has_tokens, cases[i].thinks);
         qn_grammar *grammar = grammar_of(model, QN_GRAMMAR_REGEX, "1+");
         const qn_grammar_trigger trigger = { .when = QN_GRAMMAR_AFTER_REASONING };
-        qn_sampling sampling = { .size = sizeof(qn_sampling), .top_p = 1 };
+        qn_sampling sampling = SAMPLING(.top_p = 1);
         qn_constraint c;
         qn_token *prompt, answer[16];
         size_t n, n_answer = 0;
@@ -604,9 +573,8 @@ static void allow_nothing(void *user, const qn_token *answer, size_t n, uint32_t
     (void)allowed;
 }
 
-static void refuses(void **unused)
+TEST(refuses)
 {
-    (void)unused;
     static const struct {
         qn_grammar_kind kind;
         const char *text;
@@ -623,15 +591,13 @@ static void refuses(void **unused)
         { (qn_grammar_kind)9, "", QN_ERR_INVALID, "grammar: kind 9, expected 0 to 4" },
     };
     qn_grammar *grammar;
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         label("%s", texts[i].error);
-        assert_int_equal(qn_grammar_create(large, texts[i].kind, texts[i].text, strlen(texts[i].text), &grammar),
-                         texts[i].status);
-        assert_text(texts[i].error);
+        assert_fails(qn_grammar_create(large, texts[i].kind, texts[i].text, strlen(texts[i].text), &grammar),
+                     texts[i].status, texts[i].error);
         assert_null(grammar);
     }
-    assert_int_equal(qn_grammar_create_choices(large, NULL, 0, &grammar), QN_ERR_INVALID);
-    assert_text("choices: the list is empty");
+    assert_fails(qn_grammar_create_choices(large, NULL, 0, &grammar), QN_ERR_INVALID, "choices: the list is empty");
 
     static struct answer a;
     char longest[300] = { 0 };
@@ -648,32 +614,26 @@ static void refuses(void **unused)
     };
     const qn_token prompt = 1;
     const qn_sampling sampling = sampling_of(false, 1, 0);
-    qn_scheduler *scheduler;
     grammar = grammar_of(large, QN_GRAMMAR_JSON, "");
-    assert_ok(qn_scheduler_create(
-        large, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(large, &SCHEDULER_PARAMS(.no_thread = true));
     qn_request_params params = request_of(grammar, &prompt, 1, &sampling, &a);
-    for (size_t i = 0; i < sizeof triggers / sizeof *triggers; i++) {
+    for (size_t i = 0; i < COUNT(triggers); i++) {
         label("%s", triggers[i].error);
         params.grammar_trigger = triggers[i].trigger;
-        assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-        assert_text(triggers[i].error);
+        assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, triggers[i].error);
     }
     params.grammar_trigger = (qn_grammar_trigger){ 0 };
     params.mask = allow_nothing;
-    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-    assert_text("mask: it is given with a grammar");
+    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, "mask: it is given with a grammar");
     qn_scheduler_free(scheduler);
     assert_int_equal(a.n_ends, 0);
 
     qn_model *silent;
-    qn_session *session;
     load_model("tests/golden/qwen2.f16.gguf", 0, 1, &silent);
-    assert_ok(qn_session_create(silent, NULL, &session));
+    qn_session *session = create_session(silent, NULL);
     qn_request_params generate = QN_REQUEST_PARAMS_INIT;
     generate.grammar = grammar;
-    assert_int_equal(generate_from(session, &prompt, 1, &generate, NULL), QN_ERR_UNSUPPORTED);
-    assert_text("no tokeniser");
+    assert_fails(generate_from(session, &prompt, 1, &generate, NULL), QN_ERR_UNSUPPORTED, "no tokeniser");
     assert_int_equal(qn_session_length(session), 0);
     qn_session_free(session);
     qn_model_free(silent);
@@ -697,9 +657,8 @@ static void *create_same(void *unused)
     return grammar;
 }
 
-static void grammars_are_kept(void **unused)
+TEST(grammars_are_kept)
 {
-    (void)unused;
     static const char *const one[] = { "a", "bc" }, *const other[] = { "ab", "c" };
     qn_model *model = load_thinker(true, true);
     qn_grammar *a, *b, *c, *first;
@@ -769,9 +728,8 @@ static void grammars_are_kept(void **unused)
 
 /* What one scope has compiled is not there for another: neither the grammar nor, as they go by its serial, its
  * masks. */
-static void grammars_are_of_a_scope(void **unused)
+TEST(grammars_are_of_a_scope)
 {
-    (void)unused;
     static const char *const scopes[] = { "a", "b", "a", "", NULL, "b" };
     const bool is_found[] = { false, false, true, false, true, true };
     qn_model *model;
@@ -803,9 +761,8 @@ static void grammars_are_of_a_scope(void **unused)
 }
 
 /* A scope that compiles one grammar after the other drops its own, not those of others. */
-static void scopes_keep_their_grammars(void **unused)
+TEST(scopes_keep_their_grammars)
 {
-    (void)unused;
     enum { OTHERS = 100 };
     qn_model *model;
     qn_grammar *grammar;
@@ -827,9 +784,8 @@ static void scopes_keep_their_grammars(void **unused)
     qn_model_free(model);
 }
 
-static void threads_share_grammars(void **unused)
+TEST(threads_share_grammars)
 {
-    (void)unused;
     pthread_t threads[4];
     void *grammars[4];
     for (int i = 0; i < 4; i++)
@@ -844,9 +800,8 @@ static void threads_share_grammars(void **unused)
 }
 
 /* Integers beyond 64 bits, in schemas as text. */
-static void test_big_integers(void **unused)
+TEST(test_big_integers)
 {
-    (void)unused;
     static const struct {
         const char *text;
         bool fits;
@@ -854,7 +809,7 @@ static void test_big_integers(void **unused)
     qn_grammar *grammar = grammar_of(small, QN_GRAMMAR_SCHEMA_STRICT,
                                      "{\"title\":\"\\\"1234567890123456789012\",\"type\":\"integer\",\"minimum\":"
                                      "9007199254740993,\"maximum\":18446744073709551615}");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_grammar_state *state;
         label("%s", cases[i].text);
         assert_ok(qn_grammar_state_create(grammar, &state));
@@ -867,9 +822,8 @@ static void test_big_integers(void **unused)
 /* ---- Check or mask ---- */
 
 /* A rejected token costs a mask and another sample: then tokens are masked for a while, and checked again. */
-static void checks_end_with_rejections(void **unused)
+TEST(checks_end_with_rejections)
 {
-    (void)unused;
     qn_grammar *grammar = grammar_of(large, QN_GRAMMAR_SCHEMA, person);
     const qn_grammar_trigger at_once = { .when = QN_GRAMMAR_AT_ONCE };
     const qn_token prompt = 1;
@@ -879,7 +833,7 @@ static void checks_end_with_rejections(void **unused)
     assert_ok(qn_constraint_create(large, grammar, &at_once, false, &prompt, 1, &sampling, &c));
     assert_false(qn_constraint_checks_first(&c)); /* with filters never */
     qn_constraint_free(&c);
-    sampling = (qn_sampling){ .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
+    sampling = SAMPLING(.temperature = 1, .top_p = 1, .repeat_penalty = 1);
     assert_ok(qn_constraint_create(large, grammar, &at_once, false, &prompt, 1, &sampling, &c));
     for (int i = 0; i < 100; i++) {
         assert_true(qn_constraint_checks_first(&c));
@@ -896,24 +850,4 @@ static void checks_end_with_rejections(void **unused)
     qn_grammar_free(grammar);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checks_end_with_rejections),
-        cmocka_unit_test(answers_fit),
-        cmocka_unit_test(answers_fit_on_a_gpu),
-        cmocka_unit_test(answers_are_the_same),
-        cmocka_unit_test(tokens_have_the_distribution_of_masks),
-        cmocka_unit_test(filters_need_the_mask_first),
-        cmocka_unit_test(free_text_before_a_text),
-        cmocka_unit_test(free_text_before_the_end_of_reasoning),
-        cmocka_unit_test(grammars_begin_again),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(grammars_are_kept),
-        cmocka_unit_test(grammars_are_of_a_scope),
-        cmocka_unit_test(scopes_keep_their_grammars),
-        cmocka_unit_test(threads_share_grammars),
-        cmocka_unit_test(test_big_integers),
-    };
-    return cmocka_run_group_tests(tests, load_models, free_models);
-}
+TEST_GROUP(load_models, free_models)

@@ -1,7 +1,6 @@
 /* Answers under grammars that let nothing follow at some point: a session's and a scheduler's end there with an error
  * that has the place, whether tokens are checked first or masked. */
 #include "helper_scheduler.h"
-#include "helper_request.h"
 
 #include <jansson.h>
 
@@ -11,9 +10,8 @@ static qn_model *model;
 static qn_grammar *grammar;
 
 /* Arrays in arrays, each with one: 256 may be open, and then nothing follows. */
-static int set_up(void **unused)
+static int set_up(void)
 {
-    (void)unused;
     json_t *definitions = json_pack("{s:{s:i}}", "d300", "const", 1),
            *schema = json_pack("{s:s,s:o}", "$ref", "#/$defs/d0", "$defs", definitions);
     for (int i = 0; i < NESTED; i++) {
@@ -32,9 +30,8 @@ static int set_up(void **unused)
     return 0;
 }
 
-static int tear_down(void **unused)
+static int tear_down(void)
 {
-    (void)unused;
     qn_grammar_free(grammar);
     qn_model_free(model);
     return 0;
@@ -50,14 +47,12 @@ static const qn_sampling samplings[] = {
     { .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
     { .size = sizeof(qn_sampling), .temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = 5 },
 };
-enum { N_SAMPLINGS = sizeof samplings / sizeof *samplings };
+enum { N_SAMPLINGS = COUNT(samplings) };
 
-static void sessions_end(void **unused)
+TEST(sessions_end)
 {
-    (void)unused;
     for (size_t i = 0; i < N_SAMPLINGS; i++) {
         static struct answer a;
-        qn_session *session;
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
         label("sampling %zu", i);
         a = (struct answer){ .n_ends = 0 };
@@ -66,20 +61,16 @@ static void sessions_end(void **unused)
         params.max_tokens = MAX_ANSWER + 50;
         params.on_text = answer_text;
         params.user = &a;
-        assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 512 },
-                                    &session));
-        assert_int_equal(generate_from(session, prompt, PROMPT, &params, NULL), QN_ERR_UNSUPPORTED);
-        assert_text(error);
+        qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = 512));
+        assert_fails(generate_from(session, prompt, PROMPT, &params, NULL), QN_ERR_UNSUPPORTED, error);
         qn_session_free(session);
     }
 }
 
-static void requests_end(void **unused)
+TEST(requests_end)
 {
-    (void)unused;
     for (size_t i = 0; i < N_SAMPLINGS; i++) {
         static struct answer a;
-        qn_scheduler *s;
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
         label("sampling %zu", i);
         a = (struct answer){ .n_ends = 0 };
@@ -89,9 +80,8 @@ static void requests_end(void **unused)
         params.sampling = samplings[i];
         params.grammar = grammar;
         params.max_tokens = MAX_ANSWER + 50;
-        assert_ok(qn_scheduler_create(model, NULL, &s));
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        qn_scheduler *s = create_scheduler(model, NULL);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_int_equal(a.n_ends, 1);
         assert_int_equal(a.result.finish, QN_FINISH_ERROR);
@@ -101,11 +91,4 @@ static void requests_end(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sessions_end),
-        cmocka_unit_test(requests_end),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

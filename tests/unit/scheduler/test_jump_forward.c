@@ -2,8 +2,7 @@
  * the scheduler, alone and beside others, with steps ahead and without, wherever an answer ends, and when requests are
  * set aside. The model has recurrent layers, whose rows can be dropped only where a chunk has not ended. */
 #include "helper_sanitizers.h"
-#include "helper_request.h"
-#include "helper_scheduler.h"
+#include "helper_demo.h"
 
 #include <math.h>
 
@@ -17,29 +16,6 @@ static const char words[] =
 static const char lone[] = "root ::= \"Zq#Xj@~Vk|\" [0-9] \"Qx^Wz`\"";
 static const char *const grammars[] = { sparse, words, lone };
 
-static qn_model *model;
-
-static int load_demo(void **unused)
-{
-    (void)unused;
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    return 0;
-}
-
-static int free_demo(void **unused)
-{
-    (void)unused;
-    qn_model_free(model);
-    return 0;
-}
-
-static qn_grammar *grammar_of(const char *gbnf)
-{
-    qn_grammar *grammar;
-    assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
-    return grammar;
-}
-
 static qn_request_params request_of(qn_grammar *grammar, uint64_t seed, struct answer *a)
 {
     static const qn_token prompt[] = { 10, 20, 30 };
@@ -47,7 +23,7 @@ static qn_request_params request_of(qn_grammar *grammar, uint64_t seed, struct a
     memset(a, 0, sizeof *a);
     params.tokens = prompt;
     params.n_tokens = 3;
-    params.sampling = (qn_sampling){ .size = sizeof(qn_sampling), .repeat_penalty = 1, .top_p = 1, .seed = seed };
+    params.sampling = SAMPLING(.repeat_penalty = 1, .top_p = 1, .seed = seed);
     params.max_tokens = 100;
     params.grammar = grammar;
     params.jump_forward = QN_JUMP_FORWARD_ON;
@@ -94,15 +70,9 @@ static void answer_slowly(const qn_request_params *params, struct answer *a)
 
 static qn_scheduler *new_scheduler(uint32_t max_rows)
 {
-    qn_scheduler *s;
-    assert_ok(qn_scheduler_create(model,
-                                  &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
-                                                          .n_ctx = N_CTX,
-                                                          .max_sequences = 6,
-                                                          .max_rows = max_rows,
-                                                          .no_thread = true,
-                                                          .run_ahead = true },
-                                  &s));
+    qn_scheduler *s =
+        create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 6, .max_rows = max_rows,
+                                                  .no_thread = true, .run_ahead = true));
     return s;
 }
 
@@ -114,19 +84,17 @@ static uint64_t steps_of(qn_jump_forward how, const char *gbnf, struct answer *a
     qn_scheduler *s = new_scheduler(0);
     qn_request_params params = request_of(grammar, 1, a);
     params.jump_forward = how;
-    assert_ok(qn_scheduler_submit(s, &params, NULL));
-    qn_scheduler_wait(s);
+    submit_and_wait(s, &params);
     const uint64_t steps = counters_of(s).steps;
     qn_scheduler_free(s);
     qn_grammar_free(grammar);
     return steps;
 }
 
-static void forced_text_takes_few_steps(void **unused)
+TEST(forced_text_takes_few_steps)
 {
-    (void)unused;
     static struct answer slow, fast, automatic;
-    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+    for (size_t i = 0; i < COUNT(grammars); i++) {
         label("%s", grammars[i]);
         const uint64_t of_slow = steps_of(QN_JUMP_FORWARD_OFF, grammars[i], &slow);
         const uint64_t of_fast = steps_of(QN_JUMP_FORWARD_ON, grammars[i], &fast);
@@ -140,23 +108,20 @@ static void forced_text_takes_few_steps(void **unused)
     }
 }
 
-static void sessions_take_few_steps(void **unused)
+TEST(sessions_take_few_steps)
 {
-    (void)unused;
     static struct answer a;
     qn_grammar *grammar = grammar_of(sparse);
     const qn_request_params request = request_of(grammar, 1, &a);
     size_t n_generated = 0;
     for (int how = QN_JUMP_FORWARD_AUTO; how <= QN_JUMP_FORWARD_OFF; how++) {
-        qn_session *session;
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
         qn_request_result result = QN_REQUEST_RESULT_INIT;
         params.sampling = request.sampling;
         params.max_tokens = 100;
         params.grammar = grammar;
         params.jump_forward = (qn_jump_forward)how;
-        assert_ok(qn_session_create(model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = N_CTX },
-                                    &session));
+        qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX));
         assert_ok(generate_from(session, request.tokens, 3, &params, &result));
         assert_true(how == QN_JUMP_FORWARD_OFF ? !result.n_jumped : 2 * result.n_jumped > result.n_generated);
         assert_int_equal(qn_session_length(session), 3 + result.n_generated - 1);
@@ -169,12 +134,11 @@ static void sessions_take_few_steps(void **unused)
 
 /* ---- Equal answers ---- */
 
-static void sessions_answer_the_same(void **unused)
+TEST(sessions_answer_the_same)
 {
-    (void)unused;
     static struct answer fast, slow;
     static const char *const formats[] = { "f16", "aura4" };
-    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+    for (size_t i = 0; i < COUNT(grammars); i++) {
         qn_grammar *grammar = grammar_of(grammars[i]);
         for (unsigned kind = 0; kind < 24; kind++) {
             qn_request_params params = request_of(grammar, kind, &fast);
@@ -192,9 +156,8 @@ static void sessions_answer_the_same(void **unused)
 }
 
 /* Requests of all kinds at once, some of which have no grammar; few rows leave drafts out. */
-static void schedulers_answer_the_same(void **unused)
+TEST(schedulers_answer_the_same)
 {
-    (void)unused;
     static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
     static const uint32_t rows[] = { 0, 6, 9 };
     for (size_t ahead = 0; ahead <= 8; ahead += 8) {
@@ -214,7 +177,7 @@ static void schedulers_answer_the_same(void **unused)
             let_overlap(model, ahead);
             qn_scheduler *s = new_scheduler(rows[round % 3]);
             for (unsigned i = 0; i < MAX_REQUESTS; i++)
-                assert_ok(qn_scheduler_submit(s, &params[i], NULL));
+                submit_request(s, &params[i]);
             qn_scheduler_wait(s);
             n_ahead += counters_of(s).ahead_steps;
             qn_scheduler_free(s);
@@ -233,11 +196,10 @@ static void schedulers_answer_the_same(void **unused)
 
 /* Without filters tokens are checked first in a session that drafts none, so that random numbers give others; how many
  * rows a draft has changes nothing. */
-static void draws_do_not_depend_on_drafts(void **unused)
+TEST(draws_do_not_depend_on_drafts)
 {
-    (void)unused;
     static struct answer alone, few, many;
-    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+    for (size_t i = 0; i < COUNT(grammars); i++) {
         qn_grammar *grammar = grammar_of(grammars[i]);
         for (uint64_t seed = 0; seed < 8; seed++) {
             struct answer *const to[] = { &few, &many };
@@ -249,8 +211,7 @@ static void draws_do_not_depend_on_drafts(void **unused)
                 qn_scheduler *s = new_scheduler(k ? 0 : 6);
                 memset(to[k], 0, sizeof *to[k]);
                 params.user = to[k];
-                assert_ok(qn_scheduler_submit(s, &params, NULL));
-                qn_scheduler_wait(s);
+                submit_and_wait(s, &params);
                 qn_scheduler_free(s);
                 assert_same_answer(to[k], &alone);
             }
@@ -262,9 +223,8 @@ static void draws_do_not_depend_on_drafts(void **unused)
 /* ---- Ends ---- */
 
 /* Answers end after each number of tokens, by max_tokens, by the callback, and by a full context. */
-static void answers_end_anywhere(void **unused)
+TEST(answers_end_anywhere)
 {
-    (void)unused;
     static struct answer fast, slow, beside;
     qn_grammar *grammar = grammar_of(sparse);
     for (unsigned end = 1; end < (QN_TEST_SANITIZED ? 24 : 72); end++) {
@@ -285,12 +245,8 @@ static void answers_end_anywhere(void **unused)
         params.user = &beside;
         memset(&beside, 0, sizeof beside);
         beside.cancel_at = fast.cancel_at;
-        qn_scheduler *s;
-        assert_ok(qn_scheduler_create(
-            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = n_ctx, .no_thread = true },
-            &s));
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = n_ctx, .no_thread = true));
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_same_answer(&beside, &slow);
         assert_int_equal(beside.result.n_generated, slow.n_tokens);
@@ -299,16 +255,14 @@ static void answers_end_anywhere(void **unused)
 }
 
 /* The session holds what it would without drafts, and goes on alike. */
-static void sessions_go_on(void **unused)
+TEST(sessions_go_on)
 {
-    (void)unused;
     static struct answer a[2], more[2];
     qn_grammar *grammar = grammar_of(sparse);
     for (unsigned end = 1; end < 70; end += QN_TEST_SANITIZED ? 7 : 1) {
         qn_request_params request = request_of(grammar, 5, &a[0]);
         label("end %u", end);
         for (int how = 0; how < 2; how++) {
-            qn_session *session;
             qn_request_params params = QN_REQUEST_PARAMS_INIT;
             params.sampling = request.sampling;
             params.grammar = grammar;
@@ -318,11 +272,8 @@ static void sessions_go_on(void **unused)
             memset(&a[how], 0, sizeof a[how]);
             memset(&more[how], 0, sizeof more[how]);
             a[how].cancel_at = end;
-            assert_ok(qn_session_create(model,
-                                        &(qn_session_params){ .size = sizeof(qn_session_params),
-                                                              .n_ctx = N_CTX,
-                                                              .kv = end % 2 ? "aura4" : NULL },
-                                        &session));
+            qn_session *session =
+                create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = end % 2 ? "aura4" : NULL));
             assert_ok(generate_from(session, request.tokens, 3, &params, NULL));
             qn_token pending;
             assert_true(qn_session_pending(session, &pending));
@@ -340,13 +291,12 @@ static void sessions_go_on(void **unused)
     qn_grammar_free(grammar);
 }
 
-static void stops_are_found_in_forced_text(void **unused)
+TEST(stops_are_found_in_forced_text)
 {
-    (void)unused;
     static struct answer fast, slow, alone;
     static const char *const stops[] = { "j@~", "|", "Zq#Xj@~Vk", "^", "Wz`", "x" };
     qn_grammar *grammar = grammar_of(sparse);
-    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+    for (size_t i = 0; i < COUNT(stops); i++)
         for (int64_t least = 0; least < 30; least += 13) {
             qn_request_params params = request_of(grammar, 5, &fast);
             label("%s, %d tokens", stops[i], (int)least);
@@ -359,8 +309,7 @@ static void stops_are_found_in_forced_text(void **unused)
             answer_alone(model, NULL, N_CTX, &params, &alone);
             assert_same_answer(&alone, &slow);
             qn_scheduler *s = new_scheduler(0);
-            assert_ok(qn_scheduler_submit(s, &params, NULL));
-            qn_scheduler_wait(s);
+            submit_and_wait(s, &params);
             qn_scheduler_free(s);
             assert_int_equal(fast.n_tokens, slow.n_tokens);
             assert_same_answer(&fast, &slow);
@@ -371,9 +320,8 @@ static void stops_are_found_in_forced_text(void **unused)
 }
 
 /* A stop token inside of forced text ends the answer; what was accepted behind it is dropped. */
-static void stop_tokens_are_found_in_forced_text(void **unused)
+TEST(stop_tokens_are_found_in_forced_text)
 {
-    (void)unused;
     static struct answer all, fast, slow;
     qn_grammar *grammar = grammar_of(sparse);
     qn_request_params params = request_of(grammar, 5, &all);
@@ -387,8 +335,7 @@ static void stop_tokens_are_found_in_forced_text(void **unused)
         qn_scheduler *s = new_scheduler(0);
         for (int again = 0; again < 2; again++) { /* the second one begins with what is kept of the first */
             memset(&fast, 0, sizeof fast);
-            assert_ok(qn_scheduler_submit(s, &params, NULL));
-            qn_scheduler_wait(s);
+            submit_and_wait(s, &params);
             assert_same_answer(&fast, &slow);
             assert_int_equal(fast.result.finish, QN_FINISH_STOP);
         }
@@ -398,9 +345,8 @@ static void stop_tokens_are_found_in_forced_text(void **unused)
 }
 
 /* Nine of ten digits end the answer. min_tokens holds them back up to each token of a draft. */
-static void the_first_tokens_end_nothing(void **unused)
+TEST(the_first_tokens_end_nothing)
 {
-    (void)unused;
     static struct answer fast, slow, alone;
     qn_grammar *grammar = grammar_of(sparse);
     qn_token stops[9];
@@ -420,8 +366,7 @@ static void the_first_tokens_end_nothing(void **unused)
         answer_alone(model, NULL, N_CTX, &params, &alone);
         assert_same_answer(&alone, &slow);
         qn_scheduler *s = new_scheduler(0);
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_same_answer(&fast, &slow);
         has_ended_early = has_ended_early || fast.n_tokens < 15;
@@ -433,9 +378,8 @@ static void the_first_tokens_end_nothing(void **unused)
 
 /* Nothing may follow the forced text: biases exclude what its grammar allows there. The tokens before come all the
  * same. */
-static void errors_come_after_forced_text(void **unused)
+TEST(errors_come_after_forced_text)
 {
-    (void)unused;
     static struct answer a[2];
     qn_grammar *grammar = grammar_of(sparse);
     qn_logit_bias bias[10];
@@ -447,8 +391,7 @@ static void errors_come_after_forced_text(void **unused)
         params.jump_forward = how ? QN_JUMP_FORWARD_ON : QN_JUMP_FORWARD_OFF;
         params.bias = bias;
         params.n_bias = 10;
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_int_equal(a[how].result.finish, QN_FINISH_ERROR);
     }
@@ -461,16 +404,14 @@ static void errors_come_after_forced_text(void **unused)
 /* ---- Requests ---- */
 
 /* Log probabilities need each token's own step. */
-static void log_probabilities_have_no_drafts(void **unused)
+TEST(log_probabilities_have_no_drafts)
 {
-    (void)unused;
     static struct answer a;
     qn_grammar *grammar = grammar_of(sparse);
     qn_scheduler *s = new_scheduler(0);
     qn_request_params params = request_of(grammar, 1, &a);
     params.n_logprobs = 1;
-    assert_ok(qn_scheduler_submit(s, &params, NULL));
-    qn_scheduler_wait(s);
+    submit_and_wait(s, &params);
     qn_scheduler_free(s);
     assert_int_equal(a.result.n_jumped, 0);
     for (size_t i = 0; i < a.n_tokens; i++)
@@ -479,9 +420,8 @@ static void log_probabilities_have_no_drafts(void **unused)
 }
 
 /* Memory for fewer sequences than run: some are set aside, and evaluated again. */
-static void requests_are_set_aside(void **unused)
+TEST(requests_are_set_aside)
 {
-    (void)unused;
     enum { REQUESTS = 6 };
     static struct answer found[REQUESTS], expected[REQUESTS];
     qn_model *whole = model;
@@ -501,7 +441,7 @@ static void requests_are_set_aside(void **unused)
         load_model("tests/golden/scheduler.gguf", memory, 1, &model);
         qn_scheduler *s = new_scheduler(0);
         for (int i = 0; i < REQUESTS; i++)
-            assert_ok(qn_scheduler_submit(s, &params[i], NULL));
+            submit_request(s, &params[i]);
         qn_scheduler_wait(s);
         qn_scheduler_free(s);
         for (int i = 0; i < REQUESTS; i++) {
@@ -519,9 +459,8 @@ static void requests_are_set_aside(void **unused)
 }
 
 /* Cancelled and late at any step, also with a draft in flight. */
-static void requests_are_cancelled(void **unused)
+TEST(requests_are_cancelled)
 {
-    (void)unused;
     static struct answer a, b, expected;
     qn_grammar *grammar = grammar_of(sparse);
     for (size_t ahead = 0; ahead <= 8; ahead += 8)
@@ -534,7 +473,7 @@ static void requests_are_cancelled(void **unused)
             let_overlap(model, ahead);
             qn_scheduler *s = new_scheduler(0);
             assert_ok(qn_scheduler_submit(s, &params, &id));
-            assert_ok(qn_scheduler_submit(s, &other, NULL));
+            submit_request(s, &other);
             for (int i = 0; i < steps && !idle; i++)
                 assert_ok(qn_scheduler_step(s, &idle));
             qn_scheduler_cancel(s, id);
@@ -551,9 +490,8 @@ static void requests_are_cancelled(void **unused)
 /* ---- Rest ---- */
 
 /* After drafts of which nothing was accepted there are none for a while. */
-static void rejected_drafts_rest(void **unused)
+TEST(rejected_drafts_rest)
 {
-    (void)unused;
     enum { VOCAB = 4096 };
     static uint32_t masks[QN_DRAFT_TOKENS * VOCAB / 32];
     static const qn_sampling greedy = { .size = sizeof(qn_sampling), .repeat_penalty = 1, .top_p = 1 };
@@ -586,26 +524,4 @@ static void rejected_drafts_rest(void **unused)
     assert_true(qn_draft_find(&drafter, &input, 1, QN_DRAFT_TOKENS, masks) > 3);
     qn_constraint_free(&constraint);
     qn_grammar_free(grammar);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forced_text_takes_few_steps),
-        cmocka_unit_test(sessions_take_few_steps),
-        cmocka_unit_test(sessions_answer_the_same),
-        cmocka_unit_test(schedulers_answer_the_same),
-        cmocka_unit_test(draws_do_not_depend_on_drafts),
-        cmocka_unit_test(answers_end_anywhere),
-        cmocka_unit_test(sessions_go_on),
-        cmocka_unit_test(stops_are_found_in_forced_text),
-        cmocka_unit_test(stop_tokens_are_found_in_forced_text),
-        cmocka_unit_test(the_first_tokens_end_nothing),
-        cmocka_unit_test(errors_come_after_forced_text),
-        cmocka_unit_test(log_probabilities_have_no_drafts),
-        cmocka_unit_test(requests_are_set_aside),
-        cmocka_unit_test(requests_are_cancelled),
-        cmocka_unit_test(rejected_drafts_rest),
-    };
-    return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

@@ -1,7 +1,6 @@
 /* min_tokens: the first tokens of an answer do not end it, neither as end tokens and stop tokens nor by stop strings,
  * in sessions and in the scheduler, alone and with a grammar, which goes before it. */
 #include "helper_sanitizers.h"
-#include "helper_request.h"
 #include "helper_small_model.h"
 
 #include "quern/grammar.h"
@@ -10,16 +9,14 @@ enum { TOKENS = 60, ROWS = 320, SEEDS = QN_TEST_SANITIZED ? 4 : 24 };
 
 static qn_model *small;
 
-static int load(void **unused)
+static int load(void)
 {
-    (void)unused;
     load_small(&small);
     return 0;
 }
 
-static int unload(void **unused)
+static int unload(void)
 {
-    (void)unused;
     qn_model_free(small);
     return 0;
 }
@@ -33,12 +30,8 @@ static qn_request_params request_of(bool has_filters, uint64_t seed, struct answ
     params.tokens = prompt;
     params.n_tokens = 4;
     params.max_tokens = TOKENS;
-    params.sampling = (qn_sampling){ .size = sizeof(qn_sampling),
-                                     .temperature = 1.5f,
-                                     .top_k = has_filters ? 200 : 0,
-                                     .top_p = 1,
-                                     .repeat_penalty = 1,
-                                     .seed = seed };
+    params.sampling =
+        SAMPLING(.temperature = 1.5f, .top_k = has_filters ? 200 : 0, .top_p = 1, .repeat_penalty = 1, .seed = seed);
     collect_answer(&params, a);
     return params;
 }
@@ -47,7 +40,6 @@ static qn_request_params request_of(bool has_filters, uint64_t seed, struct answ
 static void answer(qn_request_params *params, struct answer *a)
 {
     static struct answer alone, beside;
-    qn_scheduler *scheduler;
     qn_request_params other = *params;
     memset(&alone, 0, sizeof alone);
     memset(&beside, 0, sizeof beside);
@@ -56,8 +48,7 @@ static void answer(qn_request_params *params, struct answer *a)
     params->user = a;
     other.user = &beside;
     other.min_tokens = 0;
-    assert_ok(qn_scheduler_create(
-        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
     const qn_request_params both[] = { other, *params };
     assert_ok(qn_scheduler_submit_all(scheduler, both, 2, NULL, NULL));
     qn_scheduler_wait(scheduler);
@@ -75,9 +66,8 @@ static bool is_in(const qn_token *list, size_t n, qn_token token)
 }
 
 /* Nine of ten tokens end the answer, end tokens included. The first are those that biases of -inf leave. */
-static void first_tokens_do_not_end(void **unused)
+TEST(first_tokens_do_not_end)
 {
-    (void)unused;
     static struct answer a, biased;
     static qn_token stops[ROWS];
     static qn_logit_bias bias[ROWS];
@@ -103,13 +93,10 @@ static void first_tokens_do_not_end(void **unused)
         assert_int_equal(a.result.finish == QN_FINISH_STOP,
                          a.tokens[a.n_tokens - 1] == END || is_in(stops, n_stops, a.tokens[a.n_tokens - 1]));
         qn_request_params same = request_of(i % 2, i, &biased);
-        qn_scheduler *scheduler;
         same.bias = bias;
         same.n_bias = n_stops + 1;
-        assert_ok(qn_scheduler_create(
-            small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
-        assert_ok(qn_scheduler_submit(scheduler, &same, NULL));
-        qn_scheduler_wait(scheduler);
+        qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
+        submit_and_wait(scheduler, &same);
         qn_scheduler_free(scheduler);
         assert_memory_equal(a.tokens, biased.tokens, least * sizeof *a.tokens);
     }
@@ -117,25 +104,21 @@ static void first_tokens_do_not_end(void **unused)
 }
 
 /* Tokens that do not end the answer because of ignore_end are not held back; stop tokens are, and end it. */
-static void end_tokens_that_are_ignored(void **unused)
+TEST(end_tokens_that_are_ignored)
 {
-    (void)unused;
     static struct answer a;
     static const qn_token end = END;
     const qn_logit_bias likely = { END, 30 };
     for (int is_stop = 0; is_stop < 2; is_stop++) {
         qn_request_params params = request_of(false, 3, &a);
-        qn_scheduler *scheduler;
         params.ignore_end = true;
         params.min_tokens = 10;
         params.bias = &likely;
         params.n_bias = 1;
         params.stop_tokens = &end;
         params.n_stop_tokens = (size_t)is_stop;
-        assert_ok(qn_scheduler_create(
-            small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
+        submit_and_wait(scheduler, &params);
         qn_scheduler_free(scheduler);
         assert_int_equal(a.n_tokens, is_stop ? 11 : TOKENS);
         for (size_t t = 0; t < a.n_tokens; t++)
@@ -144,16 +127,13 @@ static void end_tokens_that_are_ignored(void **unused)
 }
 
 /* The letters e and t are frequent enough by their bias. */
-static void stop_strings_come_later(void **unused)
+TEST(stop_strings_come_later)
 {
-    (void)unused;
     static struct answer a;
     static const char *const stops[] = { "e", "te" };
-    qn_scheduler *scheduler;
     const qn_logit_bias likely[] = { { 'e', 7 }, { 't', 7 } };
     size_t n_held = 0;
-    assert_ok(qn_scheduler_create(
-        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
     for (size_t least = 0; least < 20; least++) {
         size_t end = least;
         label("%zu tokens", least);
@@ -163,8 +143,7 @@ static void stop_strings_come_later(void **unused)
         params.n_bias = 2;
         params.stop = stops;
         params.n_stop = 2;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         while (end < a.n_tokens && a.tokens[end] != 'e')
             end++;
         assert_true(end < a.n_tokens && a.result.is_stop_string);
@@ -183,11 +162,10 @@ static const struct {
 } grammars[] = { { "yes|no", 3, 4 }, { "[0-9]{3}", 4, 4 }, { "[0-9]{2,}", 31, 0 }, { "([0-9]{40})?x", 31, 42 } };
 
 /* What only an end may follow ends, whatever min_tokens says; where more may follow, more does. */
-static void grammars_go_before(void **unused)
+TEST(grammars_go_before)
 {
-    (void)unused;
     static struct answer a;
-    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+    for (size_t i = 0; i < COUNT(grammars); i++) {
         qn_grammar *grammar;
         assert_ok(qn_grammar_create(small, QN_GRAMMAR_REGEX, grammars[i].regex, strlen(grammars[i].regex), &grammar));
         for (uint64_t seed = 0; seed < 8; seed++) {
@@ -216,46 +194,36 @@ static void mask(void *user, const qn_token *tokens, size_t n, uint32_t *allowed
         allowed['z' / 32] |= 1u << 'z' % 32;
 }
 
-static void masks_go_before(void **unused)
+TEST(masks_go_before)
 {
-    (void)unused;
     static struct answer a;
     static const qn_token stop = 'z';
-    qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(
-        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
     qn_request_params params = request_of(false, 1, &a);
     params.min_tokens = 20;
     params.stop_tokens = &stop;
     params.n_stop_tokens = 1;
     params.mask = mask;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(a.result.finish, QN_FINISH_STOP);
     assert_int_equal(a.n_tokens, 3);
     params = request_of(false, 1, &a); /* without the stop token, it is what may follow, again and again */
     params.min_tokens = 20;
     params.mask = mask;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_true(a.n_tokens > 20 && a.tokens[19] == 'z');
     qn_scheduler_free(scheduler);
 }
 
-static void refuses(void **unused)
+TEST(refuses)
 {
-    (void)unused;
     static struct answer a;
     static const qn_token outside[] = { 5, ROWS }, negative[] = { -1 };
     static const char *const texts[] = { "min_tokens: 61, expected at most max_tokens, 60",
                                          "stop token 1: id 320 is outside the vocabulary, expected 0 to 319",
                                          "stop token 0: id -1 is outside the vocabulary" };
-    qn_scheduler *scheduler;
-    qn_session *session;
-    assert_ok(qn_scheduler_create(
-        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
-    assert_ok(
-        qn_session_create(small, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 64 }, &session));
+    qn_scheduler *scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.no_thread = true));
+    qn_session *session = create_session(small, &SESSION_PARAMS(.n_ctx = 64));
     for (size_t i = 0; i < 3; i++) {
         qn_request_params params = request_of(false, 1, &a);
         qn_request_params generate = QN_REQUEST_PARAMS_INIT;
@@ -264,21 +232,11 @@ static void refuses(void **unused)
         params.stop_tokens = generate.stop_tokens = i == 1 ? outside : negative;
         params.n_stop_tokens = generate.n_stop_tokens = i == 1 ? 2 : i == 2 ? 1 : 0;
         generate.max_tokens = TOKENS;
-        assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-        assert_non_null(strstr(qn_error_text(), texts[i]));
-        assert_int_equal(generate_from(session, prompt, 4, &generate, NULL), QN_ERR_INVALID);
-        assert_non_null(strstr(qn_error_text(), texts[i]));
+        assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, texts[i]);
+        assert_fails(generate_from(session, prompt, 4, &generate, NULL), QN_ERR_INVALID, texts[i]);
     }
     qn_session_free(session);
     qn_scheduler_free(scheduler);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_tokens_do_not_end), cmocka_unit_test(end_tokens_that_are_ignored),
-        cmocka_unit_test(stop_strings_come_later), cmocka_unit_test(grammars_go_before),
-        cmocka_unit_test(masks_go_before),         cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
-}
+TEST_GROUP(load, unload)

@@ -1,80 +1,38 @@
 /* The scheduler's contract, on the demo model: refusals, how requests end, what is evaluated and what is reused, steps
  * of many sequences, memory that is full. */
-#include "helper_scheduler.h"
+#include "helper_demo.h"
 
 #include "base/append.h"
-#include "helper_request.h"
 #include "helper_sanitizers.h"
 
 #include <math.h>
 #include <unistd.h>
 
-static qn_model *model;
-static uint32_t n_vocab;
-
-static int load_demo(void **unused)
-{
-    (void)unused;
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model)->n_vocab;
-    return 0;
-}
-
-static int free_demo(void **unused)
-{
-    (void)unused;
-    qn_model_free(model);
-    return 0;
-}
-
-static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = (qn_token)(qn_splitmix(&seed) % n_vocab);
-}
-
-static qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
-{
-    qn_request_params params = QN_REQUEST_PARAMS_INIT;
-    memset(a, 0, sizeof *a);
-    params.tokens = tokens;
-    params.n_tokens = n;
-    params.max_tokens = max_tokens;
-    params.ignore_end = true;
-    params.sampling.temperature = 0;
-    collect_answer(&params, a);
-    return params;
-}
-
 static qn_scheduler *new_scheduler(qn_scheduler_params params)
 {
-    qn_scheduler *scheduler;
     params.no_thread = true;
-    assert_ok(qn_scheduler_create(model, &params, &scheduler));
-    return scheduler;
+    return create_scheduler(model, &params);
 }
 
-static void step(qn_scheduler *scheduler, bool expect_idle)
+static void step_to_idle(qn_scheduler *scheduler)
 {
     bool idle;
     assert_ok(qn_scheduler_step(scheduler, &idle));
-    assert_int_equal(idle, expect_idle);
+    assert_true(idle);
 }
 
 /* Tokens evaluated for one more request. */
 static size_t evaluated(qn_scheduler *scheduler, const qn_request_params *params)
 {
     const uint64_t rows = counters_of(scheduler).rows;
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, params);
     return (size_t)(counters_of(scheduler).rows - rows);
 }
 
 /* ---- Refusals ---- */
 
-static void refuses_parameters(void **unused)
+TEST(refuses_parameters)
 {
-    (void)unused;
     qn_scheduler *scheduler = (qn_scheduler *)model;
     const struct {
         qn_scheduler_params params;
@@ -89,35 +47,30 @@ static void refuses_parameters(void **unused)
         { { .step_seconds = -1 }, QN_ERR_INVALID, "step time: -1" },
         { { .step_seconds = (double)NAN }, QN_ERR_INVALID, "step time: " },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].text);
         qn_scheduler_params params = cases[i].params;
         params.size = sizeof params;
-        assert_int_equal(qn_scheduler_create(model, &params, &scheduler), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(qn_scheduler_create(model, &params, &scheduler), cases[i].status, cases[i].text);
         assert_null(scheduler);
     }
     qn_scheduler_free(NULL);
-    qn_model *vocab;
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    assert_ok(qn_model_load(
-        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true }, &vocab));
-    assert_int_equal(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID);
-    assert_text("vocab_only");
+    qn_model *vocab = create_model(path, &CPU_MODEL(.vocab_only = true));
+    assert_fails(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID, "vocab_only");
     qn_model_free(vocab);
 }
 
-static void refuses_requests(void **unused)
+TEST(refuses_requests)
 {
-    (void)unused;
     static const qn_token tokens[] = { 1, 2, 3 }, wrong[] = { 1, -1 };
     static const qn_chat_message strange = { "user", NULL };
     static const uint32_t beyond[] = { 4 }, descending[] = { 2, 1 };
     static const char *const empty[] = { "" };
-    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 3 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.n_ctx = 3));
     struct answer a = { 0 };
-    const qn_sampling sampling = { .size = sizeof(qn_sampling), .temperature = -1, .top_p = 1, .repeat_penalty = 1 },
+    const qn_sampling sampling = SAMPLING(.temperature = -1, .top_p = 1, .repeat_penalty = 1),
                       defaults = (qn_sampling)QN_SAMPLING_INIT;
     const struct {
         qn_request_params params;
@@ -146,56 +99,48 @@ static void refuses_requests(void **unused)
           "stop token 1: id -1" },
         { { .sampling = defaults, .text = "a", .deadline = -1 }, QN_ERR_INVALID, "deadline: -1" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].text);
         qn_request_params params = cases[i].params;
         params.size = sizeof params;
         collect_answer(&params, &a);
-        assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), cases[i].status);
-        assert_text(cases[i].text);
+        assert_fails(qn_scheduler_submit(scheduler, &params, NULL), cases[i].status, cases[i].text);
     }
-    step(scheduler, true);
+    step_to_idle(scheduler);
     assert_int_equal(counters_of(scheduler).submitted, 0);
     qn_scheduler_free(scheduler);
     assert_int_equal(a.n_ends, 0);
 }
 
-static void refuses_text_without_a_tokeniser(void **unused)
+TEST(refuses_text_without_a_tokeniser)
 {
-    (void)unused;
     qn_model *golden;
-    qn_scheduler *scheduler;
     bool idle;
     load_model("tests/golden/qwen3.q2_0.gguf", 0, 1, &golden);
-    assert_ok(qn_scheduler_create(golden, NULL, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(golden, NULL);
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
     params.text = "a";
     assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_UNSUPPORTED);
-    assert_int_equal(qn_scheduler_step(scheduler, &idle), QN_ERR_INVALID);
-    assert_text("thread");
+    assert_fails(qn_scheduler_step(scheduler, &idle), QN_ERR_INVALID, "thread");
     qn_scheduler_free(scheduler);
     qn_model_free(golden);
 }
 
-static void refuses_when_the_queue_is_full(void **unused)
+TEST(refuses_when_the_queue_is_full)
 {
-    (void)unused;
     static const qn_token tokens[] = { 1, 2, 3 };
     struct answer a[4];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 3 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_queued = 3));
     for (int i = 0; i < 3; i++) {
         const qn_request_params params = prompt_of(tokens, 3, 2, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     const qn_request_params params = prompt_of(tokens, 3, 2, &a[3]);
-    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_BUSY);
-    assert_text("queue: 3 requests wait");
+    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_BUSY, "queue: 3 requests wait");
     assert_int_equal(counters_of(scheduler).queued, 3);
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(counters_of(scheduler).running, 3);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     for (int i = 0; i < 4; i++)
         assert_int_equal(a[i].n_ends, 1);
     qn_scheduler_free(scheduler);
@@ -203,9 +148,8 @@ static void refuses_when_the_queue_is_full(void **unused)
 
 /* ---- How requests end ---- */
 
-static void answers_as_a_session_does(void **unused)
+TEST(answers_as_a_session_does)
 {
-    (void)unused;
     static const char *const stop[] = { "the", " a " };
     const char *const prompt = "Once upon a time, there was";
     for (int i = 0; i < 8; i++) {
@@ -213,8 +157,8 @@ static void answers_as_a_session_does(void **unused)
         qn_token *tokens;
         struct answer found, expected = { 0 };
         size_t n;
-        qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){
-            .size = sizeof(qn_scheduler_params), .n_ctx = i == 5 ? 40 : 200, .kv = i == 6 ? "aura4" : NULL });
+        qn_scheduler *scheduler =
+            new_scheduler(SCHEDULER_PARAMS(.n_ctx = i == 5 ? 40 : 200, .kv = i == 6 ? "aura4" : NULL));
         assert_ok(qn_tokenize(model, prompt, strlen(prompt), true, true, &tokens, &n));
         qn_request_params params = prompt_of(tokens, n, i == 4 ? 0 : i == 5 ? -1 : 60, &found);
         params.sampling.temperature = i % 2 ? 1.0f : 0.0f;
@@ -227,8 +171,7 @@ static void answers_as_a_session_does(void **unused)
         params.user = &found;
         params.text = prompt;
         params.tokens = NULL;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
+        submit_and_wait(scheduler, &params);
         assert_same_answer(&found, &expected);
         assert_int_equal(found.n_ends, 1);
         assert_int_equal(found.result.finish, params.n_stop ? QN_FINISH_STOP
@@ -243,9 +186,8 @@ static void answers_as_a_session_does(void **unused)
     }
 }
 
-static void stops_at_a_stop_token(void **unused)
+TEST(stops_at_a_stop_token)
 {
-    (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a, b;
     qn_scheduler *scheduler = new_scheduler((qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
@@ -265,9 +207,8 @@ static void stops_at_a_stop_token(void **unused)
     qn_scheduler_free(scheduler);
 }
 
-static void ends_early(void **unused)
+TEST(ends_early)
 {
-    (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer cancelled, late, muted, freed;
     uint64_t id;
@@ -276,12 +217,12 @@ static void ends_early(void **unused)
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     params = prompt_of(tokens, 3, 200, &late);
     params.deadline = 1000;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     params = prompt_of(tokens, 3, 200, &muted);
     muted.cancel_at = 4;
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     for (int i = 0; i < 3; i++)
-        step(scheduler, false);
+        step(scheduler);
     qn_scheduler_cancel(scheduler, id);
     qn_scheduler_cancel(scheduler, id + 1000);
     for (uint32_t i = 0; i < scheduler->n_running; i++)
@@ -297,12 +238,12 @@ static void ends_early(void **unused)
     assert_int_equal(muted.result.n_generated, 4);
     params = prompt_of(tokens, 3, -1, &freed);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
-    step(scheduler, false);
+    step(scheduler);
     qn_scheduler_free(scheduler);
     assert_int_equal(freed.result.finish, QN_FINISH_CANCELLED);
     assert_int_equal(freed.n_ends, 1);
     /* In the queue, with a thread that may or may not have begun. */
-    assert_ok(qn_scheduler_create(model, NULL, &scheduler));
+    scheduler = create_scheduler(model, NULL);
     params = prompt_of(tokens, 3, -1, &freed);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     qn_scheduler_free(scheduler);
@@ -313,27 +254,25 @@ static void ends_early(void **unused)
 /* ---- Steps ---- */
 
 /* A long prompt is evaluated in pieces, and every sequence that is decoded gets a token in each step. */
-static void long_prompts_stall_nobody(void **unused)
+TEST(long_prompts_stall_nobody)
 {
-    (void)unused;
     static qn_token tokens[3][900];
     struct answer a[3];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 40, .max_sequences = 3 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_rows = 40, .max_sequences = 3));
     for (int i = 0; i < 3; i++)
         make_tokens((uint64_t)i, tokens[i], 900);
     for (int i = 0; i < 2; i++) {
         const qn_request_params params = prompt_of(tokens[i], 10, 200, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(a[0].n_tokens, 1);
     const qn_request_params params = prompt_of(tokens[2], 900, 5, &a[2]);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     size_t steps = 0;
     for (; a[2].n_tokens == 0; steps++) {
         const uint64_t rows = counters_of(scheduler).rows;
-        step(scheduler, false);
+        step(scheduler);
         assert_int_equal(a[0].n_tokens, steps + 2);
         assert_int_equal(a[1].n_tokens, steps + 2);
         assert_in_range(counters_of(scheduler).rows - rows, 2, 40);
@@ -342,20 +281,18 @@ static void long_prompts_stall_nobody(void **unused)
     qn_scheduler_free(scheduler);
 }
 
-static void prompts_first_decodes_later(void **unused)
+TEST(prompts_first_decodes_later)
 {
-    (void)unused;
     static qn_token tokens[3][200];
     struct answer a[3];
-    qn_scheduler *scheduler = new_scheduler(
-        (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 64, .prompts_first = true });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_rows = 64, .prompts_first = true));
     for (int i = 0; i < 3; i++) {
         make_tokens((uint64_t)i, tokens[i], 200);
         const qn_request_params params = prompt_of(tokens[i], 200, 5, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     while (!a[2].n_tokens) {
-        step(scheduler, false);
+        step(scheduler);
         assert_true(a[0].n_tokens <= 1 && a[1].n_tokens <= 1);
     }
     qn_scheduler_wait(scheduler);
@@ -365,56 +302,52 @@ static void prompts_first_decodes_later(void **unused)
 }
 
 /* Prompts are evaluated in smaller pieces while others are decoded, if steps take longer than they are to. */
-static void steps_follow_their_target(void **unused)
+TEST(steps_follow_their_target)
 {
-    (void)unused;
     static qn_token tokens[2][1800];
     struct answer a[2];
-    qn_scheduler *scheduler = new_scheduler(
-        (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_rows = 512, .step_seconds = 1e-6 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_rows = 512, .step_seconds = 1e-6));
     for (int i = 0; i < 2; i++) {
         make_tokens((uint64_t)i, tokens[i], 1800);
         const qn_request_params params = prompt_of(tokens[i], i ? 1800 : 5, 200, &a[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        step(scheduler, false);
+        submit_request(scheduler, &params);
+        step(scheduler);
     }
-    step(scheduler, false);
+    step(scheduler);
     const uint64_t rows = counters_of(scheduler).rows;
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(counters_of(scheduler).rows - rows, 1 + 16);
     qn_scheduler_free(scheduler);
 }
 
 /* On a device that computes beside the host, tokens but the first are emitted while the next step is computed; what is
  * cancelled has all that was generated. */
-static void tokens_come_with_the_next_step(void **unused)
+TEST(tokens_come_with_the_next_step)
 {
-    (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer cancelled, whole, expected;
     uint64_t id;
     let_overlap(model, 0);
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 2));
     qn_request_params params = prompt_of(tokens, 3, 30, &cancelled);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
     params = prompt_of(tokens, 3, 4, &whole);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     static const size_t emitted[] = { 1, 1, 2 };
     for (size_t i = 0; i < 3; i++) {
-        step(scheduler, false);
+        step(scheduler);
         assert_int_equal(cancelled.n_tokens, emitted[i]);
     }
     qn_scheduler_cancel(scheduler, id);
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(cancelled.result.finish, QN_FINISH_CANCELLED);
     assert_int_equal(cancelled.result.n_generated, 3);
     assert_int_equal(cancelled.n_tokens, 3);
     assert_int_equal(whole.n_tokens, 3);
     assert_int_equal(whole.n_ends, 0);
-    step(scheduler, false); /* the answer is complete: there is nothing to compute */
+    step(scheduler); /* the answer is complete: there is nothing to compute */
     assert_int_equal(whole.n_ends, 1);
-    step(scheduler, true);
+    step_to_idle(scheduler);
     qn_scheduler_free(scheduler);
     stop_overlap(model);
     memset(&expected, 0, sizeof expected);
@@ -431,23 +364,21 @@ static qn_status refuse_step(qn_device *device, const qn_step *step)
 }
 
 /* What was generated before an error is emitted, although the step that it was to be emitted beside does not run. */
-static void an_error_keeps_what_was_generated(void **unused)
+TEST(an_error_keeps_what_was_generated)
 {
-    (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a;
     let_overlap(model, 0);
     qn_device_vtable refusing = *model->device->vtable;
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 2));
     const qn_request_params params = prompt_of(tokens, 3, 30, &a);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     for (size_t i = 0; i < 3; i++)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a.n_tokens, 2);
     refusing.launch = refuse_step;
     model->device->vtable = &refusing;
-    step(scheduler, false);
+    step(scheduler);
     assert_int_equal(a.result.finish, QN_FINISH_ERROR);
     assert_int_equal(a.result.status, QN_ERR_MEMORY);
     assert_int_equal(a.result.n_generated, 3);
@@ -457,61 +388,55 @@ static void an_error_keeps_what_was_generated(void **unused)
     stop_overlap(model);
 }
 
-static void higher_priority_begins_first(void **unused)
+TEST(higher_priority_begins_first)
 {
-    (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a[3];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 1));
     for (int i = 0; i < 3; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i == 1 ? 5 : 0;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     while (!a[1].n_ends)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a[0].n_tokens + a[2].n_tokens, 0);
     while (!a[0].n_ends)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a[2].n_tokens, 0);
     qn_scheduler_free(scheduler);
 }
 
 /* Waiting for six seconds outweighs a priority of five: nobody waits for ever. */
-static void waiting_raises_priority(void **unused)
+TEST(waiting_raises_priority)
 {
-    (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a[2];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 1));
     for (int i = 0; i < 2; i++) {
         qn_request_params params = prompt_of(tokens, 3, 4, &a[i]);
         params.priority = i ? 5 : 0;
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     for (qn_request *r = scheduler->clients->queue; r; r = r->next)
         r->submitted -= r->params.priority ? 0 : 6;
     while (!a[0].n_ends)
-        step(scheduler, false);
+        step(scheduler);
     assert_int_equal(a[1].n_tokens, 0);
     qn_scheduler_free(scheduler);
 }
 
 /* ---- Prefixes ---- */
 
-static void second_turn_evaluates_its_own_tokens(void **unused)
+TEST(second_turn_evaluates_its_own_tokens)
 {
-    (void)unused;
     enum { LONG = QN_TEST_SANITIZED ? 320 : 2400 };
     static const char *const kvs[] = { "f16", "aura4" };
     for (int i = 0; i < 2; i++) {
         label("%s", kvs[i]);
         static qn_token tokens[LONG + 200];
         struct answer first, second, alone = { 0 };
-        qn_scheduler *scheduler =
-            new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .kv = kvs[i], .n_ctx = 4096 });
+        qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.kv = kvs[i], .n_ctx = 4096));
         make_tokens(1, tokens, LONG + 200);
         qn_request_params params = prompt_of(tokens, LONG, 30, &first);
         assert_int_equal(evaluated(scheduler, &params), LONG + 29);
@@ -545,9 +470,8 @@ static size_t state_after(bool folds_whole_chunks, size_t length, size_t n, size
 }
 
 /* Pieces of any size pass through the state that is to be kept, on devices of both kinds. */
-static void pieces_pass_through_a_kept_state(void **unused)
+TEST(pieces_pass_through_a_kept_state)
 {
-    (void)unused;
     for (int folds = 0; folds < 2; folds++)
         for (size_t first = 0; first < 200; first++)
             for (size_t open = folds && first % QN_PAGE == 0 ? 0 : 1; open <= QN_PAGE && open <= first; open++)
@@ -567,13 +491,11 @@ static void pieces_pass_through_a_kept_state(void **unused)
                 }
 }
 
-static void shared_beginnings_are_kept_from_the_third_on(void **unused)
+TEST(shared_beginnings_are_kept_from_the_third_on)
 {
-    (void)unused;
     enum { SAME = QN_TEST_SANITIZED ? 192 : 2000 };
     static qn_token tokens[SAME + 100];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.n_ctx = 4096));
     for (uint64_t i = 0; i < 5; i++) {
         label("request %d", (int)i);
         struct answer found, expected = { 0 };
@@ -589,9 +511,8 @@ static void shared_beginnings_are_kept_from_the_third_on(void **unused)
     qn_scheduler_free(scheduler);
 }
 
-static void conversations_continue_where_messages_end(void **unused)
+TEST(conversations_continue_where_messages_end)
 {
-    (void)unused;
     static char long_text[1200];
     memset(long_text, 'x', sizeof long_text - 1);
     for (size_t i = 5; i < sizeof long_text - 1; i += 6)
@@ -636,13 +557,11 @@ static void conversations_continue_where_messages_end(void **unused)
     qn_scheduler_free(scheduler);
 }
 
-static void evaluates_all_without_a_prefix_cache(void **unused)
+TEST(evaluates_all_without_a_prefix_cache)
 {
-    (void)unused;
     static qn_token tokens[300];
     struct answer a;
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_prefix_cache = true });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.no_prefix_cache = true));
     make_tokens(1, tokens, 300);
     const qn_request_params params = prompt_of(tokens, 300, 1, &a);
     for (int i = 0; i < 3; i++)
@@ -654,23 +573,20 @@ static void evaluates_all_without_a_prefix_cache(void **unused)
 /* ---- Memory ---- */
 
 /* More sequences than fit: the youngest are set aside, at most twice each, and lose no token. */
-static void the_youngest_is_set_aside(void **unused)
+TEST(the_youngest_is_set_aside)
 {
-    (void)unused;
     enum { N = 8 };
     static qn_token tokens[N][64];
     static struct answer found[N], expected[N];
     qn_model *small;
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &small);
-    assert_ok(qn_scheduler_create(
-        small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = N },
-        &scheduler));
+    scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.n_ctx = 2048, .max_sequences = N));
     qn_request_params params[N];
     for (int i = 0; i < N; i++) {
         make_tokens((uint64_t)i, tokens[i], 64);
         params[i] = prompt_of(tokens[i], 60, 250, &found[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params[i], NULL));
+        submit_request(scheduler, &params[i]);
     }
     qn_scheduler_wait(scheduler);
     const qn_scheduler_counters counters = counters_of(scheduler);
@@ -697,25 +613,22 @@ static void the_youngest_is_set_aside(void **unused)
     qn_model_free(small);
 }
 
-static void one_that_never_fits_fails_alone(void **unused)
+TEST(one_that_never_fits_fails_alone)
 {
-    (void)unused;
     static qn_token tokens[3900];
     struct answer large, little;
     qn_model *small;
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 14 << 20, 1, &small);
-    assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .n_ctx = 4096 },
-                                  &scheduler));
+    scheduler = create_scheduler(small, &SCHEDULER_PARAMS(.n_ctx = 4096));
     make_tokens(3, tokens, 3900);
     qn_request_params params = prompt_of(tokens, 3900, 5, &large);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    submit_request(scheduler, &params);
     params = prompt_of(tokens, 20, 5, &little);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(large.result.finish, QN_FINISH_ERROR);
     assert_int_equal(large.result.status, QN_ERR_MEMORY);
-    assert_non_null(strstr(large.error, "memory"));
+    assert_contains(large.error, "memory");
     assert_int_equal(little.result.finish, QN_FINISH_LENGTH);
     assert_int_equal(little.n_tokens, 5);
     qn_scheduler_free(scheduler);
@@ -723,23 +636,20 @@ static void one_that_never_fits_fails_alone(void **unused)
 }
 
 /* Kept prefixes are evicted for sessions. */
-static void sessions_evict_kept_prefixes(void **unused)
+TEST(sessions_evict_kept_prefixes)
 {
-    (void)unused;
     static qn_token tokens[1500];
     struct answer a;
     qn_model *small;
     qn_scheduler *scheduler;
-    qn_session *session;
     load_model("tests/golden/scheduler.gguf", 24 << 20, 1, &small);
-    assert_ok(qn_scheduler_create(small, NULL, &scheduler));
+    scheduler = create_scheduler(small, NULL);
     make_tokens(4, tokens, 1500);
     const qn_request_params params = prompt_of(tokens, 1500, 5, &a);
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, &params);
     assert_int_equal(a.result.finish, QN_FINISH_LENGTH);
-    assert_ok(qn_session_create(small, NULL, &session));
-    assert_ok(qn_session_eval(session, tokens, 1500, QN_LOGITS_NONE, NULL));
+    qn_session *session = create_session(small, NULL);
+    append_tokens(session, tokens, 1500);
     qn_session_free(session);
     qn_scheduler_free(scheduler);
     qn_model_free(small);
@@ -757,51 +667,19 @@ static bool slow_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return answer_token(user, token, logprobs);
 }
 
-static void slow_callbacks_block_no_step(void **unused)
+TEST(slow_callbacks_block_no_step)
 {
-    (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer slow, quick;
-    assert_ok(qn_scheduler_create(model, NULL, &watched));
+    watched = create_scheduler(model, NULL);
     qn_request_params params = prompt_of(tokens, 3, 30, &slow);
     params.on_token = slow_token;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     params = prompt_of(tokens, 3, 30, &quick);
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
-    qn_scheduler_wait(watched);
+    submit_and_wait(watched, &params);
     assert_int_equal(counters_of(watched).generated_tokens, 60);
     assert_true(slow.result.generate_seconds < 60);
     assert_int_equal(slow.n_tokens, 30);
     assert_int_equal(quick.n_tokens, 30);
     qn_scheduler_free(watched);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_parameters),
-        cmocka_unit_test(refuses_requests),
-        cmocka_unit_test(refuses_text_without_a_tokeniser),
-        cmocka_unit_test(refuses_when_the_queue_is_full),
-        cmocka_unit_test(answers_as_a_session_does),
-        cmocka_unit_test(stops_at_a_stop_token),
-        cmocka_unit_test(ends_early),
-        cmocka_unit_test(long_prompts_stall_nobody),
-        cmocka_unit_test(prompts_first_decodes_later),
-        cmocka_unit_test(steps_follow_their_target),
-        cmocka_unit_test(an_error_keeps_what_was_generated),
-        cmocka_unit_test(tokens_come_with_the_next_step),
-        cmocka_unit_test(higher_priority_begins_first),
-        cmocka_unit_test(waiting_raises_priority),
-        cmocka_unit_test(second_turn_evaluates_its_own_tokens),
-        cmocka_unit_test(pieces_pass_through_a_kept_state),
-        cmocka_unit_test(shared_beginnings_are_kept_from_the_third_on),
-        cmocka_unit_test(conversations_continue_where_messages_end),
-        cmocka_unit_test(evaluates_all_without_a_prefix_cache),
-        cmocka_unit_test(the_youngest_is_set_aside),
-        cmocka_unit_test(one_that_never_fits_fails_alone),
-        cmocka_unit_test(sessions_evict_kept_prefixes),
-        cmocka_unit_test(slow_callbacks_block_no_step),
-    };
-    return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

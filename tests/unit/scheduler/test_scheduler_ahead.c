@@ -1,7 +1,6 @@
 /* Steps that are launched behind one in flight, on a device of the CPU that computes beside the host: which are, what
  * becomes of rows of requests that turn out to have ended, errors. Answers are those of the request alone. */
 #include "helper_scheduler.h"
-#include "helper_request.h"
 
 #include <math.h>
 
@@ -10,17 +9,15 @@ enum { N_CTX = 512, MAX_SEQUENCES = 4, N_PROMPT = 60 };
 static qn_model *model;
 static uint32_t n_vocab;
 
-static int load(void **unused)
+static int load(void)
 {
-    (void)unused;
     load_model("tests/golden/qwen35.q1_0.gguf", 0, 2, &model);
     n_vocab = qn_model_get_info(model)->n_vocab;
     return 0;
 }
 
-static int unload(void **unused)
+static int unload(void)
 {
-    (void)unused;
     qn_model_free(model);
     return 0;
 }
@@ -47,16 +44,9 @@ static qn_request_params request_of(size_t i, size_t n, int64_t max_tokens, stru
 
 static qn_scheduler *new_scheduler(void)
 {
-    qn_scheduler *scheduler;
     let_overlap(model, MAX_SEQUENCES);
-    assert_ok(qn_scheduler_create(model,
-                                  &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
-                                                          .n_ctx = N_CTX,
-                                                          .max_sequences = 8,
-                                                          .no_thread = true,
-                                                          .run_ahead = true },
-                                  &scheduler));
-    return scheduler;
+    return create_scheduler(
+        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 8, .no_thread = true, .run_ahead = true));
 }
 
 static void free_scheduler(qn_scheduler *scheduler)
@@ -67,16 +57,9 @@ static void free_scheduler(qn_scheduler *scheduler)
     assert_int_equal(items_held(cache), 0);
 }
 
-static void step(qn_scheduler *scheduler)
-{
-    bool idle;
-    assert_ok(qn_scheduler_step(scheduler, &idle));
-    assert_false(idle);
-}
-
 static void submit(qn_scheduler *scheduler, const qn_request_params *params)
 {
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
+    submit_request(scheduler, params);
 }
 
 /* What the request alone answers, on a device that does not overlap. */
@@ -90,9 +73,8 @@ static struct answer alone(qn_request_params params)
 
 /* Every step but the first is launched behind another, and one that ends by its number of tokens has no row too
  * many. */
-static void steps_are_launched_behind_others(void **unused)
+TEST(steps_are_launched_behind_others)
 {
-    (void)unused;
     struct answer a[MAX_SEQUENCES], expected[MAX_SEQUENCES];
     qn_request_params params[MAX_SEQUENCES];
     size_t rows = 0;
@@ -132,9 +114,8 @@ static void run_all(qn_scheduler *scheduler)
 
 /* A token at which a request ends is known when the next step has a row of it: no one hears of that row, and its
  * position is not reused. At 64, it would complete a page. */
-static void a_row_behind_the_end_is_void(void **unused)
+TEST(a_row_behind_the_end_is_void)
 {
-    (void)unused;
     for (size_t length = N_PROMPT + 1; length < N_PROMPT + 8; length++) {
         struct answer a, longer, other;
         const size_t n_answer = length - N_PROMPT;
@@ -170,11 +151,10 @@ static void a_row_behind_the_end_is_void(void **unused)
 }
 
 /* The first tokens do not end a request, those behind a step in flight included: half of the vocabulary would. */
-static void the_first_tokens_end_nothing(void **unused)
+TEST(the_first_tokens_end_nothing)
 {
-    (void)unused;
     static qn_token stops[1 << 16];
-    assert_true(n_vocab <= sizeof stops / sizeof *stops);
+    assert_true(n_vocab <= COUNT(stops));
     for (uint32_t i = 0; i < n_vocab; i += 2)
         stops[i / 2] = (qn_token)i;
     for (int64_t min_tokens = 0; min_tokens < 12; min_tokens++) {
@@ -206,9 +186,8 @@ static void the_first_tokens_end_nothing(void **unused)
 
 /* Samplers that depend on the tokens before: no step is launched before they are known, and answers are those of
  * sessions. */
-static void samplers_follow_the_text(void **unused)
+TEST(samplers_follow_the_text)
 {
-    (void)unused;
     struct answer a[MAX_SEQUENCES], expected[MAX_SEQUENCES];
     qn_request_params params[MAX_SEQUENCES];
     for (size_t i = 0; i < MAX_SEQUENCES; i++) {
@@ -242,9 +221,8 @@ static void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *al
 
 /* A caller's mask, and more sequences than the device takes; penalties do not wait: they are counted when the token is
  * sampled. */
-static void some_steps_wait(void **unused)
+TEST(some_steps_wait)
 {
-    (void)unused;
     for (size_t kind = 0; kind < 4; kind++) {
         struct answer a, expected, others[MAX_SEQUENCES];
         qn_request_params params = request_of(0, 5, 30, &a);
@@ -268,9 +246,8 @@ static void some_steps_wait(void **unused)
 
 /* A request that is cancelled while its rows are in flight ends after the step; so do all when the scheduler is
  * freed. */
-static void cancelled_in_flight(void **unused)
+TEST(cancelled_in_flight)
 {
-    (void)unused;
     for (size_t how = 0; how < 2; how++) {
         struct answer a, other;
         uint64_t id;
@@ -312,9 +289,8 @@ static qn_status failing_finish(qn_device *device)
 
 /* A step that cannot be launched behind another ends its requests when that one is finished; one that fails takes with
  * it the step behind it. Others go on. */
-static void errors_in_flight(void **unused)
+TEST(errors_in_flight)
 {
-    (void)unused;
     for (int kind = 0; kind < 2; kind++)
         for (int n = 0; n < 5; n++) {
             struct answer a[3], expected;
@@ -350,16 +326,4 @@ static void errors_in_flight(void **unused)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_are_launched_behind_others),
-        cmocka_unit_test(a_row_behind_the_end_is_void),
-        cmocka_unit_test(the_first_tokens_end_nothing),
-        cmocka_unit_test(samplers_follow_the_text),
-        cmocka_unit_test(some_steps_wait),
-        cmocka_unit_test(cancelled_in_flight),
-        cmocka_unit_test(errors_in_flight),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
-}
+TEST_GROUP(load, unload)

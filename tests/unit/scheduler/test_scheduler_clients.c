@@ -1,29 +1,10 @@
 /* Clients of a scheduler: what the requests of one submission share, how many of a client may wait, and that the
  * requests of one client do not hold up those of another, whatever they are. Each answer is compared with that of the
  * request alone. */
-#include "helper_scheduler.h"
-#include "helper_request.h"
+#include "helper_demo.h"
 #include "helper_sanitizers.h"
 
 #include <malloc.h>
-
-static qn_model *model;
-static uint32_t n_vocab;
-
-static int load_demo(void **unused)
-{
-    (void)unused;
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model)->n_vocab;
-    return 0;
-}
-
-static int free_demo(void **unused)
-{
-    (void)unused;
-    qn_model_free(model);
-    return 0;
-}
 
 enum { PROMPT = 40 };
 
@@ -32,12 +13,6 @@ struct job {
     qn_request_params params;
     struct answer found;
 };
-
-static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = (qn_token)(qn_splitmix(&seed) % n_vocab);
-}
 
 static void make_job(struct job *job, const char *client, uint64_t seed, size_t n_prompt, int64_t max_tokens)
 {
@@ -55,7 +30,7 @@ static void make_job(struct job *job, const char *client, uint64_t seed, size_t 
 
 static void submit(qn_scheduler *scheduler, struct job *job)
 {
-    assert_ok(qn_scheduler_submit(scheduler, &job->params, NULL));
+    submit_request(scheduler, &job->params);
 }
 
 static struct job *submit_many(qn_scheduler *scheduler, const char *client, size_t n, int64_t max_tokens)
@@ -81,18 +56,9 @@ static void check_job(struct job *job)
 
 static qn_scheduler *new_scheduler(qn_scheduler_params params)
 {
-    qn_scheduler *scheduler;
     params.no_thread = true;
     params.n_ctx = 2048;
-    assert_ok(qn_scheduler_create(model, &params, &scheduler));
-    return scheduler;
-}
-
-static void step(qn_scheduler *scheduler)
-{
-    bool idle;
-    assert_ok(qn_scheduler_step(scheduler, &idle));
-    assert_false(idle);
+    return create_scheduler(model, &params);
 }
 
 static size_t n_running(const qn_scheduler *scheduler, const char *client)
@@ -119,9 +85,8 @@ static void make_stops(char text[STOPS][STOP_BYTES + 1], const char *stops[STOPS
 }
 
 /* 66 KB of stop strings, for which an automaton has 1.8 MB, a bias and a long prompt: 128 choices have them once. */
-static void choices_share_what_they_point_to(void **unused)
+TEST(choices_share_what_they_point_to)
 {
-    (void)unused;
     enum { LONG = 1500 };
     static char text[STOPS][STOP_BYTES + 1];
     static struct answer found[CHOICES];
@@ -142,7 +107,7 @@ static void choices_share_what_they_point_to(void **unused)
         params[i].stop = stops;
         params[i].n_stop = STOPS;
         params[i].bias = bias;
-        params[i].n_bias = sizeof bias / sizeof *bias;
+        params[i].n_bias = COUNT(bias);
         params[i].max_tokens = 2;
         params[i].sampling.seed = i;
         collect_answer(&params[i], &found[i]);
@@ -174,9 +139,8 @@ static void choices_share_what_they_point_to(void **unused)
 }
 
 /* Other prompts with the same lists, and other lists for the same prompt. */
-static void parts_are_shared_apart(void **unused)
+TEST(parts_are_shared_apart)
 {
-    (void)unused;
     static const char *const stop[] = { "the" };
     struct job jobs[4];
     qn_request_params params[4];
@@ -199,9 +163,8 @@ static void parts_are_shared_apart(void **unused)
 }
 
 /* The grammar's match is made once, and each choice has its own copy. */
-static void choices_share_a_grammar(void **unused)
+TEST(choices_share_a_grammar)
 {
-    (void)unused;
     static const char *const choices[] = { "one two", "one three", "four" };
     enum { N = 6 };
     struct answer found[N], alone[N];
@@ -218,7 +181,7 @@ static void choices_share_a_grammar(void **unused)
         params[i].sampling.seed = i;
         params[i].max_tokens = 30;
         collect_answer(&params[i], &alone[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params[i], NULL));
+        submit_request(scheduler, &params[i]);
         params[i].user = &found[i];
     }
     assert_ok(qn_scheduler_submit_all(scheduler, params, N, NULL, NULL));
@@ -234,15 +197,13 @@ static void choices_share_a_grammar(void **unused)
     qn_grammar_free(grammar);
 }
 
-static void all_are_queued_or_none(void **unused)
+TEST(all_are_queued_or_none)
 {
-    (void)unused;
     struct job jobs[5];
     qn_request_params params[5];
     qn_submit_refusal refusal = QN_SUBMIT_REFUSAL_INIT;
     qn_token *longer = calloc(3000, sizeof *longer);
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 4 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_queued = 4));
     assert_non_null(longer);
     for (size_t i = 0; i < 5; i++) {
         make_job(&jobs[i], "a", i, PROMPT, 4);
@@ -260,14 +221,13 @@ static void all_are_queued_or_none(void **unused)
     assert_int_equal(refusal.n_prompt, 3000);
     params[3] = jobs[3].params;
     params[1].client = "b";
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_INVALID);
-    assert_text("client");
+    assert_fails(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_INVALID, "client");
     params[1].client = "a";
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 5, NULL, &refusal), QN_ERR_BUSY);
-    assert_text("queue: 5 requests at once, at most 4");
-    assert_ok(qn_scheduler_submit(scheduler, &params[4], NULL));
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_BUSY);
-    assert_text("queue: 1 requests wait, 4 more");
+    assert_fails(qn_scheduler_submit_all(scheduler, params, 5, NULL, &refusal), QN_ERR_BUSY,
+                 "queue: 5 requests at once, at most 4");
+    submit_request(scheduler, &params[4]);
+    assert_fails(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_BUSY,
+                 "queue: 1 requests wait, 4 more");
     assert_int_equal(counters_of(scheduler).queued, 1);
     qn_scheduler_wait(scheduler);
     for (size_t i = 0; i < 4; i++)
@@ -288,13 +248,11 @@ static void assert_withdrawn(const struct job *job)
 }
 
 /* What has begun is completed, with all that was submitted with it; the rest is back at the next step. */
-static void a_closed_scheduler_begins_nothing(void **unused)
+TEST(a_closed_scheduler_begins_nothing)
 {
-    (void)unused;
     struct job pair[2], late, after;
     qn_request_params params[2];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 1 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 1));
     for (size_t i = 0; i < 2; i++) {
         make_job(&pair[i], "pair", i, PROMPT, 8);
         params[i] = pair[i].params;
@@ -324,11 +282,9 @@ static void a_closed_scheduler_begins_nothing(void **unused)
 }
 
 /* Else one that is closed before it has requests would answer none, however often it is created again. */
-static void a_fresh_scheduler_lets_one_begin(void **unused)
+TEST(a_fresh_scheduler_lets_one_begin)
 {
-    (void)unused;
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 4));
     qn_scheduler_close(scheduler, true);
     struct job *jobs = submit_many(scheduler, "many", 3, 8);
     qn_scheduler_wait(scheduler);
@@ -354,14 +310,12 @@ static size_t queued_of(qn_scheduler *scheduler, const char *client, struct job 
     return most;
 }
 
-static void no_client_fills_the_queue(void **unused)
+TEST(no_client_fills_the_queue)
 {
-    (void)unused;
     static struct job jobs[8][64];
     static const char *const names[] = { "a", "b", "c", "d", "e", "f", "g", NULL };
     static const size_t expected[] = { 24, 12, 8, 6, 4, 4, 3, 3 }; /* 24 / n */
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_queued = 24 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_queued = 24));
     for (size_t i = 0; i < 8; i++)
         assert_int_equal(queued_of(scheduler, names[i], jobs[i], 64), expected[i]);
     assert_int_equal(qn_scheduler_check_room(scheduler, "a", 1), QN_ERR_BUSY);
@@ -384,17 +338,15 @@ static size_t steps_of(qn_scheduler *scheduler, const struct job *job)
 
 /* Another client has all places and a queue: a request of ten tokens takes the steps that it has alone, and one more to
  * wait. */
-static void a_request_waits_for_one_step(void **unused)
+TEST(a_request_waits_for_one_step)
 {
-    (void)unused;
     enum { N = 24, MORE = 4 };
     for (int ahead = 0; ahead < 2; ahead++) {
         label("ahead %d", ahead);
         struct job other[MORE];
         if (ahead)
             let_overlap(model, 8);
-        qn_scheduler *scheduler = new_scheduler(
-            (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4, .run_ahead = ahead });
+        qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 4, .run_ahead = ahead));
         struct job *many = submit_many(scheduler, "many", N, QN_TEST_SANITIZED ? 24 : 60);
         for (int i = 0; i < 5; i++)
             step(scheduler);
@@ -428,12 +380,10 @@ static void a_request_waits_for_one_step(void **unused)
 }
 
 /* Two clients with long queues have half of the places each, and keep them. */
-static void clients_share_places(void **unused)
+TEST(clients_share_places)
 {
-    (void)unused;
     enum { N = 12 };
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 4 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 4));
     struct job *one = submit_many(scheduler, "one", N, 30);
     for (int i = 0; i < 3; i++)
         step(scheduler);
@@ -458,16 +408,14 @@ static void clients_share_places(void **unused)
 
 /* Three clients and two places: each has its turn. What is evaluated again is little; without kept prefixes at most
  * what was progressed since, and once what there is at the end. */
-static void more_clients_than_places_take_turns(void **unused)
+TEST(more_clients_than_places_take_turns)
 {
-    (void)unused;
     static const char *const names[] = { "a", "b", "c" };
     enum { TOKENS = MAX_ANSWER, TURN = 128 };
     for (int is_kept = 0; is_kept < 2; is_kept++) {
         label("prefixes are kept: %d", is_kept);
         struct job jobs[3];
-        qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){
-            .size = sizeof(qn_scheduler_params), .max_sequences = 2, .no_prefix_cache = !is_kept });
+        qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 2, .no_prefix_cache = !is_kept));
         for (size_t i = 0; i < 3; i++) {
             make_job(&jobs[i], names[i], i, PROMPT, TOKENS);
             submit(scheduler, &jobs[i]);
@@ -487,12 +435,10 @@ static void more_clients_than_places_take_turns(void **unused)
     }
 }
 
-static void priorities_are_of_a_client(void **unused)
+TEST(priorities_are_of_a_client)
 {
-    (void)unused;
     struct job high, low[2], other;
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 2 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 2));
     for (size_t i = 0; i < 2; i++) {
         make_job(&low[i], "one", i, PROMPT, 6);
         submit(scheduler, &low[i]);
@@ -513,15 +459,13 @@ static void priorities_are_of_a_client(void **unused)
 /* ---- Rows of prompts ---- */
 
 /* Long prompts of one client beside one of another: it gets its part of each step. */
-static void prompts_share_rows(void **unused)
+TEST(prompts_share_rows)
 {
-    (void)unused;
     enum { N = 4, LONG = 1800, ROWS = 64 };
     qn_token *prompts = calloc(N * LONG, sizeof *prompts);
     struct answer found[N];
     struct job other;
-    qn_scheduler *scheduler = new_scheduler(
-        (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 8, .max_rows = ROWS });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 8, .max_rows = ROWS));
     assert_non_null(prompts);
     make_tokens(9, prompts, N * LONG);
     memset(found, 0, sizeof found);
@@ -532,7 +476,7 @@ static void prompts_share_rows(void **unused)
         params.max_tokens = 1;
         params.client = "long";
         collect_answer(&params, &found[i]);
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        submit_request(scheduler, &params);
     }
     for (int i = 0; i < 3; i++)
         step(scheduler);
@@ -548,19 +492,14 @@ static void prompts_share_rows(void **unused)
 /* ---- Memory ---- */
 
 /* Answers of one client grow until the pool is full: they give up memory, and the small request of another does not. */
-static void memory_is_given_up_by_who_has_most(void **unused)
+TEST(memory_is_given_up_by_who_has_most)
 {
-    (void)unused;
     enum { N = 8, SMALL = 6 };
     static struct job many[N], small[SMALL];
     qn_model *tight;
     qn_scheduler *scheduler;
     load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &tight);
-    assert_ok(qn_scheduler_create(
-        tight,
-        &(qn_scheduler_params){
-            .size = sizeof(qn_scheduler_params), .n_ctx = 2048, .max_sequences = 2 * N, .no_thread = true },
-        &scheduler));
+    scheduler = create_scheduler(tight, &SCHEDULER_PARAMS(.n_ctx = 2048, .max_sequences = 2 * N, .no_thread = true));
     for (size_t i = 0; i < N; i++) {
         make_job(&many[i], "many", i, PROMPT, 250);
         submit(scheduler, &many[i]);
@@ -599,12 +538,10 @@ static bool note_token(void *user, qn_token token, const qn_logprobs *logprobs)
 }
 
 /* The events of a step with eight requests of one client, and one of another: that one's comes second. */
-static void callbacks_take_turns(void **unused)
+TEST(callbacks_take_turns)
 {
-    (void)unused;
     struct job jobs[9];
-    qn_scheduler *scheduler =
-        new_scheduler((qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .max_sequences = 16 });
+    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 16));
     for (size_t i = 0; i < 9; i++) {
         make_job(&jobs[i], i < 8 ? "many" : "one", i, 4, 1);
         jobs[i].params.on_token = note_token;
@@ -618,25 +555,4 @@ static void callbacks_take_turns(void **unused)
     assert_int_equal(n_order, 9);
     assert_true(order[0] == '1' || order[1] == '1');
     qn_scheduler_free(scheduler);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(choices_share_what_they_point_to),
-        cmocka_unit_test(parts_are_shared_apart),
-        cmocka_unit_test(choices_share_a_grammar),
-        cmocka_unit_test(all_are_queued_or_none),
-        cmocka_unit_test(a_closed_scheduler_begins_nothing),
-        cmocka_unit_test(a_fresh_scheduler_lets_one_begin),
-        cmocka_unit_test(no_client_fills_the_queue),
-        cmocka_unit_test(a_request_waits_for_one_step),
-        cmocka_unit_test(clients_share_places),
-        cmocka_unit_test(more_clients_than_places_take_turns),
-        cmocka_unit_test(priorities_are_of_a_client),
-        cmocka_unit_test(prompts_share_rows),
-        cmocka_unit_test(memory_is_given_up_by_who_has_most),
-        cmocka_unit_test(callbacks_take_turns),
-    };
-    return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

@@ -4,8 +4,6 @@
 #include "helper_sanitizers.h"
 #include "helper_scheduler.h"
 
-#include <string.h>
-
 #define TURNS                                                                                                          \
     "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls %}\n<tool_call>\n"                   \
     "{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + c.function.arguments|tojson }}}\n</tool_call>"     \
@@ -35,17 +33,11 @@ static qn_token end_token;
 static void load(const char *chat_template, qn_model **out)
 {
     assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
-                            &(qn_model_params){ .size = sizeof(qn_model_params),
-                                                .device = "cpu",
-                                                .n_threads = 1,
-                                                .skip_weight_scan = true,
-                                                .chat_template = chat_template },
-                            out));
+                            &CPU_MODEL(.n_threads = 1, .skip_weight_scan = true, .chat_template = chat_template), out));
 }
 
-static int load_models(void **unused)
+static int load_models(void)
 {
-    (void)unused;
     load(TEMPLATE, &model);
     load(NO_TOOLS, &no_tools_model);
     load(OTHER_CALLS, &other_calls_model);
@@ -55,9 +47,8 @@ static int load_models(void **unused)
     return 0;
 }
 
-static int free_models(void **unused)
+static int free_models(void)
 {
-    (void)unused;
     qn_model_free(model);
     qn_model_free(no_tools_model);
     qn_model_free(other_calls_model);
@@ -117,10 +108,8 @@ static qn_request_params params_of(struct listener *l, const char *conversation,
 
 static void run(const qn_request_params *params, qn_scheduler_params with)
 {
-    qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(model, &with, &scheduler));
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
-    qn_scheduler_wait(scheduler);
+    qn_scheduler *scheduler = create_scheduler(model, &with);
+    submit_and_wait(scheduler, params);
     qn_scheduler_free(scheduler);
 }
 
@@ -145,7 +134,7 @@ static void expect(const char *conversation, const char *script, const char *con
         qn_request_params params = params_of(&listener, conversation, script);
         params.stop = stop;
         params.n_stop = stop ? 1 : 0;
-        run(&params, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = i });
+        run(&params, SCHEDULER_PARAMS(.no_thread = i));
         assert_log(&listener, events);
         assert_int_equal(listener.answer.result.finish, finish);
         assert_int_equal(listener.answer.result.is_stop_string, stop && finish == QN_FINISH_STOP);
@@ -156,9 +145,8 @@ static void expect(const char *conversation, const char *script, const char *con
 
 /* ---- Events ---- */
 
-static void answers_are_events(void **unused)
+TEST(answers_are_events)
 {
-    (void)unused;
     expect(plain, "A red ball.", NULL, QN_FINISH_STOP, "C{A red ball.}");
     expect(thinks, "Red or\nblue?\n</think>\n\nA ball.", NULL, QN_FINISH_STOP, "R{Red or\nblue?}C{A ball.}");
     expect(with_tools, "Wait.\n" CALL, NULL, QN_FINISH_STOP, "C{Wait.}[look_up|{\"text\": \"red\"}]=");
@@ -174,17 +162,15 @@ static void answers_are_events(void **unused)
 static void expect_the_same_beside_a_step(size_t ahead, const char *script, int64_t budget)
 {
     qn_model *overlapping;
-    qn_scheduler *scheduler;
     load(TEMPLATE, &overlapping);
     let_overlap(overlapping, ahead);
     qn_request_params params = params_of(&listener, with_all, script);
     qn_request_params alone = params_of(&other, with_all, script);
     params.reasoning_budget = alone.reasoning_budget = budget;
-    assert_ok(qn_scheduler_create(overlapping, NULL, &scheduler));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-    qn_scheduler_wait(scheduler);
+    qn_scheduler *scheduler = create_scheduler(overlapping, NULL);
+    submit_and_wait(scheduler, &params);
     qn_scheduler_free(scheduler);
-    run(&alone, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true });
+    run(&alone, SCHEDULER_PARAMS(.no_thread = true));
     assert_same_answer(&listener.answer, &other.answer);
     text_add(&other.transcript.log, "", 0);
     transcript_close(&other.transcript);
@@ -193,9 +179,8 @@ static void expect_the_same_beside_a_step(size_t ahead, const char *script, int6
     qn_model_free(overlapping);
 }
 
-static void events_do_not_depend_on_a_step_beside(void **unused)
+TEST(events_do_not_depend_on_a_step_beside)
 {
-    (void)unused;
     for (size_t ahead = 0; ahead <= 4; ahead += 4) {
         expect_the_same_beside_a_step(ahead, NULL, -1);
         expect_the_same_beside_a_step(ahead, NULL, 0);
@@ -206,9 +191,8 @@ static void events_do_not_depend_on_a_step_beside(void **unused)
 
 /* ---- Ends ---- */
 
-static void stop_strings_are_found_in_content(void **unused)
+TEST(stop_strings_are_found_in_content)
 {
-    (void)unused;
     static const char *const red[] = { "red" }, *const tags[] = { "no", "<tool" };
     expect(thinks, "A red one.\n</think>\n\nA red ball.", red, QN_FINISH_STOP, "R{A red one.}C{A }");
     expect(with_tools, CALL "\nA red ball.", red, QN_FINISH_STOP, "[look_up|{\"text\": \"red\"}]=C{A }");
@@ -219,7 +203,7 @@ static void stop_strings_are_found_in_content(void **unused)
         params.stop = tags;
         params.n_stop = 2;
         params.max_tokens = i ? (int64_t)listener.n_script : MAX_SCRIPT;
-        run(&params, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true });
+        run(&params, SCHEDULER_PARAMS(.no_thread = true));
         assert_log(&listener, i ? "C{So}" : "C{So\n}"); /* of an answer that is cut it could have become a call: it is
                                                            nothing */
         assert_int_equal(listener.answer.result.finish, i ? QN_FINISH_LENGTH : QN_FINISH_STOP);
@@ -228,9 +212,8 @@ static void stop_strings_are_found_in_content(void **unused)
     }
 }
 
-static void a_callback_cancels(void **unused)
+TEST(a_callback_cancels)
 {
-    (void)unused;
     qn_request_params params = params_of(&listener, with_tools, "So\n" CALL "\n" CALL);
     listener.cancel_at = 2;
     run(&params, (qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
@@ -239,11 +222,9 @@ static void a_callback_cancels(void **unused)
     assert_int_equal(listener.answer.result.n_generated, listener.answer.n_tokens);
 }
 
-static void what_is_open_ends(void **unused)
+TEST(what_is_open_ends)
 {
-    (void)unused;
     bool idle;
-    qn_scheduler *scheduler;
     qn_request_params params = params_of(&listener, with_tools, CALL);
     params.max_tokens = (int64_t)listener.n_script - 12;
     run(&params, (qn_scheduler_params)QN_SCHEDULER_PARAMS_INIT);
@@ -252,9 +233,8 @@ static void what_is_open_ends(void **unused)
 
     /* After a failed allocation the parser is not used. */
     params = params_of(&listener, with_tools, CALL);
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
+    submit_request(scheduler, &params);
     while (!listener.n_events)
         assert_ok(qn_scheduler_step(scheduler, &idle));
     scheduler->running[0]->events.status = qn_fail(QN_ERR_MEMORY, "no memory for a test");
@@ -268,9 +248,8 @@ static void what_is_open_ends(void **unused)
 
 /* ---- The budget ---- */
 
-static void a_budget_ends_reasoning(void **unused)
+TEST(a_budget_ends_reasoning)
 {
-    (void)unused;
     qn_token *words;
     size_t n_words;
     assert_ok(qn_tokenize(model, "\n</think>\n\n", 11, false, true, &words, &n_words));
@@ -283,7 +262,7 @@ static void a_budget_ends_reasoning(void **unused)
             params.reasoning_budget = budget;
             params.n_logprobs = 0;
             params.mask = i == 2 ? NULL : follow_script;
-            run(&params, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = i == 1 });
+            run(&params, SCHEDULER_PARAMS(.no_thread = i == 1));
             for (size_t t = 0; t < n_words; t++) {
                 assert_int_equal(listener.answer.tokens[(size_t)budget + t], words[t]);
                 assert_true(listener.answer.logprobs[(size_t)budget + t].chosen == 0);
@@ -314,13 +293,11 @@ static void a_budget_ends_reasoning(void **unused)
 
 /* What follows the words is what follows them in a prompt, to the bit; also when the request is set aside behind
  * them. */
-static void words_are_evaluated(void **unused)
+TEST(words_are_evaluated)
 {
-    (void)unused;
     enum { BUDGET = 5, TOKENS = QN_TEST_SANITIZED ? 14 : 30 };
     qn_token *prompt, *tokens;
     size_t n_prompt, n_words;
-    qn_scheduler *scheduler;
     bool idle = false;
     assert_ok(qn_tokenize(model, "\n</think>\n\n", 11, false, true, &tokens, &n_words));
     qn_free_tokens(tokens);
@@ -328,9 +305,8 @@ static void words_are_evaluated(void **unused)
     params.reasoning_budget = BUDGET;
     params.max_tokens = TOKENS;
     params.ignore_end = true;
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
+    submit_request(scheduler, &params);
     while (listener.answer.n_tokens < BUDGET + n_words)
         assert_ok(qn_scheduler_step(scheduler, &idle));
     qn_scheduler_set_aside(scheduler, scheduler->running[0]);
@@ -369,18 +345,15 @@ static bool any_text(void *user, const char *text, size_t length)
 
 static void refuses(qn_model *with, const qn_request_params *params, qn_status status, const char *text)
 {
-    qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(
-        with, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(with, &SCHEDULER_PARAMS(.no_thread = true));
     assert_int_equal(qn_scheduler_submit(scheduler, params, NULL), status);
     label("%s", qn_error_text());
-    assert_non_null(strstr(qn_error_text(), text));
+    assert_text(text);
     qn_scheduler_free(scheduler);
 }
 
-static void refuses_what_cannot_be_parsed(void **unused)
+TEST(refuses_what_cannot_be_parsed)
 {
-    (void)unused;
     qn_request_params params = params_of(&listener, plain, NULL);
     params.on_text = any_text;
     refuses(model, &params, QN_ERR_INVALID, "on_event: it is given with on_text");
@@ -400,19 +373,11 @@ static void refuses_what_cannot_be_parsed(void **unused)
     assert_int_equal(listener.answer.n_ends, 0);
 }
 
+TEST_GROUP(load_models, free_models)
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_are_events),
-        cmocka_unit_test(events_do_not_depend_on_a_step_beside),
-        cmocka_unit_test(stop_strings_are_found_in_content),
-        cmocka_unit_test(a_callback_cancels),
-        cmocka_unit_test(what_is_open_ends),
-        cmocka_unit_test(a_budget_ends_reasoning),
-        cmocka_unit_test(words_are_evaluated),
-        cmocka_unit_test(refuses_what_cannot_be_parsed),
-    };
-    const int failed = cmocka_run_group_tests(tests, load_models, free_models);
+    const int failed = run_all_tests();
     transcript_free(&listener.transcript);
     transcript_free(&other.transcript);
     return failed;

@@ -2,26 +2,9 @@
  * for each other, requests end while a mask waits or is made, and a grammar that is too ambiguous ends its request by
  * an error of its own. */
 #include "helper_sanitizers.h"
-#include "helper_request.h"
-#include "helper_scheduler.h"
+#include "helper_demo.h"
 
 #include <unistd.h>
-
-static qn_model *model;
-
-static int load_demo(void **unused)
-{
-    (void)unused;
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    return 0;
-}
-
-static int free_demo(void **unused)
-{
-    (void)unused;
-    qn_model_free(model);
-    return 0;
-}
 
 /* ---- Turns ---- */
 
@@ -46,15 +29,12 @@ static void make(qn_scheduler *s, const qn_request *expected, double seconds)
     expected->client->mask_seconds += seconds;
 }
 
-static void least_time_goes_first(void **unused)
+TEST(least_time_goes_first)
 {
-    (void)unused;
-    qn_scheduler *s;
     qn_client a = { .last_event = &a.first_event }, b = { .last_event = &b.first_event },
               late = { .last_event = &late.first_event };
     qn_request of_a[4], of_b[4], of_late[2];
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
+    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
     for (int i = 0; i < 4; i++)
         wait_for_mask(s, &of_a[i], &a);
     make(s, &of_a[0], 10);
@@ -78,14 +58,11 @@ static void least_time_goes_first(void **unused)
 }
 
 /* The last event waits for a mask that is being made, and takes the place of one that is not. */
-static void requests_end_behind_masks(void **unused)
+TEST(requests_end_behind_masks)
 {
-    (void)unused;
-    qn_scheduler *s;
     qn_client a = { .last_event = &a.first_event };
     qn_request first, second, third;
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
+    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
     wait_for_mask(s, &first, &a);
     wait_for_mask(s, &second, &a);
     wait_for_mask(s, &third, &a);
@@ -124,13 +101,6 @@ static bool block(void *user, qn_token token, const qn_logprobs *logprobs)
     return false;
 }
 
-static qn_grammar *grammar_of(const char *gbnf)
-{
-    qn_grammar *grammar;
-    assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
-    return grammar;
-}
-
 /* Filters need a mask for each token. */
 static qn_request_params masked(qn_grammar *grammar, const char *client, struct answer *a)
 {
@@ -139,8 +109,7 @@ static qn_request_params masked(qn_grammar *grammar, const char *client, struct 
     memset(a, 0, sizeof *a);
     params.tokens = prompt;
     params.n_tokens = 3;
-    params.sampling =
-        (qn_sampling){ .size = sizeof(qn_sampling), .temperature = 1, .top_k = 40, .top_p = 1, .repeat_penalty = 1 };
+    params.sampling = SAMPLING(.temperature = 1, .top_k = 40, .top_p = 1, .repeat_penalty = 1);
     params.max_tokens = 100;
     params.grammar = grammar;
     params.client = client;
@@ -148,22 +117,20 @@ static qn_request_params masked(qn_grammar *grammar, const char *client, struct 
     return params;
 }
 
-static void masks_are_made_beside_callbacks(void **unused)
+TEST(masks_are_made_beside_callbacks)
 {
-    (void)unused;
     static struct answer a;
     qn_grammar *grammar = grammar_of("root ::= [a-z ]+");
     struct blocked b = { 0 };
-    assert_ok(qn_scheduler_create(model, NULL, &b.scheduler));
+    b.scheduler = create_scheduler(model, NULL);
     const qn_request_params params = masked(grammar, "a", &a);
     qn_request_params blocking = masked(NULL, "b", &a);
     blocking.on_token = block;
     blocking.on_text = NULL;
     blocking.on_end = NULL;
     blocking.user = &b;
-    assert_ok(qn_scheduler_submit(b.scheduler, &blocking, NULL));
-    assert_ok(qn_scheduler_submit(b.scheduler, &params, NULL));
-    qn_scheduler_wait(b.scheduler);
+    submit_request(b.scheduler, &blocking);
+    submit_and_wait(b.scheduler, &params);
     qn_scheduler_free(b.scheduler);
     assert_true(b.went_on);
     assert_int_equal(a.n_ends, 1);
@@ -171,17 +138,14 @@ static void masks_are_made_beside_callbacks(void **unused)
 }
 
 /* Callbacks return false, requests are cancelled, and the scheduler is freed, at any time of a mask. */
-static void requests_end_at_any_time(void **unused)
+TEST(requests_end_at_any_time)
 {
-    (void)unused;
     enum { REQUESTS = 8, ROUNDS = QN_TEST_SANITIZED ? 6 : 20 };
     static struct answer answers[REQUESTS];
     qn_grammar *grammar = grammar_of("root ::= (x | [a-z ]{1,3})* \nx ::= \"x\" ([a-z ] x)?");
     for (int round = 0; round < ROUNDS; round++) {
-        qn_scheduler *s;
         uint64_t ids[REQUESTS];
-        assert_ok(qn_scheduler_create(
-            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = round % 4 == 3 }, &s));
+        qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = round % 4 == 3));
         for (int i = 0; i < REQUESTS; i++) {
             qn_request_params params = masked(grammar, i % 2 ? "a" : "b", &answers[i]);
             params.deadline = i == 3 ? 0.02 : 0;
@@ -213,9 +177,8 @@ static void slow_down(qn_scheduler *s, int step)
 
 /* Answers with a grammar, with penalties and with both, when steps are launched ahead of them and when masks are slow:
  * as those of a session alone. */
-static void masks_are_made_while_steps_run(void **unused)
+TEST(masks_are_made_while_steps_run)
 {
-    (void)unused;
     enum { REQUESTS = 6 };
     static struct answer found[REQUESTS], expected[REQUESTS];
     qn_grammar *grammar = grammar_of("root ::= \"a\" ([a-z]{1,3} \" \"){4,30}");
@@ -223,7 +186,6 @@ static void masks_are_made_while_steps_run(void **unused)
         const size_t ahead = kind % 2 ? 8 : 0;
         const bool is_slow = kind / 2;
         qn_request_params params[REQUESTS];
-        qn_scheduler *s;
         bool idle = false;
         for (int i = 0; i < REQUESTS; i++) {
             params[i] = masked(i % 3 != 2 ? grammar : NULL, "a", &found[i]);
@@ -238,13 +200,10 @@ static void masks_are_made_while_steps_run(void **unused)
         }
         let_overlap(model, ahead);
         n_prepared_steps = 0;
-        assert_ok(qn_scheduler_create(
-            model,
-            &(qn_scheduler_params){
-                .size = sizeof(qn_scheduler_params), .n_ctx = 256, .no_thread = true, .run_ahead = true },
-            &s));
+        qn_scheduler *s =
+            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = 256, .no_thread = true, .run_ahead = true));
         for (int i = 0; i < REQUESTS; i++)
-            assert_ok(qn_scheduler_submit(s, &params[i], NULL));
+            submit_request(s, &params[i]);
         for (int step = 0; !idle; step++) {
             if (is_slow)
                 slow_down(s, step);
@@ -264,36 +223,24 @@ static void masks_are_made_while_steps_run(void **unused)
 
 /* ---- Errors ---- */
 
-static void ambiguous_grammars_are_unsupported(void **unused)
+TEST(ambiguous_grammars_are_unsupported)
 {
-    (void)unused;
     static struct answer a;
     static const char *const grammars[] = {
         "root ::= (\"a\" | \"b\"{0,1000}){0,1000} \"c\"",
         "root ::= e\ne ::= [a-z ] e [a-z ] | [a-z ] e [a-z ] e | [a-z ]",
     };
-    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+    for (size_t i = 0; i < COUNT(grammars); i++) {
         qn_grammar *grammar = grammar_of(grammars[i]);
         qn_scheduler *s;
         const qn_request_params params = masked(grammar, "a", &a);
         label("%s", grammars[i]);
-        assert_ok(qn_scheduler_create(model, NULL, &s));
-        assert_ok(qn_scheduler_submit(s, &params, NULL));
-        qn_scheduler_wait(s);
+        s = create_scheduler(model, NULL);
+        submit_and_wait(s, &params);
         qn_scheduler_free(s);
         assert_int_equal(a.result.finish, QN_FINISH_ERROR);
         assert_int_equal(a.result.status, QN_ERR_UNSUPPORTED);
-        assert_non_null(strstr(a.error, "too ambiguous"));
+        assert_contains(a.error, "too ambiguous");
         qn_grammar_free(grammar);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(least_time_goes_first),           cmocka_unit_test(requests_end_behind_masks),
-        cmocka_unit_test(masks_are_made_beside_callbacks), cmocka_unit_test(requests_end_at_any_time),
-        cmocka_unit_test(masks_are_made_while_steps_run),  cmocka_unit_test(ambiguous_grammars_are_unsupported),
-    };
-    return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

@@ -1,31 +1,12 @@
 /* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared
  * with those of a session's logits; answers are the same alone and beside others. */
 #include "helper_sanitizers.h"
-#include "helper_request.h"
-#include "helper_scheduler.h"
+#include "helper_demo.h"
 
 #include <math.h>
 #include <unistd.h>
 
 enum { PROMPT = 70, OTHER_PROMPT = 100, TOKENS = QN_TEST_SANITIZED ? 6 : 16, MASKS = 5, NEIGHBOURS = 4 };
-
-static qn_model *model;
-static uint32_t n_vocab;
-
-static int load_demo(void **unused)
-{
-    (void)unused;
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
-    n_vocab = qn_model_get_info(model)->n_vocab;
-    return 0;
-}
-
-static int free_demo(void **unused)
-{
-    (void)unused;
-    qn_model_free(model);
-    return 0;
-}
 
 /* ---- Requests ---- */
 
@@ -72,9 +53,7 @@ static qn_request_params params_of(struct constraint *c, float temperature)
     params.n_tokens = PROMPT;
     params.max_tokens = TOKENS;
     params.ignore_end = true;
-    params.sampling = (qn_sampling){
-        .size = sizeof(qn_sampling), .temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = 5
-    };
+    params.sampling = SAMPLING(.temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = 5);
     collect_answer(&params, &c->answer);
     return params;
 }
@@ -85,9 +64,8 @@ static void answer_beside(const qn_request_params *params, size_t n_others, qn_s
     static struct constraint others[NEIGHBOURS];
     static qn_token tokens[NEIGHBOURS][OTHER_PROMPT];
     uint64_t seed = 9;
-    qn_scheduler *scheduler;
     with.size = sizeof with;
-    assert_ok(qn_scheduler_create(model, &with, &scheduler));
+    qn_scheduler *scheduler = create_scheduler(model, &with);
     for (size_t i = 0; i < n_others; i++) {
         qn_request_params other = params_of(&others[i], 1);
         for (size_t j = 0; j < OTHER_PROMPT; j++)
@@ -97,16 +75,15 @@ static void answer_beside(const qn_request_params *params, size_t n_others, qn_s
         other.mask = i % 2 ? mask : NULL;
         other.accepts = i % 4 == 1 ? accepts : NULL;
         other.n_logprobs = (int)i - 1;
-        assert_ok(qn_scheduler_submit(scheduler, &other, NULL));
+        submit_request(scheduler, &other);
     }
-    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
-    qn_scheduler_wait(scheduler);
+    submit_and_wait(scheduler, params);
     qn_scheduler_free(scheduler);
 }
 
 static void answer_of(const qn_request_params *params)
 {
-    answer_beside(params, 0, (qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true });
+    answer_beside(params, 0, SCHEDULER_PARAMS(.no_thread = true));
 }
 
 static void assert_same(const struct answer *a, const struct answer *b)
@@ -124,9 +101,8 @@ static void assert_same(const struct answer *a, const struct answer *b)
 
 /* ---- Refusals ---- */
 
-static void refuses_requests(void **unused)
+TEST(refuses_requests)
 {
-    (void)unused;
     const qn_logit_bias outside = { (qn_token)n_vocab, 1 }, nan = { 1, NAN }, infinite = { 1, INFINITY };
     static struct constraint c;
     const struct {
@@ -140,18 +116,15 @@ static void refuses_requests(void **unused)
         { { .n_logprobs = -2 }, "log probabilities: -2" },
         { { .accepts = accepts }, "accepts: it is given without mask" },
     };
-    qn_scheduler *scheduler;
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
+    for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s", cases[i].text);
         qn_request_params params = params_of(&c, 0);
         params.bias = cases[i].params.bias;
         params.n_bias = cases[i].params.n_bias;
         params.n_logprobs = cases[i].params.n_logprobs;
         params.accepts = cases[i].params.accepts;
-        assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
-        assert_text(cases[i].text);
+        assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, cases[i].text);
     }
     qn_scheduler_free(scheduler);
     assert_int_equal(c.answer.n_ends, 0);
@@ -193,7 +166,6 @@ static void check_requests(double tolerance)
     assert_non_null(logits);
     for (int i = 0; i < 5; i++) {
         label("case %d", i);
-        qn_session *session;
         qn_request_params params = params_of(&c, 1);
         params.n_logprobs = n_logprobs[i];
         params.bias = bias;
@@ -204,7 +176,7 @@ static void check_requests(double tolerance)
         answer_of(&params);
         assert_int_equal(c.answer.n_tokens, TOKENS);
         assert_true(i < 3 || c.n_masks > 0);
-        assert_ok(qn_session_create(model, NULL, &session));
+        qn_session *session = create_session(model, NULL);
         for (size_t t = 0; t < TOKENS; t++) {
             if (t == 0)
                 assert_ok(qn_session_eval(session, prompt, PROMPT, QN_LOGITS_LAST, logits));
@@ -221,21 +193,18 @@ static void check_requests(double tolerance)
 }
 
 /* The tolerance: a sum of float weights, each off by a few units in the last place, and rounding to a float. */
-static void log_probabilities_are_those_of_the_logits(void **unused)
+TEST(log_probabilities_are_those_of_the_logits)
 {
-    (void)unused;
     check_requests(1e-5);
 }
 
 /* The tolerance: logits of a prompt that is evaluated in pieces of another size. */
-static void log_probabilities_on_a_gpu(void **unused)
+TEST(log_probabilities_on_a_gpu)
 {
-    (void)unused;
     qn_model *const on_cpu = model;
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
-    const qn_status status = qn_model_load(
-        path, &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cuda", .n_threads = 2 }, &model);
+    const qn_status status = qn_model_load(path, &MODEL_PARAMS(.device = "cuda", .n_threads = 2), &model);
     if (status == QN_OK) {
         check_requests(0.02);
         qn_model_free(model);
@@ -246,9 +215,8 @@ static void log_probabilities_on_a_gpu(void **unused)
     assert_ok(status);
 }
 
-static void no_log_probabilities_without_being_asked(void **unused)
+TEST(no_log_probabilities_without_being_asked)
 {
-    (void)unused;
     static struct constraint c, asked;
     qn_request_params params = params_of(&c, 1);
     answer_of(&params);
@@ -261,9 +229,8 @@ static void no_log_probabilities_without_being_asked(void **unused)
 
 /* ---- Masks ---- */
 
-static void masks_allow_what_they_say(void **unused)
+TEST(masks_allow_what_they_say)
 {
-    (void)unused;
     static struct constraint masked, checked, all, free_of_masks;
     for (int i = 0; i < 2; i++) {
         label("temperature %d", i);
@@ -302,30 +269,28 @@ static void mask_nothing(void *user, const qn_token *answer, size_t n, uint32_t 
     (void)allowed;
 }
 
-static void an_empty_mask_is_an_error(void **unused)
+TEST(an_empty_mask_is_an_error)
 {
-    (void)unused;
     static struct constraint c;
     qn_request_params params = params_of(&c, 1);
     params.mask = mask_nothing;
     answer_of(&params);
     assert_int_equal(c.answer.result.finish, QN_FINISH_ERROR);
     assert_int_equal(c.answer.result.status, QN_ERR_INVALID);
-    assert_non_null(strstr(c.answer.error, "the largest of the allowed tokens is -inf"));
+    assert_contains(c.answer.error, "the largest of the allowed tokens is -inf");
     assert_int_equal(c.answer.n_tokens, 0);
 }
 
 /* ---- Neighbours ---- */
 
 /* All at once: alone, beside others, in small pieces, with threads, and when memory is given up and evaluated again. */
-static void answers_do_not_depend_on_neighbours(void **unused)
+TEST(answers_do_not_depend_on_neighbours)
 {
-    (void)unused;
     static const qn_logit_bias bias[] = { { 50, -INFINITY }, { 51, 3 }, { 52, 3 } };
     static struct constraint alone, beside;
     const qn_scheduler_params with[] = { { .no_thread = true }, { .max_rows = 16 }, { 0 }, { .max_sequences = 2 } };
     for (int i = 0; i < 4; i++)
-        for (size_t k = 0; k < sizeof with / sizeof *with; k++) {
+        for (size_t k = 0; k < COUNT(with); k++) {
             for (int j = 0; j < 2; j++) {
                 qn_request_params params = params_of(j ? &beside : &alone, i == 3 ? 0 : 1);
                 params.sampling.frequency_penalty = 0.3f;
@@ -343,11 +308,9 @@ static void answers_do_not_depend_on_neighbours(void **unused)
 }
 
 /* A request that waits for its mask gives up its memory: it is evaluated again, and its token is sampled once. */
-static void a_request_that_waits_is_set_aside(void **unused)
+TEST(a_request_that_waits_is_set_aside)
 {
-    (void)unused;
     static struct constraint c, expected;
-    qn_scheduler *scheduler;
     bool idle = false;
     size_t n_set_aside = 0;
     qn_request_params params = params_of(&expected, 1);
@@ -357,9 +320,8 @@ static void a_request_that_waits_is_set_aside(void **unused)
     params = params_of(&c, 1);
     params.mask = mask;
     params.accepts = accepts;
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &scheduler));
-    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
+    submit_request(scheduler, &params);
     while (!idle) {
         idle = !qn_scheduler_run_step(scheduler);
         qn_request *r = scheduler->n_running ? scheduler->running[0] : NULL;
@@ -386,18 +348,16 @@ static void slow_mask(void *user, const qn_token *answer, size_t n, uint32_t *al
     mask(user, answer, n, allowed);
 }
 
-static void slow_masks_block_no_other_request(void **unused)
+TEST(slow_masks_block_no_other_request)
 {
-    (void)unused;
     static struct constraint slow, quick;
-    assert_ok(qn_scheduler_create(model, NULL, &watched));
+    watched = create_scheduler(model, NULL);
     qn_request_params params = params_of(&slow, 1);
     params.mask = slow_mask;
     params.max_tokens = 2;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     params = params_of(&quick, 1);
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
-    qn_scheduler_wait(watched);
+    submit_and_wait(watched, &params);
     assert_int_equal(slow.answer.n_tokens, 2);
     assert_true(slow.answer.result.prompt_seconds < 60);
     assert_int_equal(quick.answer.n_tokens, TOKENS);
@@ -415,30 +375,26 @@ static void cancel_in_mask(void *user, const qn_token *answer, size_t n, uint32_
         qn_scheduler_cancel(watched, c->answer.n_ends ? 0 : 1);
 }
 
-static void ends_while_it_waits(void **unused)
+TEST(ends_while_it_waits)
 {
-    (void)unused;
     static struct constraint c;
     bool idle;
     for (int i = 0; i < 2; i++) {
         label("thread %d", i);
-        assert_ok(qn_scheduler_create(
-            model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = !i }, &watched));
+        watched = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = !i));
         qn_request_params params = params_of(&c, 1);
         params.mask = cancel_in_mask;
-        assert_ok(qn_scheduler_submit(watched, &params, NULL));
-        qn_scheduler_wait(watched);
+        submit_and_wait(watched, &params);
         assert_int_equal(c.answer.result.finish, QN_FINISH_CANCELLED);
         assert_int_equal(c.answer.n_tokens, 3);
         assert_int_equal(c.answer.n_ends, 1);
         qn_scheduler_free(watched);
     }
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &watched));
+    watched = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
     qn_request_params params = params_of(&c, 1);
     params.mask = mask;
     params.deadline = 1000;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     assert_ok(qn_scheduler_step(watched, &idle));
     (void)qn_scheduler_run_step(watched);
     assert_int_equal(atomic_load(&watched->running[0]->mask_state), QN_MASK_WAITING);
@@ -448,7 +404,7 @@ static void ends_while_it_waits(void **unused)
     assert_string_equal(c.answer.error, "");
     params = params_of(&c, 1);
     params.mask = mask;
-    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    submit_request(watched, &params);
     (void)qn_scheduler_run_step(watched);
     qn_scheduler_free(watched);
     assert_int_equal(c.answer.result.finish, QN_FINISH_CANCELLED);
@@ -473,21 +429,18 @@ static bool on_memory(void *user, size_t bytes)
     return true;
 }
 
-static void says_what_it_keeps(void **unused)
+TEST(says_what_it_keeps)
 {
-    (void)unused;
     enum { STOP = 60000, BIASES = 1000, REST = 16 << 10 };
     static const char gbnf[] = "root ::= [a-z]+ \"a long text of a grammar\"";
     static struct constraint c;
     static char stop[STOP + 1];
     static qn_logit_bias bias[BIASES];
     const char *const stops[] = { stop };
-    qn_scheduler *s;
     qn_grammar *grammar;
     uint64_t ids[2];
     assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
-    assert_ok(qn_scheduler_create(
-        model, &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params), .no_thread = true }, &s));
+    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true));
     qn_request_params params = params_of(&c, 0);
     params.on_memory = on_memory;
     memset(stop, 'x', STOP);
@@ -513,22 +466,4 @@ static void says_what_it_keeps(void **unused)
     assert_in_range(asked.bytes[1], sizeof(qn_request), REST); /* the rest is shared */
     qn_scheduler_free(s);
     qn_grammar_free(grammar);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_requests),
-        cmocka_unit_test(log_probabilities_are_those_of_the_logits),
-        cmocka_unit_test(log_probabilities_on_a_gpu),
-        cmocka_unit_test(no_log_probabilities_without_being_asked),
-        cmocka_unit_test(masks_allow_what_they_say),
-        cmocka_unit_test(an_empty_mask_is_an_error),
-        cmocka_unit_test(answers_do_not_depend_on_neighbours),
-        cmocka_unit_test(a_request_that_waits_is_set_aside),
-        cmocka_unit_test(slow_masks_block_no_other_request),
-        cmocka_unit_test(ends_while_it_waits),
-        cmocka_unit_test(says_what_it_keeps),
-    };
-    return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

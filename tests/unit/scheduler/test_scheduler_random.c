@@ -22,23 +22,20 @@ static void run(struct run *r)
     run_jobs(r);
 }
 
-static void hybrid_in_little_memory(void **unused)
+TEST(hybrid_in_little_memory)
 {
-    (void)unused;
     run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 },
                        .n = n_large, .how = ALONE });
 }
 
-static void hybrid_with_codes(void **unused)
+TEST(hybrid_with_codes)
 {
-    (void)unused;
     run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20,
                        .params = { .max_rows = 96, .no_thread = true }, .n = n_large, .how = BESIDE });
 }
 
-static void beside_the_device(void **unused)
+TEST(beside_the_device)
 {
-    (void)unused;
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20, .params = { .max_sequences = 8 },
                        .n = n_requests, .how = BESIDE | OVERLAPPING });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
@@ -47,9 +44,8 @@ static void beside_the_device(void **unused)
                        .params = { .max_rows = 96, .no_thread = true }, .n = n_large / 2, .how = OVERLAPPING });
 }
 
-static void ahead_of_the_device(void **unused)
+TEST(ahead_of_the_device)
 {
-    (void)unused;
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20, .params = { .max_sequences = 8 },
                        .n = n_requests, .how = BESIDE | AHEAD, .change = let_run_ahead });
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 0, .params = { .max_sequences = 3 },
@@ -61,9 +57,8 @@ static void ahead_of_the_device(void **unused)
                        .how = AHEAD, .change = let_run_ahead });
 }
 
-static void spilling_beside_the_device(void **unused)
+TEST(spilling_beside_the_device)
 {
-    (void)unused;
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20,
                        .params = { .max_sequences = 8, .prefix_host = 32 << 20 }, .n = n_requests,
                        .how = BESIDE | AHEAD | SPILLING, .change = let_run_ahead });
@@ -75,18 +70,16 @@ static void spilling_beside_the_device(void **unused)
                        .how = AHEAD | SPILLING, .change = let_run_ahead });
 }
 
-static void attention_only(void **unused)
+TEST(attention_only)
 {
-    (void)unused;
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "f16", .memory = 4 << 20, .params = { .step_seconds = 1e-3 },
                        .n = n_requests, .how = BESIDE });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = ALONE });
 }
 
-static void small_hybrid(void **unused)
+TEST(small_hybrid)
 {
-    (void)unused;
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20, .params = { .max_sequences = 32 },
                        .n = n_requests, .how = BESIDE });
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 0, .params = { .max_sequences = 3 },
@@ -100,14 +93,5 @@ int main(void)
     const char *soak = getenv("QN_SOAK");
     n_requests = soak ? strtoul(soak, NULL, 10) : QN_TEST_SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
     n_large = n_requests / (QN_TEST_SANITIZED && !soak ? 8 : 4);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hybrid_in_little_memory),
-        cmocka_unit_test(hybrid_with_codes),
-        cmocka_unit_test(beside_the_device),
-        cmocka_unit_test(ahead_of_the_device),
-        cmocka_unit_test(spilling_beside_the_device),
-        cmocka_unit_test(attention_only),
-        cmocka_unit_test(small_hybrid),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

@@ -43,11 +43,10 @@ static size_t run_steps(qn_step_times *t, size_t n, size_t n_decode, bool has_pr
     return rows;
 }
 
-static void rows_take_as_long_as_decoding(void **unused)
+TEST(rows_take_as_long_as_decoding)
 {
-    (void)unused;
     static const size_t n_decode[] = { 1, 8, 32, 64, 128 };
-    for (size_t i = 0; i < sizeof n_decode / sizeof *n_decode; i++) {
+    for (size_t i = 0; i < COUNT(n_decode); i++) {
         qn_step_times t = { 0 };
         label("%zu sequences", n_decode[i]);
         qn_step_times_add(&t, 0, 2048, seconds_of(0, 2048));
@@ -60,9 +59,8 @@ static void rows_take_as_long_as_decoding(void **unused)
     }
 }
 
-static void a_limit_holds(void **unused)
+TEST(a_limit_holds)
 {
-    (void)unused;
     qn_step_times t = { 0 };
     run_steps(&t, 20, 64, false, 0.025);
     assert_int_equal(run_steps(&t, 100, 64, true, 0.025), 64);
@@ -70,9 +68,8 @@ static void a_limit_holds(void **unused)
 }
 
 /* Without a step that only decodes, nothing is known of what prompts add. */
-static void steps_without_prompts_are_measured(void **unused)
+TEST(steps_without_prompts_are_measured)
 {
-    (void)unused;
     qn_step_times t = { 0 };
     size_t n_probes = 0, last = 0;
     for (size_t i = 0; i < 2000; i++) {
@@ -86,9 +83,8 @@ static void steps_without_prompts_are_measured(void **unused)
 }
 
 /* One step that takes a second, such as the first of its kind, is forgotten soon. */
-static void outliers_are_forgotten(void **unused)
+TEST(outliers_are_forgotten)
 {
-    (void)unused;
     qn_step_times t = { 0 };
     qn_step_times_add(&t, 0, 512, 1);
     qn_step_times_add(&t, 64, 0, 1);
@@ -140,9 +136,8 @@ static qn_model *model;
 static qn_device_vtable simulated;
 static const qn_device_vtable *original;
 
-static int load(void **unused)
+static int load(void)
 {
-    (void)unused;
     load_model("tests/golden/qwen3.q2_0.gguf", 0, 1, &model);
     original = model->device->vtable;
     simulated = *original;
@@ -153,9 +148,8 @@ static int load(void **unused)
     return 0;
 }
 
-static int unload(void **unused)
+static int unload(void)
 {
-    (void)unused;
     model->device->vtable = original;
     qn_model_free(model);
     return 0;
@@ -208,7 +202,7 @@ static void submit(qn_scheduler *s, struct client *c)
     params.on_token = on_token;
     params.on_end = on_end;
     params.user = c;
-    assert_ok(qn_scheduler_submit(s, &params, NULL));
+    submit_request(s, &params);
     c->submitted = now;
     c->last = 0;
     c->is_waiting = true;
@@ -218,16 +212,10 @@ static void submit(qn_scheduler *s, struct client *c)
 /* Each client sends a request when its last one has been answered, the first one at its start. */
 static void run_clients(size_t n)
 {
-    qn_scheduler *s;
     bool idle = false, is_over = false;
-    assert_ok(qn_scheduler_create(model,
-                                  &(qn_scheduler_params){ .size = sizeof(qn_scheduler_params),
-                                                          .n_ctx = 8192,
-                                                          .max_rows = 2048,
-                                                          .max_sequences = MAX_CLIENTS,
-                                                          .no_prefix_cache = true,
-                                                          .no_thread = true },
-                                  &s));
+    qn_scheduler *s =
+        create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = 8192, .max_rows = 2048, .max_sequences = MAX_CLIENTS,
+                                                  .no_prefix_cache = true, .no_thread = true));
     s->now = simulated_now;
     now = 1;
     n_first_tokens = n_gaps = 0;
@@ -272,9 +260,8 @@ static void print_latencies(const char *what)
 }
 
 /* Prompts of 512 tokens and answers of 128. */
-static void latencies_of_eight_clients(void **unused)
+TEST(latencies_of_eight_clients)
 {
-    (void)unused;
     for (size_t i = 0; i < 8; i++)
         clients[i] = (struct client){ .n_prompt = 512, .n_answer = 128, .start = 0.17 * (double)i, .n_requests = 8 };
     run_clients(8);
@@ -285,9 +272,8 @@ static void latencies_of_eight_clients(void **unused)
 }
 
 /* Long prompts beside 64 sequences that are decoded get a good part of the device. */
-static void prompts_are_not_starved(void **unused)
+TEST(prompts_are_not_starved)
 {
-    (void)unused;
     for (size_t i = 0; i < 64; i++)
         clients[i] = (struct client){ .n_prompt = 64, .n_answer = 400, .n_requests = 1 };
     for (size_t i = 64; i < 68; i++)
@@ -300,9 +286,8 @@ static void prompts_are_not_starved(void **unused)
 }
 
 /* Prompts in pieces of 64, which the rows that are left never cut. */
-static void pieces_are_fixed(void **unused)
+TEST(pieces_are_fixed)
 {
-    (void)unused;
     model->device->piece = 64;
     for (size_t i = 0; i < 40; i++)
         clients[i] =
@@ -313,16 +298,4 @@ static void pieces_are_fixed(void **unused)
     model->device->piece = 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_take_as_long_as_decoding),
-        cmocka_unit_test(a_limit_holds),
-        cmocka_unit_test(steps_without_prompts_are_measured),
-        cmocka_unit_test(outliers_are_forgotten),
-        cmocka_unit_test(latencies_of_eight_clients),
-        cmocka_unit_test(prompts_are_not_starved),
-        cmocka_unit_test(pieces_are_fixed),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
-}
+TEST_GROUP(load, unload)

@@ -5,22 +5,18 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static const char *const routes[] = { "/health", "/v1/models" };
 static qn_metrics *metrics;
 static qn_model_metrics *model;
 
-static int create(void **state)
+static int create(void)
 {
-    (void)state;
     return qn_metrics_create(routes, 2, &metrics) || qn_model_metrics_create(&model);
 }
 
-static int destroy(void **state)
+static int destroy(void)
 {
-    (void)state;
     qn_metrics_free(metrics);
     qn_model_metrics_free(model);
     return 0;
@@ -70,9 +66,8 @@ static void check_form(const char *text)
     free(copy);
 }
 
-static void numbers_are_written(void **state)
+TEST(numbers_are_written)
 {
-    (void)state;
     const qn_request_result done = { .finish = QN_FINISH_STOP, .n_prompt = 100, .n_reused = 64, .n_generated = 7 },
                             gone = { .finish = QN_FINISH_CANCELLED, .n_prompt = 10, .n_generated = 1 },
                             failed = { .finish = QN_FINISH_ERROR };
@@ -139,16 +134,15 @@ static void numbers_are_written(void **state)
                                          "vllm:time_to_first_token_seconds_count{model_name=" NAME "} 3",
                                          "vllm:inter_token_latency_seconds_bucket{model_name=" NAME ",le=\"0.001\"} 2",
                                          "quern_request_latency_seconds_sum{model=" NAME "} 2" };
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+    for (size_t i = 0; i < COUNT(lines); i++)
         assert_line(text, lines[i]);
     assert_null(strstr(text, "status=\"99\""));
     free(text);
 }
 
 /* Several models are samples of one metric. */
-static void models_share_metrics(void **state)
+TEST(models_share_metrics)
 {
-    (void)state;
     qn_model_metrics *other;
     assert_ok(qn_model_metrics_create(&other));
     qn_metrics_latency(other, 0.01);
@@ -187,9 +181,8 @@ static void *count(void *user)
     return NULL;
 }
 
-static void threads_count(void **state)
+TEST(threads_count)
 {
-    (void)state;
     pthread_t threads[N_THREADS];
     const qn_metrics_model m = { .name = "m", .metrics = model };
     for (size_t i = 0; i < N_THREADS; i++)
@@ -212,10 +205,4 @@ static void threads_count(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test_setup_teardown(numbers_are_written, create, destroy),
-                                        cmocka_unit_test_setup_teardown(models_share_metrics, create, destroy),
-                                        cmocka_unit_test_setup_teardown(threads_count, create, destroy) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EVERY(create, destroy)

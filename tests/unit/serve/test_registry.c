@@ -8,9 +8,6 @@
 #include "serve/registry.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { MIB = 1 << 20 };
@@ -130,44 +127,48 @@ static void scan(void *user, qn_registry *registry)
     }
 }
 
-static void begin(fake *f, qn_registry *registry, const char *const *files, size_t max_loaded, uint64_t memory)
+/* What the tests run: one registry at a time, with this loader. */
+static fake source;
+static qn_registry registry;
+
+static void begin(const char *const *files, size_t max_loaded, uint64_t memory)
 {
-    *f = (fake){ .files = files, .keeps_events = true, .failure = QN_ERR_FORMAT };
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->changed, NULL);
+    source = (fake){ .files = files, .keeps_events = true, .failure = QN_ERR_FORMAT };
+    pthread_mutex_init(&source.lock, NULL);
+    pthread_cond_init(&source.changed, NULL);
     const qn_registry_loader loader = { .check = check,
                                         .load = load,
                                         .free = free_model,
                                         .is_lost = is_lost,
                                         .scan = scan,
-                                        .user = f,
+                                        .user = &source,
                                         .memory = memory,
                                         .max_loaded = max_loaded,
                                         .max_queued = 4,
                                         .pause_seconds = 0.05 };
-    assert_int_equal(qn_registry_init(registry), QN_OK);
-    assert_int_equal(qn_registry_start(registry, &loader), QN_OK);
+    assert_int_equal(qn_registry_init(&registry), QN_OK);
+    assert_int_equal(qn_registry_start(&registry, &loader), QN_OK);
 }
 
-static void end(fake *f, qn_registry *registry)
+static void end(void)
 {
-    qn_registry_free(registry);
-    assert_int_equal(f->n_loaded, 0);
-    pthread_cond_destroy(&f->changed);
-    pthread_mutex_destroy(&f->lock);
+    qn_registry_free(&registry);
+    assert_int_equal(source.n_loaded, 0);
+    pthread_cond_destroy(&source.changed);
+    pthread_mutex_destroy(&source.lock);
 }
 
 /* Waits until all these have happened. */
-static void wait_events(fake *f, const char *events)
+static void wait_events(const char *events)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 20;
-    pthread_mutex_lock(&f->lock);
-    while (strcmp(f->events, events) != 0 && !pthread_cond_timedwait(&f->changed, &f->lock, &until))
+    pthread_mutex_lock(&source.lock);
+    while (strcmp(source.events, events) != 0 && !pthread_cond_timedwait(&source.changed, &source.lock, &until))
         ;
-    assert_string_equal(f->events, events);
-    pthread_mutex_unlock(&f->lock);
+    assert_string_equal(source.events, events);
+    pthread_mutex_unlock(&source.lock);
 }
 
 /* ---- A request ---- */
@@ -191,17 +192,17 @@ static void wake(qn_waiter *waiter)
     pthread_mutex_unlock(&r->lock);
 }
 
-static void ask_as(qn_registry *registry, request *r, const char *client, const char *name)
+static void ask_as(request *r, const char *client, const char *name)
 {
     *r = (request){ .waiter = { .wake = wake, .client = client } };
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->woken, NULL);
-    r->acquired = qn_registry_acquire(registry, name, &r->waiter, &r->model, &r->refusal);
+    r->acquired = qn_registry_acquire(&registry, name, &r->waiter, &r->model, &r->refusal);
 }
 
-static void ask(qn_registry *registry, request *r, const char *name)
+static void ask(request *r, const char *name)
 {
-    ask_as(registry, r, NULL, name);
+    ask_as(r, NULL, name);
 }
 
 /* NULL: refused. */
@@ -217,6 +218,15 @@ static const qn_registered *get(request *r)
     return r->model = r->waiter.model;
 }
 
+#define assert_refused(r) refused_at(r, __LINE__)
+
+static void refused_at(request *r, int line)
+{
+    label("line %d", line);
+    assert_null(get(r));
+    assert_int_equal(r->refusal.status, 503);
+}
+
 static bool waits(request *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -225,23 +235,23 @@ static bool waits(request *r)
     return waits;
 }
 
-static void use(qn_registry *registry, const char *name)
+static void use(const char *name)
 {
     request r;
-    ask(registry, &r, name);
+    ask(&r, name);
     assert_non_null(get(&r));
     assert_string_equal(r.model->served.fingerprint, name);
     assert_string_equal(r.model->served.name, name);
     assert_null(r.model->echoed.name);
-    qn_registry_release(registry, r.model);
+    qn_registry_release(&registry, r.model);
 }
 
-static void wait_draining(qn_registry *registry, const char *name)
+static void wait_draining(const char *name)
 {
     qn_registry_view view = { 0 };
     for (int i = 0; i < 20000 && !view.is_draining; i++) {
         sleep_milliseconds(1);
-        assert_true(qn_registry_look_for(registry, name, &view));
+        assert_true(qn_registry_look_for(&registry, name, &view));
     }
     assert_true(view.is_draining);
 }
@@ -250,13 +260,11 @@ static void wait_draining(qn_registry *registry, const char *name)
 
 static const char *const three[] = { "a=10", "b=10", "c=10", NULL };
 
-static void a_single_model_has_any_name(void **unused)
+TEST(a_single_model_has_any_name)
 {
-    (void)unused;
-    qn_registry registry;
     request r;
     assert_int_equal(qn_registry_init(&registry), QN_OK);
-    ask(&registry, &r, "a");
+    ask(&r, "a");
     assert_int_equal(r.acquired, QN_ACQUIRE_REFUSED);
     assert_int_equal(r.refusal.status, 503);
     assert_false(qn_registry_is_ready(&registry));
@@ -264,7 +272,7 @@ static void a_single_model_has_any_name(void **unused)
     assert_int_equal(qn_registry_add(&registry, &model), QN_OK);
     assert_true(qn_registry_is_ready(&registry));
     for (int i = 0; i < 3; i++) {
-        ask(&registry, &r, (const char *[]){ "a", "another", NULL }[i]);
+        ask(&r, (const char *[]){ "a", "another", NULL }[i]);
         assert_int_equal(r.acquired, QN_ACQUIRED);
         assert_string_equal(r.model->name, "a");
         qn_registry_release(&registry, r.model);
@@ -273,76 +281,67 @@ static void a_single_model_has_any_name(void **unused)
     qn_registry_free(&registry);
 }
 
-static void names_are_exact_and_files_come_and_go(void **unused)
+TEST(names_are_exact_and_files_come_and_go)
 {
-    (void)unused;
     static const char *const more[] = { "a=10", "c=10", "d=10", NULL };
-    qn_registry registry;
     qn_registry_view view;
-    fake f;
     request r;
-    begin(&f, &registry, three, 0, 0);
-    ask(&registry, &r, "d");
+    begin(three, 0, 0);
+    ask(&r, "d");
     assert_int_equal(r.acquired, QN_ACQUIRE_REFUSED);
     assert_int_equal(r.refusal.status, 404);
-    use(&registry, "c");
-    f.files = more;
-    use(&registry, "d");
+    use("c");
+    source.files = more;
+    use("d");
     assert_int_equal(qn_registry_count(&registry), 4);
     assert_false(qn_registry_look(&registry, 1, &view)); /* b */
-    ask(&registry, &r, "b");
+    ask(&r, "b");
     assert_int_equal(r.refusal.status, 404);
-    ask(&registry, &r, NULL); /* the first that is loaded */
+    ask(&r, NULL); /* the first that is loaded */
     assert_string_equal(get(&r)->name, "c");
     qn_registry_release(&registry, r.model);
     assert_true(qn_registry_look_for(&registry, "d", &view));
     assert_int_equal(view.state, QN_MODEL_LOADED);
     assert_int_equal(view.n_loads, 1);
-    end(&f, &registry);
+    end();
 }
 
-static void the_model_used_longest_ago_is_freed(void **unused)
+TEST(the_model_used_longest_ago_is_freed)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
-    begin(&f, &registry, three, 2, 0);
-    use(&registry, "a");
-    use(&registry, "b");
-    use(&registry, "a");
-    use(&registry, "c");
-    wait_events(&f, "+a +b -b +c ");
-    use(&registry, "a");
-    use(&registry, "b");
-    wait_events(&f, "+a +b -b +c -c +b ");
-    end(&f, &registry);
+    begin(three, 2, 0);
+    use("a");
+    use("b");
+    use("a");
+    use("c");
+    wait_events("+a +b -b +c ");
+    use("a");
+    use("b");
+    wait_events("+a +b -b +c -c +b ");
+    end();
 }
 
-static void set_stay(qn_registry *registry, double seconds)
+static void set_stay(double seconds)
 {
-    pthread_mutex_lock(&registry->lock);
-    registry->loader.stay_seconds = seconds;
-    pthread_mutex_unlock(&registry->lock);
+    pthread_mutex_lock(&registry.lock);
+    registry.loader.stay_seconds = seconds;
+    pthread_mutex_unlock(&registry.lock);
 }
 
 /* Requests for two models in turn, of which one fits: each load is used for as long as the model stays, by all requests
  * for it. */
-static void models_in_turn_do_not_thrash(void **unused)
+TEST(models_in_turn_do_not_thrash)
 {
-    (void)unused;
     enum { STAY = 200 };
-    qn_registry registry;
     qn_registry_view view;
-    fake f;
     request a, b;
-    begin(&f, &registry, three, 1, 0);
-    set_stay(&registry, 1e-3 * STAY);
+    begin(three, 1, 0);
+    set_stay(1e-3 * STAY);
     const double start = qn_now();
-    use(&registry, "a");
+    use("a");
     for (int i = 0; i < 3; i++) {
-        ask(&registry, &b, "b");
+        ask(&b, "b");
         for (int k = 0; k < 5; k++) {
-            ask(&registry, &a, "a"); /* answered while b waits */
+            ask(&a, "a"); /* answered while b waits */
             if (a.acquired == QN_ACQUIRED)
                 qn_registry_release(&registry, a.model);
             assert_int_equal(a.acquired, QN_ACQUIRED);
@@ -351,35 +350,32 @@ static void models_in_turn_do_not_thrash(void **unused)
         assert_non_null(get(&b));
         assert_true(qn_now() - start > 1e-3 * STAY * (2 * i + 1));
         qn_registry_release(&registry, b.model);
-        use(&registry, "a");
+        use("a");
         assert_true(qn_now() - start > 1e-3 * STAY * (2 * i + 2));
     }
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_int_equal(view.n_loads, 4);
     /* One that cannot be freed yet costs no other its memory. */
-    ask(&registry, &b, "b");
+    ask(&b, "b");
     assert_true(qn_registry_cancel(&registry, &b.waiter));
-    use(&registry, "a");
+    use("a");
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_int_equal(view.n_loads, 4);
-    end(&f, &registry);
+    end();
 }
 
 /* One client asks for many models before another asks for one: that is loaded second, not last. */
-static void clients_take_turns(void **unused)
+TEST(clients_take_turns)
 {
-    (void)unused;
     static const char *const files[] = { "a=10", "b=10", "c=10", "d=10", "e=10", "f=10", NULL };
-    qn_registry registry;
-    fake f;
     request first, many[4], one;
-    begin(&f, &registry, files, 1, 0);
-    ask_as(&registry, &first, "many", "a");
+    begin(files, 1, 0);
+    ask_as(&first, "many", "a");
     assert_non_null(get(&first));
     for (int i = 0; i < 4; i++)
-        ask_as(&registry, &many[i], "many", (const char *[]){ "b", "c", "d", "e" }[i]);
-    ask_as(&registry, &one, "one", "f");
-    wait_draining(&registry, "a");
+        ask_as(&many[i], "many", (const char *[]){ "b", "c", "d", "e" }[i]);
+    ask_as(&one, "one", "f");
+    wait_draining("a");
     qn_registry_release(&registry, first.model);
     assert_non_null(get(&one));
     qn_registry_release(&registry, one.model);
@@ -387,69 +383,61 @@ static void clients_take_turns(void **unused)
         assert_non_null(get(&many[i]));
         qn_registry_release(&registry, many[i].model);
     }
-    wait_events(&f, "+a -a +f -f +b -b +c -c +d -d +e ");
-    end(&f, &registry);
+    wait_events("+a -a +f -f +b -b +c -c +d -d +e ");
+    end();
 }
 
-static void a_busy_model_is_drained(void **unused)
+TEST(a_busy_model_is_drained)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
     request a, b, c, late, other;
-    begin(&f, &registry, three, 2, 0);
-    ask(&registry, &a, "a");
+    begin(three, 2, 0);
+    ask(&a, "a");
     get(&a);
-    ask(&registry, &b, "b");
+    ask(&b, "b");
     get(&b);
-    ask(&registry, &c, "c");
-    wait_draining(&registry, "a");
-    ask(&registry, &late, "a");
-    ask(&registry, &other, "b");
+    ask(&c, "c");
+    wait_draining("a");
+    ask(&late, "a");
+    ask(&other, "b");
     assert_int_equal(other.acquired, QN_ACQUIRED); /* only one of them is drained */
     assert_true(waits(&c) && waits(&late));
-    wait_events(&f, "+a +b ");
+    wait_events("+a +b ");
     qn_registry_release(&registry, a.model);
     assert_non_null(get(&c));
-    wait_events(&f, "+a +b -a +c ");
+    wait_events("+a +b -a +c ");
     assert_true(waits(&late)); /* b and c have requests */
     qn_registry_release(&registry, c.model);
     assert_non_null(get(&late));
-    wait_events(&f, "+a +b -a +c -c +a ");
+    wait_events("+a +b -a +c -c +a ");
     qn_registry_release(&registry, late.model);
     qn_registry_release(&registry, b.model);
     qn_registry_release(&registry, other.model);
-    end(&f, &registry);
+    end();
 }
 
-static void a_client_that_leaves_ends_the_draining(void **unused)
+TEST(a_client_that_leaves_ends_the_draining)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
     request a, late, b;
-    begin(&f, &registry, three, 1, 0);
-    ask(&registry, &a, "a");
+    begin(three, 1, 0);
+    ask(&a, "a");
     get(&a);
-    ask(&registry, &b, "b");
-    wait_draining(&registry, "a");
-    ask(&registry, &late, "a");
+    ask(&b, "b");
+    wait_draining("a");
+    ask(&late, "a");
     assert_true(qn_registry_cancel(&registry, &b.waiter));
     assert_non_null(get(&late));
     assert_false(qn_registry_cancel(&registry, &late.waiter));
     qn_registry_release(&registry, late.model);
     qn_registry_release(&registry, a.model);
-    wait_events(&f, "+a ");
-    end(&f, &registry);
+    wait_events("+a ");
+    end();
 }
 
-static void names_can_be_shown(void **unused)
+TEST(names_can_be_shown)
 {
-    (void)unused;
     static const char *const bad[] = { "", "a\n", "a\x1b[2J", "a\xc2\x9b", "a\xe2\x80\xae", "\xff", "a\xe2\x80\x8b" };
-    qn_registry registry;
     assert_ok(qn_registry_init(&registry));
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < COUNT(bad); i++)
         assert_int_equal(qn_registry_add_file(&registry, bad[i], "/a", 1), QN_ERR_INVALID);
     assert_ok(qn_registry_add_file(&registry, "Zo\xc3\xab 7B", "/a", 1));
     assert_int_equal(qn_registry_count(&registry), 1);
@@ -457,9 +445,8 @@ static void names_can_be_shown(void **unused)
 }
 
 /* A client learns what kind of failure it was, and neither paths nor texts. */
-static void each_failure_has_its_reason(void **unused)
+TEST(each_failure_has_its_reason)
 {
-    (void)unused;
     static const struct {
         qn_status status;
         const char *reason;
@@ -467,243 +454,212 @@ static void each_failure_has_its_reason(void **unused)
                   { QN_ERR_DEVICE, "the driver of the GPU reports an error" },
                   { QN_ERR_IO, "its file cannot be read" },
                   { QN_ERR_FORMAT, "its file is not a model" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         char expected[200];
-        qn_registry registry;
-        fake f;
         request r;
         label("%s", qn_status_name(cases[i].status));
-        begin(&f, &registry, three, 0, 0);
-        f.failure = cases[i].status;
-        f.n_failing = 1;
-        ask(&registry, &r, "a");
-        assert_null(get(&r));
-        assert_int_equal(r.refusal.status, 503);
+        begin(three, 0, 0);
+        source.failure = cases[i].status;
+        source.n_failing = 1;
+        ask(&r, "a");
+        assert_refused(&r);
         snprintf(expected, sizeof expected, "the model 'a' cannot be loaded: %s", cases[i].reason);
         assert_string_equal(r.refusal.message, expected);
-        end(&f, &registry);
+        end();
     }
 }
 
-static void failures_are_told_and_tried_again(void **unused)
+TEST(failures_are_told_and_tried_again)
 {
-    (void)unused;
-    qn_registry registry;
     qn_registry_view view;
-    fake f;
     request r, again;
-    begin(&f, &registry, three, 0, 0);
-    f.n_failing = 1;
-    ask(&registry, &r, "a");
-    assert_null(get(&r));
-    assert_int_equal(r.refusal.status, 503);
+    begin(three, 0, 0);
+    source.n_failing = 1;
+    ask(&r, "a");
+    assert_refused(&r);
     assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: its file is not a model");
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_true(view.is_failed);
-    ask(&registry, &again, "a");
+    ask(&again, "a");
     if (again.acquired == QN_ACQUIRE_REFUSED) /* the machine was not too slow for that */
         assert_string_equal(again.refusal.message, r.refusal.message);
     else
         qn_registry_release(&registry, get(&again));
     sleep_milliseconds(60);
-    use(&registry, "a");
+    use("a");
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_false(view.is_failed);
-    wait_events(&f, "!a +a ");
-    end(&f, &registry);
+    wait_events("!a +a ");
+    end();
 }
 
-static void a_broken_file_costs_no_other_its_memory(void **unused)
+TEST(a_broken_file_costs_no_other_its_memory)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
     request r;
-    begin(&f, &registry, three, 1, 0);
-    use(&registry, "a");
-    f.broken = "b";
-    ask(&registry, &r, "b");
-    assert_null(get(&r));
-    assert_int_equal(r.refusal.status, 503);
+    begin(three, 1, 0);
+    use("a");
+    source.broken = "b";
+    ask(&r, "b");
+    assert_refused(&r);
     assert_int_equal(r.refusal.retry_after, 1);
     assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: its file is not a model");
-    use(&registry, "a");
-    f.broken = NULL;
+    use("a");
+    source.broken = NULL;
     sleep_milliseconds(60);
-    use(&registry, "b");
-    wait_events(&f, "+a -a +b ");
-    end(&f, &registry);
+    use("b");
+    wait_events("+a -a +b ");
+    end();
 }
 
 /* It is freed when its requests have ended; meanwhile others wait for it to be loaded again. */
-static void a_cut_file_is_loaded_again(void **unused)
+TEST(a_cut_file_is_loaded_again)
 {
-    (void)unused;
-    fake f;
-    qn_registry registry;
     request first, second, later;
-    begin(&f, &registry, three, 2, 0);
-    ask(&registry, &first, "a");
+    begin(three, 2, 0);
+    ask(&first, "a");
     assert_non_null(get(&first));
-    ask(&registry, &second, "a");
+    ask(&second, "a");
     assert_non_null(get(&second));
-    use(&registry, "b");
-    f.lost = "a";
+    use("b");
+    source.lost = "a";
     qn_registry_release(&registry, first.model);
-    f.lost = NULL; /* noticed once */
-    ask(&registry, &later, "a");
+    source.lost = NULL; /* noticed once */
+    ask(&later, "a");
     assert_true(waits(&later));
-    use(&registry, "b");
+    use("b");
     sleep_milliseconds(20);
-    wait_events(&f, "+a +b ");
+    wait_events("+a +b ");
     qn_registry_release(&registry, second.model);
     assert_non_null(get(&later));
     qn_registry_release(&registry, later.model);
-    use(&registry, "a");
-    wait_events(&f, "+a +b -a +a ");
-    end(&f, &registry);
+    use("a");
+    wait_events("+a +b -a +a ");
+    end();
 }
 
-static void failures_last_as_long_as_they_say(void **unused)
+TEST(failures_last_as_long_as_they_say)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
     request r;
-    begin(&f, &registry, three, 0, 0);
+    begin(three, 0, 0);
     pthread_mutex_lock(&registry.lock);
     registry.loader.pause_seconds = 9.5;
     pthread_mutex_unlock(&registry.lock);
-    f.broken = "b";
+    source.broken = "b";
     for (int i = 0; i < 2; i++) {
-        ask(&registry, &r, "b");
+        ask(&r, "b");
         assert_null(get(&r));
         assert_in_range(r.refusal.retry_after, 2, 10);
     }
-    end(&f, &registry);
+    end();
 }
 
-static void a_file_that_has_gone_is_no_model(void **unused)
+TEST(a_file_that_has_gone_is_no_model)
 {
-    (void)unused;
     static const char *const fewer[] = { "a=10", "c=10", NULL };
-    qn_registry registry;
     qn_registry_view view;
-    fake f;
     request r;
-    begin(&f, &registry, three, 1, 0);
-    use(&registry, "a");
-    f.files = fewer;
+    begin(three, 1, 0);
+    use("a");
+    source.files = fewer;
     assert_true(qn_registry_look_for(&registry, "b", &view)); /* nobody has looked */
-    ask(&registry, &r, "b");
+    ask(&r, "b");
     assert_null(get(&r));
     assert_int_equal(r.refusal.status, 404);
     assert_string_equal(r.refusal.message, "there is no model 'b'");
     assert_false(qn_registry_look_for(&registry, "b", &view));
-    wait_events(&f, "+a ");
-    end(&f, &registry);
+    wait_events("+a ");
+    end();
 }
 
-static void wait_scans(fake *f, size_t n)
+static void wait_scans(size_t n)
 {
-    pthread_mutex_lock(&f->lock);
-    while (f->n_scans < n)
-        pthread_cond_wait(&f->changed, &f->lock);
-    assert_int_equal(f->n_scans, n);
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_lock(&source.lock);
+    while (source.n_scans < n)
+        pthread_cond_wait(&source.changed, &source.lock);
+    assert_int_equal(source.n_scans, n);
+    pthread_mutex_unlock(&source.lock);
 }
 
 /* What requests name makes no more of them. */
-static void scans_are_few(void **unused)
+TEST(scans_are_few)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
     request r;
-    begin(&f, &registry, three, 0, 0);
+    begin(three, 0, 0);
     pthread_mutex_lock(&registry.lock);
     registry.loader.scan_seconds = 3600;
     pthread_mutex_unlock(&registry.lock);
     for (int i = 0; i < 5; i++) {
-        ask(&registry, &r, "d");
+        ask(&r, "d");
         assert_int_equal(r.refusal.status, 404);
         qn_registry_refresh(&registry);
     }
-    wait_scans(&f, 1);
+    wait_scans(1);
     qn_registry_scan_soon(&registry);
-    wait_scans(&f, 2);
+    wait_scans(2);
     pthread_mutex_lock(&registry.lock);
     registry.loader.scan_seconds = 0;
     pthread_mutex_unlock(&registry.lock);
-    ask(&registry, &r, "d");
-    wait_scans(&f, 3);
+    ask(&r, "d");
+    wait_scans(3);
     qn_registry_refresh(&registry);
-    wait_scans(&f, 4);
-    end(&f, &registry);
+    wait_scans(4);
+    end();
 }
 
-static void queues_are_bounded_and_end(void **unused)
+TEST(queues_are_bounded_and_end)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
     request waiting[5], r;
-    begin(&f, &registry, three, 0, 0);
-    f.is_slow = true;
+    begin(three, 0, 0);
+    source.is_slow = true;
     for (int i = 0; i < 5; i++)
-        ask(&registry, &waiting[i], "a");
+        ask(&waiting[i], "a");
     for (int i = 0; i < 4; i++)
         assert_int_equal(waiting[i].acquired, QN_ACQUIRE_WAITS);
     assert_int_equal(waiting[4].refusal.status, 429);
-    ask(&registry, &r, "b");
+    ask(&r, "b");
     qn_registry_stop(&registry);
     for (int i = 0; i < 4; i++)
         assert_null(get(&waiting[i]));
-    assert_null(get(&r));
+    assert_refused(&r);
+    ask(&r, "c");
     assert_int_equal(r.refusal.status, 503);
-    ask(&registry, &r, "c");
-    assert_int_equal(r.refusal.status, 503);
-    end(&f, &registry);
+    end();
 }
 
 /* A client that has all the places leaves others an equal part, up to four times as many in all. */
-static void queues_have_places_for_others(void **unused)
+TEST(queues_have_places_for_others)
 {
-    (void)unused;
     static const char *const names[] = { "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11" };
-    qn_registry registry;
-    fake f;
     request many[5], few[3], one, others[11];
-    begin(&f, &registry, three, 0, 0);
-    f.is_slow = true;
+    begin(three, 0, 0);
+    source.is_slow = true;
     for (int i = 0; i < 5; i++)
-        ask_as(&registry, &many[i], "many", "a");
+        ask_as(&many[i], "many", "a");
     assert_int_equal(many[4].acquired, QN_ACQUIRE_REFUSED);
     for (int i = 0; i < 3; i++)
-        ask_as(&registry, &few[i], "few", "a");
+        ask_as(&few[i], "few", "a");
     assert_int_equal(few[1].acquired, QN_ACQUIRE_WAITS);
     assert_int_equal(few[2].refusal.status, 429);
     assert_string_equal(few[2].refusal.message, "6 requests wait for the model, at most 4 may, of a client 2");
     assert_true(qn_registry_cancel(&registry, &few[0].waiter));
     assert_true(qn_registry_cancel(&registry, &few[1].waiter));
-    ask_as(&registry, &one, "one", "a");
+    ask_as(&one, "one", "a");
     assert_int_equal(one.acquired, QN_ACQUIRE_WAITS);
-    ask_as(&registry, &few[0], "few", "a");
-    ask_as(&registry, &few[1], "few", "a"); /* of three clients one place each */
+    ask_as(&few[0], "few", "a");
+    ask_as(&few[1], "few", "a"); /* of three clients one place each */
     assert_int_equal(few[0].acquired, QN_ACQUIRE_WAITS);
     assert_int_equal(few[1].refusal.status, 429);
     for (int i = 0; i < 11; i++) {
-        ask_as(&registry, &others[i], names[i], "a");
+        ask_as(&others[i], names[i], "a");
         assert_int_equal(others[i].acquired, i < 10 ? QN_ACQUIRE_WAITS : QN_ACQUIRE_REFUSED);
     }
     qn_registry_stop(&registry);
-    end(&f, &registry);
+    end();
 }
 
 /* What contexts get of the memory. */
-static void memory_is_shared(void **unused)
+TEST(memory_is_shared)
 {
-    (void)unused;
     static const char *const large[] = { "a=100", "b=60", "c=10", NULL }, *const one[] = { "a=100", NULL };
     static const struct {
         const char *const *files;
@@ -721,44 +677,38 @@ static void memory_is_shared(void **unused)
         { large, 99, 0, "c", 16 }, /* as none of the others fits */
         { one, 110, 0, "a", 10 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qn_registry registry;
-        fake f;
+    for (size_t i = 0; i < COUNT(cases); i++) {
         request r;
-        begin(&f, &registry, cases[i].files, cases[i].max_loaded, (uint64_t)cases[i].limit * MIB);
-        ask(&registry, &r, cases[i].name);
+        begin(cases[i].files, cases[i].max_loaded, (uint64_t)cases[i].limit * MIB);
+        ask(&r, cases[i].name);
         if (cases[i].expected) {
             assert_non_null(get(&r));
-            assert_in_range(f.memory, (uint64_t)cases[i].expected * MIB, (uint64_t)(cases[i].expected + 1) * MIB - 1);
+            assert_in_range(source.memory, (uint64_t)cases[i].expected * MIB,
+                            (uint64_t)(cases[i].expected + 1) * MIB - 1);
             qn_registry_release(&registry, r.model);
         } else {
-            assert_null(get(&r));
-            assert_int_equal(r.refusal.status, 503);
-            assert_int_equal(f.n_loads, 0);
+            assert_refused(&r);
+            assert_int_equal(source.n_loads, 0);
         }
-        end(&f, &registry);
+        end();
     }
 }
 
 /* Contexts that do not fit in a share: all others go. */
-static void a_model_may_need_all(void **unused)
+TEST(a_model_may_need_all)
 {
-    (void)unused;
-    qn_registry registry;
-    fake f;
     request r;
-    begin(&f, &registry, three, 0, (uint64_t)100 * MIB);
-    use(&registry, "b");
-    f.failure = QN_ERR_MEMORY;
-    f.n_failing = 1;
-    use(&registry, "a");
-    assert_int_equal(f.memory, (uint64_t)90 * MIB);
-    wait_events(&f, "+b !a -b +a ");
-    f.n_failing = 2;
-    ask(&registry, &r, "c");
-    assert_null(get(&r));
-    assert_int_equal(r.refusal.status, 503);
-    end(&f, &registry);
+    begin(three, 0, (uint64_t)100 * MIB);
+    use("b");
+    source.failure = QN_ERR_MEMORY;
+    source.n_failing = 1;
+    use("a");
+    assert_int_equal(source.memory, (uint64_t)90 * MIB);
+    wait_events("+b !a -b +a ");
+    source.n_failing = 2;
+    ask(&r, "c");
+    assert_refused(&r);
+    end();
 }
 
 /* ---- Many at once ---- */
@@ -766,7 +716,6 @@ static void a_model_may_need_all(void **unused)
 enum { THREADS = 8, ROUNDS = 400 };
 
 typedef struct crowd {
-    qn_registry registry;
     atomic_uint n_answered, n_cancelled, n_refused, n_wrong;
     atomic_uint next;
 } crowd;
@@ -780,8 +729,8 @@ static void *ask_often(void *argument)
         request r;
         random = random * 1664525 + 1013904223;
         const char *const name = names[(random >> 16) % 3];
-        ask(&c->registry, &r, name);
-        if ((random >> 20) % 8 == 0 && qn_registry_cancel(&c->registry, &r.waiter)) {
+        ask(&r, name);
+        if ((random >> 20) % 8 == 0 && qn_registry_cancel(&registry, &r.waiter)) {
             atomic_fetch_add(&c->n_cancelled, 1);
         } else if (!get(&r)) {
             atomic_fetch_add(&c->n_refused, 1);
@@ -790,7 +739,7 @@ static void *ask_often(void *argument)
                 sleep_milliseconds(1);
             atomic_fetch_add(&c->n_wrong, strcmp(r.model->served.fingerprint, name) != 0);
             atomic_fetch_add(&c->n_answered, 1);
-            qn_registry_release(&c->registry, r.model);
+            qn_registry_release(&registry, r.model);
         }
         pthread_cond_destroy(&r.woken);
         pthread_mutex_destroy(&r.lock);
@@ -798,55 +747,26 @@ static void *ask_often(void *argument)
     return NULL;
 }
 
-static void none_is_lost_of_many(void **unused)
+TEST(none_is_lost_of_many)
 {
-    (void)unused;
     static crowd c;
     pthread_t threads[THREADS];
-    fake f;
-    begin(&f, &c.registry, three, 2, 0);
-    pthread_mutex_lock(&c.registry.lock);
-    c.registry.loader.max_queued = THREADS;
-    pthread_mutex_unlock(&c.registry.lock);
-    f.keeps_events = false;
+    begin(three, 2, 0);
+    pthread_mutex_lock(&registry.lock);
+    registry.loader.max_queued = THREADS;
+    pthread_mutex_unlock(&registry.lock);
+    source.keeps_events = false;
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, ask_often, &c), 0);
     for (int i = 0; i < 200; i++) { /* what pages do meanwhile */
         qn_registry_view view;
-        (void)qn_registry_look(&c.registry, (size_t)i % 3, &view);
+        (void)qn_registry_look(&registry, (size_t)i % 3, &view);
     }
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     assert_int_equal(c.n_answered + c.n_cancelled, THREADS * ROUNDS);
     assert_int_equal(c.n_refused, 0);
     assert_int_equal(c.n_wrong, 0);
-    assert_in_range(f.most_loaded, 1, 2);
-    end(&f, &c.registry);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_single_model_has_any_name),
-        cmocka_unit_test(names_are_exact_and_files_come_and_go),
-        cmocka_unit_test(the_model_used_longest_ago_is_freed),
-        cmocka_unit_test(models_in_turn_do_not_thrash),
-        cmocka_unit_test(clients_take_turns),
-        cmocka_unit_test(a_busy_model_is_drained),
-        cmocka_unit_test(a_client_that_leaves_ends_the_draining),
-        cmocka_unit_test(names_can_be_shown),
-        cmocka_unit_test(each_failure_has_its_reason),
-        cmocka_unit_test(failures_are_told_and_tried_again),
-        cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
-        cmocka_unit_test(a_cut_file_is_loaded_again),
-        cmocka_unit_test(failures_last_as_long_as_they_say),
-        cmocka_unit_test(a_file_that_has_gone_is_no_model),
-        cmocka_unit_test(scans_are_few),
-        cmocka_unit_test(queues_are_bounded_and_end),
-        cmocka_unit_test(queues_have_places_for_others),
-        cmocka_unit_test(memory_is_shared),
-        cmocka_unit_test(a_model_may_need_all),
-        cmocka_unit_test(none_is_lost_of_many),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    assert_in_range(source.most_loaded, 1, 2);
+    end();
 }

@@ -3,7 +3,6 @@
 
 #include "text/stop.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 /* The first position in text[0..n) where a stop string ends, and the length of the longest that ends there; false if
@@ -71,9 +70,8 @@ static void check(const char *text, size_t n, const char *const *strings, size_t
     qn_stop_strings_free(made);
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     srand(11);
     for (int round = 0; round < 40000; round++) {
         char text[40], strings[4][8];
@@ -93,22 +91,20 @@ static void test_random(void **state)
     }
 }
 
-static void test_words(void **state)
+TEST(test_words)
 {
-    (void)state;
     static const char *const strings[] = { "\nUser:", "<|im_end|>", "<|im_", "END" };
     static const char *const texts[] = { "Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser",
                                          "E\nEN\nUser:" };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    for (size_t i = 0; i < COUNT(texts); i++)
         for (uint64_t cuts = 0; cuts < 4096; cuts += 5) {
             label("'%s', cuts %u", texts[i], (unsigned)cuts);
             check(texts[i], strlen(texts[i]), strings, 4, cuts);
         }
 }
 
-static void test_after_the_end(void **state)
+TEST(test_after_the_end)
 {
-    (void)state;
     static const char *const strings[] = { "ab" };
     qn_stop_strings *made;
     qn_stop *stop;
@@ -133,9 +129,8 @@ static void test_after_the_end(void **state)
 }
 
 /* While it holds, strings that end are text; one that has begun is found when it ends later. */
-static void test_held(void **state)
+TEST(test_held)
 {
-    (void)state;
     static const char *const strings[] = { "ab", "abcd" };
     static const struct {
         const char *held, *then, *safe; /* of both */
@@ -143,7 +138,7 @@ static void test_held(void **state)
     } cases[] = { { "xab", "yab", "xaby", 0 }, { "xabc", "d", "x", 1 },          { "ab", "cd!", "", 1 },
                   { "xa", "b", "x", 0 },       { "abab", "", "abab", 9 },        { "ab", "x", "abx", 9 },
                   { "", "ab", "", 0 },         { "abcdab", "cab", "abcdabc", 0 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         qn_stop_strings *made;
         qn_stop *stop;
         char text[64] = "";
@@ -171,13 +166,11 @@ static void test_held(void **state)
     }
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     qn_stop_strings *made;
     const char *const empty[] = { "a", "" }, *const broken[] = { "\xa9" }, *const null[] = { NULL };
-    assert_int_equal(qn_stop_strings_create(empty, 2, &made), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "stop string 1"));
+    assert_fails(qn_stop_strings_create(empty, 2, &made), QN_ERR_INVALID, "stop string 1");
     assert_null(made);
     assert_int_equal(qn_stop_strings_create(broken, 1, &made), QN_ERR_INVALID);
     assert_int_equal(qn_stop_strings_create(null, 1, &made), QN_ERR_INVALID);
@@ -208,9 +201,8 @@ static double seconds(const char *text, size_t n, const char *const *strings, si
 /* A stop string of 20,000 equal letters almost matches at every position; a search that restarts at every letter takes
  * 20,000 steps per letter. Ten times the text must take at most 30 times as long: 10 times, and a factor of 3 for a
  * busy host. */
-static void test_linear(void **state)
+TEST(test_linear)
 {
-    (void)state;
     enum { LONG = 20000, TEXT = 4000000 };
     char *string = malloc(LONG + 2), *text = malloc(TEXT);
     assert_non_null(string);
@@ -224,13 +216,4 @@ static void test_linear(void **state)
     assert_true(seconds(text, TEXT, strings, 2) < 30 * (seconds(text, TEXT / 10, strings, 2) + 1e-3));
     free(string);
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),   cmocka_unit_test(test_words),  cmocka_unit_test(test_after_the_end),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_linear), cmocka_unit_test(test_held),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,6 @@
 #include "text/utf8_stream.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-
 #define FFFD "\xef\xbf\xbd"
 
 static bool is_whole(const char *text, size_t n)
@@ -54,9 +52,8 @@ static void check(const char *in, size_t n, const char *expected)
 
 #define CHECK(in, expected) check(in, sizeof in - 1, expected)
 
-static void test_examples(void **state)
+TEST(test_examples)
 {
-    (void)state;
     CHECK("", "");
     CHECK("plain", "plain");
     CHECK("\xc3\xa9\xe4\xb8\xad\xf0\x9f\x99\x82", "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x99\x82");
@@ -71,9 +68,8 @@ static void test_examples(void **state)
     CHECK("\xe4\xb8\xc3", FFFD FFFD);
 }
 
-static void test_holds_back(void **state)
+TEST(test_holds_back)
 {
-    (void)state;
     qn_utf8_stream stream = { 0 };
     const char *text;
     size_t length;
@@ -89,9 +85,8 @@ static void test_holds_back(void **state)
     qn_utf8_stream_free(&stream);
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     /* Bytes that often form and break characters. */
     static const unsigned char bytes[] = { 'a',  0x80, 0xbf, 0xa0, 0x90, 0xc3, 0xc1,
                                            0xe0, 0xe4, 0xed, 0xf0, 0xf4, 0xf5, 0xff };
@@ -107,14 +102,4 @@ static void test_random(void **state)
         assert_int_equal(filter(in, n, cuts, cut), n_out);
         assert_memory_equal(cut, whole, n_out);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_examples),
-        cmocka_unit_test(test_holds_back),
-        cmocka_unit_test(test_random),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

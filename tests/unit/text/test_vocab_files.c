@@ -3,12 +3,11 @@
  * directory QN_SHARED, SmolLM2 is the file QN_SMOLLM2 or the one fetched by tools/fetch_smollm2.py. Missing files are
  * skipped; without any, the test exits with 77. */
 #include "helper_assert.h"
+#include "helper_files.h"
 
 #include "chat/chat.h"
 #include "text/tokenizer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,24 +36,6 @@ static const char *smollm2_path(void)
     else
         snprintf(path, sizeof path, "%s/.cache/%s", home ? home : "", name);
     return path;
-}
-
-/* The contents of a file, zero-terminated; free with free(). */
-static char *read_file(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("%s cannot be read", path);
-    char *text = NULL;
-    size_t n = 0, got;
-    do {
-        text = realloc(text, n + 65537);
-        assert_non_null(text);
-        n += got = fread(text + n, 1, 65536, file);
-    } while (got);
-    text[n] = '\0';
-    fclose(file);
-    return text;
 }
 
 /* The file's tokeniser, and its chat template if `chat` is not NULL; skips the test if the file is missing. */
@@ -95,7 +76,7 @@ static void check_llama_cpp(const char *name)
 {
     static const char between[] = "\n__ggml_vocab_test__\n";
     qn_tokenizer *tok = open_vocab(shared_path(name, ""), NULL);
-    char *texts = read_file(shared_path(name, ".inp")), *ids = read_file(shared_path(name, ".out"));
+    char *texts = read_file(shared_path(name, ".inp"), NULL), *ids = read_file(shared_path(name, ".out"), NULL);
     char *text = texts, *line = ids;
     int n = 0;
     while (*line) {
@@ -114,21 +95,18 @@ static void check_llama_cpp(const char *name)
     qn_tokenizer_free(tok);
 }
 
-static void test_qwen2(void **state)
+TEST(test_qwen2)
 {
-    (void)state;
     check_llama_cpp("qwen2");
 }
 
-static void test_gpt_2(void **state)
+TEST(test_gpt_2)
 {
-    (void)state;
     check_llama_cpp("gpt-2");
 }
 
-static void test_llama_bpe(void **state)
+TEST(test_llama_bpe)
 {
-    (void)state;
     check_llama_cpp("llama-bpe");
 }
 
@@ -152,7 +130,7 @@ static void check_golden(const qn_tokenizer *tok, const char *name)
 {
     char path[4096], *state = NULL;
     snprintf(path, sizeof path, "%s/tests/golden/tokenizer_%s.txt", QN_SOURCE_DIR, name);
-    char *golden = read_file(path);
+    char *golden = read_file(path, NULL);
     int n = 0;
     for (char *line = strtok_r(golden, "\n", &state); line; line = strtok_r(NULL, "\n", &state)) {
         if (*line == '#')
@@ -176,17 +154,15 @@ static void check_golden(const qn_tokenizer *tok, const char *name)
     free(golden);
 }
 
-static void test_qwen2_golden(void **state)
+TEST(test_qwen2_golden)
 {
-    (void)state;
     qn_tokenizer *tok = open_vocab(shared_path("qwen2", ""), NULL);
     check_golden(tok, "qwen2");
     qn_tokenizer_free(tok);
 }
 
-static void test_smollm2(void **state)
+TEST(test_smollm2)
 {
-    (void)state;
     qn_chat_template *chat;
     qn_tokenizer *tok = open_vocab(smollm2_path(), &chat);
     check_golden(tok, "smollm2");
@@ -229,9 +205,8 @@ static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n
 
 /* Round trip of random bytes. For qwen2 without lead bytes of 2- and 3-byte characters, so that normalisation changes
  * nothing. */
-static void test_random_bytes(void **state)
+TEST(test_random_bytes)
 {
-    (void)state;
     static const char *const names[] = { "gpt-2", "llama-bpe", "qwen2" };
     for (size_t v = 0; v < 3; v++) {
         qn_tokenizer *tok = open_vocab(shared_path(names[v], ""), NULL);
@@ -250,9 +225,8 @@ static void test_random_bytes(void **state)
 }
 
 /* A million equal letters take about a second; the bound of 10 allows for sanitizers and slow hosts. */
-static void test_long_run(void **state)
+TEST(test_long_run)
 {
-    (void)state;
     enum { N = 1000000 };
     qn_tokenizer *tok = open_vocab(shared_path("qwen2", ""), NULL);
     char *text = malloc(N);
@@ -273,11 +247,6 @@ static void test_long_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen2),        cmocka_unit_test(test_gpt_2),   cmocka_unit_test(test_llama_bpe),
-        cmocka_unit_test(test_qwen2_golden), cmocka_unit_test(test_smollm2), cmocka_unit_test(test_random_bytes),
-        cmocka_unit_test(test_long_run),
-    };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_all_tests();
     return failed ? failed : n_found ? 0 : 77;
 }

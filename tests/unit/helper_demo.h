@@ -1,0 +1,40 @@
+/* The demo model, loaded around the tests of a program. */
+#ifndef QN_TESTS_HELPER_DEMO_H
+#define QN_TESTS_HELPER_DEMO_H
+
+#include "helper_scheduler.h"
+
+#include "quern/grammar.h"
+
+static qn_model *model;
+static uint32_t n_vocab;
+
+static int load_demo(void)
+{
+    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
+    n_vocab = qn_model_get_info(model)->n_vocab;
+    return 0;
+}
+
+static int free_demo(void)
+{
+    qn_model_free(model);
+    return 0;
+}
+
+TEST_GROUP(load_demo, free_demo)
+
+static inline void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (qn_token)(qn_splitmix(&seed) % n_vocab);
+}
+
+static inline qn_grammar *grammar_of(const char *gbnf)
+{
+    qn_grammar *grammar;
+    assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
+    return grammar;
+}
+
+#endif
