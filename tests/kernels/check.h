@@ -9,9 +9,17 @@
 #include "base/cpu.h"
 #include "base/status.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* QN_LENGTH - The number of elements of an array. */
+#define QN_LENGTH(array) (sizeof(array) / sizeof *(array))
 
 /* A failed allocation or device call of the checker itself is not a failed check: it ends the program with its error
  * text. */
@@ -19,13 +27,13 @@
 /* qn_assert_ok - Ends the program unless the status is QN_OK. */
 void qn_assert_ok(qn_status status);
 
-/* qn_xcalloc - Allocates `count` zeroed objects of `size` bytes, or ends the program. Release with free. */
-void *qn_xcalloc(size_t count, size_t size);
+/* qn_levels - Returns the levels of instruction sets that this CPU has, the reference first; the last one is followed
+ * by one without a name. An operation compares a case for each level: the run counts the cases whose variant is a
+ * level's name, and fails for a level without cases. */
+const qn_cpu_level *qn_levels(void);
 
-/* qn_levels - Lists the levels of instruction sets that this CPU has, the reference first; returns their number. An
- * operation compares a case for each level: the run counts the cases whose variant is a level's name, and fails for a
- * level without cases. */
-size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS]);
+/* qn_is_reference - Returns whether a level is the first one, whose results are those that the others must have. */
+bool qn_is_reference(const qn_cpu_level *level);
 
 /* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone. */
 void qn_random_seed(uint64_t seed);
@@ -36,26 +44,51 @@ float qn_random_normal(void);
 /* qn_random_floats - Fills x [n] with normally distributed values times `scale`. */
 void qn_random_floats(float *x, size_t n, float scale);
 
-/* qn_floats_of - Returns n values of qn_random_floats; the caller frees them. */
-float *qn_floats_of(size_t n, float scale);
+/* qn_random_signs - Fills x [n] with 1 or -1. */
+void qn_random_signs(float *x, size_t n);
 
 /* qn_relative_error - Returns |found - expected| / |expected| of vectors (l2 norms); NaN if any element is NaN. */
 double qn_relative_error(const float *found, const float *expected, size_t n);
 
-/* ---- Memory with guards ---- */
+/* ---- Memory of a case (memory.c): all of it is freed by qn_release ---- */
 
-/* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (all ones: NaN as f32 and f16),
- * with guard bytes on both sides. */
-typedef struct qn_guarded {
-    uint8_t *data, *block;
-    size_t bytes, shift;
-} qn_guarded;
+/* qn_new - Allocates `count` zeroed objects of `size` bytes, aligned as by qn_alloc. */
+void *qn_new(size_t count, size_t size);
+float *qn_floats(size_t n);
+double *qn_doubles(size_t n);
 
-/* qn_guarded_new - Allocates guarded memory; ends the program if memory is short. Free with qn_guarded_free. */
-qn_guarded qn_guarded_new(size_t bytes, size_t shift);
-/* qn_guarded_ok - Returns whether the guards are unchanged. */
-bool qn_guarded_ok(const qn_guarded *g);
-void qn_guarded_free(qn_guarded *g);
+/* qn_floats_of - Returns n values of qn_random_floats. */
+float *qn_floats_of(size_t n, float scale);
+
+/* qn_signs_of - Returns n values of qn_random_signs. */
+float *qn_signs_of(size_t n);
+
+/* qn_text - Returns a formatted text, of a shape for one. */
+const char *qn_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* qn_bytes_of - Returns the size of memory of qn_new and the functions after it. */
+size_t qn_bytes_of(const void *memory);
+
+/* qn_guarded - Allocates `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (all ones:
+ * NaN as f32 and f16), with guard bytes on both sides. */
+void *qn_guarded(size_t bytes, size_t shift);
+
+/* qn_guarded_floats - Allocates n floats with guards at a random multiple of 4 bytes. */
+float *qn_guarded_floats(size_t n);
+
+/* qn_own - Registers another object: `release` frees it; `intact` returns whether the guards around its `bytes` bytes
+ * are unchanged, NULL: it has none. */
+void qn_own(void *object, size_t bytes, bool (*intact)(const void *object), void (*release)(void *object));
+
+/* qn_expect_guards - Asserts for the current case that all guards are unchanged. */
+void qn_expect_guards(void);
+
+/* qn_release - Asserts that all guards are unchanged, and frees all memory. */
+void qn_release(void);
+
+/* qn_mark, qn_release_to - The same for what was allocated after the mark. */
+size_t qn_mark(void);
+void qn_release_to(size_t mark);
 
 /* ---- Results ---- */
 
@@ -67,6 +100,10 @@ void qn_case_begin(const char *op, const char *variant, const char *format, ...)
 void qn_expect(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* qn_expect_same - Asserts that n floats have the same bits (+0 equals -0; NaN equals NaN of the same bits). */
 void qn_expect_same(const float *found, const float *expected, size_t n, const char *what);
+/* qn_expect_level - Keeps n floats in `expected` if the level is the reference; otherwise qn_expect_same. */
+void qn_expect_level(const qn_cpu_level *level, const float *found, float *expected, size_t n, const char *what);
+/* qn_expect_finite - Asserts that none of n floats is NaN, as poison is. */
+void qn_expect_finite(const float *found, size_t n, const char *what);
 /* qn_expect_near - Asserts |found - expected| <= bound[i] for all i. */
 void qn_expect_near(const float *found, const double *expected, const double *bound, size_t n, const char *what);
 

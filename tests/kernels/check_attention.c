@@ -5,26 +5,16 @@
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { BLOCKS = 3, POSITIONS = BLOCKS * QN_KEY_BLOCK, PAGES = BLOCKS * QN_BLOCK_PAGES };
 
 struct problem {
     size_t head_dim, n_queries;
-    qn_guarded keys, values;
+    uint16_t *keys, *values;
     size_t slots[2][PAGES]; /* of pages in keys and values */
     float *queries, *k, *v; /* the stored rows, before rounding to fp16 */
     uint16_t visible[QN_QUERY_TILE];
     size_t n_stored;
 };
-
-static uint16_t *f16_data(const qn_guarded *g)
-{
-    return (uint16_t *)(void *)g->data;
-}
 
 static void shuffle(size_t *slots)
 {
@@ -37,12 +27,12 @@ static void shuffle(size_t *slots)
 
 static uint16_t *key_page(const struct problem *p, size_t page)
 {
-    return f16_data(&p->keys) + p->slots[0][page] * QN_KEY_PAGE * p->head_dim;
+    return p->keys + p->slots[0][page] * QN_KEY_PAGE * p->head_dim;
 }
 
 static uint16_t *value_page(const struct problem *p, size_t page)
 {
-    return f16_data(&p->values) + p->slots[1][page] * QN_KEY_PAGE * p->head_dim;
+    return p->values + p->slots[1][page] * QN_KEY_PAGE * p->head_dim;
 }
 
 static void store(const struct problem *p, const qn_attention_kernels *kernels, size_t j)
@@ -56,28 +46,18 @@ static void store(const struct problem *p, const qn_attention_kernels *kernels, 
 static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries,
                         size_t n_stored)
 {
-    *p = (struct problem){ .head_dim = head_dim, .n_queries = n_queries, .n_stored = n_stored };
-    p->keys = qn_guarded_new(POSITIONS * head_dim * 2, 0);
-    p->values = qn_guarded_new(POSITIONS * head_dim * 2, 0);
-    qn_assert_ok(qn_alloc(&p->queries, n_queries * head_dim, sizeof(float), "queries"));
-    qn_assert_ok(qn_alloc(&p->k, POSITIONS * head_dim, sizeof(float), "keys"));
-    qn_assert_ok(qn_alloc(&p->v, POSITIONS * head_dim, sizeof(float), "values"));
-    qn_random_floats(p->queries, n_queries * head_dim, 1 / sqrtf((float)head_dim));
-    qn_random_floats(p->k, POSITIONS * head_dim, 2);
-    qn_random_floats(p->v, POSITIONS * head_dim, 1);
+    *p = (struct problem){ .head_dim = head_dim,
+                           .n_queries = n_queries,
+                           .n_stored = n_stored,
+                           .keys = qn_guarded(POSITIONS * head_dim * 2, 0),
+                           .values = qn_guarded(POSITIONS * head_dim * 2, 0) };
+    p->queries = qn_floats_of(n_queries * head_dim, 1 / sqrtf((float)head_dim));
+    p->k = qn_floats_of(POSITIONS * head_dim, 2);
+    p->v = qn_floats_of(POSITIONS * head_dim, 1);
     shuffle(p->slots[0]);
     shuffle(p->slots[1]);
     for (size_t j = 0; j < n_stored; j++)
         store(p, kernels, j);
-}
-
-static void problem_free(struct problem *p)
-{
-    qn_guarded_free(&p->keys);
-    qn_guarded_free(&p->values);
-    qn_free(p->queries);
-    qn_free(p->k);
-    qn_free(p->v);
 }
 
 /* Softmax attention of one query over the first n positions, in double, on the fp16 contents of the cache. */
@@ -117,18 +97,13 @@ static qn_attention_block block_of(const struct problem *p, size_t block, size_t
     return pages;
 }
 
-/* All blocks, combined and normalised in `result`. *guards_ok: no bytes outside the outputs were written, and nothing
- * for queries without visible keys. */
-static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, float *result,
-                    bool *guards_ok)
+/* All blocks, combined and normalised in `result`. Nothing is written for queries without visible keys. */
+static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, float *result)
 {
     const size_t dim = p->head_dim, n = p->n_queries;
     float m[QN_QUERY_TILE], l[QN_QUERY_TILE], scores[QN_QUERY_TILE * QN_KEY_BLOCK];
-    *guards_ok = true;
     for (size_t block = 0; block < BLOCKS; block++) {
-        qn_guarded out = qn_guarded_new(n * dim * sizeof(float), 4 * qn_random_below(16));
-        qn_guarded ml = qn_guarded_new(2 * n * sizeof(float), 0);
-        float *o = (float *)(void *)out.data, *block_m = (float *)(void *)ml.data, *block_l = block_m + n;
+        float *o = qn_guarded_floats(n * dim), *block_m = qn_guarded(2 * n * sizeof(float), 0), *block_l = block_m + n;
         for (size_t q = 0; q < n; q++) {
             const size_t first = block * QN_KEY_BLOCK;
             p->visible[q] = (uint16_t)(n_visible[q] <= first                 ? 0
@@ -145,38 +120,32 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
             } else if (p->visible[q]) {
                 kernels->combine(result + q * dim, &m[q], &l[q], o + q * dim, block_m[q], block_l[q], dim);
             } else {
-                *guards_ok &= block_m[q] != block_m[q]; /* not written: still poison */
+                qn_expect(isnan(block_m[q]), "query %zu without visible keys was written", q); /* not poison */
             }
         }
-        *guards_ok &= qn_guarded_ok(&out) && qn_guarded_ok(&ml);
-        qn_guarded_free(&out);
-        qn_guarded_free(&ml);
     }
     for (size_t q = 0; q < n; q++)
         kernels->normalize(result + q * dim, result + q * dim, l[q], dim);
 }
 
-static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, const qn_cpu_level *levels, size_t n_levels)
+static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored)
 {
     size_t n_visible[QN_QUERY_TILE];
-    float *expected, *found;
-    qn_assert_ok(qn_alloc(&expected, n_queries * head_dim, sizeof(float), "expected"));
-    qn_assert_ok(qn_alloc(&found, n_queries * head_dim, sizeof(float), "found"));
-    for (size_t i = 0; i < n_levels; i++) {
+    float *expected = qn_floats(n_queries * head_dim), *found = qn_floats(n_queries * head_dim);
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
+        const size_t mark = qn_mark();
         qn_attention_kernels kernels;
         struct problem p;
-        bool guards_ok;
         qn_random_seed(head_dim * 1000 + n_queries * 10 + n_stored);
-        qn_attention_kernels_init(&kernels, levels[i].features);
+        qn_attention_kernels_init(&kernels, level->features);
         problem_new(&p, &kernels, head_dim, n_queries, n_stored);
         for (size_t q = 0; q < n_queries; q++)
             n_visible[q] = q + 1 == n_queries ? n_stored : 1 + qn_random_below(n_stored);
-        qn_case_begin("attention", levels[i].name, "head_dim %zu queries %zu positions %zu", head_dim, n_queries,
+        qn_case_begin("attention", level->name, "head_dim %zu queries %zu positions %zu", head_dim, n_queries,
                       n_stored);
-        run_all(&kernels, &p, n_visible, i ? found : expected, &guards_ok);
-        qn_expect(guards_ok && qn_guarded_ok(&p.keys) && qn_guarded_ok(&p.values),
-                  "bytes outside the output were written");
-        for (size_t q = 0; i == 0 && q < n_queries; q++) {
+        run_all(&kernels, &p, n_visible, found);
+        qn_expect_level(level, found, expected, n_queries * head_dim, "element");
+        for (size_t q = 0; qn_is_reference(level) && q < n_queries; q++) {
             double exact[512], bound[512];
             attend_float64(&p, p.queries + q * head_dim, n_visible[q], exact);
             /* Scores of magnitude up to about 10 carry head_dim roundings of 2^-24 each, which the exponential turns
@@ -185,40 +154,36 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
                 bound[d] = (double)(10 * head_dim + n_stored + 64) * 0x1p-24;
             qn_expect_near(expected + q * head_dim, exact, bound, head_dim, "element");
         }
-        if (i)
-            qn_expect_same(found, expected, n_queries * head_dim, "element");
-        problem_free(&p);
+        qn_release_to(mark);
     }
-    qn_free(expected);
-    qn_free(found);
+    qn_release();
 }
 
 /* Values beyond fp16's range are stored as +-65504. A NaN value reaches the queries that attend to its position, and no
  * other query of the tile. */
-static void check_not_finite(const qn_cpu_level *levels, size_t n_levels)
+static void check_not_finite(void)
 {
     enum { DIM = 32, QUERIES = 12, POSITION = 5 };
-    for (size_t i = 0; i < n_levels; i++)
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++)
         for (int kind = 0; kind < 2; kind++) {
             qn_attention_kernels kernels;
             struct problem p;
             size_t n_visible[QUERIES];
             float found[QUERIES * DIM];
-            bool guards_ok;
             qn_random_seed(3);
-            qn_attention_kernels_init(&kernels, levels[i].features);
+            qn_attention_kernels_init(&kernels, level->features);
             problem_new(&p, &kernels, DIM, QUERIES, QUERIES);
             p.v[POSITION * DIM + 20] = kind ? -1e30f : NAN;
             store(&p, &kernels, POSITION);
             for (size_t q = 0; q < QUERIES; q++)
                 n_visible[q] = q + 1;
-            run_all(&kernels, &p, n_visible, found, &guards_ok);
-            qn_case_begin("attention", levels[i].name, kind ? "a value of -1e30" : "a value that is NaN");
+            qn_case_begin("attention", level->name, kind ? "a value of -1e30" : "a value that is NaN");
+            run_all(&kernels, &p, n_visible, found);
             for (size_t q = 0; q < QUERIES; q++)
                 for (size_t d = 0; d < DIM; d++)
                     qn_expect(isfinite(found[q * DIM + d]) == (kind == 1 || q < POSITION),
                               "element %zu of query %zu is %g", d, q, (double)found[q * DIM + d]);
-            problem_free(&p);
+            qn_release();
         }
 }
 
@@ -241,36 +206,33 @@ static void bench_block(size_t n_queries, const qn_cpu_level *level)
 {
     qn_attention_kernels kernels;
     struct problem p;
-    char shape[64];
     qn_attention_kernels_init(&kernels, level->features);
     problem_new(&p, &kernels, 128, n_queries, QN_KEY_BLOCK);
     for (size_t q = 0; q < n_queries; q++)
         p.visible[q] = QN_KEY_BLOCK;
-    struct timed timed = { .kernels = &kernels, .p = &p, .block = block_of(&p, 0, QN_KEY_BLOCK, false) };
-    qn_assert_ok(qn_alloc(&timed.out, n_queries * 128, sizeof(float), "output"));
-    qn_assert_ok(qn_alloc(&timed.scores, n_queries * QN_KEY_BLOCK, sizeof(float), "scores"));
-    snprintf(shape, sizeof shape, "head_dim 128 queries %zu keys %d", n_queries, QN_KEY_BLOCK);
+    struct timed timed = { .kernels = &kernels,
+                           .p = &p,
+                           .block = block_of(&p, 0, QN_KEY_BLOCK, false),
+                           .out = qn_floats(n_queries * 128),
+                           .scores = qn_floats(n_queries * QN_KEY_BLOCK) };
+    const char *shape = qn_text("head_dim 128 queries %zu keys %d", n_queries, QN_KEY_BLOCK);
     qn_bench("attention", level->name, shape, 4.0 * 128 * QN_KEY_BLOCK * (double)n_queries, "FLOP", timed_block,
              &timed);
-    qn_free(timed.out);
-    qn_free(timed.scores);
-    problem_free(&p);
+    qn_release();
 }
 
 void qn_check_attention(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     static const size_t dims[] = { 16, 32, 64, 80, 96, 128, 256, 512 }, queries[] = { 1, 2, 5, 8, 9, QN_QUERY_TILE };
     static const size_t stored[] = { 1, 15, 16, 17, 255, 256, 257, 600, POSITIONS };
-    for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
-        for (size_t q = 0; q < sizeof queries / sizeof queries[0]; q++)
-            for (size_t s = 0; s < sizeof stored / sizeof stored[0]; s++)
+    for (size_t d = 0; d < QN_LENGTH(dims); d++)
+        for (size_t q = 0; q < QN_LENGTH(queries); q++)
+            for (size_t s = 0; s < QN_LENGTH(stored); s++)
                 if ((d + q + s) % 4 == 0 && dims[d] * queries[q] * stored[s] < 4 << 20) /* the reference is slow */
-                    check_shape(dims[d], queries[q], stored[s], levels, n_levels);
-    check_not_finite(levels, n_levels);
-    for (size_t i = 0; bench && i < n_levels; i++) {
-        bench_block(1, &levels[i]);
-        bench_block(QN_QUERY_TILE, &levels[i]);
+                    check_shape(dims[d], queries[q], stored[s]);
+    check_not_finite();
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
+        bench_block(1, level);
+        bench_block(QN_QUERY_TILE, level);
     }
 }

@@ -9,42 +9,40 @@
 #include "base/memory.h"
 #include "kernels/kernels.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { MAX_DIM = QN_AURA_MAX_DIM, BLOCK = QN_AURA_BLOCK, PAGE = QN_AURA_PAGE, PAGES = QN_AURA_BLOCK_PAGES };
 
 static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 };
 static const unsigned all_bits[] = { 2, 3, 4, 6, 8 };
-enum { N_DIMS = sizeof dims / sizeof dims[0], N_BITS = sizeof all_bits / sizeof all_bits[0] };
+enum { N_DIMS = QN_LENGTH(dims), N_BITS = QN_LENGTH(all_bits) };
+
+static void delete_codec(void *codec)
+{
+    qn_aura_codec_delete(codec);
+}
 
 static qn_aura_codec *new_codec(size_t dim, unsigned bits)
 {
     qn_aura_codec *codec;
     qn_assert_ok(qn_aura_codec_new(&codec, dim, bits, 11));
+    qn_own(codec, 0, NULL, delete_codec);
     return codec;
 }
 
 /* ---- Rows ---- */
 
-/* Output floats between guards, possibly misaligned. */
-static float *floats(const qn_guarded *g)
-{
-    return (float *)(void *)g->data;
-}
-
-static void check_rows(const qn_aura_codec *codec, const qn_cpu_level *levels, size_t n_levels)
+static void check_rows(const qn_aura_codec *codec)
 {
     const size_t dim = codec->dim;
     static float matrix[MAX_DIM * MAX_DIM];
-    float expected[4][MAX_DIM];
+    static const char *const names[] = { "decoded", "gemv", "axpy" };
+    float expected[QN_LENGTH(names)][MAX_DIM], expected_dot;
     uint8_t expected_codes[MAX_DIM];
-    for (size_t i = 0; i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
+        const size_t mark = qn_mark();
         qn_kernels kernels;
-        float x[MAX_DIM + 1], unit[MAX_DIM];
+        float x[MAX_DIM + 1], unit[MAX_DIM], *y[QN_LENGTH(names)];
         uint32_t words[MAX_DIM / 4];
-        qn_kernels_init(&kernels, levels[i].features);
+        qn_kernels_init(&kernels, level->features);
         const qn_aura_kernels *k = &kernels.aura;
         qn_random_seed(dim * 10 + codec->bits);
         qn_random_floats(x, dim + 1, 1 / sqrtf((float)dim));
@@ -53,40 +51,30 @@ static void check_rows(const qn_aura_codec *codec, const qn_cpu_level *levels, s
         x[1] = codec->boundaries[0]; /* on a boundary, and outside all of them */
         x[2] = 2;
         x[3] = -2;
-        qn_guarded codes = qn_guarded_new(dim, qn_random_below(16)), y[3];
-        for (int j = 0; j < 3; j++)
-            y[j] = qn_guarded_new(dim * sizeof(float), 4 * qn_random_below(16));
-        k->quantize(codes.data, x, codec);
-        qn_aura_pack(words, codes.data, dim, codec->bits);
-        k->decode(floats(&y[0]), words, codec);
-        k->gemv(floats(&y[1]), matrix, x + 1, dim);
-        memcpy(floats(&y[2]), unit, dim * sizeof(float));
-        k->axpy(floats(&y[2]), x[4], x + 1, dim);
+        uint8_t *codes = qn_guarded(dim, qn_random_below(16));
+        for (size_t j = 0; j < QN_LENGTH(names); j++)
+            y[j] = qn_guarded_floats(dim);
+        k->quantize(codes, x, codec);
+        qn_aura_pack(words, codes, dim, codec->bits);
+        k->decode(y[0], words, codec);
+        k->gemv(y[1], matrix, x + 1, dim);
+        memcpy(y[2], unit, dim * sizeof(float));
+        k->axpy(y[2], x[4], x + 1, dim);
         const float dot = k->dot(x + 1, unit, dim);
-        qn_case_begin("aura", levels[i].name, "rows of %zu, %u bits", dim, codec->bits);
-        for (size_t d = 0; d < dim; d++)
-            qn_expect(i || codes.data[d] == 0 || codec->boundaries[codes.data[d] - 1] < x[d], "code %zu is too high",
-                      d);
-        for (size_t d = 0; d < dim; d++)
-            qn_expect(i || codes.data[d] + 1u == 1u << codec->bits || codec->boundaries[codes.data[d]] >= x[d],
-                      "code %zu is too low", d);
-        for (int j = 0; j < 3; j++) {
-            if (i)
-                qn_expect_same(floats(&y[j]), expected[j], dim, j == 0 ? "decoded" : j == 1 ? "gemv" : "axpy");
-            else
-                memcpy(expected[j], floats(&y[j]), dim * sizeof(float));
-            qn_expect(qn_guarded_ok(&y[j]), "bytes outside a row were written");
-            qn_guarded_free(&y[j]);
+        qn_case_begin("aura", level->name, "rows of %zu, %u bits", dim, codec->bits);
+        for (size_t j = 0; j < QN_LENGTH(names); j++)
+            qn_expect_level(level, y[j], expected[j], dim, names[j]);
+        qn_expect_level(level, &dot, &expected_dot, 1, "dot");
+        if (qn_is_reference(level)) {
+            memcpy(expected_codes, codes, dim);
+            for (size_t d = 0; d < dim; d++) {
+                qn_expect(codes[d] == 0 || codec->boundaries[codes[d] - 1] < x[d], "code %zu is too high", d);
+                qn_expect(codes[d] + 1u == 1u << codec->bits || codec->boundaries[codes[d]] >= x[d],
+                          "code %zu is too low", d);
+            }
         }
-        if (i) {
-            qn_expect(!memcmp(codes.data, expected_codes, dim), "codes are not the reference's");
-            qn_expect_same(&dot, expected[3], 1, "dot");
-        } else {
-            memcpy(expected_codes, codes.data, dim);
-            expected[3][0] = dot;
-        }
-        qn_expect(qn_guarded_ok(&codes), "bytes outside the codes were written");
-        qn_guarded_free(&codes);
+        qn_expect(!memcmp(codes, expected_codes, dim), "codes are not the reference's");
+        qn_release_to(mark);
     }
 }
 
@@ -97,7 +85,6 @@ enum { QUERIES = 11 }; /* a group of eight, a query without visible keys, a grou
 struct problem {
     qn_aura_codec *key_codec, *value_codec;
     uint8_t *keys[PAGES], *values[PAGES]; /* pages, in any order in memory */
-    uint8_t *memory;
     int16_t queries[QUERIES * MAX_DIM];
     float scales[QUERIES];
     uint16_t visible[QUERIES];
@@ -109,11 +96,11 @@ static void new_pages(struct problem *p)
     const size_t key_bytes = qn_aura_key_page_bytes(p->key_codec->dim, p->key_codec->bits);
     const size_t value_bytes = qn_aura_value_page_bytes(p->value_codec->dim, p->value_codec->bits);
     const size_t first_key = qn_random_below(PAGES), first_value = qn_random_below(PAGES);
-    qn_assert_ok(qn_alloc(&p->memory, PAGES, key_bytes + value_bytes, "pages"));
-    memset(p->memory, 0xff, PAGES * (key_bytes + value_bytes));
+    uint8_t *memory = qn_new(PAGES, key_bytes + value_bytes);
+    memset(memory, 0xff, PAGES * (key_bytes + value_bytes));
     for (size_t i = 0; i < PAGES; i++) {
-        p->keys[i] = p->memory + (first_key + 3 * i) % PAGES * key_bytes;
-        p->values[i] = p->memory + PAGES * key_bytes + (first_value + 3 * i) % PAGES * value_bytes;
+        p->keys[i] = memory + (first_key + 3 * i) % PAGES * key_bytes;
+        p->values[i] = memory + PAGES * key_bytes + (first_value + 3 * i) % PAGES * value_bytes;
     }
 }
 
@@ -151,13 +138,6 @@ static void problem_new(struct problem *p, size_t dim, unsigned key_bits, unsign
         qn_aura_quantize_query(p->queries + q * dim, &p->scales[q], query, p->key_codec);
         p->visible[q] = (uint16_t)(q == 8 ? 0 : q == 7 ? stored : 1 + qn_random_below(stored));
     }
-}
-
-static void problem_free(struct problem *p)
-{
-    qn_aura_codec_delete(p->key_codec);
-    qn_aura_codec_delete(p->value_codec);
-    qn_free(p->memory);
 }
 
 /* Attention of one query in double over the decoded codes, in the rotated basis: the reference for out / l. */
@@ -207,37 +187,32 @@ static void check_exact(const struct problem *p, const float *out, const float *
     }
 }
 
-static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored, const qn_cpu_level *levels,
-                        size_t n_levels)
+static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
 {
     static struct problem p;
     static float expected[QUERIES * MAX_DIM], expected_ml[2 * QUERIES];
+    bool do_prefetch = true;
     qn_random_seed(dim * 1000 + key_bits * 100 + value_bits * 10 + stored);
     problem_new(&p, dim, key_bits, value_bits, stored);
-    for (size_t i = 0; i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
+        const size_t mark = qn_mark();
         qn_kernels kernels;
-        qn_guarded out = qn_guarded_new(QUERIES * dim * sizeof(float), 4 * qn_random_below(16));
-        qn_guarded ml = qn_guarded_new(2 * QUERIES * sizeof(float), 4);
-        const qn_aura_block block = block_of(&p, i % 2);
-        qn_kernels_init(&kernels, levels[i].features);
-        kernels.aura.block(p.queries, p.scales, QUERIES, &block, p.visible, floats(&out), floats(&ml),
-                           floats(&ml) + QUERIES);
-        qn_case_begin("aura", levels[i].name, "block of dim %zu, %u and %u bits, %zu positions", dim, key_bits,
-                      value_bits, stored);
-        qn_expect(qn_guarded_ok(&out) && qn_guarded_ok(&ml), "bytes outside the output were written");
-        if (i) {
-            qn_expect_same(floats(&out), expected, QUERIES * dim, "output");
-            qn_expect_same(floats(&ml), expected_ml, 2 * QUERIES, "m, l");
-        } else {
-            memcpy(expected, floats(&out), QUERIES * dim * sizeof(float));
-            memcpy(expected_ml, floats(&ml), sizeof expected_ml);
-            check_exact(&p, expected, expected_ml + QUERIES);
-            qn_expect(isnan(expected[8 * dim]) && isnan(expected_ml[8]), "a query without visible keys was written");
+        float *out = qn_guarded_floats(QUERIES * dim), *ml = qn_guarded(2 * QUERIES * sizeof *ml, 4);
+        do_prefetch = !do_prefetch;
+        const qn_aura_block block = block_of(&p, do_prefetch);
+        qn_kernels_init(&kernels, level->features);
+        kernels.aura.block(p.queries, p.scales, QUERIES, &block, p.visible, out, ml, ml + QUERIES);
+        qn_case_begin("aura", level->name, "block of dim %zu, %u and %u bits, %zu positions", dim, key_bits, value_bits,
+                      stored);
+        qn_expect_level(level, out, expected, QUERIES * dim, "output");
+        qn_expect_level(level, ml, expected_ml, 2 * QUERIES, "m, l");
+        if (qn_is_reference(level)) {
+            check_exact(&p, out, ml + QUERIES);
+            qn_expect(isnan(out[8 * dim]) && isnan(ml[8]), "a query without visible keys was written");
         }
-        qn_guarded_free(&out);
-        qn_guarded_free(&ml);
+        qn_release_to(mark);
     }
-    problem_free(&p);
+    qn_release();
 }
 
 /* ---- Speed ---- */
@@ -283,13 +258,12 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *lev
     static struct timed t;
     qn_kernels kernels;
     qn_aura_codec *codec = bits ? new_codec(BENCH_DIM, bits) : NULL;
-    char shape[64];
     qn_kernels_init(&kernels, level->features);
     t = (struct timed){ .kernels = &kernels, .codec = codec, .n_queries = n_queries };
     t.page_bytes = codec ? qn_aura_key_page_bytes(BENCH_DIM, bits) : sizeof(uint16_t) * PAGE * BENCH_DIM;
     const size_t block_bytes = 2 * PAGES * t.page_bytes;
     t.n_blocks = BENCH_BYTES / block_bytes;
-    qn_assert_ok(qn_alloc(&t.memory, t.n_blocks, block_bytes, "blocks"));
+    t.memory = qn_new(t.n_blocks, block_bytes);
     qn_advise_huge(t.memory, t.n_blocks * block_bytes);
     memset(t.memory, 0x33, t.n_blocks * block_bytes); /* 4e-8 as fp32, 0.2 as fp16, codes all alike: values do not
                                                        * affect speed */
@@ -300,13 +274,10 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *lev
         if (codec)
             qn_aura_quantize_query(t.queries + q * BENCH_DIM, &t.scales[q], t.floats + q * BENCH_DIM, codec);
     }
-    if (bits)
-        snprintf(shape, sizeof shape, "%u bits, %zu queries", bits, n_queries);
-    else
-        snprintf(shape, sizeof shape, "f16, %zu queries", n_queries);
+    const char *shape =
+        bits ? qn_text("%u bits, %zu queries", bits, n_queries) : qn_text("f16, %zu queries", n_queries);
     qn_bench("aura", level->name, shape, (double)block_bytes, "B", timed_block, &t);
-    qn_free(t.memory);
-    qn_aura_codec_delete(codec);
+    qn_release();
 }
 
 struct timed_encode {
@@ -328,34 +299,29 @@ static void bench_encode(unsigned bits, const qn_cpu_level *level)
     qn_kernels kernels;
     qn_aura_codec *codec = new_codec(BENCH_DIM, bits);
     struct timed_encode t = { .kernels = &kernels, .codec = codec };
-    char shape[64];
     qn_kernels_init(&kernels, level->features);
     qn_random_floats(t.x, BENCH_DIM, 1);
-    snprintf(shape, sizeof shape, "encode a row, %u bits", bits);
-    qn_bench("aura", level->name, shape, BENCH_DIM, "value", timed_encode, &t);
-    qn_aura_codec_delete(codec);
+    qn_bench("aura", level->name, qn_text("encode a row, %u bits", bits), BENCH_DIM, "value", timed_encode, &t);
+    qn_release();
 }
 
 void qn_check_aura(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     static const size_t stored[] = { 256, 1, 15, 16, 17, 33, 100, 255, 240 };
     for (size_t d = 0; d < N_DIMS; d++)
         for (size_t i = 0; i < N_BITS; i++) {
-            qn_aura_codec *codec = new_codec(dims[d], all_bits[i]);
-            check_rows(codec, levels, n_levels);
-            qn_aura_codec_delete(codec);
+            check_rows(new_codec(dims[d], all_bits[i]));
+            qn_release();
             for (size_t j = 0; j < N_BITS; j++)
-                check_block(dims[d], all_bits[i], all_bits[j], stored[(d + 2 * i + j) % 9], levels, n_levels);
+                check_block(dims[d], all_bits[i], all_bits[j], stored[(d + 2 * i + j) % 9]);
         }
-    for (size_t i = 1; bench && i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels() + 1; bench && level->name; level++) {
         for (size_t n = 1; n <= 8; n *= 2) {
-            bench_block(0, n, &levels[i]);
+            bench_block(0, n, level);
             for (size_t j = 0; j < N_BITS; j++)
-                bench_block(all_bits[j], n, &levels[i]);
+                bench_block(all_bits[j], n, level);
         }
         for (size_t j = 0; j < N_BITS; j++)
-            bench_encode(all_bits[j], &levels[i]);
+            bench_encode(all_bits[j], level);
     }
 }

@@ -5,8 +5,6 @@
 #include "base/cpu.h"
 #include "base/team.h"
 
-#include <stdio.h>
-
 enum { N_BARRIERS = 1000 };
 
 static void barrier_loop(void *context, int thread)
@@ -26,7 +24,6 @@ void qn_check_barrier(bool bench)
     const int sizes[] = { 2, qn_cpu_cores() };
     for (int i = 0; bench && i < 2; i++) {
         qn_team *team;
-        char shape[32];
         if (sizes[i] > qn_cpu_threads() || (i && sizes[1] == sizes[0]))
             continue;
         qn_case_begin("barrier", "team", "%d threads", sizes[i]);
@@ -34,8 +31,8 @@ void qn_check_barrier(bool bench)
         qn_expect(started, "the threads could not be started");
         if (!started)
             continue;
-        snprintf(shape, sizeof shape, "%d threads, %d barriers", sizes[i], N_BARRIERS);
-        qn_bench("barrier", "team", shape, N_BARRIERS, "barrier", run_team, team);
+        qn_bench("barrier", "team", qn_text("%d threads, %d barriers", sizes[i], N_BARRIERS), N_BARRIERS, "barrier",
+                 run_team, team);
         qn_team_free(team);
     }
 }

@@ -8,16 +8,7 @@
 #include "kernels/canon.h"
 #include "kernels/deltanet/deltanet.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-static float *floats(const qn_guarded *g)
-{
-    return (float *)(void *)g->data;
-}
 
 /* ---- GEMM ---- */
 
@@ -29,62 +20,52 @@ struct shape {
 };
 
 /* Gaps of b are NaN and must not be read; gaps of c are poisoned and must not be written. */
-static void check_gemm(const qn_deltanet_kernels *kernels, const struct shape *s, float *expected, bool reference)
+static void check_gemm(const qn_cpu_level *level, const struct shape *s)
 {
+    static float expected[128 * 256];
+    qn_deltanet_kernels kernels;
+    qn_deltanet_kernels_init(&kernels, level->features);
     const size_t c_row = s->n + s->c_gap, b_row = s->n + s->b_gap;
     const size_t a_row = s->a_transposed ? 1 : s->k, a_col = s->a_transposed ? s->m : 1;
-    qn_guarded a = qn_guarded_new(s->m * s->k * sizeof(float), 4 * qn_random_below(16));
-    qn_guarded b = qn_guarded_new(s->k * b_row * sizeof(float), 4 * qn_random_below(16));
-    qn_guarded c = qn_guarded_new(s->m * c_row * sizeof(float), 4 * qn_random_below(16));
-    double *exact, *bound;
-    qn_assert_ok(qn_alloc(&exact, s->m * s->n, sizeof *exact, "exact"));
-    qn_assert_ok(qn_alloc(&bound, s->m * s->n, sizeof *bound, "bound"));
-    qn_random_floats(floats(&a), s->m * s->k, 1);
+    float *a = qn_guarded_floats(s->m * s->k), *b = qn_guarded_floats(s->k * b_row),
+          *c = qn_guarded_floats(s->m * c_row);
+    double *exact = qn_doubles(s->m * s->n), *bound = qn_doubles(s->m * s->n);
+    qn_random_floats(a, s->m * s->k, 1);
     for (size_t j = 0; j < s->k; j++)
-        qn_random_floats(floats(&b) + j * b_row, s->n, 1);
+        qn_random_floats(b + j * b_row, s->n, 1);
     for (size_t i = 0; s->accumulate && i < s->m; i++)
-        qn_random_floats(floats(&c) + i * c_row, s->n, 1);
+        qn_random_floats(c + i * c_row, s->n, 1);
     for (size_t i = 0; i < s->m; i++)
         for (size_t x = 0; x < s->n; x++) {
-            double sum = s->accumulate ? (double)floats(&c)[i * c_row + x] : 0, magnitude = fabs(sum);
+            double sum = s->accumulate ? (double)c[i * c_row + x] : 0, magnitude = fabs(sum);
             for (size_t j = 0; j < s->k; j++) {
-                const double term = (double)floats(&a)[i * a_row + j * a_col] * (double)floats(&b)[j * b_row + x];
+                const double term = (double)a[i * a_row + j * a_col] * (double)b[j * b_row + x];
                 sum += term;
                 magnitude += fabs(term);
             }
             exact[i * s->n + x] = sum;
             bound[i * s->n + x] = (double)s->k * 0x1p-24 * magnitude; /* one rounding of a partial sum for each term */
         }
-    kernels->gemm(floats(&c), c_row, floats(&a), a_row, a_col, floats(&b), b_row, s->m, s->n, s->k, s->accumulate,
-                  NULL);
+    kernels.gemm(c, c_row, a, a_row, a_col, b, b_row, s->m, s->n, s->k, s->accumulate, NULL);
     for (size_t i = 0; i < s->m; i++) {
-        const float *row = floats(&c) + i * c_row;
-        if (reference) {
-            memcpy(expected + i * s->n, row, s->n * sizeof *row);
+        const float *row = c + i * c_row;
+        qn_expect_level(level, row, expected + i * s->n, s->n, "element");
+        if (qn_is_reference(level))
             qn_expect_near(row, exact + i * s->n, bound + i * s->n, s->n, "element");
-        } else {
-            qn_expect_same(row, expected + i * s->n, s->n, "element");
-        }
         for (size_t x = s->n; x < c_row; x++)
             qn_expect(qn_f32_bits(row[x]) == 0xffffffffu, "row %zu: an element of the gap was written", i);
     }
-    qn_expect(qn_guarded_ok(&a) && qn_guarded_ok(&b) && qn_guarded_ok(&c), "bytes outside the matrices were written");
-    qn_guarded_free(&a);
-    qn_guarded_free(&b);
-    qn_guarded_free(&c);
-    qn_free(exact);
-    qn_free(bound);
+    qn_release();
 }
 
-static void check_gemms(const qn_cpu_level *levels, size_t n_levels)
+static void check_gemms(void)
 {
     static const size_t ms[] = { 0, 1, 2, 3, 4, 5, 7, 16, 33, 128 },
                         ns[] = { 0, 1, 15, 16, 17, 33, 48, 64, 80, 128, 144, 256 };
     static const size_t ks[] = { 0, 1, 2, 15, 17, 63, 64, 65, 128, 256 };
-    static float expected[128 * 256];
-    for (size_t m = 0; m < sizeof ms / sizeof ms[0]; m++)
-        for (size_t n = 0; n < sizeof ns / sizeof ns[0]; n++)
-            for (size_t k = 0; k < sizeof ks / sizeof ks[0]; k++) {
+    for (size_t m = 0; m < QN_LENGTH(ms); m++)
+        for (size_t n = 0; n < QN_LENGTH(ns); n++)
+            for (size_t k = 0; k < QN_LENGTH(ks); k++) {
                 const unsigned kind = (unsigned)(m + 3 * n + 5 * k);
                 const struct shape s = { .m = ms[m],
                                          .n = ns[n],
@@ -95,14 +76,12 @@ static void check_gemms(const qn_cpu_level *levels, size_t n_levels)
                                          .accumulate = kind / 4 & 1 };
                 if (s.m * s.n * s.k > 1 << 19) /* the reference is slow */
                     continue;
-                for (size_t i = 0; i < n_levels; i++) {
-                    qn_deltanet_kernels kernels;
+                for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
                     qn_random_seed(kind + 1000 * k);
-                    qn_deltanet_kernels_init(&kernels, levels[i].features);
-                    qn_case_begin("deltanet gemm", levels[i].name, "%zu x %zu x %zu gaps %zu %zu%s%s", s.m, s.n, s.k,
+                    qn_case_begin("deltanet gemm", level->name, "%zu x %zu x %zu gaps %zu %zu%s%s", s.m, s.n, s.k,
                                   s.c_gap, s.b_gap, s.a_transposed ? " a transposed" : "",
                                   s.accumulate ? " accumulate" : "");
-                    check_gemm(&kernels, &s, expected, i == 0);
+                    check_gemm(level, &s);
                 }
             }
 }
@@ -168,29 +147,25 @@ static void row_case(const qn_deltanet_kernels *kernels, int which, size_t n, fl
         kernels->conv(y, rows, w, w_row, taps, n);
 }
 
-static void check_rows(const qn_cpu_level *levels, size_t n_levels)
+static void check_rows(void)
 {
     static const size_t widths[] = { 0, 1, 2, 15, 16, 17, 31, 64, 100, 128, MAX_ROW };
     static float expected[MAX_ROW];
     static double exact[MAX_ROW], bound[MAX_ROW];
-    for (size_t c = 0; c < CASES * sizeof widths / sizeof widths[0]; c++)
-        for (size_t i = 0; i < n_levels; i++) {
+    for (size_t c = 0; c < CASES * QN_LENGTH(widths); c++)
+        for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
             const size_t n = widths[c / CASES];
             const int which = (int)(c % CASES);
             qn_deltanet_kernels kernels;
             qn_random_seed(c);
-            qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-            qn_deltanet_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("deltanet", levels[i].name, "%s width %zu", case_names[which], n);
-            row_case(&kernels, which, n, floats(&y), exact, bound);
-            if (i == 0) {
-                memcpy(expected, y.data, n * sizeof *expected);
-                qn_expect_near(expected, exact, bound, n, "element");
-            } else {
-                qn_expect_same(floats(&y), expected, n, "element");
-            }
-            qn_expect(qn_guarded_ok(&y), "bytes outside the row were written");
-            qn_guarded_free(&y);
+            float *y = qn_guarded_floats(n);
+            qn_deltanet_kernels_init(&kernels, level->features);
+            qn_case_begin("deltanet", level->name, "%s width %zu", case_names[which], n);
+            row_case(&kernels, which, n, y, exact, bound);
+            qn_expect_level(level, y, expected, n, "element");
+            if (qn_is_reference(level))
+                qn_expect_near(y, exact, bound, n, "element");
+            qn_release();
         }
 }
 
@@ -210,18 +185,10 @@ static void timed_gemm(void *context)
 
 static void bench_gemm(const qn_deltanet_kernels *kernels, const char *level, size_t m, size_t n, size_t k)
 {
-    struct timed_gemm t = { .kernels = kernels, .m = m, .n = n, .k = k };
-    char shape[64];
-    qn_assert_ok(qn_alloc(&t.a, m * k, sizeof(float), "a"));
-    qn_assert_ok(qn_alloc(&t.b, k * n, sizeof(float), "b"));
-    qn_assert_ok(qn_alloc(&t.c, m * n, sizeof(float), "c"));
-    qn_random_floats(t.a, m * k, 1);
-    qn_random_floats(t.b, k * n, 1);
-    snprintf(shape, sizeof shape, "gemm %zu x %zu x %zu", m, n, k);
-    qn_bench("deltanet", level, shape, 2.0 * (double)(m * n * k), "FLOP", timed_gemm, &t);
-    qn_free(t.a);
-    qn_free(t.b);
-    qn_free(t.c);
+    struct timed_gemm t = { kernels, m, n, k, qn_floats_of(m * k, 1), qn_floats_of(k * n, 1), qn_floats(m * n) };
+    qn_bench("deltanet", level, qn_text("gemm %zu x %zu x %zu", m, n, k), 2.0 * (double)(m * n * k), "FLOP", timed_gemm,
+             &t);
+    qn_release();
 }
 
 /* The layers of a 27B model; their states together are larger than any cache. */
@@ -240,8 +207,7 @@ struct layers {
 
 static void *alloc_huge(size_t count, float value)
 {
-    float *memory;
-    qn_assert_ok(qn_alloc(&memory, count, sizeof(float), "layers"));
+    float *memory = qn_floats(count);
     qn_advise_huge(memory, count * sizeof(float));
     for (size_t i = 0; i < count; i++)
         memory[i] = value; /* write every page: untouched pages would all map to the zero page */
@@ -332,7 +298,6 @@ static void bench_decoding(struct layers *l, const char *level)
 {
     enum { ROUNDS = 5, READ_EVERY = 8, READS = ROUNDS * QN_GDN_CHUNK / READ_EVERY };
     double token[QN_GDN_CHUNK][ROUNDS], read[READS], sum = 0;
-    char shape[64];
     l->n_layers = LAYERS;
     l->n_tokens = 1;
     l->open_tokens = QN_GDN_CHUNK;
@@ -344,8 +309,8 @@ static void bench_decoding(struct layers *l, const char *level)
     }
     for (size_t i = 0; i < QN_GDN_CHUNK; i++)
         sum += qn_median(token[i], ROUNDS) / QN_GDN_CHUNK;
-    snprintf(shape, sizeof shape, "27B decode, a head, %d thread%s", qn_team_size(l->team),
-             qn_team_size(l->team) > 1 ? "s" : "");
+    const char *shape =
+        qn_text("27B decode, a head, %d thread%s", qn_team_size(l->team), qn_team_size(l->team) > 1 ? "s" : "");
     qn_report_ratio("deltanet", level, shape, sum / (LAYERS * HEADS), sum / qn_median(read, READS),
                     "times reading the state once");
 }
@@ -365,7 +330,7 @@ static void timed_prefill(void *context)
     }
 }
 
-static void bench_layers(const qn_cpu_level *levels, size_t n_levels)
+static void bench_layers(void)
 {
     struct layers l = { .state = alloc_huge((size_t)LAYERS * HEADS * STATE, 0.01f),
                         .v_new = alloc_huge((size_t)LAYERS * HEADS * V_NEW, 0.01f),
@@ -375,49 +340,40 @@ static void bench_layers(const qn_cpu_level *levels, size_t n_levels)
                         .o = alloc_huge((size_t)MAX_THREADS * PREFILL * DIM, 0) };
     float gates[2] = { -0.01f, 0.5f };
     l.gates = gates;
-    qn_assert_ok(qn_alloc(&l.scratch, MAX_THREADS, qn_gdn_scratch(DIM), "scratch"));
+    l.scratch = qn_new(MAX_THREADS, qn_gdn_scratch(DIM));
     qn_random_floats(l.rows, (size_t)PREFILL * DIM, 0.08f);
-    for (size_t i = 0; i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
         qn_deltanet_kernels kernels;
-        qn_deltanet_kernels_init(&kernels, levels[i].features);
+        qn_deltanet_kernels_init(&kernels, level->features);
         l.kernels = &kernels;
-        for (int threads = 1; threads <= MAX_THREADS && levels[i].features; threads++) { /* the reference is slow */
+        for (int threads = 1; threads <= MAX_THREADS && level->features; threads++) { /* the reference is slow */
             qn_assert_ok(qn_team_create(threads, &l.team));
-            bench_decoding(&l, levels[i].name);
+            bench_decoding(&l, level->name);
             struct prefill prefill = { .layers = &l };
             for (prefill.per_call = 1; threads == 1 && prefill.per_call <= PREFILL; prefill.per_call *= PREFILL) {
-                char shape[64];
                 l.n_layers = 1;
-                snprintf(shape, sizeof shape, "48 heads, 256 tokens, %zu at a time", prefill.per_call);
-                qn_bench("deltanet", levels[i].name, shape, PREFILL, "token", timed_prefill, &prefill);
+                qn_bench("deltanet", level->name, qn_text("48 heads, 256 tokens, %zu at a time", prefill.per_call),
+                         PREFILL, "token", timed_prefill, &prefill);
             }
             qn_team_free(l.team);
         }
     }
-    qn_free(l.state);
-    qn_free(l.v_new);
-    qn_free(l.keys);
-    qn_free(l.log_decay);
-    qn_free(l.rows);
-    qn_free(l.o);
-    qn_free(l.scratch);
+    qn_release();
 }
 
 void qn_check_deltanet(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
-    check_gemms(levels, n_levels);
-    check_rows(levels, n_levels);
+    check_gemms();
+    check_rows();
     if (!bench)
         return;
-    for (size_t i = 0; i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
         qn_deltanet_kernels kernels;
-        qn_deltanet_kernels_init(&kernels, levels[i].features);
-        bench_gemm(&kernels, levels[i].name, 2 * QN_GDN_CHUNK, DIM, DIM);
-        bench_gemm(&kernels, levels[i].name, DIM, DIM, QN_GDN_CHUNK);
-        bench_gemm(&kernels, levels[i].name, 16, QN_GDN_CHUNK, DIM);
-        bench_gemm(&kernels, levels[i].name, 2, DIM, DIM);
+        qn_deltanet_kernels_init(&kernels, level->features);
+        bench_gemm(&kernels, level->name, 2 * QN_GDN_CHUNK, DIM, DIM);
+        bench_gemm(&kernels, level->name, DIM, DIM, QN_GDN_CHUNK);
+        bench_gemm(&kernels, level->name, 16, QN_GDN_CHUNK, DIM);
+        bench_gemm(&kernels, level->name, 2, DIM, DIM);
     }
-    bench_layers(levels, n_levels);
+    bench_layers();
 }

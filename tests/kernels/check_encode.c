@@ -5,10 +5,6 @@
 #include "quant/layout.h"
 #include "quant/quant_kernels.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { BLOCK = 128, MAX_BLOCKS = 9, BENCH_BLOCKS = 32 };
 
 static const char *const kinds[] = { "ordinary",  "binary", "ternary",      "zero",
@@ -36,26 +32,13 @@ static void random_block(float *x, enum kind kind)
     }
 }
 
-struct weights {
-    float x[MAX_BLOCKS * BLOCK + 16];
-    size_t n_blocks;
-};
-
-static void random_weights(struct weights *w, size_t shift, size_t n_blocks, enum kind kind)
+static void expect_bytes(const void *found, const void *expected, size_t n, const char *what)
 {
-    w->n_blocks = n_blocks;
-    for (size_t b = 0; b < n_blocks; b++)
-        random_block(w->x + shift + b * BLOCK, b % 3 == 2 ? ORDINARY : kind);
-}
-
-static void expect_bytes(const qn_guarded *found, const uint8_t *expected, const char *what)
-{
-    for (size_t i = 0; i < found->bytes; i++)
-        if (found->data[i] != expected[i]) {
-            qn_expect(false, "%s: byte %zu is %u, expected %u", what, i, found->data[i], expected[i]);
-            break;
-        }
-    qn_expect(qn_guarded_ok(found), "%s: bytes outside were written", what);
+    const uint8_t *f = found, *e = expected;
+    size_t i = 0;
+    while (i < n && f[i] == e[i])
+        i++;
+    qn_expect(i == n, "%s: byte %zu is %u, expected %u", what, i, i < n ? f[i] : 0u, i < n ? e[i] : 0u);
 }
 
 /* Quantises, unpacks and compares with the source, each step on the reference's result of the step before. */
@@ -69,25 +52,22 @@ static void check_type(const qn_quant_kernels *reference, const qn_quant_kernels
     from.from_float(x, n_blocks, blocks);
     from.unpack(blocks, n_blocks, codes, scales, NULL, NULL);
 
-    qn_guarded out = qn_guarded_new(n_blocks * to.block_bytes, 1 + qn_random_below(15));
-    to.from_float(x, n_blocks, out.data);
-    expect_bytes(&out, blocks, "blocks");
-    qn_guarded_free(&out);
+    uint8_t *out = qn_guarded(n_blocks * to.block_bytes, 1 + qn_random_below(15));
+    to.from_float(x, n_blocks, out);
+    expect_bytes(out, blocks, n_blocks * to.block_bytes, "blocks");
     for (size_t i = 0; i < n_blocks * to.block_bytes; i++) /* all bytes can be decoded */
         blocks[i] = i % to.block_bytes >= to.scale_at && i % to.block_bytes < to.scale_at + 2 ? blocks[i]
                                                                                               : (uint8_t)qn_random();
     for (int any = 0; any < 2; any++) {
-        qn_guarded found = qn_guarded_new(n, 1 + qn_random_below(15));
-        qn_guarded found_scales = qn_guarded_new(groups * sizeof(float), 4 * qn_random_below(4));
+        uint8_t *found = qn_guarded(n, 1 + qn_random_below(15));
+        float *found_scales = qn_guarded(groups * sizeof(float), 4 * qn_random_below(4));
         from.unpack(blocks, n_blocks, codes, scales, NULL, NULL);
-        to.unpack(blocks, n_blocks, found.data, (float *)(void *)found_scales.data, NULL, NULL);
-        expect_bytes(&found, codes, "codes");
-        expect_bytes(&found_scales, (const uint8_t *)scales, "scales");
+        to.unpack(blocks, n_blocks, found, found_scales, NULL, NULL);
+        expect_bytes(found, codes, n, "codes");
+        expect_bytes(found_scales, scales, groups * sizeof *scales, "scales");
         const uint32_t difference = kernels->largest_difference(x, codes, scales, to.zero_point, n);
         const uint32_t expected = reference->largest_difference(x, codes, scales, to.zero_point, n);
         qn_expect(difference == expected, "largest difference %#x, expected %#x", difference, expected);
-        qn_guarded_free(&found);
-        qn_guarded_free(&found_scales);
         from.from_float(x, n_blocks, blocks);
     }
 }
@@ -100,11 +80,10 @@ static void check_bf16(const qn_quant_kernels *reference, const qn_quant_kernels
         const uint16_t value = (uint16_t)(qn_random() & 0xbf7f); /* finite */
         memcpy(values + 1 + 2 * i, &value, sizeof value);
     }
-    qn_guarded out = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
+    float *out = qn_guarded_floats(n);
     reference->dequantize_bf16(values + 1, n, expected);
-    kernels->dequantize_bf16(values + 1, n, (float *)(void *)out.data);
-    expect_bytes(&out, (const uint8_t *)expected, "floats");
-    qn_guarded_free(&out);
+    kernels->dequantize_bf16(values + 1, n, out);
+    expect_bytes(out, expected, n * sizeof *expected, "floats");
     qn_expect(kernels->find_nonfinite_bf16(values + 1, n) == n, "finite values: found one that is not");
     for (size_t bad = n; bad-- > 0;) {
         const uint16_t value = bad % 2 ? 0xff80 : 0x7fc1;
@@ -128,13 +107,12 @@ static void check_pack(const qn_quant_kernels *reference, const qn_quant_kernels
     const bool is_q1_0 = id == QN_TYPE_Q1_0;
     const size_t expected =
         (is_q1_0 ? reference->pack_q1_0 : reference->pack_ptq1_0)(source, weights + 1, n_blocks, blocks);
-    qn_guarded out = qn_guarded_new(n_blocks * to->block_bytes, 1 + qn_random_below(15));
-    const size_t found = (is_q1_0 ? kernels->pack_q1_0 : kernels->pack_ptq1_0)(source, weights + 1, n_blocks, out.data);
+    uint8_t *out = qn_guarded(n_blocks * to->block_bytes, 1 + qn_random_below(15));
+    const size_t found = (is_q1_0 ? kernels->pack_q1_0 : kernels->pack_ptq1_0)(source, weights + 1, n_blocks, out);
     qn_expect(found == expected, "%s to %s: %zu blocks are exact, expected %zu", from->name, to->name, found, expected);
-    memcpy(out.data + expected * to->block_bytes, blocks + expected * to->block_bytes,
+    memcpy(out + expected * to->block_bytes, blocks + expected * to->block_bytes,
            (n_blocks - expected) * to->block_bytes);
-    expect_bytes(&out, blocks, "packed blocks");
-    qn_guarded_free(&out);
+    expect_bytes(out, blocks, n_blocks * to->block_bytes, "packed blocks");
 }
 
 static void check_packs(const qn_quant_kernels *reference, const qn_quant_kernels *kernels, const float *x,
@@ -164,7 +142,6 @@ static void bench_type(const qn_cpu_level *level, qn_type id)
     static struct timed_encode t;
     qn_quant_kernels kernels;
     float x[BLOCK];
-    char shape[64];
     qn_quant_kernels_init(&kernels, level->features);
     t.pack = id == QN_TYPE_Q1_0 ? kernels.pack_q1_0 : kernels.pack_ptq1_0;
     qn_random_seed(1);
@@ -174,35 +151,35 @@ static void bench_type(const qn_cpu_level *level, qn_type id)
             x[i] = x[i] > 0 ? 0.015625f : x[i] < 0 ? -0.015625f : 0;
         qn_quantize_bf16(x, BLOCK, t.raw + 2 * b * BLOCK);
     }
-    snprintf(shape, sizeof shape, "bf16 to %s, exact", qn_type_find((uint32_t)id)->name);
+    const char *shape = qn_text("bf16 to %s, exact", qn_type_find((uint32_t)id)->name);
     qn_bench("encode", level->name, shape, BENCH_BLOCKS * BLOCK, "weight", timed_blocks, &t);
 }
 
 void qn_check_encode(bool bench)
 {
-    static struct weights w;
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
+    static float weights[MAX_BLOCKS * BLOCK + 16];
     qn_quant_kernels reference;
     qn_quant_kernels_init(&reference, 0);
     for (enum kind kind = 0; kind < N_KINDS; kind++)
         for (size_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks++)
-            for (size_t i = 0; i < n_levels; i++) {
+            for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
                 qn_quant_kernels kernels;
-                qn_quant_kernels_init(&kernels, levels[i].features);
+                qn_quant_kernels_init(&kernels, level->features);
                 qn_random_seed(kind * 100 + n_blocks);
-                const size_t shift = qn_random_below(16);
-                random_weights(&w, shift, n_blocks, kind);
-                qn_case_begin("encode", levels[i].name, "%zu blocks, %s", n_blocks, kinds[kind]);
-                check_type(&reference, &kernels, QN_TYPE_Q1_0, w.x + shift, n_blocks);
-                check_type(&reference, &kernels, QN_TYPE_PTQ1_0, w.x + shift, n_blocks);
+                float *x = weights + qn_random_below(16);
+                for (size_t b = 0; b < n_blocks; b++)
+                    random_block(x + b * BLOCK, b % 3 == 2 ? ORDINARY : kind);
+                qn_case_begin("encode", level->name, "%zu blocks, %s", n_blocks, kinds[kind]);
+                check_type(&reference, &kernels, QN_TYPE_Q1_0, x, n_blocks);
+                check_type(&reference, &kernels, QN_TYPE_PTQ1_0, x, n_blocks);
                 check_bf16(&reference, &kernels, qn_random_below(400));
                 for (size_t b = 2; b < n_blocks; b += 3)
-                    random_block(w.x + shift + b * BLOCK, kind);
-                check_packs(&reference, &kernels, w.x + shift, n_blocks);
+                    random_block(x + b * BLOCK, kind);
+                check_packs(&reference, &kernels, x, n_blocks);
+                qn_release();
             }
-    for (size_t i = 0; bench && i < n_levels; i++) {
-        bench_type(&levels[i], QN_TYPE_Q1_0);
-        bench_type(&levels[i], QN_TYPE_PTQ1_0);
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
+        bench_type(level, QN_TYPE_Q1_0);
+        bench_type(level, QN_TYPE_PTQ1_0);
     }
 }

@@ -4,20 +4,10 @@
 
 #include "kernels/hadamard/hadamard.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { MAX_N = QN_HADAMARD_MAX_BLOCK, DENSE_ROWS = 256, BENCH_WIDTH = 5120 };
 
 /* Used at offsets of 1 to 8 floats, so that only 4-byte alignment is guaranteed. */
 static float data[MAX_N + 16], signs[2][MAX_N + 16], expected[MAX_N];
-
-static void random_signs(float *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        s[i] = qn_random() & 1 ? 1 : -1;
-}
 
 /* Row r of S_after H S_before x, and the error bound of f32: one rounding in each of log2(n) stages and for three
  * factors, each at most 2^-24 of a partial sum, and no partial sum exceeds the sum of magnitudes. */
@@ -47,25 +37,22 @@ static void check_reference(const float *found, const float *x, size_t n, const 
     }
 }
 
-static void check_block(const qn_hadamard_kernels *kernels, bool reference, size_t n, bool before, bool after)
+static void check_block(const qn_cpu_level *level, size_t n, bool before, bool after)
 {
+    qn_hadamard_kernels kernels;
+    qn_hadamard_kernels_init(&kernels, level->features);
     float *x = data + 1 + qn_random_below(8), *s = signs[0] + 1 + qn_random_below(8),
           *t = signs[1] + 1 + qn_random_below(8);
     qn_random_floats(x, n, 3);
-    random_signs(s, n);
-    random_signs(t, n);
-    qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-    float *found = (float *)(void *)y.data;
+    qn_random_signs(s, n);
+    qn_random_signs(t, n);
+    float *found = qn_guarded_floats(n);
     memcpy(found, x, n * sizeof *x);
-    kernels->block(found, n, before ? s : NULL, after ? t : NULL);
-    if (reference) {
-        memcpy(expected, found, n * sizeof *found);
-        check_reference(expected, x, n, before ? s : NULL, after ? t : NULL);
-    } else {
-        qn_expect_same(found, expected, n, "element");
-    }
-    qn_expect(qn_guarded_ok(&y), "bytes outside the block were written");
-    qn_guarded_free(&y);
+    kernels.block(found, n, before ? s : NULL, after ? t : NULL);
+    qn_expect_level(level, found, expected, n, "element");
+    if (qn_is_reference(level))
+        check_reference(found, x, n, before ? s : NULL, after ? t : NULL);
+    qn_release();
 }
 
 struct timed_hadamard {
@@ -82,27 +69,21 @@ static void timed_row(void *context)
 
 void qn_check_hadamard(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     for (size_t n = 1; n <= MAX_N; n *= 2)
         for (unsigned sign_mask = 0; sign_mask < 4; sign_mask++)
-            for (size_t i = 0; i < n_levels; i++) {
-                qn_hadamard_kernels kernels;
+            for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
                 qn_random_seed(n * 4 + sign_mask);
-                qn_hadamard_kernels_init(&kernels, levels[i].features);
-                qn_case_begin("hadamard", levels[i].name, "block %zu%s%s", n, sign_mask & 1 ? " signs before" : "",
+                qn_case_begin("hadamard", level->name, "block %zu%s%s", n, sign_mask & 1 ? " signs before" : "",
                               sign_mask & 2 ? " signs after" : "");
-                check_block(&kernels, i == 0, n, sign_mask & 1, sign_mask & 2);
+                check_block(level, n, sign_mask & 1, sign_mask & 2);
             }
-    random_signs(signs[0], MAX_N);
-    for (size_t i = 0; bench && i < n_levels; i++)
+    qn_random_signs(signs[0], MAX_N);
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++)
         for (size_t n = 128; n <= 1024; n *= 8) {
             qn_hadamard_kernels kernels;
-            char shape[64];
-            snprintf(shape, sizeof shape, "width %d in blocks of %zu", BENCH_WIDTH, n);
             memset(data, 0, sizeof data); /* zeros: rounding errors of a million transforms in place would drift */
-            qn_hadamard_kernels_init(&kernels, levels[i].features);
-            qn_bench("hadamard", levels[i].name, shape, BENCH_WIDTH, "value", timed_row,
-                     &(struct timed_hadamard){ &kernels, n });
+            qn_hadamard_kernels_init(&kernels, level->features);
+            qn_bench("hadamard", level->name, qn_text("width %d in blocks of %zu", BENCH_WIDTH, n), BENCH_WIDTH,
+                     "value", timed_row, &(struct timed_hadamard){ &kernels, n });
         }
 }

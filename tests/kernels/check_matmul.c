@@ -4,10 +4,6 @@
 #include "base/memory.h"
 #include "kernels/matmul/matmul.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 /* The activation as the matmul reads it. */
 static double act_value(const qn_problem *p, size_t token, size_t k)
 {
@@ -29,8 +25,7 @@ static void check_against_float64(const qn_problem *p, const float *out)
 {
     const size_t n_cols = p->weights.n_cols;
     const size_t terms = (qn_act_layout_of(p->type) == QN_ACT_F32 ? n_cols : n_cols / QN_QUANT_GROUP * 2) / 16 + 1;
-    float *weights;
-    qn_assert_ok(qn_alloc(&weights, n_cols, sizeof *weights, "weights"));
+    float *weights = qn_floats(n_cols);
     for (size_t r = 0; r < p->weights.n_rows; r++) {
         p->type->to_float(p->weights.data + r * p->weights.row_bytes, n_cols / p->type->block_weights, weights);
         for (size_t t = 0; t < p->n_tokens; t++) {
@@ -45,41 +40,34 @@ static void check_against_float64(const qn_problem *p, const float *out)
             qn_expect_near(&out[t * p->weights.n_rows + r], &sum, &bound, 1, "element");
         }
     }
-    qn_free(weights);
 }
 
-static void check_problem(const qn_problem *p, const qn_cpu_level *levels, size_t n_levels, bool accumulate)
+static void check_problem(const qn_problem *p, bool accumulate)
 {
     const size_t n_out = p->n_tokens * p->weights.n_rows;
-    qn_matmul_kernels kernels;
-    float *expected;
-    qn_assert_ok(qn_alloc(&expected, n_out, sizeof *expected, "expected"));
-    for (size_t i = 0; i < n_levels; i++) {
-        qn_case_begin("matmul", levels[i].name, "%s rows %zu cols %zu tokens %zu%s%s", p->type->name, p->weights.n_rows,
+    float *expected = qn_floats(n_out);
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
+        const size_t mark = qn_mark();
+        qn_matmul_kernels kernels;
+        qn_case_begin("matmul", level->name, "%s rows %zu cols %zu tokens %zu%s%s", p->type->name, p->weights.n_rows,
                       p->weights.n_cols, p->n_tokens, p->acts.hilo ? " hi/lo" : "", accumulate ? " added" : "");
-        qn_matmul_kernels_init(&kernels, levels[i].features);
-        qn_guarded out = qn_guarded_new(n_out * sizeof(float), 4 * qn_random_below(16));
-        float *y = (float *)(void *)out.data;
+        qn_matmul_kernels_init(&kernels, level->features);
+        float *y = qn_guarded_floats(n_out);
         for (size_t k = 0; accumulate && k < n_out; k++)
             y[k] = (float)k;
         /* Two ranges of rows, as for two threads. */
         const size_t split_row = qn_random_below(p->weights.n_rows + 1);
         qn_problem_run(&kernels, p, 0, split_row, accumulate, y);
         qn_problem_run(&kernels, p, split_row, p->weights.n_rows, accumulate, y);
-        if (i == 0) {
-            memcpy(expected, y, n_out * sizeof(float));
-            if (!accumulate)
-                check_against_float64(p, y);
-        } else {
-            qn_expect_same(y, expected, n_out, "element");
-        }
-        qn_expect(qn_guarded_ok(&out), "bytes outside the output were written");
-        qn_guarded_free(&out);
+        qn_expect_level(level, y, expected, n_out, "element");
+        if (qn_is_reference(level) && !accumulate)
+            check_against_float64(p, y);
+        qn_release_to(mark);
     }
-    qn_free(expected);
+    qn_release();
 }
 
-static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_level *levels, size_t n_levels)
+static void check_extremes(const qn_type_info *type, bool hilo)
 {
     /* Every code at its maximum by activations of maximum magnitude and one sign: narrow accumulators would overflow
      * here. */
@@ -91,7 +79,7 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_lev
     qn_matmul_kernels_init(&ref, 0);
     qn_quantize_rows(&ref, &p.acts, p.x, p.n_tokens);
     for (size_t b = 0; b < 5 * 1024 / type->block_weights; b++) {
-        uint8_t *block = p.data.data + b * type->block_bytes, kept[256];
+        uint8_t *block = p.data + b * type->block_bytes, kept[256];
         memcpy(kept, block, type->block_bytes);
         memset(block, b % 2 ? 0xff : 0x00, type->block_bytes);
         /* Scales that all-ones bytes make NaN keep their random values: tested for the first and the last two
@@ -103,16 +91,15 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_lev
         if (type->find_nonfinite(block, 1) == 0)
             memcpy(block, kept, type->block_bytes);
     }
-    check_problem(&p, levels, n_levels, false);
-    qn_problem_free(&p);
+    check_problem(&p, false);
 }
 
 /* One NaN or infinity among the activations of token 1 of 3: all its elements are NaN or infinite, those of other
  * tokens finite. */
-static void check_not_finite(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels)
+static void check_not_finite(const qn_type_info *type)
 {
     enum { ROWS = 6, COLS = 768, TOKENS = 3 };
-    for (size_t i = 0; i < n_levels; i++)
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++)
         for (int kind = 0; kind < 3; kind++) {
             qn_problem p;
             qn_matmul_kernels kernels;
@@ -120,9 +107,9 @@ static void check_not_finite(const qn_type_info *type, const qn_cpu_level *level
             qn_random_seed(kind + 1);
             qn_problem_new(&p, type, ROWS, COLS, TOKENS, false);
             p.x[COLS + qn_random_below(COLS)] = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
-            qn_matmul_kernels_init(&kernels, levels[i].features);
+            qn_matmul_kernels_init(&kernels, level->features);
             qn_quantize_rows(&kernels, &p.acts, p.x, TOKENS);
-            qn_case_begin("matmul", levels[i].name, "%s with %s", type->name,
+            qn_case_begin("matmul", level->name, "%s with %s", type->name,
                           kind == 0   ? "NaN"
                           : kind == 1 ? "inf"
                                       : "-inf");
@@ -130,7 +117,7 @@ static void check_not_finite(const qn_type_info *type, const qn_cpu_level *level
             for (size_t r = 0; r < TOKENS * ROWS; r++)
                 qn_expect(isfinite(out[r]) == (r / ROWS != 1), "element %zu of token %zu is %g", r % ROWS, r / ROWS,
                           (double)out[r]);
-            qn_problem_free(&p);
+            qn_release();
         }
 }
 
@@ -149,36 +136,27 @@ static void timed_run(void *context)
                    weights.stored.n_rows, t->scratch);
 }
 
-static void bench_type(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels, size_t n_rows,
-                       size_t n_tokens)
+static void bench_type(const qn_type_info *type, size_t n_rows, size_t n_tokens)
 {
     qn_problem p;
     qn_problem_new(&p, type, n_rows, 2048, n_tokens, false);
-    for (size_t i = 0; i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
         qn_matmul_kernels kernels;
-        struct timed timed = { .p = &p, .kernels = &kernels };
-        char shape[64];
-        if (i == 0 && n_levels > 1)
+        struct timed timed = { .p = &p, .kernels = &kernels, .out = qn_floats(n_tokens * n_rows) };
+        if (qn_is_reference(level) && level[1].name)
             continue; /* the reference is not optimised */
-        qn_matmul_kernels_init(&kernels, levels[i].features);
-        qn_assert_ok(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
-        qn_assert_ok(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, 2048), 1, "scratch"));
-        snprintf(shape, sizeof shape, "%s %zux2048 tokens %zu", type->name, n_rows, n_tokens);
-        if (n_tokens == 1)
-            qn_bench("matmul", levels[i].name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_run, &timed);
-        else
-            qn_bench("matmul", levels[i].name, shape, 2.0 * (double)(n_rows * 2048 * n_tokens), "OP", timed_run,
-                     &timed);
-        qn_free(timed.out);
-        qn_free(timed.scratch);
+        qn_matmul_kernels_init(&kernels, level->features);
+        timed.scratch = qn_new(qn_matmul_scratch(&kernels, 2048), 1);
+        const bool decode = n_tokens == 1;
+        qn_bench("matmul", level->name, qn_text("%s %zux2048 tokens %zu", type->name, n_rows, n_tokens),
+                 decode ? (double)(n_rows * p.weights.row_bytes) : 2.0 * (double)(n_rows * 2048 * n_tokens),
+                 decode ? "B" : "OP", timed_run, &timed);
     }
-    qn_problem_free(&p);
+    qn_release();
 }
 
 void qn_check_matmul(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     static const size_t rows[] = { 1, 2, 3, 5, 16, 19 }, tokens[] = { 1, 2, 3, 4, 7, 12 };
@@ -190,23 +168,21 @@ void qn_check_matmul(bool bench)
             const bool hilo = draw % 3 == 2 && types[t].unpack && !types[t].has_factor;
             qn_problem p;
             qn_problem_new(&p, &types[t], rows[qn_random_below(6)], blocks * block, tokens[qn_random_below(6)], hilo);
-            check_problem(&p, levels, n_levels, draw % 4 == 3);
-            qn_problem_free(&p);
+            check_problem(&p, draw % 4 == 3);
         }
         if (types[t].unpack)
-            check_extremes(&types[t], false, levels, n_levels);
+            check_extremes(&types[t], false);
         if (types[t].unpack && !types[t].has_factor)
-            check_extremes(&types[t], true, levels, n_levels);
-        check_not_finite(&types[t], levels, n_levels);
+            check_extremes(&types[t], true);
+        check_not_finite(&types[t]);
         qn_problem empty; /* no tokens: nothing may be written */
         qn_problem_new(&empty, &types[t], 3, block, 1, false);
         empty.n_tokens = 0;
-        check_problem(&empty, levels, n_levels, false);
-        qn_problem_free(&empty);
+        check_problem(&empty, false);
     }
     for (size_t t = 0; bench && t < n_types; t++) {
-        bench_type(&types[t], levels, n_levels, 4096, 1);
-        bench_type(&types[t], levels, n_levels, 512, 96);
+        bench_type(&types[t], 4096, 1);
+        bench_type(&types[t], 512, 96);
     }
 }
 
@@ -262,49 +238,42 @@ static void timed_quantize(void *context)
 
 void qn_check_quantize(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     static const size_t widths[] = { 1, 15, 16, 17, 31, 32, 33, 511, 512, 513, 576, 2048, 3100 };
-    for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+    for (size_t w = 0; w < QN_LENGTH(widths); w++)
         for (int hilo = 0; hilo < 2; hilo++) {
             enum { ROWS = 3 };
-            float *x;
             qn_acts expected, found;
             qn_random_seed(w);
-            qn_assert_ok(qn_alloc(&x, ROWS * widths[w], sizeof *x, "values"));
+            float *x = qn_floats_of(ROWS * widths[w], 1);
             /* Magnitudes from subnormal to huge, a group of zeros, and values halfway between two codes. */
-            qn_random_floats(x, ROWS * widths[w], 1);
             for (size_t i = 0; i < ROWS * widths[w]; i++)
                 x[i] *= i / 64 % 4 == 1 ? 1e-38f : i / 64 % 4 == 2 ? 1e30f : 1;
             for (size_t i = 0; i < widths[w] && i < 32; i++)
                 x[widths[w] + i] = i ? ((float)i - 16.5f) / 127 : 1;
             memset(x, 0, (widths[w] < 32 ? widths[w] : 32) * sizeof *x);
-            for (size_t i = 0; i < n_levels; i++) {
+            for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
                 qn_matmul_kernels kernels;
-                qn_matmul_kernels_init(&kernels, levels[i].features);
-                qn_assert_ok(qn_acts_create(i ? &found : &expected, ROWS, widths[w],
-                                            (1u << QN_ACT_F32) | ((1u << QN_ACT_INT8_LAYOUTS) - 1), hilo));
-                qn_quantize_rows(&kernels, i ? &found : &expected, x, ROWS);
-                qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], hilo ? " hi/lo" : "");
-                if (i == 0) {
+                qn_matmul_kernels_init(&kernels, level->features);
+                qn_acts *acts = qn_is_reference(level) ? &expected : &found;
+                qn_acts_keep(acts, ROWS, widths[w], (1u << QN_ACT_F32) | ((1u << QN_ACT_INT8_LAYOUTS) - 1), hilo);
+                qn_quantize_rows(&kernels, acts, x, ROWS);
+                qn_case_begin("quantize", level->name, "width %zu%s", widths[w], hilo ? " hi/lo" : "");
+                if (qn_is_reference(level))
                     check_codes(&expected, x);
-                } else {
+                else
                     expect_same_acts(&found, &expected);
-                    qn_acts_free(&found);
-                }
             }
-            qn_acts_free(&expected);
-            qn_free(x);
+            qn_release();
         }
-    for (size_t i = 0; bench && i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
         qn_matmul_kernels kernels;
         qn_acts acts;
         float x[2048];
         qn_random_floats(x, 2048, 1);
-        qn_matmul_kernels_init(&kernels, levels[i].features);
-        qn_assert_ok(qn_acts_create(&acts, 1, 2048, 1u << QN_ACT_1BIT, false));
-        qn_bench("quantize", levels[i].name, "2048", 2048, "value", timed_quantize,
+        qn_matmul_kernels_init(&kernels, level->features);
+        qn_acts_keep(&acts, 1, 2048, 1u << QN_ACT_1BIT, false);
+        qn_bench("quantize", level->name, "2048", 2048, "value", timed_quantize,
                  &(struct timed_quantize){ &kernels, &acts, x });
-        qn_acts_free(&acts);
+        qn_release();
     }
 }

@@ -5,10 +5,6 @@
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 static const qn_packed_kernel *kernel_of(const qn_cpu_level *level, const qn_type_info *type,
                                          qn_matmul_kernels *kernels)
 {
@@ -16,34 +12,24 @@ static const qn_packed_kernel *kernel_of(const qn_cpu_level *level, const qn_typ
     return qn_matmul_packed(kernels, type);
 }
 
-/* A packed copy of the problem's matrix. */
-struct packed {
-    qn_packed_matrix weights;
-    qn_guarded memory;
-};
-
-static struct packed pack(const qn_problem *p, qn_packing packing)
+/* The problem's matrix with a packed copy. */
+static qn_packed_matrix pack(const qn_problem *p, qn_packing packing)
 {
     const size_t n_panels = p->weights.n_rows / QN_PANEL_ROWS, middle = qn_random_below(n_panels + 1);
-    struct packed packed = { .weights = { .stored = p->weights },
-                             .memory = qn_guarded_new(n_panels * QN_PANEL_ROWS * p->weights.row_bytes, 0) };
-    packed.weights.packed = packed.memory.data;
-    qn_matmul_pack(&p->weights, packing, middle, n_panels, packed.memory.data); /* two ranges, as for two threads */
-    qn_matmul_pack(&p->weights, packing, 0, middle, packed.memory.data);
-    qn_expect(qn_guarded_ok(&packed.memory), "bytes outside the packed matrix were written");
-    return packed;
+    uint8_t *packed = qn_guarded(n_panels * QN_PANEL_ROWS * p->weights.row_bytes, 0);
+    qn_matmul_pack(&p->weights, packing, middle, n_panels, packed); /* two ranges, as for two threads */
+    qn_matmul_pack(&p->weights, packing, 0, middle, packed);
+    return (qn_packed_matrix){ .stored = p->weights, .packed = packed };
 }
 
-static void expect_round_trip(const struct packed *packed, qn_packing packing)
+static void expect_round_trip(const qn_packed_matrix *weights, qn_packing packing)
 {
-    const size_t panel_bytes = QN_PANEL_ROWS * packed->weights.stored.row_bytes;
-    for (size_t panel = 0; panel < packed->weights.stored.n_rows / QN_PANEL_ROWS; panel++) {
-        qn_guarded rows = qn_guarded_new(panel_bytes, 0);
-        qn_matmul_unpack(&packed->weights, packing, panel, rows.data);
-        qn_expect(qn_guarded_ok(&rows), "bytes outside the unpacked rows were written");
-        qn_expect(!memcmp(rows.data, packed->weights.stored.data + panel * panel_bytes, panel_bytes),
+    const size_t panel_bytes = QN_PANEL_ROWS * weights->stored.row_bytes;
+    for (size_t panel = 0; panel < weights->stored.n_rows / QN_PANEL_ROWS; panel++) {
+        uint8_t *rows = qn_guarded(panel_bytes, 0);
+        qn_matmul_unpack(weights, packing, panel, rows);
+        qn_expect(!memcmp(rows, weights->stored.data + panel * panel_bytes, panel_bytes),
                   "panel %zu is not unpacked as it was", panel);
-        qn_guarded_free(&rows);
     }
 }
 
@@ -53,7 +39,7 @@ static void acts_new(qn_acts *acts, const qn_problem *p, const qn_packed_matrix 
                      const qn_matmul_kernels *kernels)
 {
     const size_t n_cols = p->weights.n_cols;
-    qn_assert_ok(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights), p->acts.hilo));
+    qn_acts_keep(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights), p->acts.hilo);
     const size_t groups = p->n_tokens * acts->n_super * QN_SUPER_GROUPS;
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
         if (acts->codes[layout])
@@ -76,16 +62,14 @@ static void run_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix 
                        size_t n_tokens, bool accumulate, float *out, size_t stride)
 {
     const size_t n_panels = weights->stored.n_rows / QN_PANEL_ROWS;
-    qn_guarded scratch = qn_guarded_new(qn_matmul_scratch(kernels, weights->stored.n_cols), 0);
+    void *scratch = qn_guarded(qn_matmul_scratch(kernels, weights->stored.n_cols), 0);
     for (size_t begin = 0, end; begin < weights->stored.n_rows; begin = end) {
         const size_t n_panels_in_call = 1 + qn_random_below(n_panels + 1); /* beyond the last: all remaining rows */
         end = begin + n_panels_in_call * QN_PANEL_ROWS < weights->stored.n_rows
                   ? begin + n_panels_in_call * QN_PANEL_ROWS
                   : weights->stored.n_rows;
-        qn_matmul_rows(kernels, weights, acts, n_tokens, begin, end, accumulate, out, stride, scratch.data);
+        qn_matmul_rows(kernels, weights, acts, n_tokens, begin, end, accumulate, out, stride, scratch);
     }
-    qn_expect(qn_guarded_ok(&scratch), "bytes outside the scratch were written");
-    qn_guarded_free(&scratch);
 }
 
 /* Initial content of out: numbers if the result is added. If it is stored, poison stays, also between the rows of
@@ -101,7 +85,7 @@ static void fill(float *out, size_t n_tokens, size_t n_rows, size_t stride)
 static void check_level(const qn_problem *p, const qn_cpu_level *level, bool accumulate, size_t skip_token,
                         const float *expected)
 {
-    const size_t n_rows = p->weights.n_rows, stride = n_rows + qn_random_below(5);
+    const size_t n_rows = p->weights.n_rows, stride = n_rows + qn_random_below(5), mark = qn_mark();
     qn_matmul_kernels kernels;
     qn_acts acts;
     const qn_packed_kernel *kernel = kernel_of(level, p->type, &kernels);
@@ -110,15 +94,13 @@ static void check_level(const qn_problem *p, const qn_cpu_level *level, bool acc
     qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s%s", p->type->name, n_rows,
                   p->weights.n_cols, p->n_tokens, p->acts.hilo ? " hi/lo" : "", accumulate ? " added" : "",
                   skip_token < p->n_tokens ? " one not finite" : "");
-    struct packed packed = pack(p, kernel->packing);
-    expect_round_trip(&packed, kernel->packing);
-    acts_new(&acts, p, &packed.weights, &kernels);
-    qn_guarded memory =
-        qn_guarded_new((p->n_tokens * stride - (stride - n_rows)) * sizeof(float), 4 * qn_random_below(16));
-    float *out = (float *)(void *)memory.data;
+    const qn_packed_matrix weights = pack(p, kernel->packing);
+    expect_round_trip(&weights, kernel->packing);
+    acts_new(&acts, p, &weights, &kernels);
+    float *out = qn_guarded_floats(p->n_tokens * stride - (stride - n_rows));
     if (accumulate)
         fill(out, p->n_tokens, n_rows, stride);
-    run_packed(&kernels, &packed.weights, &acts, p->n_tokens, accumulate, out, stride);
+    run_packed(&kernels, &weights, &acts, p->n_tokens, accumulate, out, stride);
     for (size_t t = 0; t < p->n_tokens; t++) {
         if (t != skip_token)
             qn_expect_same(out + t * stride, expected + t * n_rows, n_rows, "element");
@@ -128,33 +110,28 @@ static void check_level(const qn_problem *p, const qn_cpu_level *level, bool acc
         for (size_t i = n_rows; i < stride && t + 1 < p->n_tokens; i++)
             qn_expect(isnan(out[t * stride + i]), "an element between tokens was written");
     }
-    qn_expect(qn_guarded_ok(&memory), "bytes outside the output were written");
-    qn_guarded_free(&memory);
-    qn_guarded_free(&packed.memory);
-    qn_acts_free(&acts);
+    qn_release_to(mark);
 }
 
-static void check_problem(const qn_problem *p, const qn_cpu_level *levels, size_t n_levels, bool accumulate,
-                          size_t skip_token)
+/* Compares one level, or with NULL all levels, and frees the problem. */
+static void check_problem(const qn_problem *p, const qn_cpu_level *only, bool accumulate, size_t skip_token)
 {
     qn_matmul_kernels ref;
     qn_matmul_kernels_init(&ref, 0);
-    float *expected;
-    qn_assert_ok(qn_alloc(&expected, p->n_tokens * p->weights.n_rows, sizeof *expected, "expected"));
+    float *expected = qn_floats(p->n_tokens * p->weights.n_rows);
     if (accumulate)
         fill(expected, p->n_tokens, p->weights.n_rows, p->weights.n_rows);
     qn_problem_run(&ref, p, 0, p->weights.n_rows, accumulate, expected);
-    for (size_t i = 0; i < n_levels; i++)
-        check_level(p, &levels[i], accumulate, skip_token, expected);
-    qn_free(expected);
+    for (const qn_cpu_level *level = only ? only : qn_levels(); level->name && (!only || level == only); level++)
+        check_level(p, level, accumulate, skip_token, expected);
+    qn_release();
 }
 
-static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_cpu_level *levels,
-                         size_t n_levels)
+static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_cpu_level *level)
 {
     static const size_t rows[] = { 64, 65, 128, 130, 192 };
     size_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 1 };
-    const size_t n_tokens = sizeof tokens / sizeof tokens[0], block = type->block_weights;
+    const size_t n_tokens = QN_LENGTH(tokens), block = type->block_weights;
     if (kernel->max_tokens < 64)
         tokens[n_tokens - 1] = kernel->max_tokens + 1;
     for (size_t draw = 0; draw < (kernel->hilo ? 4 : 2) * n_tokens; draw++) {
@@ -164,8 +141,7 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
         const size_t blocks = draw / n_tokens % 2 ? 1 + qn_random_below(2600 / block) : draw % 4 + 1;
         qn_problem p;
         qn_problem_new(&p, type, rows[draw % 5], blocks * block, tokens[draw % n_tokens], draw >= 2 * n_tokens);
-        check_problem(&p, levels, n_levels, draw % 3 == 2, SIZE_MAX);
-        qn_problem_free(&p);
+        check_problem(&p, level, draw % 3 == 2, SIZE_MAX);
     }
 }
 
@@ -173,7 +149,7 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
  * one sign, and by quads whose sums have low bytes, high bytes or both at the ends of the tables' range (packed.h): 479
  * and -481 are 31 above a multiple of 32. Values just below half a code above 126 have the largest lo term of the hi/lo
  * split. */
-static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_level *levels, size_t n_levels)
+static void check_extremes(const qn_type_info *type, bool hilo)
 {
     enum { ROWS = 64, COLS = 1024, PATTERNS = 8 };
     static const float quads[PATTERNS][4] = { { 127, 127, 127, 127 },
@@ -196,17 +172,16 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_lev
     qn_quantize_rows(&ref, &p.acts, p.x, PATTERNS);
     for (size_t b = 0; b < n_blocks; b++) {
         static const uint8_t codes[] = { 0xff, 0x00, 0xff, 0x55, 0xaa };
-        uint8_t *block = p.data.data + b * type->block_bytes, scale[2];
+        uint8_t *block = p.data + b * type->block_bytes, scale[2];
         memcpy(scale, block + scale_at, sizeof scale);
         memset(block, codes[b % sizeof codes], type->block_bytes);
         memcpy(block + scale_at, scale, sizeof scale);
     }
-    check_problem(&p, levels, n_levels, false, SIZE_MAX);
-    qn_problem_free(&p);
+    check_problem(&p, NULL, false, SIZE_MAX);
 }
 
 /* A NaN or infinity in token 1 of 5 stays in token 1. */
-static void check_not_finite(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels)
+static void check_not_finite(const qn_type_info *type)
 {
     enum { COLS = 768, TOKENS = 5 };
     for (int kernel = 0; kernel < 3; kernel++) {
@@ -217,8 +192,7 @@ static void check_not_finite(const qn_type_info *type, const qn_cpu_level *level
         qn_problem_new(&p, type, 2 * QN_PANEL_ROWS, COLS, TOKENS, false);
         p.x[COLS + qn_random_below(COLS)] = kernel == 0 ? NAN : kernel == 1 ? INFINITY : -INFINITY;
         qn_quantize_rows(&ref, &p.acts, p.x, TOKENS);
-        check_problem(&p, levels, n_levels, false, 1);
-        qn_problem_free(&p);
+        check_problem(&p, NULL, false, 1);
     }
 }
 
@@ -267,29 +241,23 @@ static void bench_matmul(const qn_type_info *type, const qn_cpu_level *level, si
     qn_problem p;
     const qn_packed_kernel *kernel = kernel_of(level, type, &kernels);
     qn_problem_new(&p, type, n_rows, COLS, n_tokens, false);
-    struct packed packed = pack(&p, kernel->packing);
-    const qn_packed_matrix stored = { .stored = p.weights };
+    const qn_packed_matrix packed = pack(&p, kernel->packing), stored = { .stored = p.weights };
     for (int i = 0; i < 2; i++) {
-        const qn_packed_matrix *weights = i ? &packed.weights : &stored;
-        struct timed timed = { .kernels = &kernels, .weights = weights, .n_tokens = n_tokens };
+        const bool decode = n_tokens == 1;
         qn_acts acts;
-        char shape[64];
-        acts_new(&acts, &p, weights, &kernels);
-        timed.acts = &acts;
-        qn_assert_ok(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
-        qn_assert_ok(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, COLS), 1, "scratch"));
-        snprintf(shape, sizeof shape, "%s %zux%d tokens %zu %s", type->name, n_rows, COLS, n_tokens,
-                 i ? "packed" : "stored");
-        if (n_tokens == 1)
-            qn_bench("packed", level->name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_rows, &timed);
-        else
-            qn_bench("packed", level->name, shape, 2.0 * (double)(n_rows * COLS * n_tokens), "OP", timed_rows, &timed);
-        qn_free(timed.out);
-        qn_free(timed.scratch);
-        qn_acts_free(&acts);
+        struct timed timed = { .kernels = &kernels,
+                               .weights = i ? &packed : &stored,
+                               .acts = &acts,
+                               .n_tokens = n_tokens,
+                               .out = qn_floats(n_tokens * n_rows),
+                               .scratch = qn_new(qn_matmul_scratch(&kernels, COLS), 1) };
+        acts_new(&acts, &p, timed.weights, &kernels);
+        qn_bench("packed", level->name,
+                 qn_text("%s %zux%d tokens %zu %s", type->name, n_rows, COLS, n_tokens, i ? "packed" : "stored"),
+                 decode ? (double)(n_rows * p.weights.row_bytes) : 2.0 * (double)(n_rows * COLS * n_tokens),
+                 decode ? "B" : "OP", timed_rows, &timed);
     }
-    qn_guarded_free(&packed.memory);
-    qn_problem_free(&p);
+    qn_release();
 }
 
 static void bench_packing(const qn_type_info *type, const qn_cpu_level *level)
@@ -297,47 +265,45 @@ static void bench_packing(const qn_type_info *type, const qn_cpu_level *level)
     enum { ROWS = 4096, COLS = 2048 };
     qn_matmul_kernels kernels;
     qn_problem p;
-    const qn_packed_kernel *kernel = kernel_of(level, type, &kernels);
-    const char *name = kernel->packing == QN_PACKING_WORDS ? "words" : "bytes";
+    const qn_packing packing = kernel_of(level, type, &kernels)->packing;
+    const char *name = packing == QN_PACKING_WORDS ? "words" : "bytes";
     qn_problem_new(&p, type, ROWS, COLS, 1, false);
-    struct packed packed = pack(&p, kernel->packing);
-    struct timed_pack timed = { .weights = &packed.weights, .packing = kernel->packing, .packed = packed.memory.data };
-    char shape[64];
-    qn_assert_ok(qn_alloc(&timed.rows, QN_PANEL_ROWS * p.weights.row_bytes, 1, "rows"));
-    snprintf(shape, sizeof shape, "%s %dx%d to %s", type->name, ROWS, COLS, name);
-    qn_bench("packed", level->name, shape, (double)(ROWS * p.weights.row_bytes), "B", timed_pack, &timed);
-    snprintf(shape, sizeof shape, "%s %dx%d from %s", type->name, ROWS, COLS, name);
-    qn_bench("packed", level->name, shape, (double)(ROWS * p.weights.row_bytes), "B", timed_unpack, &timed);
-    qn_free(timed.rows);
-    qn_guarded_free(&packed.memory);
-    qn_problem_free(&p);
+    const double bytes = (double)(ROWS * p.weights.row_bytes);
+    const qn_packed_matrix weights = pack(&p, packing);
+    struct timed_pack timed = { .weights = &weights,
+                                .packing = packing,
+                                .packed = qn_new(ROWS, p.weights.row_bytes),
+                                .rows = qn_new(QN_PANEL_ROWS, p.weights.row_bytes) };
+    qn_bench("packed", level->name, qn_text("%s %dx%d to %s", type->name, ROWS, COLS, name), bytes, "B", timed_pack,
+             &timed);
+    qn_bench("packed", level->name, qn_text("%s %dx%d from %s", type->name, ROWS, COLS, name), bytes, "B", timed_unpack,
+             &timed);
+    qn_release();
 }
 
 void qn_check_packed(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     for (size_t t = 0; t < n_types; t++) {
         bool is_packed = false;
-        for (size_t i = 0; i < n_levels; i++) {
+        for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
             qn_matmul_kernels kernels;
-            const qn_packed_kernel *kernel = kernel_of(&levels[i], &types[t], &kernels);
+            const qn_packed_kernel *kernel = kernel_of(level, &types[t], &kernels);
             if (!kernel)
                 continue;
             is_packed = true;
-            check_shapes(&types[t], kernel, &levels[i], 1);
+            check_shapes(&types[t], kernel, level);
             if (!bench)
                 continue;
-            bench_matmul(&types[t], &levels[i], 4096, 1);
-            bench_matmul(&types[t], &levels[i], 512, 96);
-            bench_packing(&types[t], &levels[i]);
+            bench_matmul(&types[t], level, 4096, 1);
+            bench_matmul(&types[t], level, 512, 96);
+            bench_packing(&types[t], level);
         }
         if (!is_packed)
             continue;
-        check_extremes(&types[t], false, levels, n_levels);
-        check_extremes(&types[t], true, levels, n_levels);
-        check_not_finite(&types[t], levels, n_levels);
+        check_extremes(&types[t], false);
+        check_extremes(&types[t], true);
+        check_not_finite(&types[t]);
     }
 }

@@ -5,13 +5,9 @@
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { MAX_ROW = 4100 };
 static const size_t widths[] = { 1, 2, 7, 15, 16, 17, 31, 32, 33, 128, 576, 2047, 4096, MAX_ROW };
-enum { N_WIDTHS = sizeof widths / sizeof widths[0] };
+enum { N_WIDTHS = QN_LENGTH(widths) };
 
 /* Inputs of a case, at offsets of 1 to 8 floats, so that only 4-byte alignment is guaranteed. */
 static float input[3][MAX_ROW + 16];
@@ -23,24 +19,15 @@ static float *random_input(int which, size_t n, float scale)
     return x;
 }
 
-static float *floats(const qn_guarded *g)
+/* Compares the output of a case: the reference's with the exact values, within their bounds, and other instruction
+ * sets' with the reference's, which is kept in `expected`, bit by bit. */
+static void expect_row(const qn_cpu_level *level, const float *y, const double *exact, const double *bound, size_t n)
 {
-    return (float *)(void *)g->data;
-}
-
-/* Compares the output of a case and frees it: the reference's with the exact values, within their bounds, and other
- * instruction sets' with the reference's, which is kept in `expected`, bit by bit. */
-static void expect_row(qn_guarded *y, bool reference, float *expected, const double *exact, const double *bound,
-                       size_t n)
-{
-    if (reference) {
-        memcpy(expected, y->data, n * sizeof(float));
-        qn_expect_near(expected, exact, bound, n, "element");
-    } else {
-        qn_expect_same(floats(y), expected, n, "element");
-    }
-    qn_expect(qn_guarded_ok(y), "bytes outside the output were written");
-    qn_guarded_free(y);
+    static float expected[MAX_ROW];
+    qn_expect_level(level, y, expected, n, "element");
+    if (qn_is_reference(level))
+        qn_expect_near(y, exact, bound, n, "element");
+    qn_release();
 }
 
 /* ---- Norm ---- */
@@ -58,20 +45,17 @@ static void timed_norm(void *context)
 
 void qn_check_norm(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
-    static float expected[MAX_ROW];
     static double exact[MAX_ROW], bound[MAX_ROW];
     for (size_t w = 0; w < N_WIDTHS; w++)
-        for (size_t i = 0; i < n_levels; i++) {
+        for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
             const size_t n = widths[w];
             qn_norm_kernels kernels;
             qn_random_seed(w);
             const float *x = random_input(0, n, 3), *weight = random_input(1, n, 1);
-            qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-            qn_norm_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("norm", levels[i].name, "width %zu", n);
-            qn_rms_norm_row(&kernels, floats(&y), x, weight, n, 1e-5f);
+            float *y = qn_guarded_floats(n);
+            qn_norm_kernels_init(&kernels, level->features);
+            qn_case_begin("norm", level->name, "width %zu", n);
+            qn_rms_norm_row(&kernels, y, x, weight, n, 1e-5f);
             double sum = 0;
             for (size_t k = 0; k < n; k++)
                 sum += (double)x[k] * (double)x[k];
@@ -80,13 +64,13 @@ void qn_check_norm(bool bench)
                 /* The root halves the relative error of a sum of n/16 + 4 steps; then six roundings. */
                 bound[k] = ((double)n / 32 + 8) * 0x1p-24 * fabs(exact[k]) + 1e-37;
             }
-            expect_row(&y, i == 0, expected, exact, bound, n);
+            expect_row(level, y, exact, bound, n);
         }
-    for (size_t i = 0; bench && i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
         qn_norm_kernels kernels;
         static float y[2048];
-        qn_norm_kernels_init(&kernels, levels[i].features);
-        qn_bench("norm", levels[i].name, "2048", 2048, "value", timed_norm, &(struct timed_norm){ &kernels, y });
+        qn_norm_kernels_init(&kernels, level->features);
+        qn_bench("norm", level->name, "2048", 2048, "value", timed_norm, &(struct timed_norm){ &kernels, y });
     }
 }
 
@@ -117,14 +101,12 @@ static void timed_rope(void *context)
 
 void qn_check_rope(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     static const size_t rotated[] = { 2, 16, 30, 32, 34, 64, 80, 128, 256 };
     static const uint32_t positions[] = { 0, 1, 4095, 262143 };
-    static float expected[256], cosines[128], sines[128];
+    static float cosines[128], sines[128];
     static double frequencies[128];
     for (size_t c = 0; c < 2 * 9 * 4; c++)
-        for (size_t i = 0; i < n_levels; i++) {
+        for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
             const size_t n = rotated[c / 8];
             const qn_rope_type mode = c % 2 ? QN_ROPE_TYPE_NEOX : QN_ROPE_TYPE_NORM;
             const uint32_t position = positions[c / 2 % 4];
@@ -132,26 +114,26 @@ void qn_check_rope(bool bench)
             double exact[256], bound[256];
             qn_random_seed(c);
             const float *x = random_input(0, n, 1);
-            qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-            memcpy(y.data, x, n * sizeof(float));
+            float *y = qn_guarded_floats(n);
+            memcpy(y, x, n * sizeof(float));
             qn_rope_frequencies(1e6, NULL, NULL, n, frequencies);
             qn_rope_angles(position, frequencies, 1, n, cosines, sines);
-            qn_rope_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("rope", levels[i].name, "%s width %zu position %u",
+            qn_rope_kernels_init(&kernels, level->features);
+            qn_case_begin("rope", level->name, "%s width %zu position %u",
                           mode == QN_ROPE_TYPE_NORM ? "interleaved" : "neox", n, (unsigned)position);
-            kernels.apply(floats(&y), cosines, sines, n, mode);
+            kernels.apply(y, cosines, sines, n, mode);
             exact_rope(exact, x, position, n, mode);
             for (size_t k = 0; k < n; k++)
                 bound[k] = 6 * 0x1p-24 * 5 + 1e-9; /* cosine, sine, two operations; |x| < 5; 1e-9: the error of a double
                                                       angle of 2.6e5 */
-            expect_row(&y, i == 0, expected, exact, bound, n);
+            expect_row(level, y, exact, bound, n);
         }
-    for (size_t i = 0; bench && i < n_levels; i++) {
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
         qn_rope_kernels kernels;
-        qn_rope_kernels_init(&kernels, levels[i].features);
+        qn_rope_kernels_init(&kernels, level->features);
         for (int mode = 0; mode < 2; mode++) {
             struct timed_rope timed = { &kernels, input[0], cosines, sines, (qn_rope_type)mode };
-            qn_bench("rope", levels[i].name, mode ? "neox 128" : "interleaved 128", 128, "value", timed_rope, &timed);
+            qn_bench("rope", level->name, mode ? "neox 128" : "interleaved 128", 128, "value", timed_rope, &timed);
         }
     }
 }
@@ -169,64 +151,39 @@ static void timed_swiglu(void *context)
     t->kernels->swiglu(t->y, input[0], input[1], 2048);
 }
 
-static void check_swiglu(const qn_elementwise_kernels *kernels, bool reference, size_t n, float *expected)
+/* x / (1 + exp(-gate)): with `gated` of inputs x and gate, otherwise of one input, times another. */
+static void check_elementwise(const qn_cpu_level *level, bool gated, size_t n)
 {
-    float *gate = random_input(0, n, 6), *up = random_input(1, n, 1);
+    qn_elementwise_kernels kernels;
+    double exact[MAX_ROW], bound[MAX_ROW];
+    qn_elementwise_kernels_init(&kernels, level->features);
+    float *x = random_input(0, n, 6), *other = random_input(1, n, gated ? 6 : 1), *gate = gated ? other : x;
     gate[0] = 200; /* beyond both clamps of the exponential */
     if (n > 2)
         gate[2] = -200;
-    qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-    kernels->swiglu(floats(&y), gate, up, n);
-    double exact[MAX_ROW], bound[MAX_ROW];
+    float *y = qn_guarded_floats(n);
+    (gated ? kernels.gate : kernels.swiglu)(y, x, other, n);
     for (size_t k = 0; k < n; k++) {
-        exact[k] = (double)gate[k] / (1 + exp(-(double)gate[k])) * (double)up[k];
-        bound[k] = 3e-7 * fabs(exact[k]) + 1e-35; /* the exponential's 2e-7 and three roundings */
+        exact[k] = (double)x[k] / (1 + exp(-(double)gate[k])) * (gated ? 1 : (double)other[k]);
+        bound[k] = 3e-7 * fabs(exact[k]) + 1e-35; /* the exponential's 2e-7 and up to three roundings */
     }
-    expect_row(&y, reference, expected, exact, bound, n);
-}
-
-static void check_gate(const qn_elementwise_kernels *kernels, bool reference, size_t n, float *expected)
-{
-    float *x = random_input(0, n, 6), *gate = random_input(1, n, 6);
-    gate[0] = 200; /* beyond both clamps of the exponential */
-    if (n > 2)
-        gate[2] = -200;
-    qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-    kernels->gate(floats(&y), x, gate, n);
-    double exact[MAX_ROW], bound[MAX_ROW];
-    for (size_t k = 0; k < n; k++) {
-        exact[k] = (double)x[k] / (1 + exp(-(double)gate[k]));
-        bound[k] = 3e-7 * fabs(exact[k]) + 1e-35; /* the exponential's 2e-7 and two roundings */
-    }
-    expect_row(&y, reference, expected, exact, bound, n);
+    expect_row(level, y, exact, bound, n);
 }
 
 void qn_check_elementwise(bool bench)
 {
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
-    static float expected[MAX_ROW];
-    for (size_t w = 0; w < N_WIDTHS; w++)
-        for (size_t i = 0; i < n_levels; i++) {
-            qn_elementwise_kernels kernels;
-            qn_random_seed(w);
-            qn_elementwise_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("elementwise", levels[i].name, "swiglu width %zu", widths[w]);
-            check_swiglu(&kernels, i == 0, widths[w], expected);
-        }
-    for (size_t w = 0; w < N_WIDTHS; w++)
-        for (size_t i = 0; i < n_levels; i++) {
-            qn_elementwise_kernels kernels;
-            qn_random_seed(w);
-            qn_elementwise_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("elementwise", levels[i].name, "gate width %zu", widths[w]);
-            check_gate(&kernels, i == 0, widths[w], expected);
-        }
-    for (size_t i = 0; bench && i < n_levels; i++) {
+    for (int gated = 0; gated < 2; gated++)
+        for (size_t w = 0; w < N_WIDTHS; w++)
+            for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
+                qn_random_seed(w);
+                qn_case_begin("elementwise", level->name, "%s width %zu", gated ? "gate" : "swiglu", widths[w]);
+                check_elementwise(level, gated, widths[w]);
+            }
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
         qn_elementwise_kernels kernels;
         static float y[2048];
-        qn_elementwise_kernels_init(&kernels, levels[i].features);
-        qn_bench("elementwise", levels[i].name, "swiglu 2048", 2048, "value", timed_swiglu,
+        qn_elementwise_kernels_init(&kernels, level->features);
+        qn_bench("elementwise", level->name, "swiglu 2048", 2048, "value", timed_swiglu,
                  &(struct timed_swiglu){ &kernels, y });
     }
 }

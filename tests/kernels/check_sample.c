@@ -5,13 +5,9 @@
 #include "check.h"
 #include "kernels/sample/sample.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_ROW = 4100 };
 static const size_t widths[] = { 1, 2, 7, 15, 16, 17, 31, 32, 33, 47, 64, 65, 128, 576, 2047, 4096, MAX_ROW };
-enum { N_WIDTHS = sizeof widths / sizeof widths[0] };
+enum { N_WIDTHS = QN_LENGTH(widths) };
 
 /* Logits of a case, at an offset of 1 to 8 floats, so that only 4-byte alignment is guaranteed. */
 static float input[MAX_ROW + 16];
@@ -92,7 +88,7 @@ static void check_largest_below(const qn_sample_kernels *kernels, const float *x
                                 const qn_sample_scale *scale, bool reference, float *expected)
 {
     static const float weights[] = { 1, 0.5f, 0.05f, 1e-6f, 1e-30f, 4e-38f };
-    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+    for (size_t i = 0; i < QN_LENGTH(weights); i++) {
         const float found = kernels->largest_below(scale, x, n, weights[i]);
         if (reference)
             expected[i] = found;
@@ -104,13 +100,11 @@ static void check_largest_below(const qn_sample_kernels *kernels, const float *x
 static void check_weights(const qn_sample_kernels *kernels, const float *x, size_t n, const qn_sample_scale *scale,
                           bool reference, uint64_t *expected)
 {
-    qn_guarded y = qn_guarded_new(n * sizeof(uint64_t), 8 * qn_random_below(8));
-    kernels->weigh(scale, x, n, (uint64_t *)(void *)y.data);
+    uint64_t *y = qn_guarded(n * sizeof *y, 8 * qn_random_below(8));
+    kernels->weigh(scale, x, n, y);
     if (reference)
-        memcpy(expected, y.data, n * sizeof *expected);
-    qn_expect(memcmp(y.data, expected, n * sizeof *expected) == 0, "weights differ");
-    qn_expect(qn_guarded_ok(&y), "bytes outside the output were written");
-    qn_guarded_free(&y);
+        memcpy(expected, y, n * sizeof *y);
+    qn_expect(memcmp(y, expected, n * sizeof *y) == 0, "weights differ");
 }
 
 static void check_moments(const qn_sample_kernels *kernels, const float *x, size_t n, bool reference, float *least,
@@ -154,9 +148,14 @@ struct selection {
     size_t n;
 };
 
-static void expect_selection(const float *logits, const uint32_t *ids, size_t n, const struct selection *expected,
-                             const char *what)
+static void expect_selection(bool reference, const float *logits, const uint32_t *ids, size_t n,
+                             struct selection *expected, const char *what)
 {
+    if (reference) {
+        expected->n = n;
+        memcpy(expected->logits, logits, n * sizeof *logits);
+        memcpy(expected->ids, ids, n * sizeof *ids);
+    }
     qn_expect(n == expected->n, "%s: %zu logits, expected %zu", what, n, expected->n);
     if (n != expected->n)
         return;
@@ -168,31 +167,13 @@ static void expect_selection(const float *logits, const uint32_t *ids, size_t n,
 static void check_select(const qn_sample_kernels *kernels, const float *x, size_t n, bool reference,
                          struct selection *first, struct selection *second)
 {
-    qn_guarded logits = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-    qn_guarded ids = qn_guarded_new(n * sizeof(uint32_t), 4 * qn_random_below(16));
-    float *out = (float *)(void *)logits.data;
-    uint32_t *out_ids = (uint32_t *)(void *)ids.data;
-    float bounds[4] = { -INFINITY, INFINITY };
-    for (int i = 2; i < 4; i++)
-        bounds[i] = threshold_of(x, n);
-    const float low = fminf(bounds[2], bounds[3]), high = fmaxf(bounds[2], bounds[3]);
-    size_t n_out = kernels->select(x, NULL, n, low, INFINITY, out, out_ids);
-    if (reference) {
-        first->n = n_out;
-        memcpy(first->logits, out, n_out * sizeof *out);
-        memcpy(first->ids, out_ids, n_out * sizeof *out_ids);
-    }
-    expect_selection(out, out_ids, n_out, first, "select");
-    n_out = kernels->select(out, out_ids, n_out, -INFINITY, high, out, out_ids);
-    if (reference) {
-        second->n = n_out;
-        memcpy(second->logits, out, n_out * sizeof *out);
-        memcpy(second->ids, out_ids, n_out * sizeof *out_ids);
-    }
-    expect_selection(out, out_ids, n_out, second, "select in place");
-    qn_expect(qn_guarded_ok(&logits) && qn_guarded_ok(&ids), "bytes outside the output were written");
-    qn_guarded_free(&logits);
-    qn_guarded_free(&ids);
+    float *out = qn_guarded_floats(n);
+    uint32_t *ids = qn_guarded(n * sizeof *ids, 4 * qn_random_below(16));
+    const float a = threshold_of(x, n), b = threshold_of(x, n);
+    size_t n_out = kernels->select(x, NULL, n, fminf(a, b), INFINITY, out, ids);
+    expect_selection(reference, out, ids, n_out, first, "select");
+    n_out = kernels->select(out, ids, n_out, -INFINITY, fmaxf(a, b), out, ids);
+    expect_selection(reference, out, ids, n_out, second, "select in place");
 }
 
 /* Bits after the n-th are set: they are not read. */
@@ -200,10 +181,8 @@ static void check_select_allowed(const qn_sample_kernels *kernels, const float *
                                  struct selection *expected)
 {
     static uint32_t allowed[MAX_ROW / 32 + 1];
-    qn_guarded logits = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
-    qn_guarded ids = qn_guarded_new(n * sizeof(uint32_t), 4 * qn_random_below(16));
-    float *out = (float *)(void *)logits.data;
-    uint32_t *out_ids = (uint32_t *)(void *)ids.data;
+    float *out = qn_guarded_floats(n);
+    uint32_t *ids = qn_guarded(n * sizeof *ids, 4 * qn_random_below(16));
     const size_t density = qn_random_below(5); /* of the words: none, one bit, half of the bits, all bits, any of these
                                                 */
     for (size_t i = 0; i <= n / 32; i++) {
@@ -213,16 +192,8 @@ static void check_select_allowed(const qn_sample_kernels *kernels, const float *
                      : own == 2 ? (uint32_t)qn_random()
                                 : UINT32_MAX;
     }
-    const size_t n_out = kernels->select_allowed(x, allowed, n, out, out_ids);
-    if (reference) {
-        expected->n = n_out;
-        memcpy(expected->logits, out, n_out * sizeof *out);
-        memcpy(expected->ids, out_ids, n_out * sizeof *out_ids);
-    }
-    expect_selection(out, out_ids, n_out, expected, "select_allowed");
-    qn_expect(qn_guarded_ok(&logits) && qn_guarded_ok(&ids), "bytes outside the output were written");
-    qn_guarded_free(&logits);
-    qn_guarded_free(&ids);
+    const size_t n_out = kernels->select_allowed(x, allowed, n, out, ids);
+    expect_selection(reference, out, ids, n_out, expected, "select_allowed");
 }
 
 /* ---- The reference's sums against sums over a sorted copy ---- */
@@ -288,32 +259,31 @@ static void check_row(const qn_sample_kernels *kernels, size_t n, enum shape sha
     check_select_allowed(kernels, x, n, reference, &selected[2]);
     if (reference)
         check_reference(kernels, x, n, &scale);
+    qn_release();
 }
 
 void qn_check_sample(bool bench)
 {
     enum { ROUNDS = 8 };
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
     for (size_t c = 0; c < N_WIDTHS * N_SHAPES * ROUNDS; c++) {
         if (!qn_case_selected())
             continue;
-        for (size_t i = 0; i < n_levels; i++) {
+        for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
             qn_sample_kernels kernels;
             const size_t n = widths[c / ROUNDS % N_WIDTHS];
             const enum shape shape = (enum shape)(c / ROUNDS / N_WIDTHS);
             qn_random_seed(c);
-            qn_sample_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("sample", levels[i].name, "width %zu shape %d round %zu", n, (int)shape, c % ROUNDS);
-            check_row(&kernels, n, shape, i == 0);
+            qn_sample_kernels_init(&kernels, level->features);
+            qn_case_begin("sample", level->name, "width %zu shape %d round %zu", n, (int)shape, c % ROUNDS);
+            check_row(&kernels, n, shape, qn_is_reference(level));
         }
     }
-    qn_check_sample_tokens(levels, n_levels);
-    for (size_t i = 0; bench && i < n_levels; i++) {
+    qn_check_sample_tokens();
+    for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
         qn_sample_kernels kernels;
-        qn_sample_kernels_init(&kernels, levels[i].features);
-        qn_bench("sample", levels[i].name, "argmax 4100", MAX_ROW, "value", timed_argmax,
+        qn_sample_kernels_init(&kernels, level->features);
+        qn_bench("sample", level->name, "argmax 4100", MAX_ROW, "value", timed_argmax,
                  &(struct timed_argmax){ &kernels, 0 });
-        qn_bench_sample_tokens(&levels[i]);
+        qn_bench_sample_tokens(level);
     }
 }

@@ -4,10 +4,8 @@
 
 #include "base/cpu.h"
 
-#include <stddef.h>
-
-/* qn_check_sample_tokens - Compares the tokens of each level's kernels with the tokens of the reference, levels[0]. */
-void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels);
+/* qn_check_sample_tokens - Compares the tokens of each level's kernels with the tokens of the reference. */
+void qn_check_sample_tokens(void);
 
 /* qn_bench_sample_tokens - Times the settings of clients on the vocabularies and distributions of models. */
 void qn_bench_sample_tokens(const qn_cpu_level *level);

@@ -5,11 +5,6 @@
 #include "check.h"
 #include "kernels/sample/sample.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_VOCAB = 248320, N_ALLOWED = 10, N_TIES = 10000, N_GENERATED = 500 };
 
 static float logits[MAX_VOCAB];
@@ -17,7 +12,7 @@ static uint32_t allowed[MAX_VOCAB / 32];
 static qn_token generated[N_GENERATED];
 
 static const char *const distributions[] = { "normal", "flat", "wide", "peaked", "equal", "outlier", "ties" };
-enum { N_DISTRIBUTIONS = sizeof distributions / sizeof *distributions };
+enum { N_DISTRIBUTIONS = QN_LENGTH(distributions) };
 
 /* Normal with deviations 3, 1 and 8; 20 tokens with nearly all of the probability; all equal; one of them larger by 60;
  * 10^4 equal tokens among the most likely ones. */
@@ -66,7 +61,7 @@ static const struct setting {
     { "XTC", { .temperature = 1, .min_p = 0.02f, .xtc_probability = 0.5f, .xtc_threshold = 0.1f, PLAIN }, 0, 0 },
     { "argmax", { .temperature = 0, PLAIN }, 0, 0 },
 };
-enum { N_SETTINGS = sizeof settings / sizeof *settings };
+enum { N_SETTINGS = QN_LENGTH(settings) };
 
 static qn_sample_request request_of(const struct setting *setting, qn_logprobs *logprobs)
 {
@@ -91,13 +86,13 @@ static void fill_lists(const struct setting *setting, size_t n)
 
 /* ---- Check ---- */
 
-void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels)
+void qn_check_sample_tokens(void)
 {
     static const size_t vocabularies[] = { 1, 15, 129, 1000, 5003, 16411 };
-    enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies, DRAWS = 20 };
+    enum { N_VOCABULARIES = QN_LENGTH(vocabularies), DRAWS = 20 };
     static qn_token expected[DRAWS];
     static qn_logprobs expected_logprobs;
-    void *scratch = qn_xcalloc(qn_sample_scratch_bytes(MAX_VOCAB), 1);
+    void *scratch = qn_new(qn_sample_scratch_bytes(MAX_VOCAB), 1);
     for (size_t c = 0; c < N_VOCABULARIES * N_DISTRIBUTIONS * N_SETTINGS; c++) {
         const size_t n = vocabularies[c / N_SETTINGS / N_DISTRIBUTIONS],
                      distribution = c / N_SETTINGS % N_DISTRIBUTIONS;
@@ -106,16 +101,16 @@ void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels)
             continue;
         fill_logits(distribution, n);
         fill_lists(setting, n);
-        for (size_t i = 0; i < n_levels; i++) {
+        for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
             qn_sample_kernels kernels;
             qn_logprobs logprobs;
-            qn_sample_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("sample", levels[i].name, "%s of %zu, %s", setting->name, n, distributions[distribution]);
+            qn_sample_kernels_init(&kernels, level->features);
+            qn_case_begin("sample", level->name, "%s of %zu, %s", setting->name, n, distributions[distribution]);
             qn_random_seed(c);
             for (size_t draw = 0; draw < DRAWS; draw++) {
                 qn_sample_request request = request_of(setting, &logprobs);
                 qn_sample_token(&kernels, &request, logits, n, scratch);
-                if (i == 0) {
+                if (qn_is_reference(level)) {
                     expected[draw] = request.token;
                     expected_logprobs = logprobs;
                 }
@@ -127,7 +122,7 @@ void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels)
                       "log probabilities differ");
         }
     }
-    free(scratch);
+    qn_release();
 }
 
 /* ---- Speed ---- */
@@ -150,21 +145,20 @@ static void timed_token(void *context)
 void qn_bench_sample_tokens(const qn_cpu_level *level)
 {
     static const size_t vocabularies[] = { 49152, 151936, MAX_VOCAB };
-    void *scratch = qn_xcalloc(qn_sample_scratch_bytes(MAX_VOCAB), 1);
+    void *scratch = qn_new(qn_sample_scratch_bytes(MAX_VOCAB), 1);
     qn_sample_kernels kernels;
     qn_sample_kernels_init(&kernels, level->features);
-    for (size_t v = 0; v < sizeof vocabularies / sizeof *vocabularies; v++)
+    for (size_t v = 0; v < QN_LENGTH(vocabularies); v++)
         for (size_t d = 0; d < N_DISTRIBUTIONS; d++) {
             fill_logits(d, vocabularies[v]);
             for (size_t s = 0; s < N_SETTINGS; s++) {
-                char shape[64];
                 struct timed_token timed = { &kernels, &settings[s], vocabularies[v], scratch };
-                snprintf(shape, sizeof shape, "%zu %s, %s", vocabularies[v], distributions[d], settings[s].name);
+                const char *shape = qn_text("%zu %s, %s", vocabularies[v], distributions[d], settings[s].name);
                 if (!qn_bench_selected(shape))
                     continue;
                 fill_lists(&settings[s], vocabularies[v]);
                 qn_bench("sample", level->name, shape, (double)vocabularies[v], "token", timed_token, &timed);
             }
         }
-    free(scratch);
+    qn_release();
 }

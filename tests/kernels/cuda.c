@@ -3,10 +3,6 @@
 
 #include "cuda/executor/read_rate.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const qn_checked_operation operations[] = {
     { "peak", qn_check_cuda_peak },
     { "hadamard", qn_check_cuda_hadamard },
@@ -34,6 +30,7 @@ enum { GUARD = 256, REPLAYS = 11 };
 static struct {
     qn_cuda *device;
     qn_cuda_stream stream;
+    qn_cuda_kernels *api;
     double read_rate;
 } gpu;
 
@@ -45,6 +42,7 @@ static void print_log(void *unused, const char *line)
 
 static void close_device(void)
 {
+    qn_cuda_kernels_close(gpu.api);
     if (gpu.device)
         qn_cuda_stream_free(gpu.device, gpu.stream);
     qn_cuda_close(gpu.device);
@@ -73,65 +71,163 @@ qn_cuda *qn_gpu(void)
     return gpu.device;
 }
 
+const qn_cuda_info *qn_gpu_info(void)
+{
+    return qn_cuda_get_info(gpu.device);
+}
+
+qn_cuda_kernels *qn_api(void)
+{
+    if (!gpu.api)
+        qn_assert_ok(qn_cuda_kernels_open(&gpu.api, qn_gpu_info()->ordinal));
+    return gpu.api;
+}
+
 qn_cuda_stream qn_gpu_stream(void)
 {
     return gpu.stream;
 }
 
-/* ---- Memory ---- */
+/* ---- Arrays ---- */
 
-qn_gpu_guarded qn_gpu_new(size_t bytes)
+struct array {
+    uint64_t data;
+    size_t bytes;
+    qn_cuda_buffer block;
+    struct array *before; /* in the list of all */
+};
+
+static struct array *last;
+
+static struct array *find(uint64_t data)
 {
-    qn_gpu_guarded g = { .bytes = bytes };
-    qn_assert_ok(qn_cuda_alloc(gpu.device, bytes + 2 * GUARD, 1, "quern-check", &g.block));
-    g.data = g.block.address + GUARD;
-    qn_gpu_poison(&g);
-    return g;
+    struct array *a = last;
+    while (a && a->data != data)
+        a = a->before;
+    if (a)
+        return a;
+    fprintf(stderr, "quern-check: no array begins at 0x%llx\n", (unsigned long long)data);
+    exit(1);
 }
 
-qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes)
+static bool is_intact(const void *object)
 {
-    qn_gpu_guarded g = qn_gpu_new(bytes);
-    qn_gpu_synchronize(); /* the poison must be written first: uploads run in another stream */
-    qn_assert_ok(qn_cuda_upload(gpu.device, g.data, data, bytes, NULL, NULL));
-    return g;
-}
-
-void qn_gpu_random(const qn_gpu_guarded *g)
-{
-    enum { PIECE = 4 << 20 };
-    static uint8_t piece[PIECE];
-    for (size_t i = 0; i < PIECE; i++)
-        piece[i] = (uint8_t)(qn_random() & 0xbf);
-    for (size_t at = 0; at < g->bytes; at += PIECE)
-        qn_assert_ok(
-            qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
-}
-
-void qn_gpu_poison(const qn_gpu_guarded *g)
-{
-    qn_assert_ok(qn_cuda_memset(gpu.device, gpu.stream, g->block.address, 0xff, g->block.bytes));
-}
-
-void qn_gpu_read(const qn_gpu_guarded *g, void *to)
-{
-    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, to, g->data, g->bytes));
-}
-
-bool qn_gpu_guards_intact(const qn_gpu_guarded *g)
-{
+    const struct array *a = object;
     uint8_t guards[2][GUARD];
-    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, guards[0], g->block.address, GUARD));
-    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, guards[1], g->data + g->bytes, GUARD));
+    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, guards[0], a->block.address, GUARD));
+    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, guards[1], a->data + a->bytes, GUARD));
     for (size_t i = 0; i < GUARD; i++)
         if (guards[0][i] != 0xff || guards[1][i] != 0xff)
             return false;
     return true;
 }
 
-void qn_gpu_free(qn_gpu_guarded *g)
+/* Arrays are released from the last one on. */
+static void release(void *object)
 {
-    qn_cuda_free(gpu.device, &g->block);
+    struct array *a = object;
+    last = a->before;
+    qn_cuda_free(gpu.device, &a->block);
+    free(a);
+}
+
+static void poison(const struct array *a)
+{
+    qn_assert_ok(qn_cuda_memset(gpu.device, gpu.stream, a->block.address, 0xff, a->block.bytes));
+}
+
+uint64_t qn_gpu_new(size_t bytes)
+{
+    struct array *a = calloc(1, sizeof *a);
+    if (!a)
+        qn_assert_ok(qn_fail(QN_ERR_MEMORY, "no memory for an array's properties"));
+    qn_assert_ok(qn_cuda_alloc(gpu.device, bytes + 2 * GUARD, 1, "quern-check", &a->block));
+    a->data = a->block.address + GUARD;
+    a->bytes = bytes;
+    a->before = last;
+    last = a;
+    qn_own(a, bytes, is_intact, release);
+    poison(a);
+    return a->data;
+}
+
+uint64_t qn_gpu_floats(size_t n)
+{
+    return qn_gpu_new(n * sizeof(float));
+}
+
+uint64_t qn_gpu_from(const void *data, size_t bytes)
+{
+    const uint64_t array = qn_gpu_new(bytes);
+    qn_gpu_write(array, data, bytes);
+    return array;
+}
+
+uint64_t qn_gpu_copy(const void *x)
+{
+    return qn_gpu_from(x, qn_bytes_of(x));
+}
+
+uint64_t qn_gpu_zeros(size_t bytes)
+{
+    const uint64_t array = qn_gpu_new(bytes);
+    qn_gpu_fill(array, 0);
+    return array;
+}
+
+uint64_t qn_gpu_floats_of(size_t n, float scale)
+{
+    return qn_gpu_copy(qn_floats_of(n, scale));
+}
+
+uint64_t qn_gpu_random(size_t bytes)
+{
+    enum { PIECE = 4 << 20 };
+    static uint8_t piece[PIECE];
+    const uint64_t array = qn_gpu_new(bytes);
+    for (size_t i = 0; i < PIECE; i++)
+        piece[i] = (uint8_t)(qn_random() & 0xbf);
+    for (size_t at = 0; at < bytes; at += PIECE)
+        qn_gpu_write(array + at, piece, bytes - at < PIECE ? bytes - at : PIECE);
+    return array;
+}
+
+size_t qn_gpu_bytes(uint64_t array)
+{
+    return find(array)->bytes;
+}
+
+void qn_gpu_poison_all(const uint64_t *arrays, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (arrays[i])
+            poison(find(arrays[i]));
+}
+
+void qn_gpu_fill(uint64_t array, uint8_t byte)
+{
+    qn_assert_ok(qn_cuda_memset(gpu.device, gpu.stream, array, byte, qn_gpu_bytes(array)));
+}
+
+/* Uploads run in another stream: what the stream has queued for the memory, its poison for one, is to be done before.
+ */
+void qn_gpu_write(uint64_t to, const void *from, size_t bytes)
+{
+    qn_gpu_synchronize();
+    qn_assert_ok(qn_cuda_upload(gpu.device, to, from, bytes, NULL, NULL));
+}
+
+void *qn_gpu_read(uint64_t array)
+{
+    const size_t bytes = qn_gpu_bytes(array);
+    void *copy = qn_new(bytes, 1);
+    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, copy, array, bytes));
+    return copy;
+}
+
+bool qn_gpu_guards_intact(uint64_t array)
+{
+    return is_intact(find(array));
 }
 
 /* ---- Launches ---- */
@@ -144,6 +240,29 @@ void qn_gpu_launch(const qn_launch *launch, const void *args)
 void qn_gpu_synchronize(void)
 {
     qn_assert_ok(qn_cuda_stream_synchronize(gpu.device, gpu.stream));
+}
+
+static void release_graph(void *graph)
+{
+    qn_cuda_graph_free(gpu.device, graph);
+}
+
+void qn_gpu_capture_begin(void)
+{
+    qn_assert_ok(qn_cuda_capture_begin(gpu.device, gpu.stream));
+}
+
+qn_cuda_graph *qn_gpu_capture_end(void)
+{
+    qn_cuda_graph *graph = NULL;
+    qn_assert_ok(qn_cuda_capture_end(gpu.device, gpu.stream, &graph));
+    qn_own(graph, 0, NULL, release_graph);
+    return graph;
+}
+
+void qn_gpu_graph_launch(qn_cuda_graph *graph)
+{
+    qn_assert_ok(qn_cuda_graph_launch(gpu.device, graph, gpu.stream));
 }
 
 /* ---- Speed ---- */
@@ -210,4 +329,27 @@ void qn_gpu_bench(const char *op, const char *variant, const char *shape, double
         return;
     const double seconds = qn_gpu_seconds(work, context, n_iterations);
     qn_report_rate(op, variant, shape, seconds, units / seconds, unit, limit);
+}
+
+struct timed {
+    const qn_gpu_timed *launches;
+    size_t n;
+};
+
+static void launch_timed(void *context, size_t iteration)
+{
+    const struct timed *t = context;
+    for (size_t i = 0; i < t->n; i++)
+        qn_gpu_launch(&t->launches[i].launch, (const char *)t->launches[i].args + iteration * t->launches[i].stride);
+}
+
+double qn_gpu_seconds_of(const qn_gpu_timed *launches, size_t n, size_t n_iterations)
+{
+    return qn_gpu_seconds(launch_timed, &(struct timed){ launches, n }, n_iterations);
+}
+
+void qn_gpu_bench_launches(const char *op, const char *variant, const char *shape, double units, const char *unit,
+                           double limit, const qn_gpu_timed *launches, size_t n, size_t n_iterations)
+{
+    qn_gpu_bench(op, variant, shape, units, unit, limit, launch_timed, &(struct timed){ launches, n }, n_iterations);
 }

@@ -6,8 +6,6 @@
 #include "cuda_views.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* For the reasons given in cuda_deltanet.c. */
 #define TOLERANCE_BF16 1e-2
@@ -33,7 +31,7 @@ struct problem {
     size_t rows, keys, values, state, n_states;         /* elements of a sequence's state; states of the pool */
     float *q, *k, *v, *g, *beta, *o, *final;            /* o and final: expected */
     qn_gpu_rows qkv, gates[2], states, out, out_states; /* gates: g and beta, or their inputs */
-    qn_gpu_guarded factor, bias, indices, seqlens, workspace;
+    uint64_t workspace;
     qn_cuda_gdn_shape shape;
 };
 
@@ -42,7 +40,7 @@ static qn_cuda_kernels *kernels;
 /* Columns of the rows of q, k and v: a copy of the values, and a view on the device. */
 static float *columns_of(const struct problem *p, size_t first, size_t n)
 {
-    float *x = floats(p->rows * n);
+    float *x = qn_floats(p->rows * n);
     for (size_t row = 0; row < p->rows; row++)
         memcpy(x + row * n, p->qkv.values + row * p->qkv.n + first, n * sizeof *x);
     return x;
@@ -54,15 +52,6 @@ static qn_cuda_view view_columns(const struct problem *p, size_t first, size_t n
     all.data = (char *)all.data + first * (p->s->dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
     all.count -= p->qkv.n - n;
     return all;
-}
-
-static qn_gpu_guarded upload_seqlens(const struct shape *s)
-{
-    int64_t wide[MAX_SEQUENCES + 1];
-    for (size_t i = 0; i <= s->n_sequences; i++)
-        wide[i] = s->ends[i];
-    return s->seqlens == QN_DTYPE_I64 ? qn_gpu_from(wide, (s->n_sequences + 1) * sizeof *wide)
-                                      : qn_gpu_from(s->ends, (s->n_sequences + 1) * sizeof *s->ends);
 }
 
 static size_t index_of(const struct problem *p, size_t sequence)
@@ -95,15 +84,11 @@ static void copy_state(const struct problem *p, float *to, const float *from)
 static qn_gpu_rows draw_pool(const struct problem *p)
 {
     const size_t n = p->n_states * p->state;
-    float *all = floats(n);
-    memset(all, 0xff, n * sizeof *all);
+    float *all = memset(qn_floats(n), 0xff, n * sizeof *all);
     for (size_t i = 0; i < p->s->n_sequences; i++)
         if (!is_skipped(p, i))
             qn_random_floats(all + index_of(p, i) * p->state, p->state, 0.3f);
-    const qn_gpu_rows pool =
-        qn_gpu_rows_of(all, p->s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_states, p->state, 0, 0);
-    qn_free(all);
-    return pool;
+    return qn_gpu_rows_of(all, p->s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_states, p->state, 0, 0);
 }
 
 static void expected(const struct problem *p)
@@ -115,8 +100,8 @@ static void expected(const struct problem *p)
                                  .v_heads = s->v_heads,
                                  .head_k = s->head_k,
                                  .head_v = s->head_v,
-                                 .mapping = s->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
-                                 .scale = 0.09f,
+                                 .mapping = p->shape.mapping,
+                                 .scale = p->shape.scale,
                                  .normalize = true,
                                  .n_sequences = s->n_sequences,
                                  .cu_seqlens = { (void *)(uintptr_t)s->ends, QN_DTYPE_U32, s->n_sequences + 1 } };
@@ -133,7 +118,7 @@ static void expected(const struct problem *p)
 static void draw_gates(struct problem *p)
 {
     const size_t heads = p->s->v_heads, n = p->rows * heads;
-    float *factor = normal(heads, 1), *bias = normal(heads, 1);
+    float *factor = qn_floats_of(heads, 1), *bias = qn_floats_of(heads, 1);
     for (size_t h = 0; h < heads; h++)
         factor[h] = -expf(factor[h] - 2);
     for (size_t i = 0; i < 2; i++)
@@ -149,10 +134,10 @@ static void draw_gates(struct problem *p)
     }
     for (size_t i = 0; i < 2; i++)
         qn_gpu_rows_reset(&p->gates[i]);
-    p->factor = qn_gpu_from(factor, heads * sizeof *factor);
-    p->bias = qn_gpu_from(bias, heads * sizeof *bias);
-    qn_free(factor);
-    qn_free(bias);
+    if (p->s->raw) {
+        p->shape.gate_factor = qn_array_view(qn_gpu_copy(factor), QN_DTYPE_F32);
+        p->shape.gate_bias = qn_array_view(qn_gpu_copy(bias), QN_DTYPE_F32);
+    }
 }
 
 static void problem_new(struct problem *p, const struct shape *s)
@@ -162,62 +147,44 @@ static void problem_new(struct problem *p, const struct shape *s)
                            .keys = s->k_heads * s->head_k,
                            .values = s->v_heads * s->head_v,
                            .state = s->v_heads * s->head_v * s->head_k,
-                           .n_states = s->n_sequences + (s->pool ? SPARE_STATES : 0) };
+                           .n_states = s->n_sequences + (s->pool ? SPARE_STATES : 0),
+                           .shape = { .batch = 1,
+                                      .tokens = s->ends[s->n_sequences],
+                                      .k_heads = s->k_heads,
+                                      .v_heads = s->v_heads,
+                                      .head_k = s->head_k,
+                                      .head_v = s->head_v,
+                                      .mapping = s->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
+                                      .scale = 0.09f,
+                                      .normalize = true,
+                                      .transposed_states = s->transposed,
+                                      .sigmoid_beta = s->raw } };
     p->qkv = qn_gpu_rows_random(s->dtype, p->rows, 2 * p->keys + p->values, 16, 0, 1);
     p->q = columns_of(p, 0, p->keys);
     p->k = columns_of(p, p->keys, p->keys);
     p->v = columns_of(p, 2 * p->keys, p->values);
-    p->g = floats(p->rows * s->v_heads);
-    p->beta = floats(p->rows * s->v_heads);
-    p->final = floats(s->n_sequences * p->state);
-    p->o = floats(p->rows * p->values);
+    p->g = qn_floats(p->rows * s->v_heads);
+    p->beta = qn_floats(p->rows * s->v_heads);
+    p->final = qn_floats(s->n_sequences * p->state);
+    p->o = qn_floats(p->rows * p->values);
     draw_gates(p);
     p->states = draw_pool(p);
     p->out = qn_gpu_rows_poison(s->dtype, p->rows, p->values, 0, 0);
     p->out_states = qn_gpu_rows_poison(p->states.dtype, p->n_states, p->state, 0, 0);
-    int32_t indices[MAX_SEQUENCES];
-    for (size_t i = 0; i < s->n_sequences; i++)
-        indices[i] = is_skipped(p, i) ? -1 : (int32_t)index_of(p, i);
-    p->indices = qn_gpu_from(indices, s->n_sequences * sizeof *indices);
-    p->seqlens = upload_seqlens(s);
-    p->shape = (qn_cuda_gdn_shape){ .batch = 1,
-                                    .tokens = p->rows,
-                                    .k_heads = s->k_heads,
-                                    .v_heads = s->v_heads,
-                                    .head_k = s->head_k,
-                                    .head_v = s->head_v,
-                                    .mapping = s->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
-                                    .scale = 0.09f,
-                                    .normalize = true,
-                                    .transposed_states = s->transposed,
-                                    .sigmoid_beta = s->raw };
-    if (s->raw) {
-        p->shape.gate_factor = qn_array_view(&p->factor, QN_DTYPE_F32);
-        p->shape.gate_bias = qn_array_view(&p->bias, QN_DTYPE_F32);
-    }
     if (s->seqlens != QN_DTYPE_F32) {
         p->shape.n_sequences = s->n_sequences;
-        p->shape.cu_seqlens = qn_array_view(&p->seqlens, s->seqlens);
+        p->shape.cu_seqlens = qn_seqlens_view(s->ends, s->n_sequences, s->seqlens);
     }
-    if (s->pool)
-        p->shape.state_indices = qn_array_view(&p->indices, QN_DTYPE_I32);
+    if (s->pool) {
+        int32_t *indices = qn_new(s->n_sequences, sizeof *indices);
+        for (size_t i = 0; i < s->n_sequences; i++)
+            indices[i] = is_skipped(p, i) ? -1 : (int32_t)index_of(p, i);
+        p->shape.state_indices = qn_array_view(qn_gpu_copy(indices), QN_DTYPE_I32);
+    }
     size_t bytes;
     qn_assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &p->shape, s->dtype, &bytes));
     p->workspace = qn_gpu_new(bytes ? bytes : 16);
     expected(p);
-}
-
-static void problem_free(struct problem *p)
-{
-    float *const host[] = { p->q, p->k, p->v, p->g, p->beta, p->final, p->o };
-    qn_gpu_rows *const rows[] = { &p->qkv, &p->gates[0], &p->gates[1], &p->states, &p->out, &p->out_states };
-    qn_gpu_guarded *const arrays[] = { &p->factor, &p->bias, &p->indices, &p->seqlens, &p->workspace };
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        qn_free(host[i]);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        qn_gpu_rows_free(rows[i]);
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        qn_gpu_free(arrays[i]);
 }
 
 /* The call, as a chunk or step by step, with the workspace and the outputs of p. */
@@ -231,7 +198,7 @@ static qn_status call(const struct problem *p, bool chunk, qn_stream stream)
     if (!chunk)
         return qn_cuda_gdn_step(kernels, &p->shape, q, k, v, g, beta, initial, o, stream);
     return qn_cuda_gdn_chunk(kernels, &p->shape, q, k, v, g, beta, initial, s->in_place ? initial : final, o,
-                             (void *)(uintptr_t)p->workspace.data, p->workspace.bytes, stream);
+                             (void *)(uintptr_t)p->workspace, qn_gpu_bytes(p->workspace), stream);
 }
 
 static void poison(const struct problem *p)
@@ -239,7 +206,7 @@ static void poison(const struct problem *p)
     qn_gpu_rows_reset(&p->out);
     qn_gpu_rows_reset(&p->out_states);
     qn_gpu_rows_reset(&p->states);
-    qn_gpu_poison(&p->workspace);
+    qn_gpu_poison(p->workspace);
 }
 
 static double tolerance_of(const struct shape *s)
@@ -264,7 +231,8 @@ static void compare(const struct problem *p, bool in_place)
     const double tolerance = tolerance_of(s);
     const qn_gpu_rows *written = in_place ? &p->states : &p->out_states,
                       *other = in_place ? &p->out_states : &p->states;
-    float *o = qn_gpu_rows_read(&p->out, "o"), *states = qn_gpu_rows_read(written, "states"), *found = floats(p->state);
+    float *o = qn_gpu_rows_read(&p->out, "o"), *states = qn_gpu_rows_read(written, "states"),
+          *found = qn_floats(p->state);
     for (size_t i = 0; i < s->n_sequences; i++) {
         const size_t first = s->ends[i] * p->values, n = s->ends[i + 1] * p->values - first;
         const float *state = states + index_of(p, i) * p->state;
@@ -280,10 +248,7 @@ static void compare(const struct problem *p, bool in_place)
         qn_expect(d_state <= tolerance, "state of sequence %zu: relative error %.2e", i, d_state);
     }
     qn_gpu_rows_expect_unchanged(other, in_place ? "final, which the call does not have" : "initial");
-    qn_expect(qn_gpu_guards_intact(&p->workspace), "bytes outside the workspace were written");
-    free(o);
-    free(states);
-    qn_free(found);
+    qn_expect_guards();
 }
 
 static void check_shape(const struct shape *s)
@@ -302,29 +267,27 @@ static void check_shape(const struct shape *s)
         qn_assert_ok(call(&p, chunk, qn_gpu_stream()));
         compare(&p, !chunk || s->in_place);
     }
-    problem_free(&p);
+    qn_release();
 }
 
 /* A graph of the call gives the same result, run again and again. */
 static void check_capture(const struct shape *s)
 {
     struct problem p;
-    qn_cuda_graph *graph = NULL;
     qn_random_seed(1);
     problem_new(&p, s);
     qn_assert_ok(qn_cuda_gdn_prepare(kernels, &p.shape, s->dtype));
-    qn_assert_ok(qn_cuda_capture_begin(qn_gpu(), qn_gpu_stream()));
+    qn_gpu_capture_begin();
     qn_assert_ok(call(&p, true, qn_gpu_stream()));
-    qn_assert_ok(qn_cuda_capture_end(qn_gpu(), qn_gpu_stream(), &graph));
+    qn_cuda_graph *graph = qn_gpu_capture_end();
     for (int run = 0; run < 3; run++) {
         qn_case_begin("api", "graph", "run %d of a captured call, %zu tokens, heads %zu/%zu", run, p.rows, s->k_heads,
                       s->v_heads);
         poison(&p);
-        qn_assert_ok(qn_cuda_graph_launch(qn_gpu(), graph, qn_gpu_stream()));
+        qn_gpu_graph_launch(graph);
         compare(&p, s->in_place);
     }
-    qn_cuda_graph_free(qn_gpu(), graph);
-    problem_free(&p);
+    qn_release();
 }
 
 struct worker {
@@ -370,8 +333,8 @@ static void check_threads(const struct shape *s)
         qn_expect(workers[i].status == QN_OK, "%s", qn_status_name(workers[i].status));
         compare(&workers[i].p, false);
         qn_cuda_stream_free(qn_gpu(), workers[i].stream);
-        problem_free(&workers[i].p);
     }
+    qn_release();
 }
 
 void qn_check_cuda_api(bool bench)
@@ -402,17 +365,16 @@ void qn_check_cuda_api(bool bench)
         { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, .in_place = true, .transposed = true },
         { QN_DTYPE_F32, QN_DTYPE_I32, 3, { 0, 7, 8, 90 }, 1, 3, 48, 80, .in_place = true, .pool = true },
     };
-    qn_assert_ok(qn_cuda_kernels_open(&kernels, qn_cuda_get_info(qn_gpu())->ordinal));
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    kernels = qn_api();
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         check_shape(&shapes[i]);
     check_capture(&shapes[2]);
     check_threads(&shapes[0]);
-    qn_check_api_aura(kernels);
-    qn_check_api_attention(kernels);
-    qn_check_api_matmul(kernels);
-    qn_check_api_rows(kernels);
-    qn_check_api_conv(kernels);
+    qn_check_api_aura();
+    qn_check_api_attention();
+    qn_check_api_matmul();
+    qn_check_api_rows();
+    qn_check_api_conv();
     if (bench)
-        qn_bench_api(kernels);
-    qn_cuda_kernels_close(kernels);
+        qn_bench_api();
 }

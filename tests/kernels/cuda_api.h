@@ -6,13 +6,13 @@
 #include "quern/cuda.h"
 
 /* qn_check_api_* - Check the sections AURA; attention with rope; matmul; rows; convolution and Hadamard transform. */
-void qn_check_api_aura(qn_cuda_kernels *kernels);
-void qn_check_api_attention(qn_cuda_kernels *kernels);
-void qn_check_api_matmul(qn_cuda_kernels *kernels);
-void qn_check_api_rows(qn_cuda_kernels *kernels);
-void qn_check_api_conv(qn_cuda_kernels *kernels);
+void qn_check_api_aura(void);
+void qn_check_api_attention(void);
+void qn_check_api_matmul(void);
+void qn_check_api_rows(void);
+void qn_check_api_conv(void);
 
 /* qn_bench_api - Times the functions that are bound by memory. */
-void qn_bench_api(qn_cuda_kernels *kernels);
+void qn_bench_api(void);
 
 #endif

@@ -6,11 +6,6 @@
 
 #include "base/f16.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Keys, values and weights are rounded to fp16: a relative error of up to 2^-11 each, mostly less than half of that.
  * Errors are random and do not add up. */
 #define ERROR_BOUND 2e-3
@@ -30,14 +25,9 @@ static qn_view u32_view(const uint32_t *x, size_t n)
     return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_U32, n };
 }
 
-static void *pointer(const qn_gpu_guarded *g)
+static qn_cuda_view f32_view(uint64_t array)
 {
-    return (void *)(uintptr_t)g->data;
-}
-
-static void expect_guards(const qn_gpu_guarded *g, const char *name)
-{
-    qn_expect(qn_gpu_guards_intact(g), "%s: bytes outside the array were written", name);
+    return qn_array_view(array, QN_DTYPE_F32);
 }
 
 /* ---- Caches, on both sides ---- */
@@ -50,7 +40,7 @@ struct cache_shape {
 struct caches {
     struct cache_shape s;
     uint16_t *keys, *values; /* the CPU's, a cache for each sequence */
-    qn_gpu_guarded gpu_keys, gpu_values;
+    uint64_t gpu_keys, gpu_values;
     qn_paged_arrays pages; /* instead of them, if paged */
     qn_cuda_kv_cache gpu;
 };
@@ -64,9 +54,9 @@ static size_t sequence_values(const struct cache_shape *s)
 static void caches_new(struct caches *c, const struct cache_shape *s)
 {
     const size_t bytes = s->n_sequences * sequence_values(s) * sizeof(uint16_t);
-    *c = (struct caches){ .s = *s, .keys = qn_xcalloc(bytes, 1), .values = qn_xcalloc(bytes, 1) };
-    memset(c->keys, 0xff, bytes);
-    memset(c->values, 0xff, bytes);
+    *c = (struct caches){ .s = *s,
+                          .keys = memset(qn_new(bytes, 1), 0xff, bytes),
+                          .values = memset(qn_new(bytes, 1), 0xff, bytes) };
     c->gpu = (qn_cuda_kv_cache){
         .n_sequences = s->n_sequences, .n_kv_heads = s->n_kv_heads, .capacity = s->capacity, .head_dim = s->dim
     };
@@ -80,19 +70,8 @@ static void caches_new(struct caches *c, const struct cache_shape *s)
     }
     c->gpu_keys = qn_gpu_new(bytes);
     c->gpu_values = qn_gpu_new(bytes);
-    c->gpu.keys = qn_array_view(&c->gpu_keys, QN_DTYPE_F16);
-    c->gpu.values = qn_array_view(&c->gpu_values, QN_DTYPE_F16);
-}
-
-static void caches_free(struct caches *c)
-{
-    qn_paged_free(&c->pages);
-    if (!c->s.paged) {
-        qn_gpu_free(&c->gpu_keys);
-        qn_gpu_free(&c->gpu_values);
-    }
-    free(c->keys);
-    free(c->values);
+    c->gpu.keys = qn_array_view(c->gpu_keys, QN_DTYPE_F16);
+    c->gpu.values = qn_array_view(c->gpu_values, QN_DTYPE_F16);
 }
 
 static qn_kv_cache cpu_cache(const struct caches *c, size_t sequence)
@@ -125,16 +104,12 @@ static uint16_t cpu_value(const struct caches *c, bool is_key, size_t sequence, 
 }
 
 /* Keys or values of the GPU's cache, in the order of a contiguous one. */
-static void read_cache(struct caches *c, bool is_key, uint16_t *to)
+static const uint16_t *read_cache(struct caches *c, bool is_key)
 {
-    const qn_gpu_guarded *g = is_key ? &c->gpu_keys : &c->gpu_values;
-    if (c->s.paged) {
-        qn_paged_read(&c->pages);
-        qn_paged_gather(&c->pages, is_key, to, c->s.capacity);
-        return;
-    }
-    qn_gpu_read(g, to);
-    expect_guards(g, is_key ? "keys of the cache" : "values of the cache");
+    if (!c->s.paged)
+        return qn_gpu_read(is_key ? c->gpu_keys : c->gpu_values);
+    qn_paged_read(&c->pages);
+    return qn_paged_gather(&c->pages, is_key, c->s.capacity);
 }
 
 /* All bits of keys and values are those of the CPU; bound above 0: values within it, relative to a row's norm. */
@@ -142,11 +117,9 @@ static void compare_caches(struct caches *c, double bound)
 {
     const struct cache_shape *s = &c->s;
     static const char *const names[] = { "values of the cache", "keys of the cache" };
-    uint16_t *found = qn_xcalloc(s->n_sequences * sequence_values(s), sizeof *found);
-    float *x = qn_xcalloc(s->dim, sizeof *x), *y = qn_xcalloc(s->dim, sizeof *y);
-    char name[96];
+    float *x = qn_floats(s->dim), *y = qn_floats(s->dim);
     for (int is_key = 0; is_key < 2; is_key++) {
-        read_cache(c, is_key, found);
+        const uint16_t *found = read_cache(c, is_key);
         for (size_t row = 0; row < s->n_sequences * s->n_kv_heads * s->capacity; row++) {
             const size_t position = row % s->capacity, head = row / s->capacity % s->n_kv_heads,
                          sequence = row / s->capacity / s->n_kv_heads;
@@ -163,14 +136,11 @@ static void compare_caches(struct caches *c, double bound)
             }
             if (same)
                 continue;
-            snprintf(name, sizeof name, "%s: sequence %zu, head %zu, position %zu", names[is_key], sequence, head,
-                     position);
-            qn_expect_relative(x, y, 1, s->dim, QN_DTYPE_F16, bound, bound, name);
+            qn_expect_relative(
+                x, y, 1, s->dim, QN_DTYPE_F16, bound, bound,
+                qn_text("%s: sequence %zu, head %zu, position %zu", names[is_key], sequence, head, position));
         }
     }
-    free(found);
-    free(x);
-    free(y);
 }
 
 /* ---- Tokens: rows of keys and values, and their places ---- */
@@ -178,33 +148,24 @@ static void compare_caches(struct caches *c, double bound)
 struct tokens {
     size_t n;
     uint32_t *positions, *sequences;
-    qn_gpu_guarded gpu_positions, gpu_sequences;
+    uint64_t gpu_positions;
     qn_cuda_kv_tokens gpu;
 };
 
-static void tokens_new(struct tokens *t, size_t n)
+static struct tokens tokens_new(size_t n)
 {
-    *t = (struct tokens){ .n = n, .positions = qn_xcalloc(n, 4), .sequences = qn_xcalloc(n, 4) };
+    return (struct tokens){ .n = n, .positions = qn_new(n, 4), .sequences = qn_new(n, 4) };
 }
 
 /* Uploads the places, which have been set. with_sequences: else all tokens are of sequence 0. */
 static void tokens_upload(struct tokens *t, bool with_sequences, bool consecutive)
 {
-    t->gpu_positions = qn_gpu_from(t->positions, t->n * 4);
-    t->gpu_sequences = qn_gpu_from(t->sequences, t->n * 4);
+    t->gpu_positions = qn_gpu_copy(t->positions);
     t->gpu = (qn_cuda_kv_tokens){ .n_tokens = t->n,
-                                  .positions = qn_array_view(&t->gpu_positions, QN_DTYPE_U32),
+                                  .positions = qn_array_view(t->gpu_positions, QN_DTYPE_U32),
                                   .consecutive = consecutive };
     if (with_sequences)
-        t->gpu.sequences = qn_array_view(&t->gpu_sequences, QN_DTYPE_U32);
-}
-
-static void tokens_free(struct tokens *t)
-{
-    qn_gpu_free(&t->gpu_positions);
-    qn_gpu_free(&t->gpu_sequences);
-    free(t->positions);
-    free(t->sequences);
+        t->gpu.sequences = qn_array_view(qn_gpu_copy(t->sequences), QN_DTYPE_U32);
 }
 
 /* ---- Store, then attention ---- */
@@ -223,13 +184,12 @@ struct shape {
 static void check_store(struct caches *c, const struct shape *s)
 {
     const size_t n = s->cache.n_sequences * s->depth + 2, row = s->cache.n_kv_heads * s->cache.dim;
-    struct tokens t;
-    qn_gpu_rows keys = qn_gpu_rows_random(s->dtype, n, row, s->gap, 0, 1),
-                values = qn_gpu_rows_random(s->dtype, n, row, 0, 0, 1);
+    struct tokens t = tokens_new(n);
+    const qn_gpu_rows keys = qn_gpu_rows_random(s->dtype, n, row, s->gap, 0, 1),
+                      values = qn_gpu_rows_random(s->dtype, n, row, 0, 0, 1);
     qn_case_begin("api", "kv_store", "%zu tokens, %zu heads of %zu, capacity %zu of %zu sequences, type %d, gap %zu%s",
                   n, s->cache.n_kv_heads, s->cache.dim, s->cache.capacity, s->cache.n_sequences, (int)s->dtype, s->gap,
                   s->cache.paged ? ", pages" : "");
-    tokens_new(&t, n);
     for (size_t i = 0; i + 2 < n; i++) {
         t.positions[i] = (uint32_t)(s->depth - 1 - i / s->cache.n_sequences);
         t.sequences[i] = (uint32_t)(i % s->cache.n_sequences);
@@ -243,9 +203,6 @@ static void check_store(struct caches *c, const struct shape *s)
         store_on_cpu(c, t.sequences[i], t.positions[i], keys.values + i * row, values.values + i * row);
     compare_caches(c, 0);
     qn_gpu_rows_expect_unchanged(&keys, "keys");
-    tokens_free(&t);
-    qn_gpu_rows_free(&keys);
-    qn_gpu_rows_free(&values);
 }
 
 static void attention_on_cpu(const struct caches *c, const struct tokens *t, const float *queries, size_t n_heads,
@@ -259,13 +216,26 @@ static void attention_on_cpu(const struct caches *c, const struct tokens *t, con
     }
 }
 
+static void attend(const struct caches *c, const struct tokens *t, const qn_gpu_rows *queries, size_t n_heads,
+                   float scale, const qn_gpu_rows *out, uint64_t workspace)
+{
+    qn_assert_ok(qn_cuda_attention(kernels, &c->gpu, &t->gpu, qn_gpu_rows_view(queries), n_heads, scale,
+                                   qn_gpu_rows_view(out), (void *)(uintptr_t)workspace, qn_gpu_bytes(workspace),
+                                   qn_gpu_stream()));
+}
+
+static uint64_t workspace_new(const struct caches *c, const struct tokens *t, size_t n_heads)
+{
+    size_t bytes = 0;
+    qn_assert_ok(qn_cuda_attention_workspace(kernels, &c->gpu, &t->gpu, n_heads, &bytes));
+    return qn_gpu_new(bytes);
+}
+
 static void check_attention(const struct shape *s)
 {
     const size_t row = s->n_heads * s->cache.dim;
     const float scale = 1 / sqrtf((float)s->cache.dim);
     struct caches c;
-    struct tokens t;
-    size_t bytes = 0;
     qn_random_seed(s->cache.dim * 100 + s->n_tokens);
     caches_new(&c, &s->cache);
     qn_assert_ok(qn_cuda_kv_prepare(kernels, s->cache.dim)); /* compiles several sources at a time */
@@ -275,29 +245,20 @@ static void check_attention(const struct shape *s)
         "heads %zu of %zu over %zu, %zu tokens from position %u, capacity %zu of %zu sequences, type %d, gap %zu%s",
         s->n_heads, s->cache.dim, s->cache.n_kv_heads, s->n_tokens, s->positions[0], s->cache.capacity,
         s->cache.n_sequences, (int)s->dtype, s->gap, s->cache.paged ? ", pages" : "");
-    tokens_new(&t, s->n_tokens);
+    struct tokens t = tokens_new(s->n_tokens);
     for (size_t i = 0; i < s->n_tokens; i++) {
         t.positions[i] = s->consecutive ? s->positions[0] + (uint32_t)i : s->positions[i % 5];
         t.sequences[i] = (uint32_t)(s->consecutive ? s->cache.n_sequences - 1 : i % s->cache.n_sequences);
     }
     tokens_upload(&t, s->cache.n_sequences > 1, s->consecutive);
-    qn_gpu_rows queries = qn_gpu_rows_random(s->dtype, s->n_tokens, row, s->gap, 0, 1),
-                out = qn_gpu_rows_poison(s->dtype, s->n_tokens, row, s->gap, 0);
-    qn_assert_ok(qn_cuda_attention_workspace(kernels, &c.gpu, &t.gpu, s->n_heads, &bytes));
-    qn_gpu_guarded workspace = qn_gpu_new(bytes);
-    qn_assert_ok(qn_cuda_attention(kernels, &c.gpu, &t.gpu, qn_gpu_rows_view(&queries), s->n_heads, scale,
-                                   qn_gpu_rows_view(&out), pointer(&workspace), bytes, qn_gpu_stream()));
-    float *expected = qn_xcalloc(s->n_tokens * row, sizeof *expected);
+    const qn_gpu_rows queries = qn_gpu_rows_random(s->dtype, s->n_tokens, row, s->gap, 0, 1),
+                      out = qn_gpu_rows_poison(s->dtype, s->n_tokens, row, s->gap, 0);
+    attend(&c, &t, &queries, s->n_heads, scale, &out, workspace_new(&c, &t, s->n_heads));
+    float *expected = qn_floats(s->n_tokens * row);
     attention_on_cpu(&c, &t, queries.values, s->n_heads, scale, expected);
     qn_gpu_rows_expect_relative(&out, expected, s->cache.dim, ERROR_BOUND, WORST_BOUND, "attention");
-    expect_guards(&workspace, "workspace");
     compare_caches(&c, 0);
-    free(expected);
-    qn_gpu_free(&workspace);
-    qn_gpu_rows_free(&queries);
-    qn_gpu_rows_free(&out);
-    tokens_free(&t);
-    caches_free(&c);
+    qn_release();
 }
 
 /* ---- Rope ---- */
@@ -316,34 +277,21 @@ struct rope_shape {
 
 /* Angles on the device. */
 struct angles {
-    qn_gpu_guarded frequencies, cosines, sines;
+    uint64_t frequencies, cosines, sines;
 };
 
-static void angles_new(struct angles *a, size_t n_tokens, size_t n_rot)
+static struct angles angles_new(size_t n_tokens, size_t n_rot)
 {
-    double *f = qn_xcalloc(n_rot / 2, sizeof *f);
+    double *f = qn_doubles(n_rot / 2);
     for (size_t i = 0; i < n_rot / 2; i++)
         f[i] = pow(BASE, -2.0 * (double)i / (double)n_rot);
-    a->frequencies = qn_gpu_from(f, n_rot / 2 * sizeof *f);
-    a->cosines = qn_gpu_new(n_tokens * n_rot / 2 * 4);
-    a->sines = qn_gpu_new(n_tokens * n_rot / 2 * 4);
-    free(f);
-}
-
-static void angles_free(struct angles *a)
-{
-    expect_guards(&a->cosines, "cosines");
-    expect_guards(&a->sines, "sines");
-    qn_gpu_free(&a->frequencies);
-    qn_gpu_free(&a->cosines);
-    qn_gpu_free(&a->sines);
+    return (struct angles){ qn_gpu_copy(f), qn_gpu_floats(n_tokens * n_rot / 2), qn_gpu_floats(n_tokens * n_rot / 2) };
 }
 
 static qn_status queue_angles(const struct angles *a, const qn_cuda_kv_tokens *t, size_t n_rot, double attn_factor)
 {
-    return qn_cuda_rope_angles(kernels, t->positions, qn_array_view(&a->frequencies, QN_DTYPE_F64), t->n_tokens, n_rot,
-                               attn_factor, qn_array_view(&a->cosines, QN_DTYPE_F32),
-                               qn_array_view(&a->sines, QN_DTYPE_F32), qn_gpu_stream());
+    return qn_cuda_rope_angles(kernels, t->positions, qn_array_view(a->frequencies, QN_DTYPE_F64), t->n_tokens, n_rot,
+                               attn_factor, f32_view(a->cosines), f32_view(a->sines), qn_gpu_stream());
 }
 
 /* Both sides round a double, whose angle has an error below 1e-9 at these positions, to float32. */
@@ -351,10 +299,9 @@ static void check_angles(const struct angles *a, const struct tokens *t, size_t 
 {
     const double attn_factor = 1.25;
     const size_t half = n_rot / 2;
-    float *found = qn_xcalloc(t->n * half, 4);
     qn_assert_ok(queue_angles(a, &t->gpu, n_rot, attn_factor));
     for (int is_sine = 0; is_sine < 2; is_sine++) {
-        qn_gpu_read(is_sine ? &a->sines : &a->cosines, found);
+        const float *found = qn_gpu_read(is_sine ? a->sines : a->cosines);
         for (size_t i = 0; i < t->n * half; i++) {
             const double angle = t->positions[i / half] * pow(BASE, -2.0 * (double)(i % half) / (double)n_rot);
             const double x = attn_factor * (is_sine ? sin(angle) : cos(angle));
@@ -362,7 +309,6 @@ static void check_angles(const struct angles *a, const struct tokens *t, size_t 
                       is_sine ? "sines" : "cosines", i / half, i % half, (double)found[i], x);
         }
     }
-    free(found);
 }
 
 static qn_cuda_rope_shape rope_of(const struct rope_shape *s, const struct angles *a)
@@ -371,8 +317,8 @@ static qn_cuda_rope_shape rope_of(const struct rope_shape *s, const struct angle
                                  .head_dim = s->cache.dim,
                                  .n_rot = s->n_rot,
                                  .pairing = s->pairing,
-                                 .cosines = qn_array_view(&a->cosines, QN_DTYPE_F32),
-                                 .sines = qn_array_view(&a->sines, QN_DTYPE_F32) };
+                                 .cosines = f32_view(a->cosines),
+                                 .sines = f32_view(a->sines) };
 }
 
 static void rope_on_cpu(const struct rope_shape *s, const struct tokens *t, float *x, size_t n_heads)
@@ -395,21 +341,18 @@ static void check_rope_in_place(const struct rope_shape *s, const struct tokens 
 {
     const size_t row = s->n_heads * s->cache.dim, n = s->n_tokens * row;
     const qn_cuda_rope_shape shape = rope_of(s, a);
-    qn_gpu_rows x = qn_gpu_rows_random(s->dtype, s->n_tokens, row, s->gap, 0, 1);
-    float *expected = qn_xcalloc(n, sizeof *expected);
+    const qn_gpu_rows x = qn_gpu_rows_random(s->dtype, s->n_tokens, row, s->gap, 0, 1);
+    float *expected = qn_floats(n);
     begin_rope(s, "rope");
     memcpy(expected, x.values, n * sizeof *expected);
     rope_on_cpu(s, t, expected, s->n_heads);
     qn_assert_ok(qn_cuda_rope(kernels, &shape, qn_gpu_rows_view(&x), s->n_tokens, qn_gpu_stream()));
     qn_gpu_rows_expect_relative(&x, expected, s->cache.dim, FLOAT_BOUND, FLOAT_BOUND, "x");
-    qn_gpu_rows_free(&x);
-    free(expected);
 }
 
 /* Biases and weights on both sides, in the order of qn_cuda_qk_norm. */
 struct norm {
     float *x[5];
-    qn_gpu_guarded gpu[5];
     qn_cuda_qk_norm args;
 };
 
@@ -424,26 +367,16 @@ static void norm_new(struct norm *n, const struct rope_shape *s)
         if (!(i < 3 ? s->biases : s->norms))
             continue;
         n->x[i] = qn_floats_of(sizes[i], 1);
-        n->gpu[i] = qn_gpu_from(n->x[i], sizes[i] * sizeof(float));
-        *views[i] = qn_array_view(&n->gpu[i], QN_DTYPE_F32);
+        *views[i] = f32_view(qn_gpu_copy(n->x[i]));
     }
 }
 
-static void norm_free(struct norm *n)
-{
-    for (size_t i = 0; i < 5; i++) {
-        if (n->x[i])
-            qn_gpu_free(&n->gpu[i]);
-        free(n->x[i]);
-    }
-}
-
-/* Bias, norm and rope of heads; a copy, which the caller frees. weight and bias may be NULL. */
+/* Bias, norm and rope of heads; a copy. weight and bias may be NULL. */
 static float *heads_on_cpu(const struct rope_shape *s, const struct tokens *t, const float *from, size_t n_heads,
                            const float *bias, const float *weight, bool rope)
 {
     const size_t row = n_heads * s->cache.dim, n = t->n * row;
-    float *x = qn_xcalloc(n, sizeof *x);
+    float *x = qn_new(n, sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = from[i] + (bias ? bias[i % row] : 0);
     if (weight)
@@ -463,50 +396,39 @@ static void check_fused(const struct rope_shape *s, const struct tokens *t, cons
     caches_new(&c, &s->cache);
     norm_new(&norm, s);
     begin_rope(s, "qk_norm_rope_store");
-    qn_gpu_rows queries = qn_gpu_rows_random(s->dtype, s->n_tokens, row, s->gap, 0, 1),
-                keys = qn_gpu_rows_random(s->dtype, s->n_tokens, kv_row, s->gap, 0, 1),
-                values = qn_gpu_rows_random(s->dtype, s->n_tokens, kv_row, 0, 0, 1),
-                out = qn_gpu_rows_poison(s->dtype, s->n_tokens, row, 0, 0);
-    float *q = heads_on_cpu(s, t, queries.values, s->n_heads, norm.x[0], norm.x[3], true),
-          *k = heads_on_cpu(s, t, keys.values, s->cache.n_kv_heads, norm.x[1], norm.x[4], true),
-          *v = heads_on_cpu(s, t, values.values, s->cache.n_kv_heads, norm.x[2], NULL, false);
+    const qn_gpu_rows queries = qn_gpu_rows_random(s->dtype, s->n_tokens, row, s->gap, 0, 1),
+                      keys = qn_gpu_rows_random(s->dtype, s->n_tokens, kv_row, s->gap, 0, 1),
+                      values = qn_gpu_rows_random(s->dtype, s->n_tokens, kv_row, 0, 0, 1),
+                      out = qn_gpu_rows_poison(s->dtype, s->n_tokens, row, 0, 0);
+    const float *q = heads_on_cpu(s, t, queries.values, s->n_heads, norm.x[0], norm.x[3], true),
+                *k = heads_on_cpu(s, t, keys.values, s->cache.n_kv_heads, norm.x[1], norm.x[4], true),
+                *v = heads_on_cpu(s, t, values.values, s->cache.n_kv_heads, norm.x[2], NULL, false);
     for (size_t i = 0; i < t->n; i++)
         store_on_cpu(&c, t->sequences[i], t->positions[i], k + i * kv_row, v + i * kv_row);
-    qn_gpu_rows *to = s->in_place ? &queries : &out;
+    const qn_gpu_rows *to = s->in_place ? &queries : &out;
     qn_assert_ok(qn_cuda_qk_norm_rope_store(kernels, &c.gpu, &t->gpu, &shape, s->norms || s->biases ? &norm.args : NULL,
                                             qn_gpu_rows_view(&queries), qn_gpu_rows_view(&keys),
                                             qn_gpu_rows_view(&values), qn_gpu_rows_view(to), qn_gpu_stream()));
     qn_gpu_rows_expect_relative(to, q, dim, FLOAT_BOUND, FLOAT_BOUND, "out");
     compare_caches(&c, FLOAT_BOUND);
-    float *const host[] = { q, k, v };
-    qn_gpu_rows *const rows[] = { &queries, &keys, &values, &out };
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        free(host[i]);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        qn_gpu_rows_free(rows[i]);
-    norm_free(&norm);
-    caches_free(&c);
 }
 
 static void check_rope(const struct rope_shape *s)
 {
-    struct tokens t;
-    struct angles a;
+    struct tokens t = tokens_new(s->n_tokens);
     qn_random_seed(s->cache.dim * 10 + s->n_tokens);
     begin_rope(s, "rope angles");
-    tokens_new(&t, s->n_tokens);
     for (size_t i = 0; i < s->n_tokens; i++) {
         t.positions[i] = s->first + (uint32_t)i;
         t.sequences[i] = (uint32_t)(i % s->cache.n_sequences);
     }
     tokens_upload(&t, s->cache.n_sequences > 1, false);
-    angles_new(&a, s->n_tokens, s->n_rot);
+    const struct angles a = angles_new(s->n_tokens, s->n_rot);
     check_angles(&a, &t, s->n_rot);
     qn_assert_ok(queue_angles(&a, &t.gpu, s->n_rot, 1));
     check_rope_in_place(s, &t, &a);
     check_fused(s, &t, &a);
-    angles_free(&a);
-    tokens_free(&t);
+    qn_release();
 }
 
 /* ---- A step of decoding in a CUDA graph ---- */
@@ -521,69 +443,50 @@ static void check_graph(void)
     const size_t row = s.n_heads * s.cache.dim, kv_row = s.cache.n_kv_heads * s.cache.dim;
     const float scale = 0.09f;
     struct caches c;
-    struct tokens t;
-    struct angles a;
     struct norm norm;
-    size_t bytes = 0;
-    qn_cuda_graph *graph = NULL;
     qn_random_seed(1);
     caches_new(&c, &s.cache);
     norm_new(&norm, &s);
-    tokens_new(&t, 1);
+    struct tokens t = tokens_new(1);
     tokens_upload(&t, false, false);
-    angles_new(&a, 1, s.n_rot);
+    const struct angles a = angles_new(1, s.n_rot);
     const qn_cuda_rope_shape shape = rope_of(&s, &a);
-    qn_gpu_rows queries = qn_gpu_rows_random(s.dtype, 1, row, 0, 0, 1),
-                keys = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1),
-                values = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1),
-                out = qn_gpu_rows_poison(s.dtype, 1, row, 0, 0);
+    const qn_gpu_rows queries = qn_gpu_rows_random(s.dtype, 1, row, 0, 0, 1),
+                      keys = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1),
+                      values = qn_gpu_rows_random(s.dtype, 1, kv_row, 0, 0, 1),
+                      out = qn_gpu_rows_poison(s.dtype, 1, row, 0, 0);
     const qn_cuda_view q = qn_gpu_rows_view(&queries);
-    qn_assert_ok(qn_cuda_attention_workspace(kernels, &c.gpu, &t.gpu, s.n_heads, &bytes));
-    qn_gpu_guarded workspace = qn_gpu_new(bytes);
+    const uint64_t workspace = workspace_new(&c, &t, s.n_heads);
     qn_assert_ok(qn_cuda_kv_prepare(kernels, s.cache.dim));
-    qn_assert_ok(qn_cuda_capture_begin(qn_gpu(), qn_gpu_stream()));
+    qn_gpu_capture_begin();
     qn_assert_ok(queue_angles(&a, &t.gpu, s.n_rot, 1));
     qn_assert_ok(qn_cuda_qk_norm_rope_store(kernels, &c.gpu, &t.gpu, &shape, &norm.args, q, qn_gpu_rows_view(&keys),
                                             qn_gpu_rows_view(&values), q, qn_gpu_stream()));
-    qn_assert_ok(qn_cuda_attention(kernels, &c.gpu, &t.gpu, q, s.n_heads, scale, qn_gpu_rows_view(&out),
-                                   pointer(&workspace), bytes, qn_gpu_stream()));
-    qn_assert_ok(qn_cuda_capture_end(qn_gpu(), qn_gpu_stream(), &graph));
-    qn_gpu_rows *const rows[] = { &queries, &keys, &values, &out };
-    float *expected = qn_xcalloc(row, sizeof *expected);
+    attend(&c, &t, &queries, s.n_heads, scale, &out, workspace);
+    qn_cuda_graph *graph = qn_gpu_capture_end();
+    float *expected = qn_floats(row);
     for (uint32_t position = 0; position < STEPS; position++) {
         qn_case_begin("api", "attention graph", "position %u of a captured step, heads %zu of %zu over %zu", position,
                       s.n_heads, s.cache.dim, s.cache.n_kv_heads);
-        for (size_t i = 0; i < 3; i++) {
-            qn_random_floats(rows[i]->values, rows[i]->n, 1);
-            qn_gpu_rows_reset(rows[i]);
-        }
+        qn_gpu_rows_draw(&queries, 1);
+        qn_gpu_rows_draw(&keys, 1);
+        qn_gpu_rows_draw(&values, 1);
         t.positions[0] = position;
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), t.gpu_positions.data, t.positions, sizeof(uint32_t), NULL, NULL));
-        float *cpu_q = heads_on_cpu(&s, &t, queries.values, s.n_heads, NULL, norm.x[3], true),
-              *cpu_k = heads_on_cpu(&s, &t, keys.values, s.cache.n_kv_heads, NULL, norm.x[4], true);
-        store_on_cpu(&c, 0, position, cpu_k, values.values);
-        attention_on_cpu(&c, &t, cpu_q, s.n_heads, scale, expected);
-        qn_assert_ok(qn_cuda_graph_launch(qn_gpu(), graph, qn_gpu_stream()));
+        qn_gpu_write(t.gpu_positions, t.positions, sizeof(uint32_t));
+        store_on_cpu(&c, 0, position, heads_on_cpu(&s, &t, keys.values, s.cache.n_kv_heads, NULL, norm.x[4], true),
+                     values.values);
+        attention_on_cpu(&c, &t, heads_on_cpu(&s, &t, queries.values, s.n_heads, NULL, norm.x[3], true), s.n_heads,
+                         scale, expected);
+        qn_gpu_graph_launch(graph);
         /* The queries have been rounded to bf16 between the kernels, too. */
         const double rounding = qn_float_rounding(s.dtype);
         qn_gpu_rows_expect_relative(&out, expected, s.cache.dim, ERROR_BOUND + rounding, WORST_BOUND + rounding,
                                     "attention");
-        free(cpu_q);
-        free(cpu_k);
     }
-    free(expected);
-    qn_cuda_graph_free(qn_gpu(), graph);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        qn_gpu_rows_free(rows[i]);
-    expect_guards(&workspace, "workspace");
-    qn_gpu_free(&workspace);
-    norm_free(&norm);
-    angles_free(&a);
-    tokens_free(&t);
-    caches_free(&c);
+    qn_release();
 }
 
-void qn_check_api_attention(qn_cuda_kernels *handle)
+void qn_check_api_attention(void)
 {
     /* Capacities are multiples of 256, as the CPU's. */
     static const struct shape shapes[] = {
@@ -613,10 +516,10 @@ void qn_check_api_attention(qn_cuda_kernels *handle)
         { { 512, 1, 256, 1, false }, 2, 512, 2, 250, QN_ROPE_NEOX, true, false, false, QN_DTYPE_F32, 0 },
         { { 64, 3, 256, 2, true }, 9, 64, 40, 100, QN_ROPE_INTERLEAVED, false, true, true, QN_DTYPE_F32, 16 },
     };
-    kernels = handle;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    kernels = qn_api();
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         check_attention(&shapes[i]);
-    for (size_t i = 0; i < sizeof ropes / sizeof *ropes; i++)
+    for (size_t i = 0; i < QN_LENGTH(ropes); i++)
         check_rope(&ropes[i]);
     check_graph();
 }

@@ -6,10 +6,6 @@
 
 #include "quern/kernels.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_SEQUENCES = 5, SPARE_STATES = 2, SKIPPED = 1, OUTSIDE = 3 /* tokens after the last sequence */ };
 
 struct shape {
@@ -28,7 +24,7 @@ struct problem {
     size_t tokens, state, n_states; /* elements of a state; states of the pool */
     qn_gpu_rows x, y, initial, final;
     float *weights, *bias, *cpu_y;
-    qn_gpu_guarded weights_gpu, bias_gpu, seqlens_gpu, indices_gpu;
+    qn_cuda_view weights_view, bias_view;
     qn_cuda_conv_shape shape;
 };
 
@@ -40,15 +36,6 @@ static size_t index_of(const struct shape *s, size_t sequence)
 static bool is_skipped(const struct shape *s, size_t sequence)
 {
     return s->pool && sequence == SKIPPED;
-}
-
-static qn_gpu_guarded upload_seqlens(const struct shape *s)
-{
-    int64_t wide[MAX_SEQUENCES + 1];
-    for (size_t i = 0; i <= s->n_sequences; i++)
-        wide[i] = s->ends[i];
-    return s->seqlens == QN_DTYPE_I64 ? qn_gpu_from(wide, (s->n_sequences + 1) * sizeof *wide)
-                                      : qn_gpu_from(s->ends, (s->n_sequences + 1) * sizeof *s->ends);
 }
 
 static void problem_new(struct problem *p, const struct shape *s)
@@ -64,13 +51,9 @@ static void problem_new(struct problem *p, const struct shape *s)
     p->final = qn_gpu_rows_poison(s->dtype, p->n_states, p->state, gap, shift);
     p->weights = qn_floats_of(s->channels * s->taps, 0.5f);
     p->bias = qn_floats_of(s->channels, 0.5f);
-    p->weights_gpu = qn_gpu_from(p->weights, s->channels * s->taps * sizeof *p->weights);
-    p->bias_gpu = qn_gpu_from(p->bias, s->channels * sizeof *p->bias);
-    p->seqlens_gpu = upload_seqlens(s);
-    int32_t indices[MAX_SEQUENCES];
-    for (size_t i = 0; i < s->n_sequences; i++)
-        indices[i] = is_skipped(s, i) ? -1 : (int32_t)index_of(s, i);
-    p->indices_gpu = qn_gpu_from(indices, s->n_sequences * sizeof *indices);
+    p->weights_view = qn_array_view(qn_gpu_copy(p->weights), QN_DTYPE_F32);
+    if (s->has_bias)
+        p->bias_view = qn_array_view(qn_gpu_copy(p->bias), QN_DTYPE_F32);
     p->shape = (qn_cuda_conv_shape){ .batch = packed ? 1 : s->n_sequences,
                                      .tokens = packed ? p->tokens : s->ends[1],
                                      .channels = s->channels,
@@ -78,24 +61,15 @@ static void problem_new(struct problem *p, const struct shape *s)
                                      .linear = s->linear };
     if (packed) {
         p->shape.n_sequences = s->n_sequences;
-        p->shape.cu_seqlens = qn_array_view(&p->seqlens_gpu, s->seqlens);
+        p->shape.cu_seqlens = qn_seqlens_view(s->ends, s->n_sequences, s->seqlens);
     }
-    if (s->pool)
-        p->shape.state_indices = qn_array_view(&p->indices_gpu, QN_DTYPE_I32);
-    p->cpu_y = qn_xcalloc(p->tokens * s->channels, sizeof *p->cpu_y);
-}
-
-static void problem_free(struct problem *p)
-{
-    qn_gpu_rows *const rows[] = { &p->x, &p->y, &p->initial, &p->final };
-    qn_gpu_guarded *const arrays[] = { &p->weights_gpu, &p->bias_gpu, &p->seqlens_gpu, &p->indices_gpu };
-    for (size_t i = 0; i < 4; i++) {
-        qn_gpu_rows_free(rows[i]);
-        qn_gpu_free(arrays[i]);
+    if (s->pool) {
+        int32_t *indices = qn_new(s->n_sequences, sizeof *indices);
+        for (size_t i = 0; i < s->n_sequences; i++)
+            indices[i] = is_skipped(s, i) ? -1 : (int32_t)index_of(s, i);
+        p->shape.state_indices = qn_array_view(qn_gpu_copy(indices), QN_DTYPE_I32);
     }
-    free(p->weights);
-    free(p->bias);
-    free(p->cpu_y);
+    p->cpu_y = qn_floats(p->tokens * s->channels);
 }
 
 /* ---- Expected ---- */
@@ -120,11 +94,11 @@ static void run_cpu(const struct problem *p)
         const size_t first = s->ends[i] * s->channels, n = s->ends[i + 1] - s->ends[i];
         const qn_conv_shape shape = { .batch = 1, .tokens = n, .channels = s->channels, .taps = s->taps };
         const qn_view initial = { p->initial.values + index_of(s, i) * p->state, QN_DTYPE_F32, p->state };
-        qn_assert_ok(qn_conv_scan(&shape, (qn_view){ p->x.values + first, QN_DTYPE_F32, n * s->channels },
-                                  (qn_view){ p->weights, QN_DTYPE_F32, s->channels * s->taps },
-                                  s->has_bias ? (qn_view){ p->bias, QN_DTYPE_F32, s->channels } : (qn_view){ 0 },
+        qn_assert_ok(qn_conv_scan(&shape, qn_floats_view(p->x.values + first, n * s->channels),
+                                  qn_floats_view(p->weights, s->channels * s->taps),
+                                  s->has_bias ? qn_floats_view(p->bias, s->channels) : (qn_view){ 0 },
                                   s->states == NO_INITIAL ? (qn_view){ 0 } : initial, (qn_view){ 0 },
-                                  (qn_view){ p->cpu_y + first, QN_DTYPE_F32, n * s->channels }));
+                                  qn_floats_view(p->cpu_y + first, n * s->channels)));
     }
 }
 
@@ -149,7 +123,7 @@ static void compare_y(const struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t n = p->tokens * s->channels;
-    double *expected = qn_xcalloc(n, sizeof *expected), *bound = qn_xcalloc(n, sizeof *bound);
+    double *expected = qn_doubles(n), *bound = qn_doubles(n);
     for (size_t i = 0; i < n; i++)
         bound[i] = -1;
     for (size_t i = 0; i < s->n_sequences; i++)
@@ -159,8 +133,6 @@ static void compare_y(const struct problem *p)
                 expected[at] = expected_y(p, i, token, channel, &bound[at]);
             }
     qn_gpu_rows_expect(&p->y, expected, bound, "y");
-    free(expected);
-    free(bound);
 }
 
 /* States of the pool: the last inputs of its sequence, or the previous contents. */
@@ -168,7 +140,7 @@ static void compare_states(const struct problem *p, const qn_gpu_rows *states)
 {
     const struct shape *s = p->s;
     const size_t n = p->n_states * p->state;
-    double *expected = qn_xcalloc(n, sizeof *expected), *bound = qn_xcalloc(n, sizeof *bound);
+    double *expected = qn_doubles(n), *bound = qn_doubles(n);
     for (size_t i = 0; i < n; i++) {
         expected[i] = states->values ? (double)states->values[i] : 0;
         bound[i] = states->values ? 0 : -1;
@@ -183,8 +155,6 @@ static void compare_states(const struct problem *p, const qn_gpu_rows *states)
             }
     }
     qn_gpu_rows_expect(states, expected, bound, "state");
-    free(expected);
-    free(bound);
 }
 
 static void begin_case(const struct shape *s, const char *variant, size_t tokens)
@@ -199,80 +169,73 @@ static void begin_case(const struct shape *s, const char *variant, size_t tokens
 
 /* ---- Calls ---- */
 
-static void scan(const struct problem *p, qn_cuda_kernels *kernels)
+static void scan(const struct problem *p)
 {
     const struct shape *s = p->s;
     const qn_cuda_view none = { 0 }, initial = qn_gpu_rows_view(&p->initial), final = qn_gpu_rows_view(&p->final);
-    qn_assert_ok(qn_cuda_conv_scan(
-        kernels, &p->shape, qn_gpu_rows_view(&p->x), qn_array_view(&p->weights_gpu, QN_DTYPE_F32),
-        s->has_bias ? qn_array_view(&p->bias_gpu, QN_DTYPE_F32) : none, s->states == NO_INITIAL ? none : initial,
-        s->states == NO_FINAL   ? none
-        : s->states == IN_PLACE ? initial
-                                : final,
-        qn_gpu_rows_view(&p->y), qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_conv_scan(qn_api(), &p->shape, qn_gpu_rows_view(&p->x), p->weights_view, p->bias_view,
+                                   s->states == NO_INITIAL ? none : initial,
+                                   s->states == NO_FINAL   ? none
+                                   : s->states == IN_PLACE ? initial
+                                                           : final,
+                                   qn_gpu_rows_view(&p->y), qn_gpu_stream()));
 }
 
 static void compare(const struct problem *p)
 {
     compare_y(p);
-    compare_states(p, p->s->states == IN_PLACE ? &p->initial : &p->final);
+    if (p->s->states != NO_FINAL)
+        compare_states(p, p->s->states == IN_PLACE ? &p->initial : &p->final);
 }
 
-static void check_scan(qn_cuda_kernels *kernels, const struct shape *s)
+static void check_scan(const struct shape *s)
 {
     struct problem p;
     qn_random_seed(s->channels + s->taps * 1000);
     problem_new(&p, s);
     run_cpu(&p);
     begin_case(s, "conv scan", p.tokens);
-    scan(&p, kernels);
-    if (s->states == NO_FINAL)
-        compare_y(&p);
-    else
-        compare(&p);
-    problem_free(&p);
+    scan(&p);
+    compare(&p);
+    qn_release();
 }
 
 /* Sequences of one token, states in place. */
-static void check_step(qn_cuda_kernels *kernels, const struct shape *s)
+static void check_step(const struct shape *s)
 {
     struct problem p;
     qn_random_seed(s->channels + s->taps);
     problem_new(&p, s);
     run_cpu(&p);
     begin_case(s, "conv step", p.tokens);
-    qn_assert_ok(qn_cuda_conv_step(kernels, &p.shape, qn_gpu_rows_view(&p.x),
-                                   qn_array_view(&p.weights_gpu, QN_DTYPE_F32),
-                                   s->has_bias ? qn_array_view(&p.bias_gpu, QN_DTYPE_F32) : (qn_cuda_view){ 0 },
+    qn_assert_ok(qn_cuda_conv_step(qn_api(), &p.shape, qn_gpu_rows_view(&p.x), p.weights_view, p.bias_view,
                                    qn_gpu_rows_view(&p.initial), qn_gpu_rows_view(&p.y), qn_gpu_stream()));
     compare(&p);
-    problem_free(&p);
+    qn_release();
 }
 
-static void check_capture(qn_cuda_kernels *kernels)
+static void check_capture(void)
 {
     static const struct shape s = { QN_DTYPE_BF16, QN_DTYPE_I32, 3,     { 0, 7, 7, 90 }, 64,  4,
                                     true,          false,        false, IN_PLACE,        true };
     struct problem p;
-    qn_cuda_graph *graph = NULL;
     problem_new(&p, &s);
     run_cpu(&p);
-    qn_assert_ok(qn_cuda_conv_prepare(kernels));
-    qn_assert_ok(qn_cuda_capture_begin(qn_gpu(), qn_gpu_stream()));
-    scan(&p, kernels);
-    qn_assert_ok(qn_cuda_capture_end(qn_gpu(), qn_gpu_stream(), &graph));
+    qn_assert_ok(qn_cuda_conv_prepare(qn_api()));
+    qn_gpu_capture_begin();
+    scan(&p);
+    qn_cuda_graph *graph = qn_gpu_capture_end();
     for (int run = 0; run < 2; run++) {
         begin_case(&s, run ? "graph again" : "graph", p.tokens);
         qn_gpu_rows_reset(&p.initial);
         qn_gpu_rows_reset(&p.y);
-        qn_assert_ok(qn_cuda_graph_launch(qn_gpu(), graph, qn_gpu_stream()));
+        qn_gpu_graph_launch(graph);
         compare(&p);
     }
-    qn_cuda_graph_free(qn_gpu(), graph);
-    problem_free(&p);
+    qn_release();
 }
 
-void qn_check_api_conv(qn_cuda_kernels *kernels)
+void qn_check_api_conv(void)
 {
     static const struct shape scans[] = {
         { QN_DTYPE_BF16, QN_DTYPE_F32, 1, { 0, 1000 }, 1032, 4, false, false, false, SEPARATE, true },
@@ -301,9 +264,9 @@ void qn_check_api_conv(qn_cuda_kernels *kernels)
         { QN_DTYPE_BF16, QN_DTYPE_F32, 2, { 0, 1, 2 }, 64, 7, true, false, false, IN_PLACE, true },
         { QN_DTYPE_BF16, QN_DTYPE_F32, 2, { 0, 1, 2 }, 64, 5, false, true, false, IN_PLACE, true },
     };
-    for (size_t i = 0; i < sizeof scans / sizeof *scans; i++)
-        check_scan(kernels, &scans[i]);
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        check_step(kernels, &steps[i]);
-    check_capture(kernels);
+    for (size_t i = 0; i < QN_LENGTH(scans); i++)
+        check_scan(&scans[i]);
+    for (size_t i = 0; i < QN_LENGTH(steps); i++)
+        check_step(&steps[i]);
+    check_capture();
 }

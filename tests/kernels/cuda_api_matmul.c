@@ -7,10 +7,6 @@
 #include "problem.h"
 #include "quant/quant.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MATRICES = 3, ADDED = 1 /* the matrix whose result is added to its output */ };
 
 static const size_t few_rows[MATRICES] = { 37, 16, 1 };
@@ -26,9 +22,8 @@ struct shape {
 struct problem {
     struct shape s;
     const qn_type_info *type;
-    uint8_t *stored[MATRICES];
+    uint64_t stored[MATRICES], packed, workspace;
     float *weights[MATRICES], *norm;
-    qn_gpu_guarded stored_gpu[MATRICES], norm_gpu, packed, workspace;
     qn_gpu_rows x, up, out[MATRICES];
     double *acts; /* [n_tokens][n_cols]: after the operation */
     qn_cuda_matmul_weights api;
@@ -52,20 +47,21 @@ static bool is_hilo(const struct shape *s)
 static void draw_weights(struct problem *p, size_t i)
 {
     const size_t n = p->s.n_rows[i] * p->s.n_cols, bytes = n / p->type->block_weights * p->type->block_bytes;
-    const qn_view stored = { p->stored[i] = qn_xcalloc(bytes, 1), p->s.weights, n };
+    uint8_t *blocks = qn_new(bytes, 1);
+    const qn_view stored = { blocks, p->s.weights, n };
     const qn_view values = { p->weights[i] = qn_floats_of(n, 0.5f), QN_DTYPE_F32, n };
     if (p->type->block_weights == 1)
         qn_assert_ok(qn_encode(values, stored));
     else
-        qn_random_blocks(p->type, p->stored[i], n / p->type->block_weights, 4);
+        qn_random_blocks(p->type, blocks, n / p->type->block_weights, 4);
     qn_assert_ok(qn_decode(stored, values));
-    p->stored_gpu[i] = qn_gpu_from(p->stored[i], bytes);
+    p->stored[i] = qn_gpu_copy(blocks);
 }
 
 static void apply_op(struct problem *p)
 {
     const size_t n = p->s.n_cols;
-    p->acts = qn_xcalloc(p->s.n_tokens * n, sizeof *p->acts);
+    p->acts = qn_doubles(p->s.n_tokens * n);
     for (size_t token = 0; token < p->s.n_tokens; token++) {
         const float *x = p->x.values + token * n;
         double square = 0;
@@ -83,13 +79,12 @@ static void apply_op(struct problem *p)
     }
 }
 
-static void problem_new(struct problem *p, qn_cuda_kernels *kernels, const struct shape *s)
+static void problem_new(struct problem *p, const struct shape *s)
 {
     size_t bytes;
     *p = (struct problem){ .s = *s, .type = qn_type_find((uint32_t)s->weights) };
     const size_t gap = s->is_aligned ? 8 : 3, shift = s->is_aligned ? 8 : 1;
     p->norm = qn_floats_of(s->n_cols, 1);
-    p->norm_gpu = qn_gpu_from(p->norm, s->n_cols * sizeof *p->norm);
     p->x = qn_gpu_rows_random(s->x, s->n_tokens, s->n_cols, gap, shift, 1);
     p->up = qn_gpu_rows_random(s->x, s->n_tokens, s->n_cols, gap, shift, 1);
     p->api = (qn_cuda_matmul_weights){ .dtype = s->weights, .n_cols = s->n_cols, .n_matrices = s->n_matrices };
@@ -104,45 +99,28 @@ static void problem_new(struct problem *p, qn_cuda_kernels *kernels, const struc
                                          .n_tokens = s->n_tokens,
                                          .x = qn_gpu_rows_view(&p->x),
                                          .up = qn_gpu_rows_view(&p->up),
-                                         .weight = qn_array_view(&p->norm_gpu, QN_DTYPE_F32),
+                                         .weight = qn_array_view(qn_gpu_copy(p->norm), QN_DTYPE_F32),
                                          .eps = 1e-5f };
     qn_assert_ok(qn_cuda_matmul_packed_bytes(&p->api, &bytes));
     p->packed = qn_gpu_new(bytes);
-    p->api.packed = (void *)(uintptr_t)p->packed.data;
+    p->api.packed = (void *)(uintptr_t)p->packed;
     p->api.bytes = bytes;
-    qn_assert_ok(qn_cuda_matmul_workspace(kernels, &p->api, &p->api_acts, &bytes));
+    qn_assert_ok(qn_cuda_matmul_workspace(qn_api(), &p->api, &p->api_acts, &bytes));
     p->workspace = qn_gpu_new(bytes);
     apply_op(p);
 }
 
-static void problem_free(struct problem *p)
-{
-    for (size_t i = 0; i < p->s.n_matrices; i++) {
-        free(p->stored[i]);
-        free(p->weights[i]);
-        qn_gpu_free(&p->stored_gpu[i]);
-        qn_gpu_rows_free(&p->out[i]);
-    }
-    free(p->norm);
-    free(p->acts);
-    qn_gpu_free(&p->norm_gpu);
-    qn_gpu_free(&p->packed);
-    qn_gpu_free(&p->workspace);
-    qn_gpu_rows_free(&p->x);
-    qn_gpu_rows_free(&p->up);
-}
-
-static void pack_all(const struct problem *p, qn_cuda_kernels *kernels)
+static void pack_all(const struct problem *p)
 {
     for (size_t i = 0; i < p->s.n_matrices; i++)
         qn_assert_ok(
-            qn_cuda_matmul_pack(kernels, &p->api, i, qn_array_view(&p->stored_gpu[i], p->s.weights), qn_gpu_stream()));
+            qn_cuda_matmul_pack(qn_api(), &p->api, i, qn_array_view(p->stored[i], p->s.weights), qn_gpu_stream()));
 }
 
-static void multiply(const struct problem *p, qn_cuda_kernels *kernels)
+static void multiply(const struct problem *p)
 {
-    qn_assert_ok(qn_cuda_matmul(kernels, &p->api, &p->api_acts, p->outs, (void *)(uintptr_t)p->workspace.data,
-                                p->workspace.bytes, qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_matmul(qn_api(), &p->api, &p->api_acts, p->outs, (void *)(uintptr_t)p->workspace,
+                                qn_gpu_bytes(p->workspace), qn_gpu_stream()));
 }
 
 /* ---- Comparison ---- */
@@ -181,8 +159,7 @@ static void compare_matrix(const struct problem *p, size_t i, const char *what)
 {
     const struct shape *s = &p->s;
     const size_t n = s->n_rows[i];
-    double *expected = qn_xcalloc(s->n_tokens * n, sizeof *expected),
-           *bound = qn_xcalloc(s->n_tokens * n, sizeof *bound);
+    double *expected = qn_doubles(s->n_tokens * n), *bound = qn_doubles(s->n_tokens * n);
     for (size_t token = 0; token < s->n_tokens; token++)
         for (size_t row = 0; row < n; row++) {
             const float *w = p->weights[i] + row * s->n_cols;
@@ -194,8 +171,6 @@ static void compare_matrix(const struct problem *p, size_t i, const char *what)
             bound[token * n + row] = bound_of(p, w, x) + fabs(expected[token * n + row]) * 0x1p-22;
         }
     qn_gpu_rows_expect(&p->out[i], expected, bound, what);
-    free(expected);
-    free(bound);
 }
 
 static void compare(const struct problem *p)
@@ -203,8 +178,7 @@ static void compare(const struct problem *p)
     static const char *const names[MATRICES] = { "outs[0]", "outs[1], added", "outs[2]" };
     for (size_t i = 0; i < p->s.n_matrices; i++)
         compare_matrix(p, i, names[i]);
-    qn_expect(qn_gpu_guards_intact(&p->packed) && qn_gpu_guards_intact(&p->workspace),
-              "bytes around the packed weights or the workspace were written");
+    qn_expect_guards();
 }
 
 static void begin_case(const struct problem *p, const char *variant)
@@ -216,16 +190,16 @@ static void begin_case(const struct problem *p, const char *variant)
                   qn_float_name(s->y), s->is_aligned ? "" : ", unaligned");
 }
 
-static void check_shape(qn_cuda_kernels *kernels, const struct shape *s)
+static void check_shape(const struct shape *s)
 {
     struct problem p;
     qn_random_seed((uint64_t)s->weights * 1000 + s->n_tokens);
-    problem_new(&p, kernels, s);
+    problem_new(&p, s);
     begin_case(&p, "matmul");
-    pack_all(&p, kernels);
-    multiply(&p, kernels);
+    pack_all(&p);
+    multiply(&p);
     compare(&p);
-    problem_free(&p);
+    qn_release();
 }
 
 /* A row of blocks, and a tail where the type's blocks allow one: not a multiple of 256, the columns of a tile. */
@@ -244,24 +218,24 @@ static struct shape small_shape(const qn_type_info *type, size_t n_tokens)
 }
 
 /* Every type by every kernel; types of activations and outputs, operations and alignment change from case to case. */
-static void check_types(qn_cuda_kernels *kernels)
+static void check_types(void)
 {
     static const size_t tokens[] = { 1, 3, 8, 16, 17, 40, 70 };
     size_t n, i = 0;
     const qn_type_info *types = qn_types(&n);
     for (size_t type = 0; type < n; type++)
-        for (size_t t = 0; t < sizeof tokens / sizeof *tokens && types[type].type != QN_TYPE_OX2_0; t++, i++) {
+        for (size_t t = 0; t < QN_LENGTH(tokens) && types[type].type != QN_TYPE_OX2_0; t++, i++) {
             struct shape s = small_shape(&types[type], tokens[t]);
             s.x = floats[i % 3];
             s.y = floats[i / 3 % 3];
             s.op = (qn_cuda_matmul_op)(i % 4 == 3 ? QN_CUDA_MATMUL_X : i % 4);
             s.is_aligned = i % 2;
-            check_shape(kernels, &s);
+            check_shape(&s);
         }
 }
 
 /* All types of arrays with all operations, in 16 bits and fp16. */
-static void check_arrays(qn_cuda_kernels *kernels)
+static void check_arrays(void)
 {
     static const qn_dtype weights[] = { QN_DTYPE_Q1_0, QN_DTYPE_Q4_0 };
     static const size_t tokens[] = { 1, 5, 19 };
@@ -271,12 +245,12 @@ static void check_arrays(qn_cuda_kernels *kernels)
         s.y = floats[i / 18 % 3];
         s.op = (qn_cuda_matmul_op)(i / 54);
         s.is_aligned = i / 2 % 2;
-        check_shape(kernels, &s);
+        check_shape(&s);
     }
 }
 
 /* A split over K by clusters; a large matrix of fp16 by one token; more tokens than a pass has. */
-static void check_large(qn_cuda_kernels *kernels)
+static void check_large(void)
 {
     static const struct shape shapes[] = {
         { QN_DTYPE_Q1_0, QN_DTYPE_BF16, QN_DTYPE_BF16, 1536, 2, { 1100, 30 }, 150, QN_CUDA_MATMUL_RMS_NORM, true },
@@ -285,40 +259,37 @@ static void check_large(qn_cuda_kernels *kernels)
         { QN_DTYPE_PTQ1_0, QN_DTYPE_F32, QN_DTYPE_F16, 4096, 1, { 700 }, 1, QN_CUDA_MATMUL_SWIGLU, true },
         { QN_DTYPE_Q1_0, QN_DTYPE_F16, QN_DTYPE_BF16, 128, 2, { 7, 17 }, 32768 + 5, QN_CUDA_MATMUL_RMS_NORM, false },
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_shape(kernels, &shapes[i]);
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
+        check_shape(&shapes[i]);
 }
 
-static void check_capture(qn_cuda_kernels *kernels)
+static void check_capture(void)
 {
     struct problem p;
     struct shape s = small_shape(qn_type_find(QN_TYPE_Q2_0), 1);
-    qn_cuda_graph *graph = NULL;
     s.op = QN_CUDA_MATMUL_RMS_NORM;
     s.x = s.y = QN_DTYPE_BF16;
-    problem_new(&p, kernels, &s);
-    qn_assert_ok(qn_cuda_matmul_prepare(kernels, &p.api, &p.api_acts));
-    qn_assert_ok(qn_cuda_capture_begin(qn_gpu(), qn_gpu_stream()));
-    pack_all(&p, kernels);
-    multiply(&p, kernels);
-    qn_assert_ok(qn_cuda_capture_end(qn_gpu(), qn_gpu_stream(), &graph));
+    problem_new(&p, &s);
+    qn_assert_ok(qn_cuda_matmul_prepare(qn_api(), &p.api, &p.api_acts));
+    qn_gpu_capture_begin();
+    pack_all(&p);
+    multiply(&p);
+    qn_cuda_graph *graph = qn_gpu_capture_end();
     for (int run = 0; run < 3; run++) {
         begin_case(&p, run ? "graph again" : "graph");
         for (size_t i = 0; i < s.n_matrices; i++)
             qn_gpu_rows_reset(&p.out[i]);
-        qn_gpu_poison(&p.packed);
-        qn_gpu_poison(&p.workspace);
-        qn_assert_ok(qn_cuda_graph_launch(qn_gpu(), graph, qn_gpu_stream()));
+        qn_gpu_poison(p.packed, p.workspace);
+        qn_gpu_graph_launch(graph);
         compare(&p);
     }
-    qn_cuda_graph_free(qn_gpu(), graph);
-    problem_free(&p);
+    qn_release();
 }
 
-void qn_check_api_matmul(qn_cuda_kernels *kernels)
+void qn_check_api_matmul(void)
 {
-    check_types(kernels);
-    check_arrays(kernels);
-    check_large(kernels);
-    check_capture(kernels);
+    check_types();
+    check_arrays();
+    check_large();
+    check_capture();
 }

@@ -3,8 +3,6 @@
 #include "cuda_deltanet.h"
 #include "cuda_views.h"
 
-#include <stdlib.h>
-
 /* Of f32 results, whose operands are exact: sums of at most 256 terms in another order. */
 #define TOLERANCE_F32 1e-5
 /* Of results that are rounded to D, and whose operands are, at other points than on the CPU: three roundings of 1.7e-3
@@ -33,7 +31,6 @@ struct problem {
     size_t tokens, n_chunks;
     qn_view host[ARRAYS];
     qn_gpu_rows gpu[ARRAYS];
-    qn_gpu_guarded ends;
     qn_gdn_shape cpu_shape;
     qn_cuda_gdn_shape shape;
 };
@@ -79,13 +76,12 @@ static void compare(const struct problem *p, enum array i, double tolerance)
     float *found = qn_gpu_rows_read(&p->gpu[i], names[i]);
     const double error = qn_relative_error(found, p->gpu[i].values, p->host[i].count);
     qn_expect(error <= tolerance, "%s: relative error %.2e, more than %.0e", names[i], error, tolerance);
-    free(found);
 }
 
 static void draw(struct problem *p, enum array i, float scale)
 {
     const size_t n = p->host[i].count;
-    float *x = normal(n, scale);
+    float *x = qn_floats_of(n, scale);
     if (i == Q || i == K)
         for (size_t head = 0; head < p->tokens * p->s->k_heads; head++) {
             float *at = x + head * p->s->head_k, sum = 0;
@@ -95,7 +91,6 @@ static void draw(struct problem *p, enum array i, float scale)
                 at[j] /= sqrtf(sum);
         }
     qn_assert_ok(qn_encode(view(x, n), p->host[i]));
-    qn_free(x);
 }
 
 static void run_cpu(struct problem *p)
@@ -130,7 +125,7 @@ static void problem_new(struct problem *p, const struct shape *s)
     for (enum array i = 0; i < ARRAYS; i++) {
         const struct size size = size_of(p, i);
         const size_t n = size.n_rows * size.n;
-        p->host[i] = (qn_view){ floats(n), size.dtype, n };
+        p->host[i] = (qn_view){ qn_floats(n), size.dtype, n };
     }
     draw(p, Q, 1);
     draw(p, K, 1);
@@ -141,7 +136,6 @@ static void problem_new(struct problem *p, const struct shape *s)
         ((float *)p->host[BETA].data)[i] = (float)uniform();
     }
     run_cpu(p);
-    p->ends = qn_gpu_from(s->ends, (s->n_sequences + 1) * sizeof *s->ends);
     p->shape = (qn_cuda_gdn_shape){ .batch = 1,
                                     .tokens = p->tokens,
                                     .k_heads = s->k_heads,
@@ -152,24 +146,14 @@ static void problem_new(struct problem *p, const struct shape *s)
                                     .scale = 0.09f };
     if (s->n_sequences > 1) {
         p->shape.n_sequences = s->n_sequences;
-        p->shape.cu_seqlens = qn_array_view(&p->ends, QN_DTYPE_I32);
+        p->shape.cu_seqlens = qn_seqlens_view(s->ends, s->n_sequences, QN_DTYPE_I32);
     }
     for (enum array i = 0; i < ARRAYS; i++) {
         const struct size size = size_of(p, i);
-        float *x = floats(p->host[i].count);
+        float *x = qn_floats(p->host[i].count);
         qn_assert_ok(qn_decode(p->host[i], view(x, p->host[i].count)));
         p->gpu[i] = qn_gpu_rows_of(x, size.dtype, size.n_rows, size.n, size.gap, 0);
-        qn_free(x);
     }
-}
-
-static void problem_free(struct problem *p)
-{
-    for (enum array i = 0; i < ARRAYS; i++) {
-        qn_free(p->host[i].data);
-        qn_gpu_rows_free(&p->gpu[i]);
-    }
-    qn_gpu_free(&p->ends);
 }
 
 /* Calls a stage. A result replaces the CPU's on the device until it is reset. */
@@ -206,7 +190,7 @@ static const struct {
                { "w u", { W, U }, 2 },
                { "state pass", { H, V_NEW, FINAL }, 3 },
                { "output", { O }, 1 } };
-enum { STAGES = sizeof stages / sizeof *stages };
+enum { STAGES = QN_LENGTH(stages) };
 
 static void check_stages(const struct shape *s)
 {
@@ -219,7 +203,7 @@ static void check_stages(const struct shape *s)
                       s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype, s->tiled ? ", tiled" : "",
                       s->increasing ? ", increasing gc" : "");
         for (size_t r = 0; r < stages[i].n; r++)
-            qn_gpu_poison(&p.gpu[stages[i].results[r]].memory);
+            qn_gpu_poison(p.gpu[stages[i].results[r]].memory);
         call(&p, i);
         for (size_t r = 0; r < stages[i].n; r++) {
             const enum array result = stages[i].results[r];
@@ -227,7 +211,7 @@ static void check_stages(const struct shape *s)
             qn_gpu_rows_reset(&p.gpu[result]);
         }
     }
-    problem_free(&p);
+    qn_release();
 }
 
 /* ---- Speed ---- */
@@ -282,18 +266,17 @@ static void bench_stages(void)
     for (enum array i = 0; i < ARRAYS; i++) {
         const struct size size = size_of(p, i);
         p->gpu[i] = qn_gpu_rows_poison(size.dtype, size.n_rows, size.n, size.gap, 0);
-        const size_t bytes = p->gpu[i].memory.bytes;
-        uint16_t *words = qn_xcalloc(bytes, 1);
+        const size_t bytes = qn_gpu_bytes(p->gpu[i].memory), mark = qn_mark();
+        uint16_t *words = qn_new(bytes, 1);
         for (size_t at = 0; at < bytes / sizeof *words; at++)
             words[at] = (uint16_t)(0x3b00 + ((uint32_t)at * 2654435761u >> 24));
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu[i].memory.data, words, bytes, NULL, NULL));
-        free(words);
+        qn_gpu_write(p->gpu[i].memory, words, bytes);
+        qn_release_to(mark);
     }
     for (t.stage = 0; t.stage < STAGES; t.stage++)
         qn_gpu_bench("api-stages", stages[t.stage].name, "32768 tokens, heads 16/48 of 128", bytes_of(p, t.stage), "B",
                      qn_gpu_read_rate(), timed_stage, &t, 1);
-    for (enum array i = 0; i < ARRAYS; i++)
-        qn_gpu_rows_free(&p->gpu[i]);
+    qn_release();
 }
 
 void qn_check_cuda_api_stages(bool bench)
@@ -306,10 +289,9 @@ void qn_check_cuda_api_stages(bool bench)
         { QN_DTYPE_F16, 1, { 0, 64 }, 2, 2, 48, 16, .tiled = true },
         { QN_DTYPE_BF16, 2, { 0, 65, 700 }, 1, 2, 192, 64, .increasing = true },
     };
-    qn_assert_ok(qn_cuda_kernels_open(&kernels, qn_cuda_get_info(qn_gpu())->ordinal));
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    kernels = qn_api();
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         check_stages(&shapes[i]);
     if (bench)
         bench_stages();
-    qn_cuda_kernels_close(kernels);
 }

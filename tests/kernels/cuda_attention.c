@@ -1,17 +1,13 @@
 /* Attention on the GPU compared with attention in double over the contents of the cache: fp16, codes, and a session's
  * codes with fp16 pages; windows, sinks, gates, several rows, positions at the edges of tiles and pages. */
-#include "cuda_arrays.h"
+#include "cuda_codec.h"
 #include "cuda_attention_rows.h"
+#include "cuda_views.h"
 
 #include "base/f16.h"
 #include "cuda/kernels/attention/attention.h"
 #include "kernels/kernels.h"
 #include "cuda/kernels/rope/rope.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Keys, values and weights are rounded to fp16: a relative error of up to 2^-11 each, mostly less than half of that.
  * Errors are random and do not add up. */
@@ -39,17 +35,14 @@ struct problem {
     uint16_t *f16_keys, *f16_values;  /* [rows][kv heads][1 + N_OPEN][page][dim] */
     float *means, *queries, *sinks, *gates;
     uint32_t *positions, *sessions;
-    qn_gpu_arrays arrays;
-    qn_gpu_guarded out, partials, maxima, counters;
     qn_attention_gpu gpu_shape;
     qn_launch decode;
     qn_attention_decode_args decode_args;
-    qn_attention_splits splits;
 };
 
 static uint16_t *random_f16(size_t n)
 {
-    uint16_t *h = qn_xcalloc(n, sizeof *h);
+    uint16_t *h = qn_new(n, sizeof *h);
     for (size_t i = 0; i < n; i++)
         h[i] = qn_f32_to_f16(qn_random_normal());
     return h;
@@ -57,7 +50,7 @@ static uint16_t *random_f16(size_t n)
 
 static uint32_t *random_words(size_t n)
 {
-    uint32_t *w = qn_xcalloc(n, sizeof *w);
+    uint32_t *w = qn_new(n, sizeof *w);
     for (size_t i = 0; i < n; i++)
         w[i] = (uint32_t)(qn_random() >> 16);
     return w;
@@ -67,21 +60,17 @@ static uint32_t *random_words(size_t n)
  * key. */
 static float *random_scales(size_t n, size_t dim)
 {
-    float *x = qn_xcalloc(n, sizeof *x);
+    float *x = qn_floats(n);
     for (size_t i = 0; i < n; i++)
         x[i] = sqrtf((float)dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000);
     return x;
 }
 
-static qn_attention_gpu_codec gpu_codec(struct problem *p, const qn_aura_codec *codec)
+/* A session's queries are rotated already. */
+static qn_attention_gpu_codec gpu_codec(const struct problem *p, const qn_aura_codec *codec)
 {
-    const size_t levels = (size_t)1 << codec->bits;
     const bool rotates = codec->signs && !p->s->pages;
-    return (qn_attention_gpu_codec){
-        .codebook = qn_gpu_keep_copy(&p->arrays, codec->codebook, levels * sizeof(float)),
-        .signs = rotates ? qn_gpu_keep_copy(&p->arrays, codec->signs, codec->dim * sizeof(float)) : 0,
-        .gain = qn_attention_gpu_gain(codec->codebook, levels)
-    };
+    return qn_gpu_codec(codec, rotates ? qn_gpu_from(codec->signs, codec->dim * sizeof(float)) : 0);
 }
 
 static void make_cache(struct problem *p)
@@ -96,15 +85,15 @@ static void make_cache(struct problem *p)
         p->values = random_words(rows * p->value_words);
         p->key_scales = random_scales(rows, dim);
         p->value_scales = random_scales(rows, dim);
-        qn_assert_ok(qn_aura_codec_new(&p->key_codec, dim, s->key_bits, 1));
-        qn_assert_ok(qn_aura_codec_new(&p->value_codec, dim, s->value_bits, 2));
+        p->key_codec = qn_codec(dim, s->key_bits, 1);
+        p->value_codec = qn_codec(dim, s->value_bits, 2);
     } else {
         p->keys = (uint32_t *)(void *)random_f16(rows * dim);
         p->values = (uint32_t *)(void *)random_f16(rows * dim);
     }
     qn_attention_gpu_cache *cache = &p->decode_args.cache;
-    cache->keys = qn_gpu_keep_copy(&p->arrays, p->keys, rows * p->key_words * 4);
-    cache->values = qn_gpu_keep_copy(&p->arrays, p->values, rows * p->value_words * 4);
+    cache->keys = qn_gpu_copy(p->keys);
+    cache->values = qn_gpu_copy(p->values);
     cache->key_head_stride = s->capacity * p->key_words * 4;
     cache->value_head_stride = s->capacity * p->value_words * 4;
     cache->scale_head_stride = s->capacity * 4;
@@ -112,11 +101,11 @@ static void make_cache(struct problem *p)
     cache->value_session_stride = cache->value_head_stride * s->n_kv_heads;
     cache->scale_session_stride = cache->scale_head_stride * s->n_kv_heads;
     if (codes) {
-        cache->key_scales = qn_gpu_keep_copy(&p->arrays, p->key_scales, rows * 4);
-        cache->value_scales = qn_gpu_keep_copy(&p->arrays, p->value_scales, rows * 4);
+        cache->key_scales = qn_gpu_copy(p->key_scales);
+        cache->value_scales = qn_gpu_copy(p->value_scales);
         p->decode_args.key_codec = gpu_codec(p, p->key_codec);
         p->decode_args.value_codec = gpu_codec(p, p->value_codec);
-        p->decode_args.rotation = qn_gpu_keep_rotation(&p->arrays, p->value_codec);
+        p->decode_args.rotation = qn_gpu_rotation(p->value_codec);
     }
     if (!s->pages)
         return;
@@ -125,91 +114,52 @@ static void make_cache(struct problem *p)
     p->f16_keys = random_f16(heads * f16);
     p->f16_values = random_f16(heads * f16);
     p->means = qn_floats_of(heads * dim, 1);
-    pages->keys = qn_gpu_keep_copy(&p->arrays, p->f16_keys, heads * f16 * 2);
-    pages->values = qn_gpu_keep_copy(&p->arrays, p->f16_values, heads * f16 * 2);
-    pages->means = qn_gpu_keep_copy(&p->arrays, p->means, heads * dim * 4);
+    pages->keys = qn_gpu_copy(p->f16_keys);
+    pages->values = qn_gpu_copy(p->f16_values);
+    pages->means = qn_gpu_copy(p->means);
     pages->head = f16 * 2;
     pages->session = pages->head * s->n_kv_heads;
     pages->mean_session_stride = s->n_kv_heads * dim * 4;
     pages->n_open_pages = N_OPEN;
 }
 
-static void problem_new(struct problem *p, const struct shape *s, uint32_t n_splits, const qn_cuda_info *info)
+static void problem_new(struct problem *p, const struct shape *s, uint32_t n_splits)
 {
     const size_t dim = s->dim, queries = s->n_rows * s->n_heads;
     *p = (struct problem){ .s = s };
     qn_kernels_init(&p->kernels, 0);
-    p->gpu_shape = (qn_attention_gpu){ .head_dim = dim,
-                                       .n_heads = s->n_heads,
-                                       .n_kv_heads = s->n_kv_heads,
-                                       .key_bits = s->key_bits,
-                                       .value_bits = s->value_bits,
-                                       .pages = s->pages,
-                                       .n_sms = info->n_sms,
-                                       .max_shared_bytes = info->max_shared_bytes };
-    qn_assert_ok(qn_attention_gpu_check(&p->gpu_shape));
-    p->splits = qn_attention_gpu_splits(&p->gpu_shape, s->capacity);
+    p->gpu_shape = qn_attention_device(dim, s->n_heads, s->n_kv_heads, s->key_bits, s->value_bits, s->pages);
+    qn_attention_splits splits = qn_attention_gpu_splits(&p->gpu_shape, s->capacity);
     if (n_splits)
-        p->splits.n = n_splits;
-    qn_assert_ok(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, &p->splits, &p->decode));
+        splits.n = n_splits;
+    qn_assert_ok(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, &splits, &p->decode));
+    qn_attention_decode_args *a = &p->decode_args;
+    *a = qn_decode_args(&p->gpu_shape, s->n_rows, &splits);
     make_cache(p);
     p->queries = qn_floats_of(queries * dim, 1);
     p->sinks = qn_floats_of(s->n_heads, 1);
     p->gates = qn_floats_of(2 * queries * dim, 1);
-    p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
-    p->positions = qn_xcalloc(s->n_rows, sizeof *p->positions);
+    p->sessions = qn_new(s->n_rows, sizeof *p->sessions);
+    p->positions = qn_new(s->n_rows, sizeof *p->positions);
     for (size_t i = 0; i < s->n_rows; i++) {
         p->positions[i] = s->positions[i % 4];
         p->sessions[i] = (uint32_t)(s->n_rows - 1 - i);
     }
-    p->partials = qn_gpu_new(queries * p->splits.n * dim * sizeof(float));
-    p->maxima = qn_gpu_new(queries * p->splits.n * 2 * sizeof(float));
-    p->out = qn_gpu_new(queries * dim * sizeof(float));
-    p->counters = qn_gpu_new(queries * sizeof(uint32_t));
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), p->counters.data, 0, queries * sizeof(uint32_t)));
-    const qn_attention_mask mask = { .positions =
-                                         qn_gpu_keep_copy(&p->arrays, p->positions, s->n_rows * sizeof *p->positions),
-                                     .sessions =
-                                         qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions),
-                                     .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
-                                     .window = s->window,
-                                     .causal = !s->not_causal };
-    qn_attention_decode_args *a = &p->decode_args;
-    a->queries = qn_gpu_keep_copy(&p->arrays, p->queries, queries * dim * sizeof(float));
-    a->partials = p->partials.data;
-    a->maxima = p->maxima.data;
-    a->counters = p->counters.data;
-    a->mask = mask;
-    a->splits = p->splits;
-    a->n_rows = (uint32_t)s->n_rows;
-    a->n_heads = (uint32_t)s->n_heads;
-    a->n_kv_heads = (uint32_t)s->n_kv_heads;
-    a->query_stride = a->out_stride = (uint32_t)(s->n_heads * dim);
-    a->scale = 1 / sqrtf((float)dim);
+    a->queries = qn_gpu_copy(p->queries);
+    a->mask = (qn_attention_mask){ .positions = qn_gpu_copy(p->positions),
+                                   .sessions = qn_gpu_copy(p->sessions),
+                                   .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
+                                   .window = s->window,
+                                   .causal = !s->not_causal };
     a->pdl_prefetch = s->n_rows == 1 && !s->not_causal;
-    a->sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof(float)) : 0;
-    a->gates = s->gates ? qn_gpu_keep_copy(&p->arrays, p->gates, 2 * queries * dim * sizeof(float)) : 0;
-    a->out = p->out.data;
+    a->sinks = s->sinks ? qn_gpu_copy(p->sinks) : 0;
+    a->gates = s->gates ? qn_gpu_copy(p->gates) : 0;
 }
 
-static void problem_free(struct problem *p)
-{
-    void *const all[] = { p->keys,  p->values,  p->key_scales, p->value_scales, p->f16_keys,  p->f16_values,
-                          p->means, p->queries, p->sinks,      p->gates,        p->positions, p->sessions };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-    qn_gpu_free_arrays(&p->arrays);
-    qn_gpu_free(&p->out);
-    qn_gpu_free(&p->partials);
-    qn_gpu_free(&p->maxima);
-    qn_gpu_free(&p->counters);
-    qn_aura_codec_delete(p->key_codec);
-    qn_aura_codec_delete(p->value_codec);
-}
-
-static void run(struct problem *p)
+static const float *run(const struct problem *p)
 {
     qn_gpu_launch(&p->decode, &p->decode_args);
+    return qn_gpu_read(p->decode_args.out);
 }
 
 /* ---- In double ---- */
@@ -257,7 +207,7 @@ static void load_key_value(const struct problem *p, size_t head, size_t t, uint3
 /* Attention of a query of head h at a position, over a session's cache; gate [dim] or NULL. With pages, or with a dense
  * rotation, `given` is rotated already. */
 static void attend(const struct problem *p, size_t session, uint32_t position, size_t h, const float *given,
-                   const float *gate, double *out)
+                   const float *gate, float *result)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, head = session * s->n_kv_heads + h / (s->n_heads / s->n_kv_heads);
@@ -268,9 +218,7 @@ static void attend(const struct problem *p, size_t session, uint32_t position, s
     size_t end = s->not_causal ? s->capacity - 3 : position + 1u, begin = 0;
     if (s->window && position + 1u > s->window)
         begin = position + 1 - s->window;
-    double m = s->sinks ? (double)p->sinks[h] : -INFINITY, l = s->sinks ? 1 : 0;
-    for (size_t d = 0; d < dim; d++)
-        out[d] = 0;
+    double out[QN_AURA_MAX_DIM] = { 0 }, m = s->sinks ? (double)p->sinks[h] : -INFINITY, l = s->sinks ? 1 : 0;
     for (size_t t = begin; t < end; t++) {
         double score = 0;
         load_key_value(p, head, t, position, key, value);
@@ -290,32 +238,7 @@ static void attend(const struct problem *p, size_t session, uint32_t position, s
     else
         memcpy(value, rotated, dim * sizeof *value);
     for (size_t d = 0; d < dim; d++)
-        out[d] = (double)value[d] / (1 + (gate ? exp(-(double)gate[d]) : 0));
-}
-
-/* Sums of squares of errors and of exact results over queries, and the worst relative error of one query. */
-struct errors {
-    double error, square, worst;
-};
-
-static void add_errors(struct errors *e, const float *found, const double *exact, size_t n)
-{
-    double square = 0, error = 0;
-    for (size_t i = 0; i < n; i++) {
-        square += exact[i] * exact[i];
-        error += ((double)found[i] - exact[i]) * ((double)found[i] - exact[i]);
-    }
-    const double relative = square > 0 ? sqrt(error / square) : sqrt(error);
-    e->error += error;
-    e->square += square;
-    e->worst = relative <= e->worst ? e->worst : relative;
-}
-
-static void expect_errors(const struct errors *e)
-{
-    const double all = e->square > 0 ? sqrt(e->error / e->square) : sqrt(e->error);
-    qn_expect(all <= ERROR_BOUND, "error %.2e, expected up to %.1e", all, ERROR_BOUND);
-    qn_expect(e->worst <= WORST_BOUND, "error of a query %.2e, expected up to %.1e", e->worst, WORST_BOUND);
+        result[d] = (float)((double)value[d] / (1 + (gate ? exp(-(double)gate[d]) : 0)));
 }
 
 static void check_shape(const struct shape *s, uint32_t n_splits)
@@ -323,36 +246,23 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
     if (!qn_case_selected())
         return;
     struct problem p;
-    const size_t n = s->n_rows * s->n_heads * s->dim;
-    float *found = qn_xcalloc(n, sizeof *found), *again = qn_xcalloc(n, sizeof *again);
-    struct errors errors = { 0 };
-    double exact[QN_AURA_MAX_DIM];
-    qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
+    const size_t dim = s->dim, n_queries = s->n_rows * s->n_heads;
+    qn_random_seed(dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
     qn_case_begin("attention", "cuda",
                   "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s",
-                  s->n_heads, s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "",
-                  s->capacity, s->n_rows, s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "",
+                  s->n_heads, dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", s->capacity,
+                  s->n_rows, s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "",
                   s->sinks ? ", sinks" : "", s->gates ? ", gates" : "");
-    problem_new(&p, s, n_splits, qn_cuda_get_info(qn_gpu()));
-    run(&p);
-    qn_gpu_read(&p.out, found);
-    qn_gpu_poison(&p.out);
-    qn_gpu_poison(&p.partials);
-    run(&p);
-    qn_gpu_read(&p.out, again);
-    qn_expect_same(again, found, n, "element of the second run");
-    for (size_t q = 0; q < s->n_rows * s->n_heads; q++) {
-        const float *gate = s->gates ? p.gates + (q * 2 + 1) * s->dim : NULL;
-        attend(&p, p.sessions[q / s->n_heads], p.positions[q / s->n_heads], q % s->n_heads, p.queries + q * s->dim,
-               gate, exact);
-        add_errors(&errors, found + q * s->dim, exact, s->dim);
-    }
-    expect_errors(&errors);
-    qn_expect(qn_gpu_guards_intact(&p.out) && qn_gpu_guards_intact(&p.partials) && qn_gpu_guards_intact(&p.maxima),
-              "bytes outside the output were written");
-    problem_free(&p);
-    free(found);
-    free(again);
+    problem_new(&p, s, n_splits);
+    const float *found = run(&p);
+    qn_gpu_poison(p.decode_args.out, p.decode_args.partials);
+    qn_expect_same(run(&p), found, n_queries * dim, "element of the second run");
+    float *exact = qn_floats(n_queries * dim);
+    for (size_t q = 0; q < n_queries; q++)
+        attend(&p, p.sessions[q / s->n_heads], p.positions[q / s->n_heads], q % s->n_heads, p.queries + q * dim,
+               s->gates ? p.gates + (q * 2 + 1) * dim : NULL, exact + q * dim);
+    qn_expect_relative(found, exact, n_queries, dim, QN_DTYPE_F32, ERROR_BOUND, WORST_BOUND, "attention");
+    qn_release();
 }
 
 /* ---- Prefill ---- */
@@ -363,7 +273,6 @@ struct prefill {
     size_t n;
     float *queries, *gates;
     uint32_t *positions;
-    qn_gpu_guarded out;
     qn_launch launch;
     qn_attention_prefill_args args;
 };
@@ -371,43 +280,31 @@ struct prefill {
 static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first, size_t n)
 {
     const size_t values = n * s->n_heads * s->dim;
-    problem_new(&t->p, s, 0, qn_cuda_get_info(qn_gpu()));
+    problem_new(&t->p, s, 0);
     qn_assert_ok(qn_attention_gpu_prefill(&t->p.gpu_shape, n, 1, &t->launch));
     t->n = n;
     t->queries = qn_floats_of(values, 1);
     t->gates = s->gates ? qn_floats_of(2 * values, 1) : NULL;
-    t->positions = qn_xcalloc(n, sizeof *t->positions);
+    t->positions = qn_new(n, sizeof *t->positions);
     for (size_t i = 0; i < n; i++)
         t->positions[i] = first + (uint32_t)i;
-    t->out = qn_gpu_new(values * sizeof(float));
     const qn_attention_decode_args *like = &t->p.decode_args;
-    t->args = (qn_attention_prefill_args){
-        .queries = qn_gpu_keep_copy(&t->p.arrays, t->queries, values * sizeof(float)),
-        .gates = s->gates ? qn_gpu_keep_copy(&t->p.arrays, t->gates, 2 * values * sizeof(float)) : 0,
-        .out = t->out.data,
-        .positions = qn_gpu_keep_copy(&t->p.arrays, t->positions, n * sizeof *t->positions),
-        .cache = like->cache,
-        .pages = like->pages,
-        .key_codec = like->key_codec,
-        .value_codec = like->value_codec,
-        .rotation = like->rotation,
-        .n_rows = (uint32_t)n,
-        .n_pieces = 1,
-        .n_heads = like->n_heads,
-        .n_kv_heads = like->n_kv_heads,
-        .query_stride = like->query_stride,
-        .out_stride = like->query_stride,
-        .scale = like->scale
-    };
-}
-
-static void prefill_free(struct prefill *t)
-{
-    problem_free(&t->p);
-    qn_gpu_free(&t->out);
-    free(t->queries);
-    free(t->gates);
-    free(t->positions);
+    t->args = (qn_attention_prefill_args){ .queries = qn_gpu_copy(t->queries),
+                                           .gates = s->gates ? qn_gpu_copy(t->gates) : 0,
+                                           .out = qn_gpu_floats(values),
+                                           .positions = qn_gpu_copy(t->positions),
+                                           .cache = like->cache,
+                                           .pages = like->pages,
+                                           .key_codec = like->key_codec,
+                                           .value_codec = like->value_codec,
+                                           .rotation = like->rotation,
+                                           .n_rows = (uint32_t)n,
+                                           .n_pieces = 1,
+                                           .n_heads = like->n_heads,
+                                           .n_kv_heads = like->n_kv_heads,
+                                           .query_stride = like->query_stride,
+                                           .out_stride = like->query_stride,
+                                           .scale = like->scale };
 }
 
 static void check_prefill(const struct shape *s, uint32_t first, size_t n)
@@ -415,108 +312,80 @@ static void check_prefill(const struct shape *s, uint32_t first, size_t n)
     if (!qn_case_selected())
         return;
     struct prefill t;
-    const size_t n_queries = n * s->n_heads;
-    float *found = qn_xcalloc(n_queries * s->dim, sizeof *found);
-    struct errors errors = { 0 };
-    double exact[QN_AURA_MAX_DIM];
-    qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + first + n);
+    const size_t dim = s->dim, n_queries = n * s->n_heads;
+    qn_random_seed(dim * 100 + s->key_bits * 10 + s->value_bits + first + n);
     qn_case_begin("attention", "cuda prefill", "heads %zu of %zu over %zu, bits %u and %u%s, %zu rows from %u on%s",
-                  s->n_heads, s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", n, first,
+                  s->n_heads, dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", n, first,
                   s->gates ? ", gates" : "");
     prefill_new(&t, s, first, n);
     qn_gpu_launch(&t.launch, &t.args);
-    qn_gpu_read(&t.out, found);
-    size_t missing = 0;
-    for (size_t i = 0; i < n_queries * s->dim; i++)
-        missing += found[i] != found[i];
-    qn_expect(missing == 0, "%zu elements are NaN, or were not written", missing);
+    const float *found = qn_gpu_read(t.args.out);
+    qn_expect_finite(found, n_queries * dim, "attention");
     /* A random subset of the queries, with the first and the last: all of them would take the CPU too long. */
+    float *some = qn_floats(n_queries * dim), *exact = qn_floats(n_queries * dim);
+    size_t n_some = 0;
     for (size_t q = 0; q < n_queries;
          q += q + 1 == n_queries ? 1 : 1 + qn_random_below(n_queries - q - 1 < 40 ? 1 : 40)) {
-        const float *gate = s->gates ? t.gates + (q * 2 + 1) * s->dim : NULL;
-        attend(&t.p, 0, t.positions[q / s->n_heads], q % s->n_heads, t.queries + q * s->dim, gate, exact);
-        add_errors(&errors, found + q * s->dim, exact, s->dim);
+        attend(&t.p, 0, t.positions[q / s->n_heads], q % s->n_heads, t.queries + q * dim,
+               s->gates ? t.gates + (q * 2 + 1) * dim : NULL, exact + n_some * dim);
+        memcpy(some + n_some++ * dim, found + q * dim, dim * sizeof *some);
     }
-    expect_errors(&errors);
-    qn_expect(qn_gpu_guards_intact(&t.out), "bytes outside the output were written");
-    prefill_free(&t);
-    free(found);
-}
-
-static void one_prefill(void *context, size_t iteration)
-{
-    const struct prefill *t = context;
-    (void)iteration;
-    qn_gpu_launch(&t->launch, &t->args);
+    qn_expect_relative(some, exact, n_some, dim, QN_DTYPE_F32, ERROR_BOUND, WORST_BOUND, "attention");
+    qn_release();
 }
 
 static void bench_prefill(const struct shape *s, uint32_t first, size_t n)
 {
     struct prefill t;
-    char text[96], variant[32];
     qn_random_seed(1);
     prefill_new(&t, s, first, n);
-    snprintf(variant, sizeof variant, s->key_bits == 16 ? "prefill f16" : "prefill %u/%u bits, pages", s->key_bits,
-             s->value_bits);
-    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu rows from %u on", s->n_heads, s->dim, s->n_kv_heads, n,
-             first);
     const double pairs = (double)n * (first + ((double)n + 1) / 2);
-    qn_gpu_bench("attention", variant, text, 4 * pairs * (double)(s->n_heads * s->dim), "FLOP", 0, one_prefill, &t, 4);
-    prefill_free(&t);
+    qn_gpu_bench_launches(
+        "attention",
+        s->key_bits == 16 ? "prefill f16" : qn_text("prefill %u/%u bits, pages", s->key_bits, s->value_bits),
+        qn_text("%zu heads of %zu over %zu, %zu rows from %u on", s->n_heads, s->dim, s->n_kv_heads, n, first),
+        4 * pairs * (double)(s->n_heads * s->dim), "FLOP", 0, &(qn_gpu_timed){ .launch = t.launch, .args = &t.args }, 1,
+        4);
+    qn_release();
 }
 
 /* ---- Speed ---- */
 
-struct timed {
-    const struct problem *p;
-    qn_attention_decode_args *turns;
-    qn_launch heads; /* qk_norm_rope_store, launched first if its function is set */
-    qn_rope_qk_norm_store_args qk_norm_rope_args;
-};
-
-static void run_iteration(void *context, size_t iteration)
-{
-    const struct timed *t = context;
-    if (t->heads.function)
-        qn_gpu_launch(&t->heads, &t->qk_norm_rope_args);
-    qn_gpu_launch(&t->p->decode, &t->turns[iteration]);
-}
-
 /* The launch that computes queries and stores the newest key and value of a session's cache: qk_norm, and rope on a
  * quarter of each head. */
-static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
+static qn_launch qk_norm_rope_store(const struct problem *p, qn_rope_qk_norm_store_args *a)
 {
     const struct shape *s = p->s;
     const size_t n_rot = s->dim / 4, values = (s->n_heads + 2 * s->n_kv_heads + 3) * s->dim;
-    float *numbers = qn_floats_of(values, 1);
-    const uint64_t from = qn_gpu_keep_copy(&p->arrays, numbers, values * sizeof(float)), head = s->dim * sizeof(float);
-    qn_rope_qk_norm_store_args *a = &t->qk_norm_rope_args;
-    free(numbers);
-    *a = (qn_rope_qk_norm_store_args){ .queries = from,
-                                       .keys = from + s->n_heads * head,
-                                       .values = from + (s->n_heads + s->n_kv_heads) * head,
-                                       .out = p->decode_args.queries,
-                                       .query_weight = from + (s->n_heads + 2 * s->n_kv_heads) * head,
-                                       .positions = p->decode_args.mask.positions,
-                                       .pages = p->decode_args.pages,
-                                       .key_rotation = { .signs =
-                                                             qn_gpu_keep_copy(&p->arrays, p->key_codec->signs, head) },
-                                       .value_rotation = p->decode_args.rotation,
-                                       .n_rows = 1,
-                                       .n_heads = (uint32_t)s->n_heads,
-                                       .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                       .n_rot = (uint32_t)n_rot,
-                                       .query_row_stride = p->decode_args.query_stride,
-                                       .key_row_stride = (uint32_t)(s->n_kv_heads * s->dim),
-                                       .value_row_stride = (uint32_t)(s->n_kv_heads * s->dim),
-                                       .out_row_stride = p->decode_args.query_stride,
-                                       .query_stride = (uint32_t)s->dim,
-                                       .eps = 1e-6f };
+    const uint64_t from = qn_gpu_floats_of(values, 1), head = s->dim * sizeof(float);
+    qn_launch launch;
+    *a = (qn_rope_qk_norm_store_args){
+        .queries = from,
+        .keys = from + s->n_heads * head,
+        .values = from + (s->n_heads + s->n_kv_heads) * head,
+        .out = p->decode_args.queries,
+        .query_weight = from + (s->n_heads + 2 * s->n_kv_heads) * head,
+        .positions = p->decode_args.mask.positions,
+        .pages = p->decode_args.pages,
+        .key_rotation = { .signs = qn_gpu_from(p->key_codec->signs, head) },
+        .value_rotation = p->decode_args.rotation,
+        .n_rows = 1,
+        .n_heads = (uint32_t)s->n_heads,
+        .n_kv_heads = (uint32_t)s->n_kv_heads,
+        .n_rot = (uint32_t)n_rot,
+        .query_row_stride = p->decode_args.query_stride,
+        .key_row_stride = (uint32_t)(s->n_kv_heads * s->dim),
+        .value_row_stride = (uint32_t)(s->n_kv_heads * s->dim),
+        .out_row_stride = p->decode_args.query_stride,
+        .query_stride = (uint32_t)s->dim,
+        .eps = 1e-6f,
+    };
     a->key_weight = a->query_weight + head;
     a->cosines = a->key_weight + head;
     a->sines = a->cosines + n_rot / 2 * sizeof(float);
-    qn_assert_ok(qn_rope_gpu_qk_norm_store(s->dim, true, 1, s->n_heads, s->n_kv_heads, &t->heads));
-    t->heads.pdl = true;
+    qn_assert_ok(qn_rope_gpu_qk_norm_store(s->dim, true, 1, s->n_heads, s->n_kv_heads, &launch));
+    launch.pdl = true;
+    return launch;
 }
 
 /* Each iteration reads its own copy of the cache. */
@@ -526,48 +395,31 @@ static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, u
     const size_t row_bytes = qn_attention_gpu_row_bytes(one->dim, one->key_bits) +
                              qn_attention_gpu_row_bytes(one->dim, one->value_bits) + (one->key_bits == 16 ? 0 : 8);
     const size_t bytes = one->n_kv_heads * one->capacity * row_bytes, n_iterations = qn_gpu_bench_copies(bytes);
-    char text[96], variant[32];
     qn_random_seed(1);
-    problem_new(&p, one, n_splits, qn_cuda_get_info(qn_gpu()));
+    problem_new(&p, one, n_splits);
     p.decode.pdl = true;
-    const qn_attention_gpu_cache *cache = &p.decode_args.cache;
-    const size_t key_bytes = cache->key_session_stride, value_bytes = cache->value_session_stride,
-                 scale_bytes = cache->scale_session_stride;
-    struct timed timed = { .p = &p, .turns = qn_xcalloc(n_iterations, sizeof *timed.turns) };
-    qn_gpu_guarded *copies = qn_xcalloc(n_iterations, sizeof *copies);
+    qn_attention_decode_args *turns = qn_new(n_iterations, sizeof *turns);
     for (size_t i = 0; i < n_iterations; i++) {
-        copies[i] = qn_gpu_new(key_bytes + value_bytes + 2 * scale_bytes);
-        timed.turns[i] = p.decode_args;
-        qn_attention_gpu_cache *c = &timed.turns[i].cache;
-        c->keys = copies[i].data;
-        c->values = c->keys + key_bytes;
-        c->key_scales = c->values + value_bytes;
-        c->value_scales = c->key_scales + scale_bytes;
-        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->keys, cache->keys, key_bytes));
-        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->values, cache->values, value_bytes));
-        if (one->key_bits != 16) {
-            qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->key_scales, cache->key_scales, scale_bytes));
-            qn_assert_ok(
-                qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
-        }
+        turns[i] = p.decode_args;
+        qn_attention_copy_cache(&turns[i].cache, p.decode_args.cache.key_session_stride,
+                                p.decode_args.cache.value_session_stride,
+                                one->key_bits == 16 ? 0 : p.decode_args.cache.scale_session_stride, 0);
     }
-    snprintf(variant, sizeof variant,
-             one->key_bits == 16       ? "f16"
-             : with_qk_norm_rope_store ? "%u/%u bits, pages, qk_norm"
-             : one->pages              ? "%u/%u bits, pages"
-                                       : "%u/%u bits",
-             one->key_bits, one->value_bits);
+    const char *variant = one->key_bits == 16 ? "f16"
+                                              : qn_text(with_qk_norm_rope_store ? "%u/%u bits, pages, qk_norm"
+                                                        : one->pages            ? "%u/%u bits, pages"
+                                                                                : "%u/%u bits",
+                                                        one->key_bits, one->value_bits);
+    qn_rope_qk_norm_store_args store;
+    qn_gpu_timed launches[2] = { { .args = &store }, { p.decode, turns, sizeof *turns } };
     if (with_qk_norm_rope_store)
-        add_qk_norm_rope_store(&timed, &p);
-    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu keys", one->n_heads, one->dim, one->n_kv_heads,
-             one->capacity);
-    qn_gpu_bench("attention", variant, text, (double)bytes, "B", qn_gpu_read_rate(), run_iteration, &timed,
-                 n_iterations);
-    for (size_t i = 0; i < n_iterations; i++)
-        qn_gpu_free(&copies[i]);
-    free(copies);
-    free(timed.turns);
-    problem_free(&p);
+        launches[0].launch = qk_norm_rope_store(&p, &store);
+    qn_gpu_bench_launches(
+        "attention", variant,
+        qn_text("%zu heads of %zu over %zu, %zu keys", one->n_heads, one->dim, one->n_kv_heads, one->capacity),
+        (double)bytes, "B", qn_gpu_read_rate(), launches + !with_qk_norm_rope_store, 1 + with_qk_norm_rope_store,
+        n_iterations);
+    qn_release();
 }
 
 static struct shape long_row(size_t dim, size_t n_heads, size_t n_kv_heads, size_t n_keys, unsigned key_bits,
@@ -597,14 +449,14 @@ static void bench_all(void)
     static const unsigned bits[][2] = { { 8, 8 }, { 6, 6 }, { 4, 2 }, { 3, 3 }, { 2, 2 } };
     static const size_t depths[] = { 512, 4096, 32768, 131072 }, filled[] = { 128, 512, 2048, 8192, 32768 };
     struct shape s;
-    for (size_t i = 0; i < sizeof filled / sizeof *filled; i++)
+    for (size_t i = 0; i < QN_LENGTH(filled); i++)
         bench_session(filled[i]);
-    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++)
+    for (size_t i = 0; i < QN_LENGTH(depths); i++)
         for (unsigned format = 0; format < 3; format++) {
             s = long_row(256, 24, 4, depths[i], format ? 4 : 16, format ? 4 : 16, format == 2);
             bench_shape(&s, false, 0);
         }
-    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) {
+    for (size_t i = 0; i < QN_LENGTH(bits); i++) {
         s = long_row(256, 24, 4, 32768, bits[i][0], bits[i][1], false);
         bench_shape(&s, false, 0);
     }
@@ -615,7 +467,7 @@ static void bench_all(void)
         s = long_row(128, 32, 8, 4096, format ? 4 : 16, format ? 4 : 16, format);
         bench_prefill(&s, 0, 4096);
     }
-    for (size_t i = 2; i < sizeof depths / sizeof *depths; i++)
+    for (size_t i = 2; i < QN_LENGTH(depths); i++)
         for (unsigned format = 0; format < 2; format++) {
             s = long_row(128, 32, 8, depths[i], format ? 4 : 16, format ? 4 : 16, false);
             bench_shape(&s, false, 0);
@@ -646,8 +498,8 @@ void qn_check_cuda_attention(bool bench)
                   { 128, 16, 320, 160, { 130, 63, 319, 191 } }, { 256, 24, 576, 50, { 64, 575, 0, 256 } },
                   { 64, 20, 320, 200, { 255, 256, 128, 16 } },  { 128, 16, 320, 90, { 257, 1, 80, 319 } },
                   { 256, 16, 272, 90, { 271, 100, 17, 255 } },  { 64, 8, 320, 90, { 47, 300, 48, 200 } } };
-    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
-        for (size_t j = 0; j < (i < n_code_dims ? sizeof bits / sizeof *bits : 1); j++) {
+    for (size_t i = 0; i < QN_LENGTH(dims); i++)
+        for (size_t j = 0; j < (i < n_code_dims ? QN_LENGTH(bits) : 1); j++) {
             const struct shape s = { .dim = dims[i],
                                      .n_heads = 12,
                                      .n_kv_heads = 2,
@@ -658,11 +510,11 @@ void qn_check_cuda_attention(bool bench)
                                      .positions = { 36 + (uint32_t)(97 * (i + 7 * j) % 268) } };
             check_shape(&s, 3);
         }
-    for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++)
+    for (size_t i = 0; i < QN_LENGTH(mixed); i++)
         check_shape(
             &(struct shape){ 128, 32, 8, 512, mixed[i][0], mixed[i][1], i == 1, 1, { 400 }, 0, false, false, false },
             0);
-    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+    for (size_t i = 0; i < QN_LENGTH(edges); i++) {
         check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, false, 1, { edges[i] }, 0, false, true, false }, 33);
         check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, true, 1, { edges[i] }, 0, false, false, true }, 0);
     }
@@ -673,7 +525,7 @@ void qn_check_cuda_attention(bool bench)
         check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true }, 0);
     }
     check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true }, 0);
-    for (size_t i = 0; i < 2 * sizeof mixes / sizeof *mixes; i++) {
+    for (size_t i = 0; i < 2 * QN_LENGTH(mixes); i++) {
         const unsigned format = i % 2 ? 4 : 16;
         struct shape s = { .dim = mixes[i / 2].dim,
                            .n_heads = mixes[i / 2].n_heads,
@@ -687,7 +539,7 @@ void qn_check_cuda_attention(bool bench)
         memcpy(s.positions, mixes[i / 2].positions, sizeof s.positions);
         check_shape(&s, 0);
     }
-    for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++) {
+    for (size_t i = 0; i < QN_LENGTH(prefills); i++) {
         const struct shape f16 = { .dim = prefills[i].dim,
                                    .n_heads = prefills[i].n_heads,
                                    .n_kv_heads = 2,

@@ -2,16 +2,10 @@
  * same bits in the results and in the caches, whose rows at the queries' own positions are NaN before. */
 #include "cuda_attention_rows.h"
 
-#include "cuda_arrays.h"
+#include "cuda_codec.h"
 
 #include "base/f16.h"
-#include "cuda/kernels/attention/attention.h"
 #include "cuda/kernels/rope/rope.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_rot, capacity, n_rows; /* capacity: a multiple of a page */
@@ -22,7 +16,7 @@ struct shape {
 
 /* The outputs of either way: a cache of all sessions, and results. */
 struct way {
-    qn_gpu_guarded cache, out;
+    uint64_t cache;
     qn_attention_decode_args args;
     qn_launch launch;
 };
@@ -31,7 +25,6 @@ struct problem {
     const struct shape *s;
     uint16_t *cache; /* [sessions][capacity / page][keys and values][kv heads][page][dim] */
     uint32_t *positions, *sessions;
-    qn_gpu_arrays arrays;
     qn_launch store;
     qn_rope_qk_norm_store_args store_args;
     struct way two, one; /* launches; `two` begins with store */
@@ -56,7 +49,7 @@ static void make_cache(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t n = s->n_rows * session_values(s);
-    p->cache = qn_xcalloc(n, sizeof *p->cache);
+    p->cache = qn_new(n, sizeof *p->cache);
     for (size_t i = 0; i < n; i++)
         p->cache[i] = qn_f32_to_f16(qn_random_normal());
     for (size_t row = 0; row < s->n_rows; row++)
@@ -80,31 +73,26 @@ static qn_attention_gpu_cache cache_of(struct problem *p, const struct way *way)
                                      .key_session_stride = session,
                                      .value_session_stride = session };
     if (s->pages) {
-        uint64_t *entries = qn_xcalloc(s->n_rows * n_pages, sizeof *entries),
-                 *tables = qn_xcalloc(s->n_rows, sizeof *tables);
+        uint64_t *entries = qn_new(s->n_rows * n_pages, sizeof *entries), *tables = qn_new(s->n_rows, sizeof *tables);
         for (size_t i = 0; i < s->n_rows * n_pages; i++)
-            entries[i] = way->cache.data + i / n_pages * session + (n_pages - 1 - i % n_pages) * (session / n_pages);
-        const uint64_t at = qn_gpu_keep_copy(&p->arrays, entries, s->n_rows * n_pages * sizeof *entries);
+            entries[i] = way->cache + i / n_pages * session + (n_pages - 1 - i % n_pages) * (session / n_pages);
+        const uint64_t at = qn_gpu_copy(entries);
         for (size_t i = 0; i < s->n_rows; i++)
             tables[i] = at + i * n_pages * sizeof *entries;
-        cache.tables = qn_gpu_keep_copy(&p->arrays, tables, s->n_rows * sizeof *tables);
-        free(entries);
-        free(tables);
+        cache.tables = qn_gpu_copy(tables);
     } else {
-        cache.keys = way->cache.data;
+        cache.keys = way->cache;
     }
     cache.values = cache.keys + s->n_kv_heads * head;
     return cache;
 }
 
-static uint64_t keep_floats(struct problem *p, size_t n, float last)
+/* An array whose last value is not random. */
+static uint64_t floats_with(size_t n, float last)
 {
     float *x = qn_floats_of(n, 2);
-    if (last != 0)
-        x[n - 1] = last;
-    const uint64_t at = qn_gpu_keep_copy(&p->arrays, x, n * sizeof *x);
-    free(x);
-    return at;
+    x[n - 1] = last;
+    return qn_gpu_copy(x);
 }
 
 /* Inputs of both ways, as qn_rope_qk_norm_store has them. */
@@ -112,28 +100,27 @@ static void make_store(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t stride = s->gated ? 2 * s->dim : s->dim, key_row = s->n_kv_heads * s->dim, half = s->n_rot / 2;
-    float *angles = qn_xcalloc(2 * s->n_rows * half, sizeof *angles);
+    float *angles = qn_floats(2 * s->n_rows * half);
     for (size_t i = 0; i < s->n_rows * half; i++) {
         const double angle = p->positions[i / half] * pow(1e4, -(double)(i % half) / (double)half);
         angles[i] = (float)cos(angle);
         angles[s->n_rows * half + i] = (float)sin(angle);
     }
-    const uint64_t cosines = qn_gpu_keep_copy(&p->arrays, angles, 2 * s->n_rows * half * sizeof *angles);
-    free(angles);
+    const uint64_t cosines = qn_gpu_copy(angles);
     p->store_args = (qn_rope_qk_norm_store_args){
-        .queries = keep_floats(p, s->n_rows * s->n_heads * stride, 0),
-        .keys = keep_floats(p, s->n_rows * key_row, 1e9f),
-        .values = keep_floats(p, s->n_rows * key_row, s->norms ? -1e9f : NAN),
-        .out = qn_gpu_keep(&p->arrays, qn_gpu_new(s->n_rows * s->n_heads * s->dim * sizeof(float))),
-        .query_bias = s->biases ? keep_floats(p, s->n_heads * s->dim, 0) : 0,
-        .key_bias = s->biases ? keep_floats(p, key_row, 0) : 0,
-        .value_bias = s->biases ? keep_floats(p, key_row, 0) : 0,
-        .query_weight = s->norms ? keep_floats(p, s->dim, 0) : 0,
-        .key_weight = s->norms ? keep_floats(p, s->dim, 0) : 0,
+        .queries = qn_gpu_floats_of(s->n_rows * s->n_heads * stride, 2),
+        .keys = floats_with(s->n_rows * key_row, 1e9f),
+        .values = floats_with(s->n_rows * key_row, s->norms ? -1e9f : NAN),
+        .out = qn_gpu_floats(s->n_rows * s->n_heads * s->dim),
+        .query_bias = s->biases ? qn_gpu_floats_of(s->n_heads * s->dim, 2) : 0,
+        .key_bias = s->biases ? qn_gpu_floats_of(key_row, 2) : 0,
+        .value_bias = s->biases ? qn_gpu_floats_of(key_row, 2) : 0,
+        .query_weight = s->norms ? qn_gpu_floats_of(s->dim, 2) : 0,
+        .key_weight = s->norms ? qn_gpu_floats_of(s->dim, 2) : 0,
         .cosines = cosines,
         .sines = cosines + s->n_rows * half * sizeof(float),
-        .positions = qn_gpu_keep_copy(&p->arrays, p->positions, s->n_rows * sizeof *p->positions),
-        .sessions = qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions),
+        .positions = qn_gpu_copy(p->positions),
+        .sessions = qn_gpu_copy(p->sessions),
         .cache = cache_of(p, &p->two),
         .n_rows = (uint32_t)s->n_rows,
         .n_heads = (uint32_t)s->n_heads,
@@ -154,41 +141,18 @@ static void make_store(struct problem *p)
 static void make_attention(struct problem *p, struct way *way)
 {
     const struct shape *s = p->s;
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    const size_t queries = s->n_rows * s->n_heads;
-    const qn_attention_gpu gpu = { .head_dim = s->dim,
-                                   .n_heads = s->n_heads,
-                                   .n_kv_heads = s->n_kv_heads,
-                                   .key_bits = 16,
-                                   .value_bits = 16,
-                                   .n_sms = info->n_sms,
-                                   .max_shared_bytes = info->max_shared_bytes };
+    const qn_attention_gpu gpu = qn_attention_device(s->dim, s->n_heads, s->n_kv_heads, 16, 16, false);
     const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, s->capacity);
-    const qn_gpu_guarded counters = qn_gpu_new(queries * sizeof(uint32_t));
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), counters.data, 0, queries * sizeof(uint32_t)));
-    way->out = qn_gpu_new(queries * s->dim * sizeof(float));
-    way->args = (qn_attention_decode_args){
-        .queries = p->store_args.out,
-        .gates = s->gated ? p->store_args.queries : 0,
-        .out = way->out.data,
-        .partials = qn_gpu_keep(&p->arrays, qn_gpu_new(queries * splits.n * s->dim * sizeof(float))),
-        .maxima = qn_gpu_keep(&p->arrays, qn_gpu_new(queries * splits.n * 2 * sizeof(float))),
-        .counters = qn_gpu_keep(&p->arrays, counters),
-        .mask = { .positions = p->store_args.positions,
-                  .sessions = p->store_args.sessions,
-                  .n_keys = (uint32_t)s->capacity,
-                  .window = s->window,
-                  .causal = 1 },
-        .cache = cache_of(p, way),
-        .splits = splits,
-        .n_rows = (uint32_t)s->n_rows,
-        .n_heads = (uint32_t)s->n_heads,
-        .n_kv_heads = (uint32_t)s->n_kv_heads,
-        .query_stride = (uint32_t)(s->n_heads * s->dim),
-        .out_stride = (uint32_t)(s->n_heads * s->dim),
-        .scale = 1 / sqrtf((float)s->dim),
-        .pdl_prefetch = 1,
-    };
+    way->args = qn_decode_args(&gpu, s->n_rows, &splits);
+    way->args.queries = p->store_args.out;
+    way->args.gates = s->gated ? p->store_args.queries : 0;
+    way->args.mask = (qn_attention_mask){ .positions = p->store_args.positions,
+                                          .sessions = p->store_args.sessions,
+                                          .n_keys = (uint32_t)s->capacity,
+                                          .window = s->window,
+                                          .causal = 1 };
+    way->args.cache = cache_of(p, way);
+    way->args.pdl_prefetch = 1;
     qn_expect(qn_attention_gpu_prepares_rows(&gpu, s->n_rows, s->n_rot, s->interleaved),
               "the launch accepts no new rows");
     qn_assert_ok(qn_attention_gpu_decode(&gpu, s->n_rows, &splits, &way->launch));
@@ -218,65 +182,30 @@ static void use_new_rows(struct problem *p, qn_attention_decode_args *args)
 static void problem_new(struct problem *p, const struct shape *s)
 {
     *p = (struct problem){ .s = s };
-    p->positions = qn_xcalloc(s->n_rows, sizeof *p->positions);
-    p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
+    p->positions = qn_new(s->n_rows, sizeof *p->positions);
+    p->sessions = qn_new(s->n_rows, sizeof *p->sessions);
     for (size_t row = 0; row < s->n_rows; row++) {
         p->positions[row] = s->positions[row % 4];
         p->sessions[row] = row % 7 == 5 ? QN_ATTENTION_NO_SESSION : (uint32_t)(s->n_rows - 1 - row);
     }
     make_cache(p);
-    const size_t bytes = s->n_rows * session_values(s) * sizeof *p->cache;
-    p->two.cache = qn_gpu_from(p->cache, bytes);
-    p->one.cache = qn_gpu_from(p->cache, bytes);
+    p->two.cache = qn_gpu_copy(p->cache);
+    p->one.cache = qn_gpu_copy(p->cache);
     make_store(p);
     make_attention(p, &p->two);
     make_attention(p, &p->one);
     use_new_rows(p, &p->one.args);
 }
 
-static void problem_free(struct problem *p)
-{
-    qn_gpu_free_arrays(&p->arrays);
-    struct way *const ways[] = { &p->two, &p->one };
-    for (int i = 0; i < 2; i++) {
-        qn_gpu_free(&ways[i]->cache);
-        qn_gpu_free(&ways[i]->out);
-    }
-    free(p->cache);
-    free(p->positions);
-    free(p->sessions);
-}
-
-static void run_two(void *context, size_t iteration)
-{
-    struct problem *p = context;
-    (void)iteration;
-    qn_gpu_launch(&p->store, &p->store_args);
-    qn_gpu_launch(&p->two.launch, &p->two.args);
-}
-
-static void run_one(void *context, size_t iteration)
-{
-    struct problem *p = context;
-    (void)iteration;
-    qn_gpu_launch(&p->one.launch, &p->one.args);
-}
-
 /* Words that both ways wrote; all ones are poison, which no kernel writes. */
-static void compare(const qn_gpu_guarded *two, const qn_gpu_guarded *one, const char *what)
+static void compare(uint64_t two, uint64_t one, const char *what)
 {
-    const size_t n = two->bytes / sizeof(uint32_t);
-    uint32_t *expected = qn_xcalloc(n, sizeof *expected), *found = qn_xcalloc(n, sizeof *found);
-    qn_gpu_read(two, expected);
-    qn_gpu_read(one, found);
-    for (size_t i = 0; i < n; i++)
+    const uint32_t *expected = qn_gpu_read(two), *found = qn_gpu_read(one);
+    for (size_t i = 0; i < qn_gpu_bytes(two) / sizeof *found; i++)
         if (found[i] != expected[i] || found[i] == UINT32_MAX) {
             qn_expect(false, "word %zu of the %s is 0x%08x, expected 0x%08x", i, what, found[i], expected[i]);
             break;
         }
-    qn_expect(qn_gpu_guards_intact(one), "bytes outside the %s were written", what);
-    free(expected);
-    free(found);
 }
 
 static void begin_case(const struct shape *s)
@@ -296,27 +225,29 @@ static void check_shape(const struct shape *s)
     struct problem p;
     begin_case(s);
     problem_new(&p, s);
-    run_two(&p, 0);
-    run_one(&p, 0);
-    compare(&p.two.out, &p.one.out, "results");
-    compare(&p.two.cache, &p.one.cache, "cache");
-    problem_free(&p);
+    qn_gpu_launch(&p.store, &p.store_args);
+    qn_gpu_launch(&p.two.launch, &p.two.args);
+    qn_gpu_launch(&p.one.launch, &p.one.args);
+    compare(p.two.args.out, p.one.args.out, "results");
+    compare(p.two.cache, p.one.cache, "cache");
+    qn_release();
 }
 
 /* All iterations have the same cache, which L2 holds in part. */
 static void bench_shape(const struct shape *s)
 {
     struct problem p;
-    char text[96];
     qn_random_seed(1);
     problem_new(&p, s);
     p.store.pdl = true;
-    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu x %u keys", s->n_heads, s->dim, s->n_kv_heads,
-             s->n_rows, s->positions[0] + 1);
+    const char *shape = qn_text("%zu heads of %zu over %zu, %zu x %u keys", s->n_heads, s->dim, s->n_kv_heads,
+                                s->n_rows, s->positions[0] + 1);
     const double bytes = (double)s->n_rows * (s->positions[0] + 1) * 4 * (double)(s->n_kv_heads * s->dim);
-    qn_gpu_bench("attention", "qk_norm, then f16", text, bytes, "B", 0, run_two, &p, 32);
-    qn_gpu_bench("attention", "qk_norm in f16", text, bytes, "B", 0, run_one, &p, 32);
-    problem_free(&p);
+    const qn_gpu_timed two[] = { { p.store, &p.store_args, 0 }, { p.two.launch, &p.two.args, 0 } },
+                       one = { p.one.launch, &p.one.args, 0 };
+    qn_gpu_bench_launches("attention", "qk_norm, then f16", shape, bytes, "B", 0, two, 2, 32);
+    qn_gpu_bench_launches("attention", "qk_norm in f16", shape, bytes, "B", 0, &one, 1, 32);
+    qn_release();
 }
 
 void qn_check_cuda_attention_rows(bool bench)
@@ -335,7 +266,7 @@ void qn_check_cuda_attention_rows(bool bench)
         { 80, 5, 5, 64, 320, 7, { 40, 319, 128, 0 }, 0, false, false, false, true, false },
         { 32, 4, 2, 32, 128, 4, { 127, 126, 3, 64 }, 0, true, false, true, true, false },
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         check_shape(&shapes[i]);
     for (size_t rows = 8; bench && rows <= 64; rows *= 2) {
         const uint32_t last = 159;

@@ -1,14 +1,10 @@
 /* AURA's codec on the GPU compared with the CPU's: encoding and decoding of rows, and quantisation of complete pages of
  * a session's cache. A code may differ from the CPU's by 1 if the rotated value is at a boundary. */
-#include "cuda_arrays.h"
+#include "cuda_codec.h"
+#include "cuda_views.h"
 
 #include "base/f16.h"
 #include "kernels/kernels.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Largest fraction of codes that differ by 1. Both sides rotate in float32: sums of up to 512 terms of at most 1 have
  * errors of about 512 * 2^-24. With up to 255 boundaries over the width of the distribution, fewer than one value in a
@@ -16,13 +12,6 @@
 #define NEIGHBOURS_BOUND 1e-3
 
 enum { N_OPEN = 3 };
-
-static qn_aura_gpu_levels levels_of(qn_gpu_arrays *m, const qn_aura_codec *codec)
-{
-    const size_t n = (size_t)1 << codec->bits;
-    return (qn_aura_gpu_levels){ .boundaries = qn_gpu_keep_copy(m, codec->boundaries, (n - 1) * sizeof(float)),
-                                 .codebook = qn_gpu_keep_copy(m, codec->codebook, n * sizeof(float)) };
-}
 
 /* Compares codes and scale of a row with the CPU's. Returns the number of codes that differ by 1. */
 static size_t compare_row(const uint32_t *words, float scale, const uint8_t *expected, float expected_scale,
@@ -53,10 +42,10 @@ static void expect_few(size_t neighbours, size_t n)
               neighbours, n);
 }
 
-/* Random rows in the type that the GPU reads, and as floats; among them a zero, a tiny, a large and a NaN row. */
-static void make_rows(float *rows, void *typed, qn_dtype dtype, size_t n_rows, size_t dim)
+/* Random rows; among them a zero, a tiny, a large and a NaN row. */
+static float *random_rows(qn_dtype dtype, size_t n_rows, size_t dim)
 {
-    qn_random_floats(rows, n_rows * dim, 3);
+    float *rows = qn_floats_of(n_rows * dim, 3);
     for (size_t d = 0; d < dim; d++) {
         rows[d] = 0;
         if (n_rows > 3) {
@@ -65,73 +54,46 @@ static void make_rows(float *rows, void *typed, qn_dtype dtype, size_t n_rows, s
             rows[3 * dim + d] = d == 5 ? NAN : rows[3 * dim + d];
         }
     }
-    for (size_t i = 0; i < n_rows * dim; i++) {
-        if (dtype == QN_DTYPE_F32) {
-            ((float *)typed)[i] = rows[i];
-        } else if (dtype == QN_DTYPE_F16) {
-            ((uint16_t *)typed)[i] = qn_f32_to_f16(rows[i]);
-            rows[i] = qn_f16_to_f32(((uint16_t *)typed)[i]);
-        } else {
-            ((uint16_t *)typed)[i] = qn_f32_to_bf16(rows[i]);
-            rows[i] = qn_bf16_to_f32(((uint16_t *)typed)[i]);
-        }
-    }
-}
-
-static double read_value(const void *typed, qn_dtype dtype, size_t i)
-{
-    if (dtype == QN_DTYPE_F32)
-        return (double)((const float *)typed)[i];
-    const uint16_t x = ((const uint16_t *)typed)[i];
-    return (double)(dtype == QN_DTYPE_F16 ? qn_f16_to_f32(x) : qn_bf16_to_f32(x));
+    return rows;
 }
 
 static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn_dtype dtype, size_t n_rows)
 {
-    const size_t size = dtype == QN_DTYPE_F32 ? 4 : 2, words = qn_aura_row_words(dim, bits);
-    qn_gpu_arrays m = { .n = 0 };
-    qn_aura_codec *codec;
+    const size_t words = qn_aura_row_words(dim, bits);
+    const qn_aura_codec *codec = qn_codec(dim, bits, 7);
     qn_launch encode, decode;
-    float *rows = qn_xcalloc(n_rows * dim, sizeof *rows), *scales = qn_xcalloc(n_rows, sizeof *scales);
-    void *typed = qn_xcalloc(n_rows * dim, size);
-    uint32_t *found = qn_xcalloc(n_rows * words, sizeof *found);
     size_t neighbours = 0;
     qn_random_seed(dim * 100 + bits * 10 + (unsigned)dtype);
     qn_case_begin("aura", "cuda", "%zu rows of %zu in %u bits, type %d", n_rows, dim, bits, (int)dtype);
-    qn_assert_ok(qn_aura_codec_new(&codec, dim, bits, 7));
     qn_assert_ok(qn_aura_gpu_encode(dim, bits, n_rows, &encode));
     qn_assert_ok(qn_aura_gpu_decode(dim, bits, n_rows, &decode));
-    make_rows(rows, typed, dtype, n_rows, dim);
-    const qn_gpu_guarded codes = qn_gpu_new(n_rows * words * 4), gpu_scales = qn_gpu_new(n_rows * 4);
-    const qn_gpu_guarded inverse = qn_gpu_new(n_rows * dim * size);
-    const qn_aura_gpu_rotation rotation = qn_gpu_keep_rotation(&m, codec);
-    const qn_aura_gpu_levels levels = levels_of(&m, codec);
-    const qn_aura_encode_args encode_args = { .rows = qn_gpu_keep_copy(&m, typed, n_rows * dim * size),
-                                              .codes = qn_gpu_keep(&m, codes),
-                                              .scales = qn_gpu_keep(&m, gpu_scales),
-                                              .rotation = rotation,
-                                              .levels = levels,
+    const qn_gpu_rows rows = qn_gpu_rows_of(random_rows(dtype, n_rows, dim), dtype, n_rows, dim, 0, 0),
+                      inverse = qn_gpu_rows_poison(dtype, n_rows, dim, 0, 0);
+    const qn_aura_encode_args encode_args = { .rows = rows.memory,
+                                              .codes = qn_gpu_new(n_rows * words * 4),
+                                              .scales = qn_gpu_floats(n_rows),
+                                              .rotation = qn_gpu_rotation(codec),
+                                              .levels = qn_gpu_levels(codec),
                                               .n_rows = (uint32_t)n_rows,
                                               .stride = (uint32_t)dim,
                                               .dtype = dtype };
-    const qn_aura_decode_args decode_args = { .codes = codes.data,
-                                              .scales = gpu_scales.data,
-                                              .rows = qn_gpu_keep(&m, inverse),
-                                              .rotation = rotation,
-                                              .levels = levels,
+    const qn_aura_decode_args decode_args = { .codes = encode_args.codes,
+                                              .scales = encode_args.scales,
+                                              .rows = inverse.memory,
+                                              .rotation = encode_args.rotation,
+                                              .levels = encode_args.levels,
                                               .n_rows = (uint32_t)n_rows,
                                               .stride = (uint32_t)dim,
                                               .dtype = dtype };
     qn_gpu_launch(&encode, &encode_args);
     qn_gpu_launch(&decode, &decode_args);
-    qn_gpu_read(&codes, found);
-    qn_gpu_read(&gpu_scales, scales);
-    qn_gpu_read(&inverse, typed);
+    const uint32_t *found = qn_gpu_read(encode_args.codes);
+    const float *scales = qn_gpu_read(encode_args.scales), *decoded = qn_gpu_rows_read(&inverse, "decoded rows");
     double square = 0, error = 0;
     for (size_t r = 0; r < n_rows; r++) {
         uint8_t expected[QN_AURA_MAX_DIM], unpacked[QN_AURA_MAX_DIM];
         float expected_scale, rotated[QN_AURA_MAX_DIM], row[QN_AURA_MAX_DIM];
-        if (!qn_aura_encode_row(&kernels->aura, codec, rows + r * dim, expected, &expected_scale))
+        if (!qn_aura_encode_row(&kernels->aura, codec, rows.values + r * dim, expected, &expected_scale))
             expected_scale = NAN;
         neighbours += compare_row(found + r * words, scales[r], expected, expected_scale, codec);
         if (isnan(expected_scale) || r == 2) /* the large row: it overflows fp16 */
@@ -141,7 +103,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
             rotated[d] = scales[r] * codec->codebook[unpacked[d]];
         qn_aura_rotate_back(&kernels->aura, codec, row, rotated);
         for (size_t d = 0; d < dim; d++) {
-            const double x = read_value(typed, dtype, r * dim + d) - (double)row[d];
+            const double x = (double)decoded[r * dim + d] - (double)row[d];
             error += x * x;
             square += (double)row[d] * (double)row[d];
         }
@@ -151,12 +113,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     qn_expect(error <= bound * bound * square, "decoded rows are off by %.2e, expected up to %.1e",
               sqrt(error / square), bound);
-    qn_gpu_free_arrays(&m);
-    qn_aura_codec_delete(codec);
-    free(rows);
-    free(scales);
-    free(typed);
-    free(found);
+    qn_release();
 }
 
 /* n_pages pages from first_page of a session's cache: the mean of page 0's keys, codes of the others. */
@@ -166,53 +123,40 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
     enum { HEADS = 2, PAGE = QN_ATTENTION_PAGE, SLOTS = 1 + N_OPEN };
     const size_t n_f16 = (size_t)HEADS * SLOTS * PAGE * dim, rows = (size_t)(first_page + n_pages) * PAGE;
     const size_t key_words = qn_aura_row_words(dim, key_bits), value_words = qn_aura_row_words(dim, value_bits);
-    qn_gpu_arrays m = { .n = 0 };
-    qn_aura_codec *keys, *values;
+    const qn_aura_codec *keys = qn_codec(dim, key_bits, 7), *values = qn_codec(dim, value_bits, 8);
     qn_launch launch;
-    uint16_t *f16_keys = qn_xcalloc(n_f16, 2), *f16_values = qn_xcalloc(n_f16, 2);
+    uint16_t *f16_keys = qn_new(n_f16, 2), *f16_values = qn_new(n_f16, 2);
     size_t neighbours[2] = { 0, 0 };
     qn_random_seed(dim * 100 + key_bits * 10 + value_bits + first_page);
     qn_case_begin("aura", "cuda pages", "pages %u to %zu, heads of %zu in %u and %u bits", first_page,
                   first_page + n_pages - 1, dim, key_bits, value_bits);
-    qn_assert_ok(qn_aura_codec_new(&keys, dim, key_bits, 7));
-    qn_assert_ok(qn_aura_codec_new(&values, dim, value_bits, 8));
     qn_assert_ok(qn_aura_gpu_quantize_page(dim, key_bits, value_bits, n_pages, HEADS, 1, &launch));
     for (size_t i = 0; i < n_f16; i++) {
         f16_keys[i] = qn_f32_to_f16(qn_random_normal() + 2);
         f16_values[i] = qn_f32_to_f16(qn_random_normal());
     }
     const uint32_t bad_page = first_page ? first_page : 1;
-    const size_t bad = ((1 + (bad_page - 1) % N_OPEN) * PAGE + 3) * dim; /* a key of head 0 */
-    f16_keys[bad] = 0x7e00;
-    const qn_gpu_guarded out_keys = qn_gpu_new(HEADS * rows * key_words * 4),
-                         out_values = qn_gpu_new(HEADS * rows * value_words * 4);
-    const qn_gpu_guarded key_scales = qn_gpu_new(HEADS * rows * 4), value_scales = qn_gpu_new(HEADS * rows * 4);
-    const qn_gpu_guarded means = qn_gpu_new(HEADS * dim * 4);
-    const qn_aura_quantize_page_args args = { .cache = { .keys = qn_gpu_keep(&m, out_keys),
-                                                         .values = qn_gpu_keep(&m, out_values),
-                                                         .key_scales = qn_gpu_keep(&m, key_scales),
-                                                         .value_scales = qn_gpu_keep(&m, value_scales),
+    f16_keys[((1 + (bad_page - 1) % N_OPEN) * PAGE + 3) * dim] = 0x7e00; /* a key of head 0 */
+    const qn_aura_quantize_page_args args = { .cache = { .keys = qn_gpu_new(HEADS * rows * key_words * 4),
+                                                         .values = qn_gpu_new(HEADS * rows * value_words * 4),
+                                                         .key_scales = qn_gpu_floats(HEADS * rows),
+                                                         .value_scales = qn_gpu_floats(HEADS * rows),
                                                          .key_head_stride = rows * key_words * 4,
                                                          .value_head_stride = rows * value_words * 4,
                                                          .scale_head_stride = rows * 4 },
-                                              .pages = { .keys = qn_gpu_keep_copy(&m, f16_keys, n_f16 * 2),
-                                                         .values = qn_gpu_keep_copy(&m, f16_values, n_f16 * 2),
-                                                         .means = qn_gpu_keep(&m, means),
+                                              .pages = { .keys = qn_gpu_copy(f16_keys),
+                                                         .values = qn_gpu_copy(f16_values),
+                                                         .means = qn_gpu_floats(HEADS * dim),
                                                          .head = (uint64_t)SLOTS * PAGE * dim * 2,
                                                          .n_open_pages = N_OPEN },
-                                              .key_levels = levels_of(&m, keys),
-                                              .value_levels = levels_of(&m, values),
+                                              .key_levels = qn_gpu_levels(keys),
+                                              .value_levels = qn_gpu_levels(values),
                                               .first_page = first_page };
     qn_gpu_launch(&launch, &args);
-    uint32_t *found_keys = qn_xcalloc(HEADS * rows * key_words, 4),
-             *found_values = qn_xcalloc(HEADS * rows * value_words, 4);
-    float *found_key_scales = qn_xcalloc(HEADS * rows, 4), *found_value_scales = qn_xcalloc(HEADS * rows, 4),
-          *found_means = qn_xcalloc(HEADS * dim, 4);
-    qn_gpu_read(&out_keys, found_keys);
-    qn_gpu_read(&out_values, found_values);
-    qn_gpu_read(&key_scales, found_key_scales);
-    qn_gpu_read(&value_scales, found_value_scales);
-    qn_gpu_read(&means, found_means);
+    const uint32_t *found_keys = qn_gpu_read(args.cache.keys), *found_values = qn_gpu_read(args.cache.values);
+    const float *found_key_scales = qn_gpu_read(args.cache.key_scales),
+                *found_value_scales = qn_gpu_read(args.cache.value_scales),
+                *found_means = qn_gpu_read(args.pages.means);
     size_t n_codes = 0;
     for (size_t head = 0; head < HEADS; head++) {
         const uint16_t *k = f16_keys + head * SLOTS * PAGE * dim, *v = f16_values + head * SLOTS * PAGE * dim;
@@ -245,13 +189,7 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
     }
     expect_few(neighbours[0], n_codes);
     expect_few(neighbours[1], n_codes);
-    qn_gpu_free_arrays(&m);
-    qn_aura_codec_delete(keys);
-    qn_aura_codec_delete(values);
-    void *const all[] = { f16_keys,         f16_values,         found_keys, found_values,
-                          found_key_scales, found_value_scales, found_means };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+    qn_release();
 }
 
 void qn_check_cuda_aura(bool bench)
@@ -262,8 +200,8 @@ void qn_check_cuda_aura(bool bench)
     qn_kernels kernels;
     (void)bench;
     qn_kernels_init(&kernels, 0);
-    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
-        for (size_t j = 0; j < sizeof bits / sizeof *bits; j++)
+    for (size_t i = 0; i < QN_LENGTH(dims); i++)
+        for (size_t j = 0; j < QN_LENGTH(bits); j++)
             check_codec(&kernels, dims[i], bits[j], types[(i + j) % 3], (i + j) % 4 ? 37 : 1);
     check_quantize_page(&kernels, 128, 4, 4, 0, 3);
     check_quantize_page(&kernels, 256, 4, 2, 5, 1);

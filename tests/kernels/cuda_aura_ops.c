@@ -5,10 +5,6 @@
 
 #include "base/f16.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Keys, values, queries and weights are rounded to fp16: a relative error of up to 2^-11 each, mostly less than half of
  * that. Errors are random and do not add up. */
 #define ERROR_BOUND 2e-3
@@ -16,92 +12,53 @@
 #define PASS2_BOUND 1e-5    /* float32 sums of up to some hundred blocks, exponents of up to 2^4 */
 #define MAXIMUM_BOUND 8e-3f /* worst error of many scores of about 1 */
 
-/* ---- Errors: of all rows, and of the worst row ---- */
-
-static float value_of(const void *typed, qn_dtype dtype, size_t i)
-{
-    if (dtype == QN_DTYPE_F32)
-        return ((const float *)typed)[i];
-    const uint16_t x = ((const uint16_t *)typed)[i];
-    return dtype == QN_DTYPE_F16 ? qn_f16_to_f32(x) : qn_bf16_to_f32(x);
-}
-
-static void expect_rows(const void *found, qn_dtype dtype, const float *expected, size_t n_rows, size_t n, double bound,
-                        double worst_bound, const char *what)
-{
-    double error = 0, square = 0, worst = 0;
-    for (size_t row = 0; row < n_rows; row++) {
-        double row_error = 0, row_square = 0;
-        for (size_t i = row * n; i < (row + 1) * n; i++) {
-            const double x = (double)expected[i], difference = (double)value_of(found, dtype, i) - x;
-            row_error += difference * difference;
-            row_square += x * x;
-        }
-        const double relative = row_square > 0 ? sqrt(row_error / row_square) : sqrt(row_error);
-        worst = relative <= worst ? worst : relative; /* NaN counts as worst */
-        error += row_error;
-        square += row_square;
-    }
-    const double all = square > 0 ? sqrt(error / square) : sqrt(error), rounding = dtype == QN_DTYPE_F32   ? 0
-                                                                                   : dtype == QN_DTYPE_F16 ? 0x1p-11
-                                                                                                           : 0x1p-8;
-    qn_expect(all <= bound + rounding, "%s: error %.2e, expected up to %.1e", what, all, bound + rounding);
-    qn_expect(worst <= worst_bound + rounding, "%s: error of a row %.2e, expected up to %.1e", what, worst,
-              worst_bound + rounding);
-}
-
 /* ---- Operations ---- */
+
+/* Rows of the problem's queries, for results. */
+static qn_gpu_rows new_out(const qn_aura_ops_problem *p, qn_dtype dtype, size_t n)
+{
+    return qn_gpu_rows_poison(dtype, p->n_queries, n, 0, 0);
+}
+
+static void expect_rows(const qn_gpu_rows *found, const float *expected, const char *what)
+{
+    qn_gpu_rows_expect_relative(found, expected, found->n, ERROR_BOUND, WORST_BOUND, what);
+}
 
 static void check_score(qn_aura_ops_problem *p)
 {
     const size_t n_keys = p->s->n_keys, n = p->n_queries * n_keys;
     qn_launch launch;
-    float *expected = qn_xcalloc(n, sizeof *expected), *found = qn_xcalloc(n, sizeof *found);
-    const qn_gpu_guarded out = qn_gpu_new(n * sizeof(float));
-    const qn_aura_score_args args = { .cache = p->gpu_cache,
-                                      .queries = p->gpu_queries,
-                                      .scores = qn_gpu_keep(&p->arrays, out) };
+    float *expected = qn_floats(n);
+    const qn_gpu_rows out = new_out(p, QN_DTYPE_F32, n_keys);
+    const qn_aura_score_args args = { .cache = p->gpu_cache, .queries = p->gpu_queries, .scores = out.memory };
     qn_assert_ok(qn_aura_gpu_score(&p->gpu, p->s->n_tokens, (uint32_t)p->n_splits, &launch));
     qn_gpu_launch(&launch, &args);
-    qn_gpu_read(&out, found);
     qn_assert_ok(qn_aura_score(&p->cache, &p->cpu_queries, qn_floats_view(expected, n)));
-    expect_rows(found, QN_DTYPE_F32, expected, p->n_queries, n_keys, ERROR_BOUND, WORST_BOUND, "scores");
-    free(expected);
-    free(found);
+    expect_rows(&out, expected, "scores");
 }
 
 static void check_value(qn_aura_ops_problem *p)
 {
     const qn_aura_ops_shape *s = p->s;
-    const size_t n = p->n_queries * s->dim, size = qn_aura_ops_bytes(s->out_dtype);
-    qn_launch launch, sum;
-    float *expected = qn_xcalloc(n, sizeof *expected);
-    void *found = qn_xcalloc(n, size);
-    const qn_gpu_guarded out = qn_gpu_new(n * size);
+    const size_t n = p->n_queries * s->dim;
+    qn_launch launch;
+    float *expected = qn_floats(n);
+    const qn_gpu_rows out = new_out(p, s->out_dtype, s->dim);
     const qn_aura_value_args args = { .cache = p->gpu_cache,
-                                      .weights = qn_gpu_keep_copy(&p->arrays, p->weights,
-                                                                  p->n_queries * s->n_keys * sizeof(float)),
-                                      .partials = qn_gpu_keep(&p->arrays, qn_gpu_new(n * p->n_splits * sizeof(float))),
+                                      .weights = qn_gpu_copy(p->weights),
+                                      .partials = qn_gpu_floats(n * p->n_splits),
                                       .n_tokens = (uint32_t)s->n_tokens,
                                       .n_heads = (uint32_t)s->n_heads,
                                       .skip = s->skip };
-    const qn_aura_flash_pass2_args sum_args = { .partials = args.partials,
-                                                .out = qn_gpu_keep(&p->arrays, out),
-                                                .rotation = p->value_rotation,
-                                                .n_heads = (uint32_t)s->n_heads,
-                                                .n_blocks = (uint32_t)p->n_splits,
-                                                .out_stride = (uint32_t)(s->n_heads * s->dim),
-                                                .dtype = (uint32_t)s->out_dtype };
+    const qn_aura_flash_pass2_args sum =
+        qn_aura_ops_pass2(p, args.partials, 0, 0, p->n_splits, out.memory, s->out_dtype);
     qn_assert_ok(qn_aura_gpu_value(&p->gpu, s->n_tokens, (uint32_t)p->n_splits, &launch));
-    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &sum));
     qn_gpu_launch(&launch, &args);
-    qn_gpu_launch(&sum, &sum_args);
-    qn_gpu_read(&out, found);
+    qn_aura_ops_launch_pass2(p, &sum);
     qn_assert_ok(qn_aura_value(&p->cache, qn_floats_view(p->weights, p->n_queries * s->n_keys), s->n_tokens, s->n_heads,
                                s->skip, qn_floats_view(expected, n)));
-    expect_rows(found, s->out_dtype, expected, p->n_queries, s->dim, ERROR_BOUND, WORST_BOUND, "values");
-    free(expected);
-    free(found);
+    expect_rows(&out, expected, "values");
 }
 
 /* The outputs of pass 1. */
@@ -109,24 +66,6 @@ struct pass1_output {
     float *partials, *m, *l;
     size_t n;
 };
-
-static struct pass1_output pass1_new(const qn_aura_ops_problem *p)
-{
-    const size_t n = p->n_queries * p->n_blocks;
-    struct pass1_output x = {
-        .partials = qn_xcalloc(n * p->s->dim, 4), .m = qn_xcalloc(n, 4), .l = qn_xcalloc(n, 4), .n = n
-    };
-    memset(x.partials, 0xff, n * p->s->dim * 4);
-    memset(x.m, 0xff, n * 4);
-    return x;
-}
-
-static void pass1_free(struct pass1_output *x)
-{
-    free(x->partials);
-    free(x->m);
-    free(x->l);
-}
 
 static bool untouched(const float *x, size_t n)
 {
@@ -136,7 +75,8 @@ static bool untouched(const float *x, size_t n)
     return true;
 }
 
-static void expect_pass1(const qn_aura_ops_problem *p, const struct pass1_output *found, struct pass1_output *expected)
+static void expect_pass1(const qn_aura_ops_problem *p, const struct pass1_output *found,
+                         const struct pass1_output *expected)
 {
     const size_t dim = p->s->dim;
     for (size_t i = 0; i < found->n; i++) {
@@ -160,104 +100,73 @@ static void expect_pass1(const qn_aura_ops_problem *p, const struct pass1_output
         for (size_t d = 0; d < dim; d++)
             x[d] *= factor;
     }
-    expect_rows(found->partials, QN_DTYPE_F32, expected->partials, found->n, dim, ERROR_BOUND, WORST_BOUND, "pass 1");
+    qn_expect_relative(found->partials, expected->partials, found->n, dim, QN_DTYPE_F32, ERROR_BOUND, WORST_BOUND,
+                       "pass 1");
 }
 
+/* The CPU's first pass, combined by both. Partials and m of blocks without visible keys are NaN. */
 static void check_pass2(qn_aura_ops_problem *p, const struct pass1_output *x)
 {
     const qn_aura_ops_shape *s = p->s;
-    const size_t n = p->n_queries * s->dim, size = qn_aura_ops_bytes(s->out_dtype);
-    qn_launch launch;
-    float *expected = qn_xcalloc(n, sizeof *expected);
-    void *found = qn_xcalloc(n, size);
-    const qn_gpu_guarded out = qn_gpu_new(n * size);
-    const qn_aura_flash_pass2_args args = { .partials = qn_gpu_keep_copy(&p->arrays, x->partials,
-                                                                         x->n * s->dim * sizeof(float)),
-                                            .m = qn_gpu_keep_copy(&p->arrays, x->m, x->n * sizeof(float)),
-                                            .l = qn_gpu_keep_copy(&p->arrays, x->l, x->n * sizeof(float)),
-                                            .sinks = p->gpu_sinks,
-                                            .out = qn_gpu_keep(&p->arrays, out),
-                                            .rotation = p->value_rotation,
-                                            .n_heads = (uint32_t)s->n_heads,
-                                            .n_blocks = (uint32_t)p->n_blocks,
-                                            .out_stride = (uint32_t)(s->n_heads * s->dim),
-                                            .dtype = (uint32_t)s->out_dtype };
-    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &launch));
-    qn_gpu_launch(&launch, &args);
-    qn_gpu_read(&out, found);
+    const size_t n = p->n_queries * s->dim;
+    float *expected = qn_floats(n);
+    const qn_gpu_rows out = new_out(p, s->out_dtype, s->dim);
+    qn_aura_flash_pass2_args args = qn_aura_ops_pass2(p, qn_gpu_copy(x->partials), qn_gpu_copy(x->m), qn_gpu_copy(x->l),
+                                                      p->n_blocks, out.memory, s->out_dtype);
+    args.sinks = p->gpu_sinks;
+    qn_aura_ops_launch_pass2(p, &args);
     qn_assert_ok(qn_aura_flash_pass2(p->value_codec, p->n_queries, s->n_heads, p->n_blocks,
                                      qn_floats_view(x->partials, x->n * s->dim), qn_floats_view(x->m, x->n),
                                      qn_floats_view(x->l, x->n), p->cpu_queries.sinks, qn_floats_view(expected, n)));
-    expect_rows(found, s->out_dtype, expected, p->n_queries, s->dim, PASS2_BOUND, PASS2_BOUND, "pass 2");
-    free(expected);
-    free(found);
+    qn_gpu_rows_expect_relative(&out, expected, s->dim, PASS2_BOUND, PASS2_BOUND, "pass 2");
 }
 
 static void check_flash(qn_aura_ops_problem *p)
 {
     const qn_aura_ops_shape *s = p->s;
-    const size_t n = p->n_queries * s->dim, size = qn_aura_ops_bytes(s->out_dtype);
-    struct pass1_output found = pass1_new(p), again = pass1_new(p), expected = pass1_new(p);
-    qn_launch pass1, pass2, single;
-    float *result = qn_xcalloc(n, sizeof *result);
-    void *out = qn_xcalloc(n, size);
-    const qn_gpu_guarded partials = qn_gpu_new(found.n * s->dim * 4), m = qn_gpu_new(found.n * 4),
-                         l = qn_gpu_new(found.n * 4), combined = qn_gpu_new(n * size),
-                         single_out = qn_gpu_new(n * size);
+    const size_t n = p->n_queries * s->dim, n_pass1 = p->n_queries * p->n_blocks;
+    qn_launch pass1, single;
+    float *result = qn_floats(n);
+    const qn_gpu_rows combined = new_out(p, s->out_dtype, s->dim), single_out = new_out(p, s->out_dtype, s->dim);
     qn_aura_flash_pass1_args args = { .cache = p->gpu_cache,
                                       .queries = p->gpu_queries,
-                                      .partials = qn_gpu_keep(&p->arrays, partials),
-                                      .m = qn_gpu_keep(&p->arrays, m),
-                                      .l = qn_gpu_keep(&p->arrays, l),
+                                      .partials = qn_gpu_floats(n_pass1 * s->dim),
+                                      .m = qn_gpu_floats(n_pass1),
+                                      .l = qn_gpu_floats(n_pass1),
                                       .block = (uint32_t)s->block,
                                       .n_blocks = (uint32_t)p->n_blocks };
-    const qn_aura_flash_pass2_args combine = { .partials = partials.data,
-                                               .m = m.data,
-                                               .l = l.data,
-                                               .sinks = p->gpu_sinks,
-                                               .out = qn_gpu_keep(&p->arrays, combined),
-                                               .rotation = p->value_rotation,
-                                               .n_heads = (uint32_t)s->n_heads,
-                                               .n_blocks = (uint32_t)p->n_blocks,
-                                               .out_stride = (uint32_t)(s->n_heads * s->dim),
-                                               .dtype = (uint32_t)s->out_dtype };
+    qn_aura_flash_pass2_args combine =
+        qn_aura_ops_pass2(p, args.partials, args.m, args.l, p->n_blocks, combined.memory, s->out_dtype);
+    combine.sinks = p->gpu_sinks;
     const qn_aura_attention_args single_args = { .cache = p->gpu_cache,
                                                  .queries = p->gpu_queries,
                                                  .sinks = p->gpu_sinks,
-                                                 .out = qn_gpu_keep(&p->arrays, single_out),
+                                                 .out = single_out.memory,
                                                  .rotation = p->value_rotation,
-                                                 .out_stride = (uint32_t)(s->n_heads * s->dim),
-                                                 .dtype = (uint32_t)s->out_dtype };
+                                                 .out_stride = combine.out_stride,
+                                                 .dtype = combine.dtype };
     qn_assert_ok(qn_aura_gpu_flash_pass1(&p->gpu, s->n_tokens, s->n_keys, s->block, &args.warps_per_block, &pass1));
-    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &pass2));
     qn_assert_ok(qn_aura_gpu_attention(&p->gpu, s->n_tokens, &single));
     qn_gpu_launch(&pass1, &args);
-    qn_gpu_launch(&pass2, &combine);
+    qn_aura_ops_launch_pass2(p, &combine);
     qn_gpu_launch(&single, &single_args);
-    qn_gpu_read(&partials, found.partials);
-    qn_gpu_read(&m, found.m);
-    qn_gpu_read(&l, found.l);
+    const struct pass1_output found = { qn_gpu_read(args.partials), qn_gpu_read(args.m), qn_gpu_read(args.l), n_pass1 };
 
     qn_gpu_launch(&pass1, &args); /* again, over its own output: the same bits */
-    qn_gpu_read(&partials, again.partials);
-    qn_expect(!memcmp(again.partials, found.partials, found.n * s->dim * 4), "the second run's partials differ");
+    qn_expect(!memcmp(qn_gpu_read(args.partials), found.partials, qn_gpu_bytes(args.partials)),
+              "the second run's partials differ");
 
     qn_assert_ok(qn_aura_attention(&p->cache, &p->cpu_queries, qn_floats_view(result, n)));
-    qn_gpu_read(&combined, out);
-    expect_rows(out, s->out_dtype, result, p->n_queries, s->dim, ERROR_BOUND, WORST_BOUND, "two passes");
-    qn_gpu_read(&single_out, out);
-    expect_rows(out, s->out_dtype, result, p->n_queries, s->dim, ERROR_BOUND, WORST_BOUND, "single pass");
+    expect_rows(&combined, result, "two passes");
+    expect_rows(&single_out, result, "single pass");
 
+    struct pass1_output expected = { memset(qn_floats(n_pass1 * s->dim), 0xff, n_pass1 * s->dim * 4),
+                                     memset(qn_floats(n_pass1), 0xff, n_pass1 * 4), qn_floats(n_pass1), n_pass1 };
     qn_assert_ok(qn_aura_flash_pass1(&p->cache, &p->cpu_queries, s->block,
-                                     qn_floats_view(expected.partials, found.n * s->dim),
-                                     qn_floats_view(expected.m, found.n), qn_floats_view(expected.l, found.n)));
-    check_pass2(p, &expected); /* partials and m of blocks without visible keys are NaN */
+                                     qn_floats_view(expected.partials, n_pass1 * s->dim),
+                                     qn_floats_view(expected.m, n_pass1), qn_floats_view(expected.l, n_pass1)));
+    check_pass2(p, &expected);
     expect_pass1(p, &found, &expected);
-    pass1_free(&found);
-    pass1_free(&again);
-    pass1_free(&expected);
-    free(result);
-    free(out);
 }
 
 static void check_shape(const qn_aura_ops_shape *s)
@@ -275,16 +184,15 @@ static void check_shape(const qn_aura_ops_shape *s)
     check_score(&p);
     check_flash(&p);
     /* Values whose weights are all below the threshold are not read: their scales may be NaN. */
-    bool *reached = qn_xcalloc(s->n_keys, sizeof *reached);
+    bool *reached = qn_new(s->n_keys, sizeof *reached);
     for (size_t i = 0; i < p.n_queries * s->n_keys; i++)
         reached[i % s->n_keys] |= !(p.weights[i] < s->skip);
     for (size_t i = 0; i < s->n_kv_heads * s->n_keys; i++)
         if (!reached[i % s->n_keys])
             p.value_scales[i / s->n_keys * s->capacity + i % s->n_keys] = NAN;
-    p.gpu_cache.rows.value_scales = qn_gpu_keep_copy(&p.arrays, p.value_scales, s->n_kv_heads * s->capacity * 4);
+    p.gpu_cache.rows.value_scales = qn_gpu_copy(p.value_scales);
     check_value(&p);
-    free(reached);
-    qn_aura_ops_problem_free(&p);
+    qn_release();
 }
 
 void qn_check_cuda_aura_ops(bool bench)
@@ -292,8 +200,8 @@ void qn_check_cuda_aura_ops(bool bench)
     static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 }, blocks[] = { 64, 1000, 16, 100, 7, 256, 33 };
     static const unsigned bits[] = { 2, 3, 4, 6, 8 };
     static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
-    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
-        for (size_t j = 0; j < sizeof bits / sizeof *bits; j++) {
+    for (size_t i = 0; i < QN_LENGTH(dims); i++)
+        for (size_t j = 0; j < QN_LENGTH(bits); j++) {
             const size_t n_keys = 150 + 37 * ((i + 3 * j) % 7);
             const bool mixed = (i + j) % 5 == 4;
             check_shape(&(qn_aura_ops_shape){ .dim = dims[i],

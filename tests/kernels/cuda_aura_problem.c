@@ -3,9 +3,6 @@
 
 #include "base/f16.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 size_t qn_aura_ops_bytes(qn_dtype dtype)
 {
     return dtype == QN_DTYPE_F32 ? 4 : 2;
@@ -13,7 +10,7 @@ size_t qn_aura_ops_bytes(qn_dtype dtype)
 
 static void *random_rows(size_t n, qn_dtype dtype)
 {
-    void *rows = qn_xcalloc(n, qn_aura_ops_bytes(dtype));
+    void *rows = qn_new(n, qn_aura_ops_bytes(dtype));
     for (size_t i = 0; i < n; i++) {
         const float x = qn_random_normal();
         if (dtype == QN_DTYPE_F32)
@@ -27,7 +24,7 @@ static void *random_rows(size_t n, qn_dtype dtype)
 uint32_t *qn_aura_ops_codes(const qn_aura_ops_shape *s, unsigned bits)
 {
     const size_t n = s->n_kv_heads * s->capacity * qn_aura_row_words(s->dim, bits);
-    uint32_t *codes = qn_xcalloc(n, sizeof *codes);
+    uint32_t *codes = qn_new(n, sizeof *codes);
     for (size_t i = 0; i < n; i++)
         codes[i] = (uint32_t)(qn_random() >> 16);
     return codes;
@@ -36,7 +33,7 @@ uint32_t *qn_aura_ops_codes(const qn_aura_ops_shape *s, unsigned bits)
 float *qn_aura_ops_scales(const qn_aura_ops_shape *s)
 {
     const size_t n = s->n_kv_heads * s->capacity;
-    float *scales = qn_xcalloc(n, sizeof *scales);
+    float *scales = qn_floats(n);
     for (size_t i = 0; i < n; i++)
         scales[i] = i % s->capacity < s->n_keys
                         ? sqrtf((float)s->dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000)
@@ -47,28 +44,15 @@ float *qn_aura_ops_scales(const qn_aura_ops_shape *s)
 qn_aura_codec *qn_aura_ops_codec(const qn_aura_ops_shape *s, unsigned bits, uint64_t seed)
 {
     const size_t dim = s->dim, levels = (size_t)1 << bits;
-    qn_aura_codec *codec, *custom_codec;
-    qn_assert_ok(qn_aura_codec_new(&codec, dim, bits, seed));
+    qn_aura_codec *codec = qn_codec(dim, bits, seed), *custom_codec;
     if (!s->custom_codec)
         return codec;
-    float *rotation = qn_xcalloc(dim * dim, sizeof *rotation);
-    qn_assert_ok(
-        qn_aura_codec_tables(codec, (qn_view){ rotation, QN_DTYPE_F32, dim * dim }, (qn_view){ 0 }, (qn_view){ 0 }));
-    qn_assert_ok(qn_aura_codec_create_with(&custom_codec, dim, bits, (qn_view){ rotation, QN_DTYPE_F32, dim * dim },
-                                           (qn_view){ codec->boundaries, QN_DTYPE_F32, levels - 1 },
-                                           (qn_view){ codec->codebook, QN_DTYPE_F32, levels }));
-    qn_aura_codec_delete(codec);
-    free(rotation);
-    return custom_codec;
-}
-
-qn_attention_gpu_codec qn_aura_ops_gpu_codec(qn_aura_ops_problem *p, const qn_aura_codec *codec,
-                                             const qn_aura_gpu_rotation *rotation)
-{
-    const size_t levels = (size_t)1 << codec->bits;
-    return (qn_attention_gpu_codec){ .codebook = qn_gpu_keep_copy(&p->arrays, codec->codebook, levels * sizeof(float)),
-                                     .signs = rotation->signs,
-                                     .gain = qn_attention_gpu_gain(codec->codebook, levels) };
+    const qn_view rotation = qn_floats_view(qn_floats(dim * dim), dim * dim);
+    qn_assert_ok(qn_aura_codec_tables(codec, rotation, (qn_view){ 0 }, (qn_view){ 0 }));
+    qn_assert_ok(qn_aura_codec_create_with(&custom_codec, dim, bits, rotation,
+                                           qn_floats_view(codec->boundaries, levels - 1),
+                                           qn_floats_view(codec->codebook, levels)));
+    return qn_codec_keep(custom_codec);
 }
 
 static void init_cpu(qn_aura_ops_problem *p)
@@ -102,9 +86,8 @@ static void gpu_queries(qn_aura_ops_problem *p)
     const qn_aura_ops_shape *s = p->s;
     const size_t n = p->n_queries * s->dim;
     qn_aura_gpu_queries *q = &p->gpu_queries;
-    *q = (qn_aura_gpu_queries){ .queries = qn_gpu_keep_copy(&p->arrays, p->queries, n * qn_aura_ops_bytes(s->dtype)),
-                                .positions =
-                                    qn_gpu_keep_copy(&p->arrays, s->positions, s->n_tokens * sizeof *s->positions),
+    *q = (qn_aura_gpu_queries){ .queries = qn_gpu_from(p->queries, n * qn_aura_ops_bytes(s->dtype)),
+                                .positions = qn_gpu_from(s->positions, s->n_tokens * sizeof *s->positions),
                                 .window = s->window,
                                 .n_tokens = (uint32_t)s->n_tokens,
                                 .n_heads = (uint32_t)s->n_heads,
@@ -116,7 +99,7 @@ static void gpu_queries(qn_aura_ops_problem *p)
         return;
     qn_launch launch;
     const qn_aura_rotate_args args = { .rows = q->queries,
-                                       .out = qn_gpu_keep(&p->arrays, qn_gpu_new(n * sizeof(float))),
+                                       .out = qn_gpu_floats(n),
                                        .rotation = p->key_rotation,
                                        .n_heads = q->n_heads,
                                        .stride = q->stride,
@@ -130,7 +113,7 @@ static void gpu_queries(qn_aura_ops_problem *p)
 static void init_gpu(qn_aura_ops_problem *p)
 {
     const qn_aura_ops_shape *s = p->s;
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    const qn_cuda_info *info = qn_gpu_info();
     const size_t rows = s->n_kv_heads * s->capacity, key_row = qn_aura_row_words(s->dim, s->key_bits) * 4,
                  value_row = qn_aura_row_words(s->dim, s->value_bits) * 4;
     p->gpu = (qn_aura_gpu){ .head_dim = s->dim,
@@ -141,21 +124,20 @@ static void init_gpu(qn_aura_ops_problem *p)
                             .n_sms = info->n_sms,
                             .max_shared_bytes = info->max_shared_bytes };
     qn_assert_ok(qn_aura_gpu_check(&p->gpu));
-    p->key_rotation = qn_gpu_keep_rotation(&p->arrays, p->key_codec);
-    p->value_rotation = qn_gpu_keep_rotation(&p->arrays, p->value_codec);
-    p->gpu_cache =
-        (qn_aura_gpu_cache){ .rows = { .keys = qn_gpu_keep_copy(&p->arrays, p->keys, rows * key_row),
-                                       .values = qn_gpu_keep_copy(&p->arrays, p->values, rows * value_row),
-                                       .key_scales = qn_gpu_keep_copy(&p->arrays, p->key_scales, rows * 4),
-                                       .value_scales = qn_gpu_keep_copy(&p->arrays, p->value_scales, rows * 4),
-                                       .key_head_stride = s->capacity * key_row,
-                                       .value_head_stride = s->capacity * value_row,
-                                       .scale_head_stride = s->capacity * 4 },
-                             .key_codec = qn_aura_ops_gpu_codec(p, p->key_codec, &p->key_rotation),
-                             .value_codec = qn_aura_ops_gpu_codec(p, p->value_codec, &p->value_rotation),
-                             .n_kv_heads = (uint32_t)s->n_kv_heads,
-                             .n_keys = (uint32_t)s->n_keys };
-    p->gpu_sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof *p->sinks) : 0;
+    p->key_rotation = qn_gpu_rotation(p->key_codec);
+    p->value_rotation = qn_gpu_rotation(p->value_codec);
+    p->gpu_cache = (qn_aura_gpu_cache){ .rows = { .keys = qn_gpu_from(p->keys, rows * key_row),
+                                                  .values = qn_gpu_from(p->values, rows * value_row),
+                                                  .key_scales = qn_gpu_copy(p->key_scales),
+                                                  .value_scales = qn_gpu_copy(p->value_scales),
+                                                  .key_head_stride = s->capacity * key_row,
+                                                  .value_head_stride = s->capacity * value_row,
+                                                  .scale_head_stride = s->capacity * 4 },
+                                        .key_codec = qn_gpu_codec(p->key_codec, p->key_rotation.signs),
+                                        .value_codec = qn_gpu_codec(p->value_codec, p->value_rotation.signs),
+                                        .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                        .n_keys = (uint32_t)s->n_keys };
+    p->gpu_sinks = s->sinks ? qn_gpu_copy(p->sinks) : 0;
     gpu_queries(p);
 }
 
@@ -185,19 +167,30 @@ void qn_aura_ops_problem_new(qn_aura_ops_problem *p, const qn_aura_ops_shape *s)
     p->value_scales = qn_aura_ops_scales(s);
     p->queries = random_rows(p->n_queries * s->dim, s->dtype);
     p->sinks = random_rows(s->n_heads, QN_DTYPE_F32);
-    p->weights = qn_xcalloc(p->n_queries * s->n_keys, sizeof *p->weights);
+    p->weights = qn_new(p->n_queries * s->n_keys, sizeof *p->weights);
     make_weights(p);
     init_cpu(p);
     init_gpu(p);
     p->n_splits = qn_aura_gpu_splits(&p->gpu, s->n_tokens, s->n_keys);
 }
 
-void qn_aura_ops_problem_free(qn_aura_ops_problem *p)
+qn_aura_flash_pass2_args qn_aura_ops_pass2(const qn_aura_ops_problem *p, uint64_t partials, uint64_t m, uint64_t l,
+                                           size_t n_blocks, uint64_t out, qn_dtype dtype)
 {
-    qn_gpu_free_arrays(&p->arrays);
-    void *const all[] = { p->keys, p->values, p->key_scales, p->value_scales, p->queries, p->sinks, p->weights };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-    qn_aura_codec_delete(p->key_codec);
-    qn_aura_codec_delete(p->value_codec);
+    return (qn_aura_flash_pass2_args){ .partials = partials,
+                                       .m = m,
+                                       .l = l,
+                                       .out = out,
+                                       .rotation = p->value_rotation,
+                                       .n_heads = (uint32_t)p->s->n_heads,
+                                       .n_blocks = (uint32_t)n_blocks,
+                                       .out_stride = (uint32_t)(p->s->n_heads * p->s->dim),
+                                       .dtype = (uint32_t)dtype };
+}
+
+void qn_aura_ops_launch_pass2(const qn_aura_ops_problem *p, const qn_aura_flash_pass2_args *args)
+{
+    qn_launch launch;
+    qn_assert_ok(qn_aura_gpu_flash_pass2(p->s->dim, p->n_queries, &launch));
+    qn_gpu_launch(&launch, args);
 }

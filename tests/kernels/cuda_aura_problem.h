@@ -3,8 +3,9 @@
 #ifndef QN_CHECK_CUDA_AURA_PROBLEM_H
 #define QN_CHECK_CUDA_AURA_PROBLEM_H
 
-#include "cuda_arrays.h"
+#include "cuda_codec.h"
 #include "cuda/kernels/aura/aura_attention.h"
+#include "cuda_views.h"
 #include "quern/kernels.h"
 
 typedef struct qn_aura_ops_shape {
@@ -32,36 +33,30 @@ typedef struct qn_aura_ops_problem {
     qn_aura_gpu_queries gpu_queries;
     qn_aura_gpu_rotation key_rotation, value_rotation;
     uint64_t gpu_sinks;
-    qn_gpu_arrays arrays;
 } qn_aura_ops_problem;
 
 /* qn_aura_ops_problem_new - Creates a problem with all arrays on host and device. */
 void qn_aura_ops_problem_new(qn_aura_ops_problem *p, const qn_aura_ops_shape *s);
 
-/* qn_aura_ops_problem_free - Frees the problem's arrays. */
-void qn_aura_ops_problem_free(qn_aura_ops_problem *p);
-
-/* qn_aura_ops_codes - Returns random codes of all heads; the caller frees them. */
+/* qn_aura_ops_codes - Returns random codes of all heads. */
 uint32_t *qn_aura_ops_codes(const qn_aura_ops_shape *s, unsigned bits);
 
-/* qn_aura_ops_scales - Returns scales of rows with elements of about 1, so that scores are about 1 too; the caller
- * frees them. Scales of positions after n_keys are NaN: they must not be read. */
+/* qn_aura_ops_scales - Returns scales of rows with elements of about 1, so that scores are about 1 too. Scales of
+ * positions after n_keys are NaN: they must not be read. */
 float *qn_aura_ops_scales(const qn_aura_ops_shape *s);
 
 /* qn_aura_ops_codec - Returns the standard codec, or a codec created from its tables, with the same rotation as a dense
  * matrix. */
 qn_aura_codec *qn_aura_ops_codec(const qn_aura_ops_shape *s, unsigned bits, uint64_t seed);
-qn_attention_gpu_codec qn_aura_ops_gpu_codec(qn_aura_ops_problem *p, const qn_aura_codec *codec,
-                                             const qn_aura_gpu_rotation *rotation);
 
 /* qn_aura_ops_bytes - Returns the bytes of an element. */
 size_t qn_aura_ops_bytes(qn_dtype dtype);
 
-/* qn_floats_view - Returns a view of n floats. */
-static inline qn_view qn_floats_view(void *data, size_t n)
-{
-    return (qn_view){ data, QN_DTYPE_F32, n };
-}
+/* qn_aura_ops_pass2 - Returns the arguments of a second pass, which combines n_blocks blocks; without sinks. m and l 0:
+ * it adds partials. qn_aura_ops_launch_pass2 launches it. */
+qn_aura_flash_pass2_args qn_aura_ops_pass2(const qn_aura_ops_problem *p, uint64_t partials, uint64_t m, uint64_t l,
+                                           size_t n_blocks, uint64_t out, qn_dtype dtype);
+void qn_aura_ops_launch_pass2(const qn_aura_ops_problem *p, const qn_aura_flash_pass2_args *args);
 
 /* qn_bench_cuda_aura_ops - Times the operations. */
 void qn_bench_cuda_aura_ops(void);

@@ -6,11 +6,8 @@
 #include "cuda_states.h"
 
 #include "base/f16.h"
-#include "base/memory.h"
 #include "cuda/kernels/deltanet/deltanet.h"
 #include "quern/kernels.h"
-
-#include <math.h>
 
 /* Distributions of tokens' log decays. */
 enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
@@ -20,36 +17,18 @@ static inline qn_view view(const float *x, size_t n)
     return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
 }
 
-static inline void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
-{
-    const double d = qn_relative_error(found, expected, n);
-    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
-}
-
-static inline float *floats(size_t n)
-{
-    float *x;
-    qn_assert_ok(qn_alloc(&x, n, sizeof *x, "quern-check"));
-    return x;
-}
-
-static inline float *normal(size_t n, float scale)
-{
-    float *x = floats(n);
-    qn_random_floats(x, n, scale);
-    return x;
-}
+/* qn_expect_close - Asserts that the relative error of n values is at most `bar`. */
+void qn_expect_close(const char *what, const float *found, const float *expected, size_t n, double bar);
 
 static inline double uniform(void)
 {
     return (double)(qn_random() >> 11) * 0x1p-53;
 }
 
-/* Rounds x to f16 or bf16 in place, and returns the 16-bit values; the caller frees them. */
+/* Rounds x to f16 or bf16 in place, and returns the 16-bit values. */
 static inline uint16_t *to_16_bits(float *x, size_t n, qn_dtype dtype)
 {
-    uint16_t *h;
-    qn_assert_ok(qn_alloc(&h, n, sizeof *h, "quern-check"));
+    uint16_t *h = qn_new(n, sizeof *h);
     for (size_t i = 0; i < n; i++) {
         h[i] = dtype == QN_DTYPE_F16 ? qn_f32_to_f16(x[i]) : qn_f32_to_bf16(x[i]);
         x[i] = dtype == QN_DTYPE_F16 ? qn_f16_to_f32(h[i]) : qn_bf16_to_f32(h[i]);
@@ -91,8 +70,28 @@ void qn_delta_layer_draw(struct delta_layer *layer);
 
 /* qn_delta_layer_expect - Computes the layer's `expected` and `expected_state` with the CPU's kernels. */
 void qn_delta_layer_expect(struct delta_layer *layer);
-void qn_delta_layer_free(struct delta_layer *layer);
 float qn_delta_layer_scale(const struct delta_layer *layer);
+
+/* qn_decay_factors - Returns random factors of the decays of n heads. */
+float *qn_decay_factors(size_t n);
+
+/* qn_gdn_device - Returns the limits of the device under test. */
+qn_gdn_gpu qn_gdn_device(void);
+
+/* qn_gdn_chunk_args_of - Returns the arguments of the chunk kernels in bf16 without addresses: sizes, and the strides
+ * of contiguous rows of q, k and v each. */
+qn_gdn_chunk_args qn_gdn_chunk_args_of(size_t sequences, size_t tokens, size_t k_heads, size_t v_heads, size_t head_k,
+                                       size_t head_v);
+
+/* qn_gdn_open_args_of - Returns the arguments of kernels over open chunks: sizes, and the strides of contiguous
+ * rows. */
+qn_gdn_open_args qn_gdn_open_args_of(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
+
+/* qn_gdn_open_args_of_layer - The same of a layer, in grouped order, with the addresses of its weights. */
+qn_gdn_open_args qn_gdn_open_args_of_layer(const struct delta_layer *layer);
+
+/* qn_gdn_fold - Launches qn_gdn_open_fold. */
+void qn_gdn_fold(const qn_gdn_open_args *args, size_t head_k, size_t head_v);
 
 /* qn_check_cuda_deltanet_open - Checks the kernels over open chunks. */
 void qn_check_cuda_deltanet_open(void);

@@ -3,7 +3,82 @@
 
 #include "kernels/deltanet/deltanet.h"
 
-#include <string.h>
+void qn_expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
+{
+    const double d = qn_relative_error(found, expected, n);
+    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
+}
+
+float *qn_decay_factors(size_t n)
+{
+    float *factor = qn_floats_of(n, 0.3f);
+    for (size_t h = 0; h < n; h++)
+        factor[h] = -0.1f - fabsf(factor[h]);
+    return factor;
+}
+
+qn_gdn_gpu qn_gdn_device(void)
+{
+    const qn_cuda_info *info = qn_gpu_info();
+    return (qn_gdn_gpu){ .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
+}
+
+qn_gdn_chunk_args qn_gdn_chunk_args_of(size_t sequences, size_t tokens, size_t k_heads, size_t v_heads, size_t head_k,
+                                       size_t head_v)
+{
+    return (qn_gdn_chunk_args){ .state_type = QN_GDN_STATE_PLANES,
+                                .tokens = (uint32_t)tokens,
+                                .sequences = (uint32_t)sequences,
+                                .k_heads = (uint32_t)k_heads,
+                                .v_heads = (uint32_t)v_heads,
+                                .head_k = (uint32_t)head_k,
+                                .head_v = (uint32_t)head_v,
+                                .dtype = QN_DTYPE_BF16,
+                                .q_stride = (uint32_t)(k_heads * head_k),
+                                .k_stride = (uint32_t)(k_heads * head_k),
+                                .v_stride = (uint32_t)(v_heads * head_v),
+                                .o_stride = (uint32_t)(v_heads * head_v),
+                                .g_stride = (uint32_t)v_heads,
+                                .beta_stride = (uint32_t)v_heads,
+                                .tiled = true,
+                                .normalize = true,
+                                .scale = 0.0884f };
+}
+
+qn_gdn_open_args qn_gdn_open_args_of(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
+{
+    const uint32_t values = (uint32_t)(v_heads * head_v);
+    return (qn_gdn_open_args){ .k_heads = (uint32_t)k_heads,
+                               .v_heads = (uint32_t)v_heads,
+                               .taps = (uint32_t)taps,
+                               .qkv_stride = (uint32_t)(2 * k_heads * head_k) + values,
+                               .alpha_stride = (uint32_t)v_heads,
+                               .beta_stride = (uint32_t)v_heads,
+                               .gate_stride = values,
+                               .out_stride = values,
+                               .scale = 1 / sqrtf((float)head_k),
+                               .eps = QN_DELTA_LAYER_EPS };
+}
+
+qn_gdn_open_args qn_gdn_open_args_of_layer(const struct delta_layer *l)
+{
+    qn_gdn_open_args args = qn_gdn_open_args_of(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
+    args.conv = qn_gpu_copy(l->conv);
+    args.bias = qn_gpu_copy(l->bias);
+    args.factor = qn_gpu_copy(l->factor);
+    args.norm = qn_gpu_copy(l->norm);
+    args.grouped = true;
+    return args;
+}
+
+void qn_gdn_fold(const qn_gdn_open_args *args, size_t head_k, size_t head_v)
+{
+    const qn_gdn_gpu gpu = qn_gdn_device();
+    qn_gdn_open_args copy = *args; /* whose layout the launch sets */
+    qn_launch launch;
+    qn_assert_ok(qn_gdn_gpu_open_fold(&copy, head_k, head_v, &gpu, &launch));
+    qn_gpu_launch(&launch, &copy);
+}
 
 float qn_delta_layer_scale(const struct delta_layer *l)
 {
@@ -15,26 +90,16 @@ void qn_delta_layer_draw(struct delta_layer *l)
     const size_t rows = l->sessions * l->tokens;
     l->values = l->v_heads * l->head_v;
     l->width = 2 * l->k_heads * l->head_k + l->values;
-    l->qkv = normal(rows * l->width, 1);
-    l->alpha = normal(rows * l->v_heads, 1);
-    l->beta_in = normal(rows * l->v_heads, 1);
-    l->gate = normal(rows * l->values, 1);
-    l->conv = normal(l->taps * l->width, 0.5f);
-    l->bias = normal(l->v_heads, 1);
-    l->factor = normal(l->v_heads, 0.3f);
-    l->norm = normal(l->head_v, 1);
-    for (size_t h = 0; h < l->v_heads; h++)
-        l->factor[h] = -0.1f - fabsf(l->factor[h]);
-    l->expected = floats(rows * l->values);
-    l->expected_state = floats(l->sessions * l->values * l->head_k);
-}
-
-void qn_delta_layer_free(struct delta_layer *l)
-{
-    float *const arrays[] = { l->qkv,  l->alpha,  l->beta_in, l->gate,     l->conv,
-                              l->bias, l->factor, l->norm,    l->expected, l->expected_state };
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        qn_free(arrays[i]);
+    l->qkv = qn_floats_of(rows * l->width, 1);
+    l->alpha = qn_floats_of(rows * l->v_heads, 1);
+    l->beta_in = qn_floats_of(rows * l->v_heads, 1);
+    l->gate = qn_floats_of(rows * l->values, 1);
+    l->conv = qn_floats_of(l->taps * l->width, 0.5f);
+    l->bias = qn_floats_of(l->v_heads, 1);
+    l->factor = qn_decay_factors(l->v_heads);
+    l->norm = qn_floats_of(l->head_v, 1);
+    l->expected = qn_floats(rows * l->values);
+    l->expected_state = qn_floats(l->sessions * l->values * l->head_k);
 }
 
 void qn_delta_layer_expect(struct delta_layer *l)
@@ -50,10 +115,10 @@ void qn_delta_layer_expect(struct delta_layer *l)
                                  .mapping = QN_GDN_TILED,
                                  .scale = qn_delta_layer_scale(l),
                                  .normalize = true };
-    float *y = floats(rows * l->width), *weights = floats(l->width * l->taps), *q = floats(rows * keys),
-          *k = floats(rows * keys);
-    float *v = floats(rows * l->values), *o = floats(rows * l->values), *g = floats(rows * l->v_heads);
-    float *beta = floats(rows * l->v_heads);
+    float *y = qn_floats(rows * l->width), *weights = qn_floats(l->width * l->taps), *q = qn_floats(rows * keys),
+          *k = qn_floats(rows * keys);
+    float *v = qn_floats(rows * l->values), *o = qn_floats(rows * l->values), *g = qn_floats(rows * l->v_heads);
+    float *beta = qn_floats(rows * l->v_heads);
     for (size_t tap = 0; tap < l->taps; tap++)
         for (size_t c = 0; c < l->width; c++)
             weights[c * l->taps + tap] = l->conv[tap * l->width + c];
@@ -79,12 +144,4 @@ void qn_delta_layer_expect(struct delta_layer *l)
         for (size_t h = 0; h < l->v_heads; h++)
             memcpy(l->expected + row * l->values + (h % l->k_heads * repeat + h / l->k_heads) * l->head_v,
                    o + row * l->values + h * l->head_v, l->head_v * sizeof *o);
-    qn_free(y);
-    qn_free(weights);
-    qn_free(q);
-    qn_free(k);
-    qn_free(v);
-    qn_free(o);
-    qn_free(g);
-    qn_free(beta);
 }

@@ -3,8 +3,6 @@
  * All memory that a launch must not write is compared before and after. */
 #include "cuda_deltanet.h"
 
-#include <string.h>
-
 /* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4
  * in the mean square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part:
  * 3e-4. Measured in an emulation of the kernels: 2e-4 for outputs, 3.5e-4 for states. */
@@ -28,16 +26,13 @@ enum { STATE_FROM, STATE_TO, STATE_POSITION, OPEN_SLOT, POSITION, CU_SEQLENS, N_
 
 struct open_run {
     struct delta_layer l;
-    qn_gpu_guarded conv, bias, factor, norm;    /* weights */
-    qn_gpu_guarded qkv, alpha, beta, gate, out; /* rows of a launch */
-    qn_gpu_guarded states, open, arrivals, indices;
-    qn_gdn_open_args args;
+    uint64_t indices;
+    qn_gdn_open_args args;                       /* with the rows of a launch */
     size_t state_bytes, history;                 /* of the layer; in it */
     uint32_t length[SEQUENCES], from[SEQUENCES]; /* rows that are kept, state slots */
     uint32_t state_position[SEQUENCES];
-    bool by_row;             /* qn_gdn_open_row instead of qn_gdn_open_step */
-    float *found;            /* [SEQUENCES][TOKENS][values] */
-    uint8_t *before, *after; /* state slots */
+    bool by_row;  /* qn_gdn_open_row instead of qn_gdn_open_step */
+    float *found; /* [SEQUENCES][TOKENS][values] */
 };
 
 /* Rows of a launch for a sequence: `kept` at its next positions, and then `refused`, with the inputs of other
@@ -46,20 +41,15 @@ struct piece {
     uint32_t sequence, kept, refused;
 };
 
-static qn_gdn_gpu device_limits(void)
+static uint64_t new_rows(size_t width)
 {
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    return (qn_gdn_gpu){ .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
+    return qn_gpu_floats(MAX_ROWS * width);
 }
 
-static void upload(const qn_gpu_guarded *to, const void *from, size_t bytes)
+/* The address of an array of indices. */
+static uint64_t index_row(const struct open_run *r, size_t row)
 {
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), to->data, from, bytes, NULL, NULL));
-}
-
-static qn_gpu_guarded new_rows(size_t width)
-{
-    return qn_gpu_new(MAX_ROWS * width * sizeof(float));
+    return r->indices + row * INDEX_ROW * sizeof(uint32_t);
 }
 
 /* sizes: key heads, value heads, keys, values, taps. */
@@ -81,79 +71,37 @@ static void run_new(struct open_run *r)
     for (size_t h = 0; h < l->v_heads; h++) /* heads that forget at once and heads that never do */
         l->factor[h] = h % 4 == 1 ? -30 : h % 4 == 2 ? -1e-7f : l->factor[h];
     qn_delta_layer_expect(l);
-    r->conv = qn_gpu_from(l->conv, l->taps * l->width * sizeof(float));
-    r->bias = qn_gpu_from(l->bias, l->v_heads * sizeof(float));
-    r->factor = qn_gpu_from(l->factor, l->v_heads * sizeof(float));
-    r->norm = qn_gpu_from(l->norm, l->head_v * sizeof(float));
-    r->qkv = new_rows(l->width);
-    r->alpha = new_rows(l->v_heads);
-    r->beta = new_rows(l->v_heads);
-    r->gate = new_rows(l->values);
-    r->out = new_rows(l->values);
+    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
+    qn_gdn_open_args *a = &r->args;
     r->state_bytes = qn_gdn_gpu_state_bytes(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
     r->history = qn_gdn_gpu_history(l->v_heads, l->head_k, l->head_v);
-    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
-    const uint64_t state_stride = LAYERS * r->state_bytes + 16, open_stride = LAYERS * layout.bytes + 16;
-    uint32_t zeros[SEQUENCES * 64] = { 0 };
-    r->states = qn_gpu_new(STATE_SLOTS * state_stride);
-    r->open = qn_gpu_new(OPEN_SLOTS * open_stride);
-    r->arrivals = qn_gpu_from(zeros, SEQUENCES * l->k_heads * sizeof(uint32_t));
     r->indices = qn_gpu_new(sizeof(uint32_t) * N_INDICES * INDEX_ROW);
-    r->found = floats(SEQUENCES * TOKENS * l->values);
-    qn_assert_ok(qn_alloc(&r->before, r->states.bytes, 1, "quern-check"));
-    qn_assert_ok(qn_alloc(&r->after, r->states.bytes, 1, "quern-check"));
-    r->args = (qn_gdn_open_args){ .qkv = r->qkv.data,
-                                  .alpha = r->alpha.data,
-                                  .beta = r->beta.data,
-                                  .gate = r->gate.data,
-                                  .conv = r->conv.data,
-                                  .bias = r->bias.data,
-                                  .factor = r->factor.data,
-                                  .norm = r->norm.data,
-                                  .out = r->out.data,
-                                  .arrivals = r->arrivals.data,
-                                  .states = r->states.data,
-                                  .open = r->open.data,
-                                  .state_from = r->indices.data + STATE_FROM * INDEX_ROW * sizeof(uint32_t),
-                                  .state_to = r->indices.data + STATE_TO * INDEX_ROW * sizeof(uint32_t),
-                                  .state_positions = r->indices.data + STATE_POSITION * INDEX_ROW * sizeof(uint32_t),
-                                  .open_slots = r->indices.data + OPEN_SLOT * INDEX_ROW * sizeof(uint32_t),
-                                  .positions = r->indices.data + POSITION * INDEX_ROW * sizeof(uint32_t),
-                                  .state_stride = state_stride,
-                                  .state_offset = LAYER * r->state_bytes,
-                                  .open_stride = open_stride,
-                                  .open_offset = LAYER * layout.bytes,
-                                  .k_heads = (uint32_t)l->k_heads,
-                                  .v_heads = (uint32_t)l->v_heads,
-                                  .taps = (uint32_t)l->taps,
-                                  .qkv_stride = (uint32_t)l->width,
-                                  .alpha_stride = (uint32_t)l->v_heads,
-                                  .beta_stride = (uint32_t)l->v_heads,
-                                  .gate_stride = (uint32_t)l->values,
-                                  .out_stride = (uint32_t)l->values,
-                                  .grouped = true,
-                                  .scale = qn_delta_layer_scale(l),
-                                  .eps = QN_DELTA_LAYER_EPS };
-}
-
-static void run_free(struct open_run *r)
-{
-    qn_gpu_guarded *const gpu[] = { &r->conv, &r->bias, &r->factor, &r->norm, &r->qkv,      &r->alpha,  &r->beta,
-                                    &r->gate, &r->out,  &r->states, &r->open, &r->arrivals, &r->indices };
-    for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
-        qn_gpu_free(gpu[i]);
-    qn_delta_layer_free(&r->l);
-    qn_free(r->found);
-    qn_free(r->before);
-    qn_free(r->after);
+    r->found = qn_floats(SEQUENCES * TOKENS * l->values);
+    *a = qn_gdn_open_args_of_layer(l);
+    a->qkv = new_rows(l->width);
+    a->alpha = new_rows(l->v_heads);
+    a->beta = new_rows(l->v_heads);
+    a->gate = new_rows(l->values);
+    a->out = new_rows(l->values);
+    a->state_stride = LAYERS * r->state_bytes + 16;
+    a->state_offset = LAYER * r->state_bytes;
+    a->open_stride = LAYERS * layout.bytes + 16;
+    a->open_offset = LAYER * layout.bytes;
+    a->states = qn_gpu_new(STATE_SLOTS * a->state_stride);
+    a->open = qn_gpu_new(OPEN_SLOTS * a->open_stride);
+    a->arrivals = qn_gpu_zeros(SEQUENCES * l->k_heads * sizeof(uint32_t));
+    a->state_from = index_row(r, STATE_FROM);
+    a->state_to = index_row(r, STATE_TO);
+    a->state_positions = index_row(r, STATE_POSITION);
+    a->open_slots = index_row(r, OPEN_SLOT);
+    a->positions = index_row(r, POSITION);
 }
 
 /* State slots 2 s and 2 s + 1 belong to sequence s, slots from 2 SEQUENCES on are for folds at any length, and the last
  * is nobody's. Open slot 2 s + 1 belongs to sequence s, the even ones to nobody. */
 static void run_reset(struct open_run *r)
 {
-    qn_gpu_poison(&r->states);
-    qn_gpu_poison(&r->open);
+    qn_gpu_poison(r->args.states, r->args.open);
     for (uint32_t s = 0; s < SEQUENCES; s++) {
         r->length[s] = r->state_position[s] = 0;
         r->from[s] = 2 * s;
@@ -167,10 +115,10 @@ static bool folds(const struct open_run *r, uint32_t sequence, uint32_t n)
 }
 
 /* Copies a row of each token of the launch, in the order of the pieces. */
-static void upload_rows(const struct open_run *r, const qn_gpu_guarded *to, const float *from, size_t width,
+static void upload_rows(const struct open_run *r, uint64_t to, const float *from, size_t width,
                         const struct piece *pieces, size_t n)
 {
-    float *rows = floats(MAX_ROWS * width);
+    float *rows = qn_floats(MAX_ROWS * width);
     size_t row = 0;
     for (size_t p = 0; p < n; p++)
         for (uint32_t i = 0; i < pieces[p].kept + pieces[p].refused; i++) {
@@ -179,32 +127,30 @@ static void upload_rows(const struct open_run *r, const qn_gpu_guarded *to, cons
                    from + (pieces[p].sequence * TOKENS + (i < pieces[p].kept ? token : other)) * width,
                    width * sizeof *rows);
         }
-    upload(to, rows, row * width * sizeof *rows);
-    qn_free(rows);
+    qn_gpu_write(to, rows, row * width * sizeof *rows);
 }
 
 static void keep_outputs(struct open_run *r, const struct piece *pieces, size_t n)
 {
     const size_t values = r->l.values;
-    float *out = floats(MAX_ROWS * values);
+    const float *out = qn_gpu_read(r->args.out);
     size_t row = 0;
-    qn_gpu_read(&r->out, out);
     for (size_t p = 0; p < n; p++) {
         const uint32_t s = pieces[p].sequence;
         memcpy(r->found + (s * TOKENS + r->length[s]) * values, out + row * values,
                pieces[p].kept * values * sizeof *out);
         row += pieces[p].kept + pieces[p].refused;
     }
-    qn_free(out);
 }
 
 /* Only state_to of sequences that fold may have changed, of one layer or of all. */
-static void check_states_unchanged(const struct open_run *r, const bool *may_change, bool all_layers)
+static void check_states_unchanged(const struct open_run *r, const uint8_t *all_before, const uint8_t *all_after,
+                                   const bool *may_change, bool all_layers)
 {
     const size_t stride = r->args.state_stride;
     for (size_t slot = 0; slot < STATE_SLOTS; slot++) {
         const size_t begin = r->args.state_offset, end = begin + r->state_bytes;
-        const uint8_t *before = r->before + slot * stride, *after = r->after + slot * stride;
+        const uint8_t *before = all_before + slot * stride, *after = all_after + slot * stride;
         qn_expect((may_change[slot] && all_layers) ||
                       (!memcmp(before, after, begin) && !memcmp(before + end, after + end, stride - end)),
                   "state slot %zu: other layers changed", slot);
@@ -216,6 +162,7 @@ static void check_states_unchanged(const struct open_run *r, const bool *may_cha
 /* separate: a fold writes the sequence's other slot. */
 static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n, bool separate)
 {
+    const size_t mark = qn_mark();
     uint32_t indices[N_INDICES][INDEX_ROW] = { { 0 } };
     bool may_change[STATE_SLOTS] = { false };
     bool single = true;
@@ -230,28 +177,26 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
         may_change[indices[STATE_TO][p]] |= folds(r, s, rows);
         single &= rows == 1;
     }
-    upload(&r->indices, indices, sizeof indices);
-    upload_rows(r, &r->qkv, r->l.qkv, r->l.width, pieces, n);
-    upload_rows(r, &r->alpha, r->l.alpha, r->l.v_heads, pieces, n);
-    upload_rows(r, &r->beta, r->l.beta_in, r->l.v_heads, pieces, n);
-    upload_rows(r, &r->gate, r->l.gate, r->l.values, pieces, n);
-    qn_gpu_poison(&r->out);
+    qn_gpu_write(r->indices, indices, sizeof indices);
+    upload_rows(r, r->args.qkv, r->l.qkv, r->l.width, pieces, n);
+    upload_rows(r, r->args.alpha, r->l.alpha, r->l.v_heads, pieces, n);
+    upload_rows(r, r->args.beta, r->l.beta_in, r->l.v_heads, pieces, n);
+    upload_rows(r, r->args.gate, r->l.gate, r->l.values, pieces, n);
+    qn_gpu_poison(r->args.out);
     r->args.sequences = (uint32_t)n;
     if (r->by_row && n < SEQUENCES) { /* a sequence without rows */
         indices[CU_SEQLENS][n + 1] = indices[CU_SEQLENS][n];
-        upload(&r->indices, indices, sizeof indices);
+        qn_gpu_write(r->indices, indices, sizeof indices);
         r->args.sequences++;
     }
-    r->args.cu_seqlens =
-        single && n == r->args.sequences ? 0 : r->indices.data + CU_SEQLENS * INDEX_ROW * sizeof(uint32_t);
-    const qn_gdn_gpu gpu = device_limits();
+    r->args.cu_seqlens = single && n == r->args.sequences ? 0 : index_row(r, CU_SEQLENS);
+    const qn_gdn_gpu gpu = qn_gdn_device();
     qn_launch launch;
     qn_assert_ok(r->by_row ? qn_gdn_gpu_open_row(&r->args, &gpu, &launch)
                            : qn_gdn_gpu_open_step(&r->args, r->l.head_k, r->l.head_v, &gpu, &launch));
-    qn_gpu_read(&r->states, r->before);
+    const uint8_t *before = qn_gpu_read(r->args.states);
     qn_gpu_launch(&launch, &r->args);
-    qn_gpu_read(&r->states, r->after);
-    check_states_unchanged(r, may_change, false);
+    check_states_unchanged(r, before, qn_gpu_read(r->args.states), may_change, false);
     keep_outputs(r, pieces, n);
     for (size_t p = 0; p < n; p++) {
         const uint32_t s = pieces[p].sequence;
@@ -261,6 +206,7 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
         }
         r->length[s] += pieces[p].kept;
     }
+    qn_release_to(mark);
 }
 
 static uint32_t at_most(uint32_t n, uint32_t limit)
@@ -275,9 +221,7 @@ enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, MODES };
 /* Folds a full open chunk, which is empty afterwards. The sequence's place is in the arguments. */
 static void resume_from_state(struct open_run *r, uint32_t sequence, bool separate)
 {
-    const qn_gdn_gpu gpu = device_limits();
     qn_gdn_open_args args = r->args;
-    qn_launch launch;
     args.positions = 0;
     args.sequences = args.layers = 1;
     args.sequence = (qn_gdn_open_sequence){ .position = r->length[sequence],
@@ -285,12 +229,9 @@ static void resume_from_state(struct open_run *r, uint32_t sequence, bool separa
                                             .state_from = r->from[sequence],
                                             .state_to = r->from[sequence] ^ separate,
                                             .open_slot = 2 * sequence + 1 };
-    qn_assert_ok(qn_gdn_gpu_open_fold(&args, r->l.head_k, r->l.head_v, &gpu, &launch));
-    qn_gpu_launch(&launch, &args);
-    qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), r->open.data + args.sequence.open_slot * args.open_stride,
-                                0xff, args.open_stride));
-    qn_gpu_synchronize();
+    qn_gdn_fold(&args, r->l.head_k, r->l.head_v);
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), args.open + args.sequence.open_slot * args.open_stride, 0xff,
+                                args.open_stride));
     r->from[sequence] = args.sequence.state_to;
     r->state_position[sequence] = r->length[sequence];
 }
@@ -301,7 +242,7 @@ static struct piece draw_piece(const struct open_run *r, uint32_t sequence, size
     const uint32_t left = TOKENS - r->length[sequence];
     struct piece p = { sequence, 1, 0 };
     if (mode == RAGGED || mode == RESUMED)
-        p.kept = at_most(sizes[(step + 3 * sequence) % (sizeof sizes / sizeof *sizes)], left);
+        p.kept = at_most(sizes[(step + 3 * sequence) % (QN_LENGTH(sizes))], left);
     if (mode == RESUMED)
         p.kept = at_most(p.kept, 64 - r->length[sequence] % 64);
     if (mode == REFUSED) {
@@ -347,11 +288,8 @@ static bool is_poison(const uint8_t *x, size_t bytes)
 static void check_memory(const struct open_run *r)
 {
     const size_t stride = r->args.open_stride, begin = r->args.open_offset, end = begin + r->args.layout.bytes;
-    uint32_t arrivals[SEQUENCES * 64];
-    uint8_t *open;
-    qn_assert_ok(qn_alloc(&open, r->open.bytes, 1, "quern-check"));
-    qn_gpu_read(&r->open, open);
-    qn_gpu_read(&r->arrivals, arrivals);
+    const uint8_t *open = qn_gpu_read(r->args.open);
+    const uint32_t *arrivals = qn_gpu_read(r->args.arrivals);
     for (size_t slot = 0; slot < OPEN_SLOTS; slot++) {
         const uint8_t *at = open + slot * stride;
         qn_expect(slot % 2 ? is_poison(at, begin) && is_poison(at + end, stride - end) : is_poison(at, stride),
@@ -360,10 +298,7 @@ static void check_memory(const struct open_run *r)
     for (size_t i = 0; i < SEQUENCES * r->l.k_heads; i++)
         qn_expect(arrivals[i] == 0, "arrivals of sequence %zu, key head %zu: %u", i / r->l.k_heads, i % r->l.k_heads,
                   arrivals[i]);
-    qn_expect(qn_gpu_guards_intact(&r->states) && qn_gpu_guards_intact(&r->open) && qn_gpu_guards_intact(&r->out) &&
-                  qn_gpu_guards_intact(&r->arrivals),
-              "bytes outside of the buffers were written");
-    qn_free(open);
+    qn_expect_guards();
 }
 
 /* The history of a sequence's state at its length: exactly the inputs of its last tokens. */
@@ -384,7 +319,7 @@ static void check_fold(struct open_run *r)
 {
     const size_t n_state = r->history / sizeof(float);
     uint32_t indices[N_INDICES][INDEX_ROW] = { { 0 } };
-    float *states = floats(SEQUENCES * n_state);
+    float *states = qn_floats(SEQUENCES * n_state);
     bool may_change[STATE_SLOTS] = { false };
     for (uint32_t s = 0; s < SEQUENCES; s++) {
         indices[STATE_FROM][s] = r->from[s];
@@ -394,30 +329,26 @@ static void check_fold(struct open_run *r)
         indices[POSITION][s] = r->length[s];
         may_change[2 * SEQUENCES + s] = true;
     }
-    upload(&r->indices, indices, sizeof indices);
+    qn_gpu_write(r->indices, indices, sizeof indices);
     r->args.sequences = SEQUENCES;
     qn_gdn_open_args args = r->args;
     args.state_offset = args.open_offset = 0;
     args.layers = LAYERS;
-    const qn_gdn_gpu gpu = device_limits();
-    qn_launch launch;
-    qn_assert_ok(qn_gdn_gpu_open_fold(&args, r->l.head_k, r->l.head_v, &gpu, &launch));
-    qn_gpu_read(&r->states, r->before);
-    qn_gpu_launch(&launch, &args);
-    qn_gpu_read(&r->states, r->after);
-    check_states_unchanged(r, may_change, true);
+    const uint8_t *before = qn_gpu_read(r->args.states);
+    qn_gdn_fold(&args, r->l.head_k, r->l.head_v);
+    const uint8_t *after = qn_gpu_read(r->args.states);
+    check_states_unchanged(r, before, after, may_change, true);
     for (size_t s = 0; s < SEQUENCES; s++) {
-        const uint8_t *state = r->after + (2 * SEQUENCES + s) * r->args.state_stride + r->args.state_offset;
+        const uint8_t *state = after + (2 * SEQUENCES + s) * r->args.state_stride + r->args.state_offset;
         memcpy(states + s * n_state, state, r->history);
         check_history(r, s, (const float *)(const void *)(state + r->history));
     }
     const float *expected = r->l.expected_state;
     qn_join_states(states, SEQUENCES, n_state);
     if (r->length[0] > 0)
-        expect_close("folded state", states, expected, SEQUENCES * n_state, BAR_OPEN);
+        qn_expect_close("folded state", states, expected, SEQUENCES * n_state, BAR_OPEN);
     else /* zeros have no relative error */
         qn_expect(!memcmp(states, expected, SEQUENCES * r->history), "the state at length 0 is not zeros");
-    qn_free(states);
 }
 
 static void check_run(struct open_run *r)
@@ -426,7 +357,7 @@ static void check_run(struct open_run *r)
                                               "open, kernel of a row" };
     run_new(r);
     const size_t n = SEQUENCES * TOKENS * r->l.values;
-    float *single = floats(n);
+    float *single = qn_floats(n);
     for (int mode = SINGLE; mode < MODES; mode++)
         for (int separate = 0; separate < 2; separate++) {
             if ((mode == SINGLE && separate) || (mode == BY_ROW && (r->l.head_k != 128 || r->l.head_v != 128)))
@@ -434,16 +365,15 @@ static void check_run(struct open_run *r)
             qn_case_begin("deltanet", names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps%s", r->l.k_heads,
                           r->l.v_heads, r->l.head_k, r->l.head_v, r->l.taps, separate ? ", folds to other slots" : "");
             run_all(r, (enum mode)mode, separate);
-            expect_close("out", r->found, r->l.expected, n, BAR_OPEN);
+            qn_expect_close("out", r->found, r->l.expected, n, BAR_OPEN);
             if (mode == SINGLE)
                 memcpy(single, r->found, n * sizeof *single);
             else
-                expect_close("out, with that of single rows", r->found, single, n, BAR_SPLIT);
+                qn_expect_close("out, with that of single rows", r->found, single, n, BAR_SPLIT);
             check_fold(r);
             check_memory(r);
         }
-    run_free(r);
-    qn_free(single);
+    qn_release();
 }
 
 /* Lengths that are multiples of 64, where a chunk is full, and 0, where the state is zeros and no slot is read. */
@@ -454,8 +384,8 @@ static void check_fold_lengths(void)
     qn_random_seed(700);
     run_new(&r);
     const size_t n_state = r.history / sizeof(float);
-    float *expected = floats(SEQUENCES * n_state);
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    float *expected = qn_floats(SEQUENCES * n_state);
+    for (size_t i = 0; i < QN_LENGTH(lengths); i++) {
         const struct delta_layer all = r.l;
         qn_case_begin("deltanet", "open, fold", "at length %u", lengths[i]);
         run_reset(&r);
@@ -479,8 +409,7 @@ static void check_fold_lengths(void)
         memcpy(r.l.expected_state, expected, SEQUENCES * r.history);
         check_fold(&r);
     }
-    qn_free(expected);
-    run_free(&r);
+    qn_release();
 }
 
 void qn_check_cuda_deltanet_open(void)
@@ -488,7 +417,7 @@ void qn_check_cuda_deltanet_open(void)
     static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 1, 2, 128, 128, 8 }, { 3, 3, 128, 128, 1 },
                                        { 1, 3, 64, 64, 4 },   { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 },
                                        { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < QN_LENGTH(sizes); i++) {
         struct open_run r = run_of(sizes[i]);
         qn_random_seed(600 + i);
         if (qn_case_selected())

@@ -3,29 +3,17 @@
 #include "cuda_matmul_problem.h"
 
 #include "base/memory.h"
-#include "problem.h"
 #include "kernels/hadamard/hadamard.h"
 #include "cuda/kernels/matmul/hadamard_quantize.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 static const char *const op_names[] = { "plain", "norm", "swiglu" };
-
-static float *floats(size_t count)
-{
-    float *p;
-    qn_assert_ok(qn_alloc(&p, count, sizeof *p, "check"));
-    return p;
-}
 
 /* A row's inputs on host and device, and the activations. */
 struct row {
     size_t n, block;
     int op;
-    float *x, *other, *signs, *expected;
-    qn_gpu_guarded gpu_x, gpu_other, gpu_signs, acts;
+    float *x, *other, *signs;
+    uint64_t gpu_x, gpu_other, gpu_signs, acts;
 };
 
 static const float eps = 1e-6f;
@@ -33,44 +21,27 @@ static const float eps = 1e-6f;
 static struct row row_new(size_t n, size_t block, int op)
 {
     struct row r = { .n = n, .block = block, .op = op };
-    r.x = floats(n);
-    r.other = floats(n);
-    r.signs = floats(n);
-    r.expected = floats(n);
-    qn_random_floats(r.x, n, 3);
-    qn_random_floats(r.other, n, 2);
-    for (size_t i = 0; i < n; i++)
-        r.signs[i] = qn_random() & 1 ? 1 : -1;
-    r.gpu_x = qn_gpu_from(r.x, n * sizeof *r.x);
-    r.gpu_other = qn_gpu_from(r.other, n * sizeof *r.x);
-    r.gpu_signs = qn_gpu_from(r.signs, n * sizeof *r.x);
+    r.x = qn_floats_of(n, 3);
+    r.other = qn_floats_of(n, 2);
+    r.signs = qn_signs_of(n);
+    r.gpu_x = qn_gpu_copy(r.x);
+    r.gpu_other = qn_gpu_copy(r.other);
+    r.gpu_signs = qn_gpu_copy(r.signs);
     r.acts = qn_gpu_new(qn_round_up(n, QN_TILE_COLS) / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES);
     return r;
 }
 
-static void row_free(struct row *r)
-{
-    qn_gpu_free(&r->gpu_x);
-    qn_gpu_free(&r->gpu_other);
-    qn_gpu_free(&r->gpu_signs);
-    qn_gpu_free(&r->acts);
-    qn_free(r->x);
-    qn_free(r->other);
-    qn_free(r->signs);
-    qn_free(r->expected);
-}
-
 static qn_status plan(const struct row *r, bool with_signs, qn_launch *launch, qn_hadamard_quantize_args *args)
 {
-    const qn_matmul_acts acts = { .layout = QN_ACTS_HILO_N1, .address = r->acts.data, .n_cols = r->n, .capacity = 1 };
-    return qn_matmul_gpu_hadamard_quantize(&acts, r->op, r->gpu_x.data, r->gpu_other.data, r->gpu_other.data, eps,
-                                           with_signs ? r->gpu_signs.data : 0, r->block, launch, args);
+    const qn_matmul_acts acts = { .layout = QN_ACTS_HILO_N1, .address = r->acts, .n_cols = r->n, .capacity = 1 };
+    return qn_matmul_gpu_hadamard_quantize(&acts, r->op, r->gpu_x, r->gpu_other, r->gpu_other, eps,
+                                           with_signs ? r->gpu_signs : 0, r->block, launch, args);
 }
 
 /* The inputs of a row's quantisation. other: weights of the norm, or the second factor. */
-static void expect_row(int op, size_t block, const float *x, const float *other, const float *signs, size_t n,
-                       float *expected)
+static float *expected_row(int op, size_t block, const float *x, const float *other, const float *signs, size_t n)
 {
+    float *expected = qn_floats(n);
     qn_hadamard_kernels reference;
     double sum = 0;
     qn_hadamard_init_ref(&reference);
@@ -84,47 +55,43 @@ static void expect_row(int op, size_t block, const float *x, const float *other,
     }
     for (size_t i = 0; i < n; i += block)
         reference.block(expected + i, block, signs ? signs + i : NULL, NULL);
+    return expected;
 }
 
 /* 128 columns from `column` on, which share a scale: half a step, and 1e-5 for the float32 of operation and
  * transform. */
-static void check_columns(const struct row *r, const uint8_t *acts, size_t column)
+static void check_columns(const uint8_t *acts, const float *expected, size_t column)
 {
     const uint8_t *k_tile = acts + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES,
                   *codes = k_tile + column % QN_TILE_COLS;
     float scale, amax = 0;
     memcpy(&scale, k_tile + 2 * QN_TILE_COLS + column % QN_TILE_COLS / QN_ACTS_HILO_COLS * sizeof scale, sizeof scale);
     for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++)
-        amax = fmaxf(amax, fabsf(r->expected[column + i]));
+        amax = fmaxf(amax, fabsf(expected[column + i]));
     qn_expect(fabsf(scale * (float)QN_HILO_MAX - amax) <= amax * 1e-5f,
               "the scale of columns %zu on is %g, expected %g", column, (double)scale, (double)amax / QN_HILO_MAX);
     for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++) {
         const int code = 256 * (int8_t)codes[i] + (int8_t)codes[QN_TILE_COLS + i];
-        const double value = code * (double)scale, expected = (double)r->expected[column + i];
-        qn_expect(fabs(value - expected) <= 0.51 * (double)scale + 1e-5 * (double)amax,
-                  "column %zu is %g, expected %g within half of %g", column + i, value, expected, (double)scale);
+        const double value = code * (double)scale, wanted = (double)expected[column + i];
+        qn_expect(fabs(value - wanted) <= 0.51 * (double)scale + 1e-5 * (double)amax,
+                  "column %zu is %g, expected %g within half of %g", column + i, value, wanted, (double)scale);
     }
 }
 
 static void check_row(size_t block, size_t n_blocks, int op, bool with_signs)
 {
-    struct row r = row_new(block * n_blocks, block, op);
+    const struct row r = row_new(block * n_blocks, block, op);
     qn_launch launch;
     qn_hadamard_quantize_args args;
-    uint8_t *found;
     qn_case_begin("hadamard-quantize", "cuda", "%s, %zu blocks of %zu%s", op_names[op], n_blocks, block,
                   with_signs ? ", signs" : "");
-    qn_assert_ok(qn_alloc(&found, r.acts.bytes, 1, "check"));
     qn_assert_ok(plan(&r, with_signs, &launch, &args));
     qn_gpu_launch(&launch, &args);
-    qn_gpu_read(&r.acts, found);
-    expect_row(op, block, r.x, r.other, with_signs ? r.signs : NULL, r.n, r.expected);
+    const uint8_t *found = qn_gpu_read(r.acts);
+    const float *expected = expected_row(op, block, r.x, r.other, with_signs ? r.signs : NULL, r.n);
     for (size_t column = 0; column < r.n; column += QN_ACTS_HILO_COLS)
-        check_columns(&r, found, column);
-    qn_expect(qn_gpu_guards_intact(&r.acts) && qn_gpu_guards_intact(&r.gpu_x),
-              "bytes outside the activations were written");
-    qn_free(found);
-    row_free(&r);
+        check_columns(found, expected, column);
+    qn_release();
 }
 
 /* ---- Several tokens ---- */
@@ -133,44 +100,31 @@ static void check_row(size_t block, size_t n_blocks, int op, bool with_signs)
 struct rows {
     size_t n, n_tokens;
     float *x, *other, *signs;
-    qn_gpu_guarded gpu_x, gpu_other, gpu_signs;
+    uint64_t gpu_x, gpu_other, gpu_signs;
     struct gpu_acts acts;
 };
 
 static struct rows rows_new(size_t n, size_t n_tokens)
 {
-    struct rows r = { .n = n, .n_tokens = n_tokens };
-    r.x = floats(n_tokens * n);
-    r.other = floats(n_tokens * n);
-    r.signs = qn_check_signs_new(n);
+    struct rows r = { .n = n, .n_tokens = n_tokens, .x = qn_floats(n_tokens * n), .other = qn_floats(n_tokens * n) };
+    r.signs = qn_signs_of(n);
     r.acts = qn_check_acts_new(QN_ACTS_HILO, n, n_tokens);
     qn_random_floats(r.x, n_tokens * n, 3);
     qn_random_floats(r.other, n, 2);
     for (size_t i = n; i < n_tokens * n; i++)
         r.other[i] = r.other[i - n];
-    r.gpu_x = qn_gpu_from(r.x, n_tokens * n * sizeof *r.x);
-    r.gpu_other = qn_gpu_from(r.other, n_tokens * n * sizeof *r.x);
-    r.gpu_signs = qn_gpu_from(r.signs, n * sizeof *r.x);
+    r.gpu_x = qn_gpu_copy(r.x);
+    r.gpu_other = qn_gpu_copy(r.other);
+    r.gpu_signs = qn_gpu_copy(r.signs);
     return r;
-}
-
-static void rows_free(struct rows *r)
-{
-    qn_gpu_free(&r->gpu_x);
-    qn_gpu_free(&r->gpu_other);
-    qn_gpu_free(&r->gpu_signs);
-    qn_check_acts_free(&r->acts);
-    qn_free(r->x);
-    qn_free(r->other);
-    qn_free(r->signs);
 }
 
 static qn_matmul_launch rows_launch(const struct rows *r, int op, size_t block, bool with_signs)
 {
-    const qn_matmul_rotation rotation = { with_signs ? r->gpu_signs.data : 0, block };
+    const qn_matmul_rotation rotation = { with_signs ? r->gpu_signs : 0, block };
     qn_matmul_launch l;
-    qn_assert_ok(qn_matmul_gpu_quantize(&r->acts.acts, op, r->gpu_x.data, r->gpu_other.data, r->gpu_other.data, eps,
-                                        r->n, r->n_tokens, &l));
+    qn_assert_ok(
+        qn_matmul_gpu_quantize(&r->acts.acts, op, r->gpu_x, r->gpu_other, r->gpu_other, eps, r->n, r->n_tokens, &l));
     qn_assert_ok(qn_matmul_gpu_quantize_rotated(&l, &rotation));
     return l;
 }
@@ -204,68 +158,45 @@ static void check_token(const struct rows *r, int op, const float *expected, con
 
 static void check_rows(size_t block, size_t n, size_t n_tokens, int op, bool with_signs)
 {
-    struct rows r = rows_new(n, n_tokens);
-    float *expected = floats(n), *scales = qn_check_alloc(r.acts.scale.bytes, 1);
-    uint8_t *codes = qn_check_alloc(r.acts.data.bytes, 1);
+    const struct rows r = rows_new(n, n_tokens);
     qn_case_begin("hadamard-quantize", "cuda", "%s, %zu tokens of %zu in blocks of %zu%s", op_names[op], n_tokens, n,
                   block, with_signs ? ", signs" : "");
     const qn_matmul_launch l = rows_launch(&r, op, block, with_signs);
     qn_check_launch(&l);
-    qn_gpu_read(&r.acts.data, codes);
-    qn_gpu_read(&r.acts.scale, scales);
-    for (size_t token = 0; token < n_tokens; token++) {
-        expect_row(op, block, r.x + token * n, r.other, with_signs ? r.signs : NULL, n, expected);
-        check_token(&r, op, expected, codes + (r.acts.acts.address - r.acts.data.data), scales, token);
-    }
-    qn_free(expected);
-    qn_free(scales);
-    qn_free(codes);
-    rows_free(&r);
+    const uint8_t *codes = qn_check_acts_read(&r.acts);
+    const float *scales = qn_gpu_read(r.acts.scale);
+    for (size_t token = 0; token < n_tokens; token++)
+        check_token(&r, op, expected_row(op, block, r.x + token * n, r.other, with_signs ? r.signs : NULL, n), codes,
+                    scales, token);
+    qn_release();
 }
 
 /* ---- Speed ---- */
 
-static void timed_quantize(void *context, size_t turn)
+/* Rows stay in the device's caches: this times the latency of a launch. */
+static void bench(const char *shape, size_t n, const qn_launch *launch, const void *args)
 {
-    (void)turn;
-    qn_check_launch(context);
+    enum { REPEATS = 64 };
+    qn_gpu_bench_launches("hadamard-quantize", "cuda", shape, (double)n, "value", 0,
+                          &(qn_gpu_timed){ .launch = *launch, .args = args }, 1, REPEATS);
+    qn_release();
 }
 
-/* As bench_row. */
 static void bench_rows(size_t n, size_t n_tokens, size_t block, int op)
 {
-    enum { REPEATS = 64 };
-    struct rows r = rows_new(n, n_tokens);
-    qn_matmul_launch l = rows_launch(&r, op, block, true);
-    char shape[64];
-    snprintf(shape, sizeof shape, "%s, %zu tokens of %zu, block %zu", op_names[op], n_tokens, n, block);
-    qn_gpu_bench("hadamard-quantize", "cuda", shape, (double)(n * n_tokens), "value", 0, timed_quantize, &l, REPEATS);
-    rows_free(&r);
+    const struct rows r = rows_new(n, n_tokens);
+    const qn_matmul_launch l = rows_launch(&r, op, block, true);
+    bench(qn_text("%s, %zu tokens of %zu, block %zu", op_names[op], n_tokens, n, block), n * n_tokens, &l.launch,
+          &l.args);
 }
 
-struct timed {
-    qn_launch launch;
-    qn_hadamard_quantize_args args;
-};
-
-static void timed_launch(void *context, size_t turn)
-{
-    const struct timed *t = context;
-    (void)turn;
-    qn_gpu_launch(&t->launch, &t->args);
-}
-
-/* A token's row stays in the device's caches: this times the latency of a launch. */
 static void bench_row(size_t n, int op)
 {
-    enum { REPEATS = 64 };
-    struct row r = row_new(n, 1024, op);
-    struct timed t;
-    char shape[64];
-    qn_assert_ok(plan(&r, true, &t.launch, &t.args));
-    snprintf(shape, sizeof shape, "%s, a row of %zu", op_names[op], n);
-    qn_gpu_bench("hadamard-quantize", "cuda", shape, (double)n, "value", 0, timed_launch, &t, REPEATS);
-    row_free(&r);
+    const struct row r = row_new(n, 1024, op);
+    qn_launch launch;
+    qn_hadamard_quantize_args args;
+    qn_assert_ok(plan(&r, true, &launch, &args));
+    bench(qn_text("%s, a row of %zu", op_names[op], n), n, &launch, &args);
 }
 
 void qn_check_cuda_hadamard_quantize(bool bench)

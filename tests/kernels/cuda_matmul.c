@@ -4,15 +4,9 @@
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "problem.h"
 #include "kernels/elementwise/elementwise.h"
 #include "cuda/kernels/matmul/matmul.h"
 #include "kernels/norm/norm.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- Activations ---- */
 
@@ -37,12 +31,10 @@ static double rms_factor(const struct gpu_acts *a, const float *scales, size_t t
  * n_cols rounded up to k-tiles]. */
 static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
 {
-    const size_t n_k_tiles = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_k_tiles * QN_TILE_COLS;
-    uint8_t *all = qn_check_alloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
-    float *scales = qn_check_alloc(a->scale.bytes, 1);
-    double *values = qn_check_alloc(n_tokens * width, sizeof *values);
-    qn_gpu_read(&a->data, all);
-    qn_gpu_read(&a->scale, scales);
+    const size_t width = qn_round_up(a->acts.n_cols, QN_TILE_COLS);
+    const uint8_t *bytes = qn_check_acts_read(a);
+    const float *scales = qn_gpu_read(a->scale);
+    double *values = qn_doubles(n_tokens * width);
     for (size_t token = 0; token < n_tokens; token++) {
         const double factor = a->acts.layout == QN_ACTS_HILO ? rms_factor(a, scales, token) : 1;
         for (size_t k = 0; k < width; k++) {
@@ -67,8 +59,6 @@ static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
             }
         }
     }
-    qn_free(all);
-    qn_free(scales);
     return values;
 }
 
@@ -114,21 +104,15 @@ static const char *layout_name(int layout)
 static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
 {
     const size_t stride = n_cols + 3, width = qn_round_up(n_cols, QN_TILE_COLS);
-    float *x = qn_check_alloc(n_tokens * stride, sizeof *x), *x2 = qn_check_alloc(n_tokens * stride, sizeof *x2);
-    float *weight = qn_check_alloc(n_cols, sizeof *weight), *y = qn_check_alloc(n_cols, sizeof *y);
-    double *expected = qn_check_alloc(n_cols, sizeof *expected);
+    float *x = qn_floats_of(n_tokens * stride, 3), *x2 = qn_floats_of(n_tokens * stride, 3),
+          *weight = qn_floats_of(n_cols, 1), *y = qn_floats(n_cols);
+    double *expected = qn_doubles(n_cols);
     qn_norm_kernels norm;
     qn_elementwise_kernels elementwise;
     qn_norm_init_ref(&norm);
     qn_elementwise_init_ref(&elementwise);
-    qn_random_floats(x, n_tokens * stride, 3);
-    qn_random_floats(x2, n_tokens * stride, 3);
-    qn_random_floats(weight, n_cols, 1);
     for (size_t i = 0; i < n_tokens * stride; i++) /* from tiny to large, and groups of zeros */
         x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
-    qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x),
-                   gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
-    qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
     struct gpu_acts a = qn_check_acts_new(layout, n_cols, n_tokens);
     a.acts.rms_norm = op == QN_ACTS_OP_RMS_NORM;
     a.acts.eps = 1e-6f;
@@ -137,9 +121,10 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
                   op == QN_ACTS_OP_RMS_NORM ? ", normalised"
                   : op == QN_ACTS_OP_SWIGLU ? ", SwiGLU"
                                             : "");
-    qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, op, gx.data, gx2.data, gw.data, 1e-6f, stride, n_tokens, &l));
+    qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, op, qn_gpu_copy(x), qn_gpu_copy(x2), qn_gpu_copy(weight), 1e-6f,
+                                        stride, n_tokens, &l));
     qn_check_launch(&l);
-    double *values = acts_read(&a, n_tokens);
+    const double *values = acts_read(&a, n_tokens);
     for (size_t token = 0; token < n_tokens; token++) {
         memcpy(y, x + token * stride, n_cols * sizeof *y);
         if (op == QN_ACTS_OP_RMS_NORM)
@@ -166,16 +151,7 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
                       "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);
         }
     }
-    qn_free(values);
-    qn_check_acts_free(&a);
-    qn_gpu_free(&gx);
-    qn_gpu_free(&gx2);
-    qn_gpu_free(&gw);
-    qn_free(x);
-    qn_free(x2);
-    qn_free(weight);
-    qn_free(y);
-    qn_free(expected);
+    qn_release();
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -189,16 +165,16 @@ static double matmul_bound(const struct gpu_weights *w, int layout)
     return 3e-5 + (rounded || w->type->type == QN_TYPE_BF16 ? 0x1p-11 : 0);
 }
 
-static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int layout, const float *x, size_t n_tokens,
+static void check_matrix(const struct gpu_weights *w, size_t matrix, int layout, const float *x, size_t n_tokens,
                          const float *found, bool accumulate)
 {
-    float *weights = qn_check_alloc(w->n_cols, sizeof *weights);
-    double *values = qn_check_alloc(n_tokens * w->n_cols, sizeof *values);
+    float *weights = qn_floats(w->n_cols);
+    double *values = qn_doubles(n_tokens * w->n_cols);
     const double bound = matmul_bound(w, layout);
     for (size_t token = 0; token < n_tokens; token++)
         quantize_dequantize(layout, x + token * w->n_cols, w->n_cols, values + token * w->n_cols);
-    for (size_t row = 0; row < w->n_rows[matrix_index]; row++) {
-        w->type->to_float(w->stored[matrix_index] + row * w->row_bytes, w->n_cols / w->type->block_weights, weights);
+    for (size_t row = 0; row < w->n_rows[matrix]; row++) {
+        qn_check_weights_row(w, matrix, row, weights);
         for (size_t token = 0; token < n_tokens; token++) {
             double sum = 0, size = 0, sizes = 0; /* sums of the magnitudes of terms and of values */
             for (size_t k = 0; k < w->n_cols; k++) {
@@ -208,7 +184,7 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
                 size += fabs(term);
             }
             const double before = accumulate ? (double)row : 0;
-            const float y = found[token * (w->n_rows[matrix_index] + 5) + row];
+            const float y = found[token * (w->n_rows[matrix] + 5) + row];
             /* fp16 subnormals: an absolute error of 2^-25 instead. */
             const double allowed =
                 bound * size + 0x1p-24 * (fabs(sum) + before) + (layout == QN_ACTS_F16 ? 0x1p-25 * sizes : 0);
@@ -216,62 +192,49 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
                       token, row, (double)y, sum + before, allowed);
         }
     }
-    qn_free(weights);
-    qn_free(values);
 }
 
 /* Two executions give the same bits; padding between the rows of tokens is not modified. */
 static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
-    struct gpu_acts a = qn_check_acts_new(layout, w->n_cols, n_tokens);
-    float *x = qn_check_alloc(n_tokens * w->n_cols, sizeof *x);
-    qn_gpu_guarded out[3];
-    float *before[3], *found[3], *again[3];
+    const size_t mark = qn_mark();
+    const struct gpu_acts a = qn_check_acts_new(layout, w->n_cols, n_tokens);
+    const float *x = qn_floats_of(n_tokens * w->n_cols, 1);
+    uint64_t out[3];
+    float *before[3], *found[2][3];
     qn_matmul_launch quantize, matmul;
-    qn_random_floats(x, n_tokens * w->n_cols, 1);
-    qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * w->n_cols * sizeof *x);
     qn_case_begin("matmul", "cuda", "%s rows %zu+%zu+%zu cols %zu tokens %zu %s", w->type->name, w->n_rows[0],
                   w->n_rows[1], w->n_rows[2], w->n_cols, n_tokens, layout_name(layout));
-    for (size_t i = 0, tile = 0; i < w->n_matrices; tile += qn_matmul_gpu_tile_count(w->n_rows[i]), i++) {
+    for (size_t i = 0; i < w->n_matrices; i++) {
         const size_t stride = w->n_rows[i] + 5, count = n_tokens * stride;
-        before[i] = qn_check_alloc(count, sizeof(float));
-        found[i] = qn_check_alloc(count, sizeof(float));
-        again[i] = qn_check_alloc(count, sizeof(float));
+        before[i] = qn_floats(count);
         for (size_t k = 0; k < count; k++)
             before[i][k] = i == 1 ? (float)(k % stride) : NAN;
-        out[i] = qn_gpu_from(before[i], count * sizeof(float));
-        w->matrix.outs[i] =
-            (qn_matmul_out){ out[i].data, (uint32_t)tile, (uint32_t)w->n_rows[i], (uint32_t)stride, i == 1 };
+        out[i] = qn_gpu_copy(before[i]);
+        w->matrix.outs[i] = (qn_matmul_out){ out[i], (uint32_t)(w->first_row[i] / QN_TILE_ROWS), (uint32_t)w->n_rows[i],
+                                             (uint32_t)stride, i == 1 };
     }
-    qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, w->n_cols, n_tokens, &quantize));
+    qn_assert_ok(
+        qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, qn_gpu_copy(x), 0, 0, 0, w->n_cols, n_tokens, &quantize));
     qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w->matrix, &a.acts, n_tokens, &matmul));
-    for (int time = 0; time < 2; time++) {
-        if (time)
-            for (size_t i = 0; i < w->n_matrices; i++)
-                qn_assert_ok(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
+    for (size_t time = 0; time < 2; time++) {
+        for (size_t i = 0; time && i < w->n_matrices; i++)
+            qn_gpu_write(out[i], before[i], qn_gpu_bytes(out[i]));
         qn_check_launch(&quantize);
         qn_check_launch(&matmul);
         for (size_t i = 0; i < w->n_matrices; i++)
-            qn_gpu_read(&out[i], time ? again[i] : found[i]);
+            found[time][i] = qn_gpu_read(out[i]);
     }
     for (size_t i = 0; i < w->n_matrices; i++) {
-        const size_t stride = w->n_rows[i] + 5;
-        check_matrix(w, i, layout, x, n_tokens, found[i], i == 1);
-        qn_expect(!memcmp(found[i], again[i], n_tokens * stride * sizeof(float)), "two executions differ");
+        const size_t n = w->n_rows[i], stride = n + 5;
+        check_matrix(w, i, layout, x, n_tokens, found[0][i], i == 1);
+        qn_expect(!memcmp(found[0][i], found[1][i], qn_gpu_bytes(out[i])), "two executions differ");
         for (size_t token = 0; token < n_tokens; token++)
-            qn_expect(!memcmp(found[i] + token * stride + w->n_rows[i], before[i] + token * stride + w->n_rows[i],
-                              5 * sizeof(float)),
+            qn_expect(!memcmp(found[0][i] + token * stride + n, before[i] + token * stride + n, 5 * sizeof(float)),
                       "bytes after token %zu were written", token);
-        qn_expect(qn_gpu_guards_intact(&out[i]), "bytes outside the output were written");
-        qn_gpu_free(&out[i]);
-        qn_free(before[i]);
-        qn_free(found[i]);
-        qn_free(again[i]);
     }
-    qn_check_acts_free(&a);
-    qn_gpu_free(&gx);
-    qn_free(x);
+    qn_release_to(mark);
 }
 
 /* One NaN or infinity among the activations of token 1 of 3 or 40: its elements are NaN or infinite, those of other
@@ -279,63 +242,60 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 static void check_not_finite(const qn_type_info *type)
 {
     enum { COLS = 768, ROWS = 20 };
-    const size_t rows[3] = { ROWS, 0, 0 };
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
-    struct gpu_weights w = qn_check_weights_new(type, COLS, 1, rows);
+    struct gpu_weights w = qn_check_weights_new(type, COLS, 1, &(size_t){ ROWS }, 100);
     for (int kind = 0; kind < 6; kind++) {
         const size_t n_tokens = kind < 3 ? 3 : 40;
         const float bad = kind % 3 == 0 ? NAN : kind % 3 == 1 ? INFINITY : -INFINITY;
-        struct gpu_acts a = qn_check_acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), COLS, n_tokens);
-        float *x = qn_check_alloc(n_tokens * COLS, sizeof *x), *y = qn_check_alloc(n_tokens * ROWS, sizeof *y);
+        const struct gpu_acts a =
+            qn_check_acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), COLS, n_tokens);
+        float *x = qn_floats_of(n_tokens * COLS, 1);
         qn_matmul_launch l;
-        qn_random_floats(x, n_tokens * COLS, 1);
         x[COLS + qn_random_below(COLS)] = bad;
-        qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * COLS * sizeof *x),
-                       out = qn_gpu_new(n_tokens * ROWS * sizeof(float));
-        w.matrix.outs[0] = (qn_matmul_out){ out.data, 0, ROWS, ROWS, 0 };
+        const uint64_t out = qn_gpu_floats(n_tokens * ROWS);
+        w.matrix.outs[0] = (qn_matmul_out){ out, 0, ROWS, ROWS, 0 };
         qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, layout_name(a.acts.layout));
-        qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, COLS, n_tokens, &l));
+        qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, qn_gpu_copy(x), 0, 0, 0, COLS, n_tokens, &l));
         qn_check_launch(&l);
         qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w.matrix, &a.acts, n_tokens, &l));
         qn_check_launch(&l);
-        qn_gpu_read(&out, y);
+        const float *y = qn_gpu_read(out);
         for (size_t i = 0; i < n_tokens * ROWS; i++)
             qn_expect(isfinite(y[i]) == (i / ROWS != 1), "element %zu of token %zu is %g", i % ROWS, i / ROWS,
                       (double)y[i]);
-        qn_check_acts_free(&a);
-        qn_gpu_free(&gx);
-        qn_gpu_free(&out);
-        qn_free(x);
-        qn_free(y);
     }
-    qn_check_weights_free(&w);
+    qn_release();
 }
 
 static void check_refusals(void)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
-    qn_tiled_matrix matrix = { .tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q8_0)),
-                               .address = 1024,
-                               .n_tiles = 4,
-                               .n_cols = 512,
-                               .n_outs = 1 };
-    qn_matmul_acts acts = { .layout = QN_ACTS_HILO_N1, .address = 1024, .n_cols = 512, .capacity = 1 };
-    qn_matmul_launch l;
+    const qn_tiled_matrix matrix = { .tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q8_0)),
+                                     .address = 1024,
+                                     .n_tiles = 4,
+                                     .n_cols = 512,
+                                     .n_outs = 1 };
+    static const struct {
+        const char *what;
+        qn_matmul_acts acts;
+        size_t n_tokens, n_outs;
+    } refused[] = {
+        { "hi/lo int8 of one token by Q8_0", { .layout = QN_ACTS_HILO_N1, .n_cols = 512, .capacity = 1 }, 1, 1 },
+        { "hi/lo int8 of two tokens by Q8_0", { .layout = QN_ACTS_HILO, .n_cols = 512, .capacity = 128 }, 2, 1 },
+        { "different widths", { .layout = QN_ACTS_F16, .n_cols = 256, .capacity = 128 }, 1, 1 },
+        { "more tokens than allocated", { .layout = QN_ACTS_F16, .n_cols = 512, .capacity = 128 }, 129, 1 },
+        { "a matmul without outputs", { .layout = QN_ACTS_F16, .n_cols = 512, .capacity = 128 }, 1, 0 },
+    };
     qn_case_begin("matmul", "cuda", "rejected arguments");
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID,
-              "hi/lo int8 of one token by Q8_0 was accepted");
-    acts = (qn_matmul_acts){ .layout = QN_ACTS_HILO, .address = 1024, .n_cols = 512, .capacity = 128 };
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 2, &l) == QN_ERR_INVALID,
-              "hi/lo int8 of two tokens by Q8_0 was accepted");
-    acts = (qn_matmul_acts){ .layout = QN_ACTS_F16, .address = 1024, .n_cols = 256, .capacity = 128 };
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "different widths were accepted");
-    acts.n_cols = 512;
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 129, &l) == QN_ERR_INVALID,
-              "more tokens than allocated were accepted");
-    matrix.n_outs = 0;
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID,
-              "a matmul without outputs was accepted");
-    acts.capacity = 100;
+    for (size_t i = 0; i < QN_LENGTH(refused); i++) {
+        qn_tiled_matrix with = matrix;
+        qn_matmul_acts acts = refused[i].acts;
+        qn_matmul_launch l;
+        with.n_outs = refused[i].n_outs;
+        acts.address = 1024;
+        qn_expect(qn_matmul_gpu_matmul(&gpu, &with, &acts, refused[i].n_tokens, &l) == QN_ERR_INVALID, "%s: accepted",
+                  refused[i].what);
+    }
     size_t bytes;
     qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_F16, 512, 100, &bytes) == QN_ERR_INVALID,
               "fp16 of 100 tokens was accepted");
@@ -346,18 +306,6 @@ static void check_refusals(void)
 /* ---- Speed ---- */
 
 /* Tiles of random bytes with small scales, in shapes of real models, and enough copies that caches do not help. */
-struct timed {
-    const qn_matmul_launch *launches;
-    size_t each;
-};
-
-static void timed_copy(void *context, size_t copy)
-{
-    const struct timed *t = context;
-    for (size_t i = 0; i < t->each; i++)
-        qn_check_launch(&t->launches[copy * t->each + i]);
-}
-
 struct shape {
     const char *name;
     size_t n_rows, n_cols;
@@ -395,11 +343,9 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
     const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens);
     size_t layer = 0, bytes, widest = 0, tallest = 0;
     double weights = 0;
-    char shape[160], chosen[80] = "";
-    if (choice)
-        snprintf(chosen, sizeof chosen, ", blocks of %zu in clusters of %zu", choice->rows, choice->cluster);
-    snprintf(shape, sizeof shape, "%s %s tokens %zu%s%s", type->name, name, n_tokens,
-             norm_mode == NORMALIZED_BEFORE ? "" : " with norms", chosen);
+    const char *chosen = choice ? qn_text(", blocks of %zu in clusters of %zu", choice->rows, choice->cluster) : "";
+    const char *shape = qn_text("%s %s tokens %zu%s%s", type->name, name, n_tokens,
+                                norm_mode == NORMALIZED_BEFORE ? "" : " with norms", chosen);
     if (!qn_bench_selected(shape))
         return;
     for (size_t i = 0; i < n_shapes; i++) {
@@ -410,26 +356,23 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
         tallest = shapes[i].n_rows > tallest ? shapes[i].n_rows : tallest;
     }
     const size_t n_copies = qn_gpu_bench_copies(layer), each = n_shapes * (norm_mode == NORM_IN_LAUNCH ? 2 : 1);
-    qn_gpu_guarded matrix = qn_gpu_new(layer * n_copies), out = qn_gpu_new(n_tokens * tallest * sizeof(float));
-    qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
-    struct gpu_acts *acts = qn_check_alloc(n_shapes, sizeof *acts);
-    qn_matmul_launch *launches = qn_check_alloc(n_copies * each, sizeof *launches);
-    qn_gpu_random(&matrix);
-    qn_gpu_random(&x);
-    qn_gpu_random(&weight);
-    uint64_t at = matrix.data;
+    uint64_t at = qn_gpu_random(layer * n_copies);
+    const uint64_t out = qn_gpu_floats(n_tokens * tallest), x = qn_gpu_random(n_tokens * widest * sizeof(float)),
+                   weight = qn_gpu_random(widest * sizeof(float));
+    struct gpu_acts *acts = qn_new(n_shapes, sizeof *acts);
+    qn_matmul_launch *launches = qn_new(n_copies * each, sizeof *launches);
     for (size_t i = 0; i < n_shapes; i++)
         acts[i] = qn_check_acts_new(layout, shapes[i].n_cols, n_tokens);
     for (size_t copy = 0, n = 0; copy < n_copies; copy++)
         for (size_t i = 0; i < n_shapes; i++) {
-            qn_tiled_matrix a = { .tiles = tiles,
-                                  .address = at,
-                                  .n_tiles = qn_matmul_gpu_tile_count(shapes[i].n_rows),
-                                  .n_cols = shapes[i].n_cols,
-                                  .n_outs = 1,
-                                  .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows,
-                                              shapes[i].accumulate } } };
-            qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_OP_RMS_NORM, x.data, 0, weight.data, 1e-6f,
+            const uint32_t rows = (uint32_t)shapes[i].n_rows;
+            const qn_tiled_matrix a = { .tiles = tiles,
+                                        .address = at,
+                                        .n_tiles = qn_matmul_gpu_tile_count(rows),
+                                        .n_cols = shapes[i].n_cols,
+                                        .n_outs = 1,
+                                        .outs = { { out, 0, rows, rows, shapes[i].accumulate } } };
+            qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_OP_RMS_NORM, x, 0, weight, 1e-6f,
                                                 shapes[i].n_cols, n_tokens, &launches[n]));
             if (norm_mode == NORM_IN_LAUNCH)
                 n++;
@@ -441,20 +384,10 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
-    if (n_tokens <= 128)
-        qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
-                     &(struct timed){ launches, each }, n_copies);
-    else
-        qn_gpu_bench("matmul", "cuda", shape, 2 * weights * (double)n_tokens, "FLOP", 0, timed_copy,
-                     &(struct timed){ launches, each }, n_copies);
-    for (size_t i = 0; i < n_shapes; i++)
-        qn_check_acts_free(&acts[i]);
-    qn_gpu_free(&matrix);
-    qn_gpu_free(&out);
-    qn_gpu_free(&x);
-    qn_gpu_free(&weight);
-    qn_free(acts);
-    qn_free(launches);
+    const bool is_memory_bound = n_tokens <= 128;
+    qn_check_bench(shape, is_memory_bound ? (double)layer : 2 * weights * (double)n_tokens,
+                   is_memory_bound ? "B" : "FLOP", is_memory_bound ? qn_gpu_read_rate() : 0, launches, each, n_copies);
+    qn_release();
 }
 
 static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
@@ -471,7 +404,7 @@ static const struct shape layer8[] = { { "8b qkv", 6144, 4096, false },
 /* What choose_gemm_config chooses from, for each matrix of a layer. */
 static void bench_gemm_blocks(const qn_type_info *type, size_t n_tokens)
 {
-    for (size_t i = 0; i < sizeof layer8 / sizeof *layer8; i++)
+    for (size_t i = 0; i < QN_LENGTH(layer8); i++)
         for (struct choice blocks = { 192, 1 }; blocks.rows <= 256; blocks.rows += 64)
             for (blocks.cluster = 1; blocks.cluster <= QN_GEMM_MAX_CLUSTER; blocks.cluster++)
                 bench_choice(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE, &blocks);
@@ -487,7 +420,7 @@ static void bench(void)
     static const qn_type types[] = {
         QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16
     };
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+    for (size_t t = 0; t < QN_LENGTH(types); t++) {
         const qn_type_info *type = qn_type_find(types[t]);
         bench_layer(type, "27b layer", layer27, 4, 1, NORMALIZED_BEFORE);
         bench_layer(type, "27b layer", layer27, 4, 1, NORM_IN_LAUNCH);
@@ -501,7 +434,7 @@ static void bench(void)
         if (t >= 2)
             continue;
         static const size_t some[] = { 2, 4, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 256 };
-        for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        for (size_t i = 0; i < QN_LENGTH(some); i++)
             bench_layer(type, "27b layer", layer27, 4, some[i], NORMALIZED_BEFORE);
         bench_layer(type, "27b layer", layer27, 4, 128, NORM_IN_LAUNCH);
         bench_layer(type, "27b layer", layer27, 4, 4096, NORM_IN_LAUNCH);
@@ -510,7 +443,7 @@ static void bench(void)
         bench_layer(type, "8b layer", layer8, 4, 1, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 8, NORMALIZED_BEFORE);
         static const size_t many[] = { 24, 32, 33, 64, 65, 96, 128, 256 };
-        for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+        for (size_t i = 0; i < QN_LENGTH(many); i++)
             bench_layer(type, "8b layer", layer8, 4, many[i], NORMALIZED_BEFORE);
         for (size_t n_tokens = 32; n_tokens <= 128; n_tokens *= 2)
             for (size_t i = 0; i < 4; i++)
@@ -522,6 +455,14 @@ static void bench(void)
         bench_layer(type, head.name, &head, 1, 8, NORMALIZED_BEFORE);
         bench_layer(type, head.name, &head, 1, 32, NORMALIZED_BEFORE);
     }
+}
+
+/* Three matrices by tokens in the layout that the kernels choose. */
+static void check_matrices(const qn_type_info *type, size_t n_cols, const size_t n_rows[3], size_t n_tokens)
+{
+    struct gpu_weights w = qn_check_weights_new(type, n_cols, 3, n_rows, 100); /* within the range of fp16 */
+    check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
+    qn_release();
 }
 
 /* More rows than the SMs of an H200 compute at once. Q8_0: some blocks of rows of the GEMM are computed by one block
@@ -537,14 +478,12 @@ static void check_many_rows(void)
                   { QN_TYPE_Q1_0, 180000, 256, 5 },
                   { QN_TYPE_Q1_0, 24576 - 32, 512, 70 },
                   { QN_TYPE_Q2_0, 4096 - 48, 2560, 70 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < QN_LENGTH(cases); i++) {
         const size_t n_rows[3] = { cases[i].rows, 16, 16 };
         qn_random_seed(77 + i);
         if (!qn_case_selected())
             continue;
-        struct gpu_weights w = qn_check_weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
-        check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, cases[i].tokens), cases[i].tokens);
-        qn_check_weights_free(&w);
+        check_matrices(qn_type_find(cases[i].type), cases[i].cols, n_rows, cases[i].tokens);
     }
 }
 
@@ -552,7 +491,7 @@ static void check_many_rows(void)
 static void check_token_counts(void)
 {
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+    for (size_t t = 0; t < QN_LENGTH(types); t++)
         for (size_t n_tokens = 1; n_tokens <= 70; n_tokens++) {
             const qn_type_info *type = qn_type_find(types[t]);
             qn_random_seed(5000 + 100 * t + n_tokens);
@@ -561,60 +500,39 @@ static void check_token_counts(void)
             const size_t cols =
                 type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
             const size_t n_rows[3] = { 1 + qn_random_below(300), 1 + qn_random_below(40), 1 + qn_random_below(700) };
-            struct gpu_weights w = qn_check_weights_new(type, cols, 3, n_rows);
-            check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
-            qn_check_weights_free(&w);
+            check_matrices(type, cols, n_rows, n_tokens);
         }
 }
 
 /* Hi/lo int8 and fp16 from one launch have the bits of those from two. */
 static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
 {
-    const size_t count = n_tokens * n_cols;
-    float *x = qn_check_alloc(count, sizeof *x);
-    qn_random_floats(x, count, 3);
-    x[count - 1] = n_tokens > 2 ? INFINITY : 1; /* a token that is not finite */
-    qn_gpu_guarded gx = qn_gpu_from(x, count * sizeof *x), gw = qn_gpu_from(x, count * sizeof *x);
     static const int layouts[] = { QN_ACTS_HILO, QN_ACTS_F16 };
+    const size_t count = n_tokens * n_cols;
+    float *x = qn_floats_of(count, 3);
+    x[count - 1] = n_tokens > 2 ? INFINITY : 1; /* a token that is not finite */
+    const uint64_t gx = qn_gpu_copy(x), gw = qn_gpu_copy(x);
     qn_matmul_launch l;
     struct gpu_acts found[2], expected[2];
     qn_case_begin("matmul", "cuda", "hi/lo and fp16 of %zu tokens, width %zu, operation %d", n_tokens, n_cols, op);
     for (size_t i = 0; i < 2; i++) {
         found[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
         expected[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
-        qn_assert_ok(
-            qn_matmul_gpu_quantize(&expected[i].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
+        qn_assert_ok(qn_matmul_gpu_quantize(&expected[i].acts, op, gx, gx, gw, 1e-6f, n_cols, n_tokens, &l));
         qn_check_launch(&l);
     }
-    qn_assert_ok(qn_matmul_gpu_quantize(&found[0].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
+    qn_assert_ok(qn_matmul_gpu_quantize(&found[0].acts, op, gx, gx, gw, 1e-6f, n_cols, n_tokens, &l));
     qn_matmul_gpu_quantize_f16_too(&l, &found[1].acts);
     qn_check_launch(&l);
     for (size_t i = 0; i < 2; i++) {
-        struct gpu_acts *const pair[2] = { &found[i], &expected[i] };
-        uint8_t *data[2];
-        float *scales[2];
         size_t bytes;
         qn_assert_ok(qn_matmul_gpu_acts_bytes(layouts[i], n_cols, found[i].acts.capacity, &bytes));
-        for (size_t p = 0; p < 2; p++) {
-            data[p] = qn_check_alloc(pair[p]->data.bytes, 1);
-            scales[p] = qn_check_alloc(pair[p]->scale.bytes, 1);
-            qn_gpu_read(&pair[p]->data, data[p]);
-            qn_gpu_read(&pair[p]->scale, scales[p]);
-        }
-        qn_expect(!memcmp(data[0] + (found[i].acts.address - found[i].data.data),
-                          data[1] + (expected[i].acts.address - expected[i].data.data), bytes),
-                  "%s: values differ", layout_name(layouts[i]));
-        qn_expect(!memcmp(scales[0], scales[1], found[i].scale.bytes), "%s: scales differ", layout_name(layouts[i]));
-        for (size_t p = 0; p < 2; p++) {
-            qn_free(data[p]);
-            qn_free(scales[p]);
-        }
-        qn_check_acts_free(&found[i]);
-        qn_check_acts_free(&expected[i]);
+        qn_expect(!memcmp(qn_check_acts_read(&found[i]), qn_check_acts_read(&expected[i]), bytes), "%s: values differ",
+                  layout_name(layouts[i]));
+        qn_expect(!memcmp(qn_gpu_read(found[i].scale), qn_gpu_read(expected[i].scale), qn_gpu_bytes(found[i].scale)),
+                  "%s: scales differ", layout_name(layouts[i]));
     }
-    qn_gpu_free(&gx);
-    qn_gpu_free(&gw);
-    qn_free(x);
+    qn_release();
 }
 
 void qn_check_cuda_matmul(bool with_bench)
@@ -622,7 +540,7 @@ void qn_check_cuda_matmul(bool with_bench)
     static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120, 20737 };
     for (int layout = QN_ACTS_HILO_N1; layout <= QN_ACTS_HILO; layout++)
         for (int op = 0; op < 3; op++)
-            for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+            for (size_t i = 0; i < QN_LENGTH(widths); i++) {
                 qn_random_seed(100 * i + 10 * layout + op);
                 if (qn_case_selected())
                     check_acts(layout, op, widths[i],
@@ -631,7 +549,7 @@ void qn_check_cuda_matmul(bool with_bench)
                                    : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
             }
     for (int op = 0; op < 3; op++)
-        for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (size_t i = 0; i < QN_LENGTH(widths); i++)
             if (qn_case_selected())
                 check_both_acts(op, widths[i], 1 + i * 7);
     size_t n_types;
@@ -647,7 +565,7 @@ void qn_check_cuda_matmul(bool with_bench)
                                        draw == 13 ? 5000 : rows[qn_random_below(7)] };
             if (!qn_case_selected())
                 continue;
-            struct gpu_weights w = qn_check_weights_new(&types[t], cols, 3, n_rows);
+            struct gpu_weights w = qn_check_weights_new(&types[t], cols, 3, n_rows, 100);
             const size_t n_tokens = draw == 13 ? 2 : draw < 12 ? tokens[draw] : tokens[qn_random_below(12)];
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
             if (draw % 3 == 0) { /* fp16 in any number */
@@ -657,7 +575,7 @@ void qn_check_cuda_matmul(bool with_bench)
             }
             if (draw % 3 == 1)
                 check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1), 1);
-            qn_check_weights_free(&w);
+            qn_release();
         }
         if (qn_case_selected())
             check_not_finite(&types[t]);

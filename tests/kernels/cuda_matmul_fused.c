@@ -3,11 +3,6 @@
 #include "cuda_matmul_problem.h"
 
 #include "base/memory.h"
-#include "problem.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { MAX_TOKENS = QN_FEW_MAX_TOKENS };
 
@@ -18,8 +13,8 @@ struct layer {
     struct gpu_weights out, gate_up;
     size_t width, ff; /* rows of out; of gate and of up */
     size_t block;     /* of the Hadamard transforms of both; 0: none */
-    float *x, *residual, *norm, *signs[2];
-    qn_gpu_guarded gx, gnorm, gsigns[2]; /* signs: of the rows of out, and of gate */
+    float *residual, *norm, *signs[2];
+    uint64_t gx, gnorm, gsigns[2]; /* signs: of the rows of out, and of gate */
 };
 
 /* What a layer computes from the first tokens of x. */
@@ -29,22 +24,13 @@ struct results {
     struct gpu_acts normed, swiglu;
 };
 
-static qn_gpu_guarded outputs(struct gpu_weights *w, size_t matrix, size_t n_tokens, const float *before)
+static uint64_t outputs(struct gpu_weights *w, size_t matrix, size_t n_tokens, const float *before)
 {
     const size_t n = w->n_rows[matrix], bytes = n_tokens * n * sizeof(float);
-    const qn_gpu_guarded out = before ? qn_gpu_from(before, bytes) : qn_gpu_new(bytes);
-    w->matrix.outs[matrix] = (qn_matmul_out){ out.data, matrix ? (uint32_t)qn_matmul_gpu_tile_count(w->n_rows[0]) : 0,
-                                              (uint32_t)n, (uint32_t)n, before != NULL };
+    const uint64_t out = before ? qn_gpu_from(before, bytes) : qn_gpu_new(bytes);
+    w->matrix.outs[matrix] = (qn_matmul_out){ out, (uint32_t)(w->first_row[matrix] / QN_TILE_ROWS), (uint32_t)n,
+                                              (uint32_t)n, before != NULL };
     return out;
-}
-
-static float *take(qn_gpu_guarded *g)
-{
-    float *values = qn_check_alloc(g->bytes, 1);
-    qn_gpu_read(g, values);
-    qn_expect(qn_gpu_guards_intact(g), "bytes outside of an output were written");
-    qn_gpu_free(g);
-    return values;
 }
 
 static void quantize(const qn_matmul_next *to, uint64_t x, uint64_t x2, size_t n_tokens)
@@ -75,59 +61,41 @@ static struct results run(struct layer *layer, size_t n_tokens, bool fused)
     r.normed.acts.workspace = r.swiglu.acts.workspace = x.acts.workspace; /* whose counters the first launch clears */
     const qn_matmul_next input = { QN_ACTS_OP_NONE, &x.acts, 0, { 0, 0 } };
     const qn_matmul_next norm = {
-        QN_ACTS_OP_RMS_NORM, &r.normed.acts, layer->gnorm.data, { layer->gsigns[0].data, layer->block }
+        QN_ACTS_OP_RMS_NORM, &r.normed.acts, layer->gnorm, { layer->gsigns[0], layer->block }
     };
-    const qn_matmul_next swiglu = { QN_ACTS_OP_SWIGLU, &r.swiglu.acts, 0, { layer->gsigns[1].data, layer->block } };
-    qn_gpu_guarded residual = outputs(&layer->out, 0, n_tokens, layer->residual);
-    qn_gpu_guarded gate = outputs(&layer->gate_up, 0, n_tokens, NULL), up = outputs(&layer->gate_up, 1, n_tokens, NULL);
-    quantize(&input, layer->gx.data, 0, n_tokens);
+    const qn_matmul_next swiglu = { QN_ACTS_OP_SWIGLU, &r.swiglu.acts, 0, { layer->gsigns[1], layer->block } };
+    const uint64_t residual = outputs(&layer->out, 0, n_tokens, layer->residual);
+    const uint64_t gate = outputs(&layer->gate_up, 0, n_tokens, NULL), up = outputs(&layer->gate_up, 1, n_tokens, NULL);
+    quantize(&input, layer->gx, 0, n_tokens);
     matmul(&layer->out, &x.acts, n_tokens, fused ? &norm : NULL);
     if (!fused)
-        quantize(&norm, residual.data, 0, n_tokens);
+        quantize(&norm, residual, 0, n_tokens);
     matmul(&layer->gate_up, &r.normed.acts, n_tokens, fused ? &swiglu : NULL);
     if (!fused)
-        quantize(&swiglu, gate.data, up.data, n_tokens);
-    r.residual = take(&residual);
-    r.gate = take(&gate);
-    r.up = take(&up);
-    qn_check_acts_free(&x);
+        quantize(&swiglu, gate, up, n_tokens);
+    r.residual = qn_gpu_read(residual);
+    r.gate = qn_gpu_read(gate);
+    r.up = qn_gpu_read(up);
     return r;
-}
-
-static void results_free(struct results *r)
-{
-    qn_check_acts_free(&r->normed);
-    qn_check_acts_free(&r->swiglu);
-    qn_free(r->residual);
-    qn_free(r->gate);
-    qn_free(r->up);
 }
 
 /* ---- Comparisons ---- */
 
 /* Activations on the host. */
 struct host_acts {
-    uint8_t *memory, *codes;
-    float *scale, *sumsq;
+    const uint8_t *codes;
+    const float *scale, *sumsq;
     size_t n_blocks, capacity;
 };
 
 static struct host_acts host_acts_of(const struct gpu_acts *a)
 {
-    struct host_acts h = { .memory = qn_check_alloc(a->data.bytes, 1), .scale = qn_check_alloc(a->scale.bytes, 1) };
-    qn_gpu_read(&a->data, h.memory);
-    qn_gpu_read(&a->scale, h.scale);
-    h.codes = h.memory + (a->acts.address - a->data.data);
-    h.n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS;
-    h.capacity = a->acts.capacity;
+    struct host_acts h = { .codes = qn_check_acts_read(a),
+                           .scale = qn_gpu_read(a->scale),
+                           .n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS,
+                           .capacity = a->acts.capacity };
     h.sumsq = h.scale + h.n_blocks * h.capacity;
     return h;
-}
-
-static void host_acts_free(struct host_acts *h)
-{
-    qn_free(h->memory);
-    qn_free(h->scale);
 }
 
 static const uint8_t *token_codes(const struct host_acts *h, size_t block, size_t token)
@@ -139,7 +107,7 @@ static const uint8_t *token_codes(const struct host_acts *h, size_t block, size_
 /* The tokens of both have the same bits. Of a smaller number of tokens the capacity is the same. */
 static void expect_same_acts(const char *what, const struct gpu_acts *a, const struct gpu_acts *b, size_t n_tokens)
 {
-    struct host_acts x = host_acts_of(a), y = host_acts_of(b);
+    const struct host_acts x = host_acts_of(a), y = host_acts_of(b);
     for (size_t block = 0; block < x.n_blocks; block++)
         for (size_t token = 0; token < n_tokens; token++) {
             const size_t at = block * x.capacity + token;
@@ -153,8 +121,6 @@ static void expect_same_acts(const char *what, const struct gpu_acts *a, const s
                       "%s: sum of squares of token %zu, block %zu is %g, expected %g", what, token, block,
                       (double)x.sumsq[at], (double)y.sumsq[at]);
         }
-    host_acts_free(&x);
-    host_acts_free(&y);
 }
 
 /* Gate and up of other launches; the fused matmul divides K in other places, so that sums differ by roundings of f32:
@@ -163,7 +129,7 @@ static void expect_same_acts(const char *what, const struct gpu_acts *a, const s
 static void expect_swiglu(const struct layer *layer, const struct results *fused, const struct results *separate)
 {
     const size_t ff = layer->ff;
-    struct host_acts h = host_acts_of(&fused->swiglu);
+    const struct host_acts h = host_acts_of(&fused->swiglu);
     for (size_t token = 0; token < fused->n_tokens; token++)
         for (size_t block = 0; block < h.n_blocks; block++) {
             const size_t first = block * QN_ACTS_HILO_COLS;
@@ -186,7 +152,6 @@ static void expect_swiglu(const struct layer *layer, const struct results *fused
                           "token %zu, column %zu: %g, expected %g", token, first + i, found, expected[i]);
             }
         }
-    host_acts_free(&h);
 }
 
 /* The input of gate and up, from the residual stream of a token. */
@@ -204,14 +169,13 @@ static void normalize_f64(const struct layer *layer, const float *x, double *val
  * cuda_matmul.c. */
 static void expect_gate_up(const struct layer *layer, const struct results *r)
 {
-    float *weights = qn_check_alloc(layer->width, sizeof *weights);
-    double *values = qn_check_alloc(r->n_tokens * layer->width, sizeof *values);
+    float *weights = qn_floats(layer->width);
+    double *values = qn_new(r->n_tokens * layer->width, sizeof *values);
     for (size_t token = 0; token < r->n_tokens; token += 3)
         normalize_f64(layer, r->residual + token * layer->width, values + token * layer->width);
     for (size_t m = 0; m < 2; m++)
         for (size_t row = 0; row < layer->ff; row += 1 + row % 3) {
-            layer->gate_up.type->to_float(layer->gate_up.stored[m] + row * layer->gate_up.row_bytes,
-                                          layer->width / layer->gate_up.type->block_weights, weights);
+            qn_check_weights_row(&layer->gate_up, m, row, weights);
             for (size_t token = 0; token < r->n_tokens; token += 3) {
                 const double *x = values + token * layer->width;
                 double sum = 0, allowed = 0;
@@ -230,45 +194,23 @@ static void expect_gate_up(const struct layer *layer, const struct results *r)
                           token, row, found, sum, allowed);
             }
         }
-    qn_free(weights);
-    qn_free(values);
 }
 
 static struct layer layer_new(const qn_type_info *type, size_t cols, size_t width, size_t ff, size_t block)
 {
-    const size_t rows[2][3] = { { width, 0, 0 }, { ff, ff, 0 } };
-    struct layer l = { .out = qn_check_weights_new(type, cols, 1, rows[0]),
-                       .gate_up = qn_check_weights_new(type, width, 2, rows[1]),
+    struct layer l = { .out = qn_check_weights_new(type, cols, 1, &width, 100),
+                       .gate_up = qn_check_weights_new(type, width, 2, (size_t[]){ ff, ff }, 100),
                        .width = width,
                        .ff = ff,
                        .block = block,
-                       .signs = { qn_check_signs_new(width), qn_check_signs_new(ff) },
-                       .x = qn_check_alloc(MAX_TOKENS * cols, sizeof(float)),
-                       .residual = qn_check_alloc(MAX_TOKENS * width, sizeof(float)),
-                       .norm = qn_check_alloc(width, sizeof(float)) };
-    qn_random_floats(l.x, MAX_TOKENS * cols, 1);
-    qn_random_floats(l.residual, MAX_TOKENS * width, 10);
-    qn_random_floats(l.norm, width, 1);
-    l.gx = qn_gpu_from(l.x, MAX_TOKENS * cols * sizeof(float));
-    l.gnorm = qn_gpu_from(l.norm, width * sizeof(float));
-    l.gsigns[0] = qn_gpu_from(l.signs[0], width * sizeof(float));
-    l.gsigns[1] = qn_gpu_from(l.signs[1], ff * sizeof(float));
+                       .signs = { qn_signs_of(width), qn_signs_of(ff) } };
+    l.gx = qn_gpu_floats_of(MAX_TOKENS * cols, 1);
+    l.residual = qn_floats_of(MAX_TOKENS * width, 10);
+    l.norm = qn_floats_of(width, 1);
+    l.gnorm = qn_gpu_copy(l.norm);
+    for (size_t i = 0; i < 2; i++)
+        l.gsigns[i] = qn_gpu_copy(l.signs[i]);
     return l;
-}
-
-static void layer_free(struct layer *l)
-{
-    qn_check_weights_free(&l->out);
-    qn_check_weights_free(&l->gate_up);
-    qn_gpu_free(&l->gx);
-    qn_gpu_free(&l->gnorm);
-    for (size_t i = 0; i < 2; i++) {
-        qn_gpu_free(&l->gsigns[i]);
-        qn_free(l->signs[i]);
-    }
-    qn_free(l->x);
-    qn_free(l->residual);
-    qn_free(l->norm);
 }
 
 /* The tokens of every number of tokens have the bits that they have among 64. */
@@ -276,12 +218,12 @@ static void check_layer(const qn_type_info *type, size_t cols, size_t width, siz
 {
     static const size_t tokens[] = { 1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64 };
     struct layer layer = layer_new(type, cols, width, ff, block);
-    struct results most = run(&layer, MAX_TOKENS, true);
-    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+    const struct results most = run(&layer, MAX_TOKENS, true);
+    for (size_t i = 0; i < QN_LENGTH(tokens); i++) {
         const size_t n = tokens[i];
         qn_case_begin("matmul", "cuda", "%s fused, cols %zu width %zu ff %zu, Hadamard blocks of %zu, tokens %zu",
                       type->name, cols, width, ff, block, n);
-        struct results fused = run(&layer, n, true), separate = run(&layer, n, false);
+        const struct results fused = run(&layer, n, true), separate = run(&layer, n, false);
         qn_expect(!memcmp(fused.residual, separate.residual, n * width * sizeof(float)), "residual streams differ");
         qn_expect(!memcmp(fused.residual, most.residual, n * width * sizeof(float)),
                   "residual stream of other tokens differs");
@@ -290,26 +232,11 @@ static void check_layer(const qn_type_info *type, size_t cols, size_t width, siz
         expect_same_acts("SwiGLU among 64 tokens", &fused.swiglu, &most.swiglu, n);
         expect_gate_up(&layer, &separate);
         expect_swiglu(&layer, &fused, &separate);
-        results_free(&fused);
-        results_free(&separate);
     }
-    results_free(&most);
-    layer_free(&layer);
+    qn_release();
 }
 
 /* ---- Speed ---- */
-
-struct timed {
-    const qn_matmul_launch *launches;
-    size_t each;
-};
-
-static void timed_copy(void *context, size_t copy)
-{
-    const struct timed *t = context;
-    for (size_t i = 0; i < t->each; i++)
-        qn_check_launch(&t->launches[copy * t->each + i]);
-}
 
 /* Rows and columns of a layer's matmuls: the first, the output projection, gate and up, down. */
 struct sizes {
@@ -322,8 +249,7 @@ enum { LAYER_LAUNCHES = 8 };
 /* The launches of a layer's matmuls with weights from `at` on; the activations are those of the layer before and
  * after. */
 static size_t layer_launches(const qn_type_info *type, const struct sizes *sizes, uint64_t at, struct gpu_acts acts[4],
-                             const qn_gpu_guarded *memory, size_t n_tokens, bool fused, size_t block,
-                             qn_matmul_launch *to)
+                             uint64_t memory, size_t n_tokens, bool fused, size_t block, qn_matmul_launch *to)
 {
     static const int ops[4] = { QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_NONE, QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_SWIGLU };
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
@@ -335,14 +261,14 @@ static size_t layer_launches(const qn_type_info *type, const struct sizes *sizes
                               .n_tiles = qn_matmul_gpu_tile_count(sizes->rows[i]),
                               .n_cols = sizes->cols[i],
                               .n_outs = i == 2 ? 2 : 1,
-                              .outs = { { memory->data, 0, rows, rows, i % 2 },
-                                        { memory->data, (uint32_t)qn_matmul_gpu_tile_count(rows), rows, rows, 0 } } };
+                              .outs = { { memory, 0, rows, rows, i % 2 },
+                                        { memory, (uint32_t)qn_matmul_gpu_tile_count(rows), rows, rows, 0 } } };
         const size_t after = (i + 1) % 4;
-        const qn_matmul_rotation rotation = { memory->data, block };
-        const qn_matmul_next next = { ops[after], &acts[after].acts, memory->data, rotation };
+        const qn_matmul_rotation rotation = { memory, block };
+        const qn_matmul_next next = { ops[after], &acts[after].acts, memory, rotation };
         if (!fused || i == 1) {
-            qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, ops[i], memory->data, memory->data, memory->data, 1e-6f,
-                                                sizes->cols[i], n_tokens, &to[n]));
+            qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, ops[i], memory, memory, memory, 1e-6f, sizes->cols[i],
+                                                n_tokens, &to[n]));
             qn_assert_ok(qn_matmul_gpu_quantize_rotated(&to[n++], &rotation));
         }
         qn_assert_ok(fused && i ? qn_matmul_gpu_matmul_fused(&gpu, &m, &acts[i].acts, n_tokens, &next, &to[n++])
@@ -358,7 +284,6 @@ static void bench_layer(const qn_type_info *type, const struct sizes *sizes, siz
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
     size_t layer = 0, widest = 0, bytes, each = 0;
     struct gpu_acts acts[4];
-    char shape[96];
     for (size_t i = 0; i < 4; i++) {
         qn_assert_ok(qn_matmul_gpu_bytes(&tiles, qn_matmul_gpu_tile_count(sizes->rows[i]), sizes->cols[i], &bytes));
         layer += qn_round_up(bytes, 256);
@@ -369,25 +294,17 @@ static void bench_layer(const qn_type_info *type, const struct sizes *sizes, siz
         acts[i].acts.workspace = acts[0].acts.workspace;
     }
     const size_t n_copies = qn_gpu_bench_copies(layer);
-    qn_gpu_guarded weights = qn_gpu_new(layer * n_copies), memory = qn_gpu_new(n_tokens * widest * sizeof(float));
-    qn_matmul_launch *launches = qn_check_alloc(n_copies * LAYER_LAUNCHES, sizeof *launches);
-    qn_gpu_random(&weights);
-    qn_gpu_random(&memory);
+    const uint64_t weights = qn_gpu_random(layer * n_copies), memory = qn_gpu_random(n_tokens * widest * sizeof(float));
+    qn_matmul_launch *launches = qn_new(n_copies * LAYER_LAUNCHES, sizeof *launches);
     for (size_t i = 0; i < 4; i++)
-        quantize(&(qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &acts[i].acts, memory.data, { 0, 0 } }, memory.data, 0,
-                 n_tokens);
+        quantize(&(qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &acts[i].acts, memory, { 0, 0 } }, memory, 0, n_tokens);
     for (size_t copy = 0; copy < n_copies; copy++)
-        each = layer_launches(type, sizes, weights.data + copy * layer, acts, &memory, n_tokens, fused, block,
+        each = layer_launches(type, sizes, weights + copy * layer, acts, memory, n_tokens, fused, block,
                               launches + copy * each);
-    snprintf(shape, sizeof shape, "%s %s tokens %zu, %s, Hadamard %zu", type->name, sizes->name, n_tokens,
-             fused ? "fused" : "norms, SwiGLU", block);
-    qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
-                 &(struct timed){ launches, each }, n_copies);
-    for (size_t i = 0; i < 4; i++)
-        qn_check_acts_free(&acts[i]);
-    qn_gpu_free(&weights);
-    qn_gpu_free(&memory);
-    qn_free(launches);
+    qn_check_bench(qn_text("%s %s tokens %zu, %s, Hadamard %zu", type->name, sizes->name, n_tokens,
+                           fused ? "fused" : "norms, SwiGLU", block),
+                   (double)layer, "B", qn_gpu_read_rate(), launches, each, n_copies);
+    qn_release();
 }
 
 static void bench(void)

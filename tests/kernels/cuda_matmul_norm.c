@@ -2,13 +2,6 @@
  * repeated tokens; and the time compared with a norm that writes activations and their matmul. */
 #include "cuda_matmul_problem.h"
 
-#include "base/memory.h"
-#include "problem.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { MAX_TOKENS = QN_FEW_MAX_TOKENS, STRIDE_PADDING = 4 };
 
 static const float eps = 1e-6f;
@@ -18,62 +11,43 @@ struct norm_problem {
     struct gpu_weights w;
     size_t n_cols, stride;
     float *x, *norm;
-    qn_gpu_guarded gx, gnorm, workspace, out[2];
+    uint64_t gx, gnorm, workspace, out[2];
     float *found[2]; /* [MAX_TOKENS][rows] */
 };
 
-static struct norm_problem problem_new(const qn_type_info *type, size_t n_cols, const size_t n_rows[3])
+static struct norm_problem problem_new(const qn_type_info *type, size_t n_cols, const size_t *n_rows)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
-    struct norm_problem p = { .w = qn_check_weights_new(type, n_cols, 2, n_rows),
+    struct norm_problem p = { .w = qn_check_weights_new(type, n_cols, 2, n_rows, 100),
                               .n_cols = n_cols,
                               .stride = n_cols + STRIDE_PADDING };
-    p.x = qn_check_alloc(MAX_TOKENS * p.stride, sizeof *p.x);
-    p.norm = qn_check_alloc(n_cols, sizeof *p.norm);
-    qn_random_floats(p.x, MAX_TOKENS * p.stride, 3);
-    qn_random_floats(p.norm, n_cols, 1);
+    p.x = qn_floats_of(MAX_TOKENS * p.stride, 3);
+    p.norm = qn_floats_of(n_cols, 1);
     for (size_t i = 0; i < MAX_TOKENS * p.stride; i++) /* from tiny to large, and groups of zeros */
         p.x[i] *= i / 32 % 5 == 1 ? 1e-30f : i / 32 % 5 == 2 ? 1e2f : i / 32 % 5 == 3 ? 0 : 1;
-    p.gx = qn_gpu_from(p.x, MAX_TOKENS * p.stride * sizeof *p.x);
-    p.gnorm = qn_gpu_from(p.norm, n_cols * sizeof *p.norm);
+    p.gx = qn_gpu_copy(p.x);
+    p.gnorm = qn_gpu_copy(p.norm);
     p.workspace = qn_gpu_new(qn_matmul_gpu_workspace_bytes(&gpu));
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), p.workspace.data, 0, QN_MATMUL_COUNTERS_BYTES));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), p.workspace, 0, QN_MATMUL_COUNTERS_BYTES));
     for (size_t i = 0; i < 2; i++) {
-        p.out[i] = qn_gpu_new(MAX_TOKENS * n_rows[i] * sizeof(float));
-        p.found[i] = qn_check_alloc(MAX_TOKENS * n_rows[i], sizeof(float));
-        p.w.matrix.outs[i] = (qn_matmul_out){ p.out[i].data, i ? (uint32_t)qn_matmul_gpu_tile_count(n_rows[0]) : 0,
+        p.out[i] = qn_gpu_floats(MAX_TOKENS * n_rows[i]);
+        p.w.matrix.outs[i] = (qn_matmul_out){ p.out[i], (uint32_t)(p.w.first_row[i] / QN_TILE_ROWS),
                                               (uint32_t)n_rows[i], (uint32_t)n_rows[i], i == 1 };
     }
     return p;
-}
-
-static void problem_free(struct norm_problem *p)
-{
-    qn_expect(qn_gpu_guards_intact(&p->workspace), "bytes around the workspace were written");
-    for (size_t i = 0; i < 2; i++) {
-        qn_expect(qn_gpu_guards_intact(&p->out[i]), "bytes outside of an output were written");
-        qn_gpu_free(&p->out[i]);
-        qn_free(p->found[i]);
-    }
-    qn_check_weights_free(&p->w);
-    qn_gpu_free(&p->gx);
-    qn_gpu_free(&p->gnorm);
-    qn_gpu_free(&p->workspace);
-    qn_free(p->x);
-    qn_free(p->norm);
 }
 
 static qn_matmul_launch norm_launch(const struct norm_problem *p, size_t first, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     const qn_matmul_norm_rows rows = {
-        .x = p->gx.data + first * p->stride * sizeof(float), .weight = p->gnorm.data, .stride = p->stride, .eps = eps
+        .x = p->gx + first * p->stride * sizeof(float), .weight = p->gnorm, .stride = p->stride, .eps = eps
     };
     qn_tiled_matrix matrix = p->w.matrix;
     qn_matmul_launch l;
     for (size_t i = 0; i < 2; i++)
         matrix.outs[i].data += first * p->w.n_rows[i] * sizeof(float);
-    qn_assert_ok(qn_matmul_gpu_gemv_norm(&gpu, &matrix, &rows, p->workspace.data, n_tokens, &l));
+    qn_assert_ok(qn_matmul_gpu_gemv_norm(&gpu, &matrix, &rows, p->workspace, n_tokens, &l));
     return l;
 }
 
@@ -83,13 +57,14 @@ static float before(size_t i)
     return (float)(i % 13) - 6;
 }
 
-static void set_outputs(struct norm_problem *p)
+static void set_outputs(const struct norm_problem *p)
 {
-    qn_gpu_poison(&p->out[0]);
-    qn_gpu_synchronize(); /* the poison of the other must be written first: uploads run in another stream */
-    for (size_t i = 0; i < MAX_TOKENS * p->w.n_rows[1]; i++)
-        p->found[1][i] = before(i);
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->out[1].data, p->found[1], p->out[1].bytes, NULL, NULL));
+    const size_t n = MAX_TOKENS * p->w.n_rows[1];
+    float *start = qn_floats(n);
+    for (size_t i = 0; i < n; i++)
+        start[i] = before(i);
+    qn_gpu_poison(p->out[0]);
+    qn_gpu_write(p->out[1], start, n * sizeof *start);
 }
 
 /* Tokens [0, n_tokens) in launches of up to `each`. */
@@ -101,7 +76,7 @@ static void run(struct norm_problem *p, size_t n_tokens, size_t each)
         qn_check_launch(&l);
     }
     for (size_t i = 0; i < 2; i++)
-        qn_gpu_read(&p->out[i], p->found[i]);
+        p->found[i] = qn_gpu_read(p->out[i]);
 }
 
 /* Values and weights are rounded to fp16, 2^-11 of each together: those of a token and 32 columns, of which the
@@ -133,29 +108,24 @@ static void expect_token(const struct norm_problem *p, size_t matrix, size_t tok
 
 static void expect_results(const struct norm_problem *p, size_t n_tokens)
 {
-    float *weights = qn_check_alloc(p->n_cols, sizeof *weights);
+    float *weights = qn_floats(p->n_cols);
     for (size_t m = 0; m < 2; m++)
         for (size_t row = 0; row < p->w.n_rows[m]; row++) {
-            p->w.type->to_float(p->w.stored[m] + row * p->w.row_bytes, p->n_cols / p->w.type->block_weights, weights);
+            qn_check_weights_row(&p->w, m, row, weights);
             for (size_t token = 0; token < n_tokens; token++)
                 expect_token(p, m, token, weights, row);
         }
-    qn_free(weights);
 }
 
-static void check_shape(const qn_type_info *type, size_t n_cols, const size_t n_rows[3])
+static void check_shape(const qn_type_info *type, size_t n_cols, const size_t *n_rows)
 {
     static const size_t tokens[] = { 1, 2, 7, 8, 9, 33, 64 };
     struct norm_problem p = problem_new(type, n_cols, n_rows);
-    float *most[2];
     qn_case_begin("matmul", "cuda", "%s by a norm, rows %zu+%zu cols %zu", type->name, n_rows[0], n_rows[1], n_cols);
     run(&p, MAX_TOKENS, MAX_TOKENS);
     expect_results(&p, MAX_TOKENS);
-    for (size_t i = 0; i < 2; i++) {
-        most[i] = qn_check_alloc(MAX_TOKENS * n_rows[i], sizeof(float));
-        memcpy(most[i], p.found[i], MAX_TOKENS * n_rows[i] * sizeof(float));
-    }
-    for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+    const float *const most[2] = { p.found[0], p.found[1] };
+    for (size_t t = 0; t < QN_LENGTH(tokens); t++) {
         qn_case_begin("matmul", "cuda", "%s by a norm, rows %zu+%zu cols %zu, %zu tokens a launch", type->name,
                       n_rows[0], n_rows[1], n_cols, tokens[t]);
         run(&p, MAX_TOKENS, tokens[t]);
@@ -169,75 +139,60 @@ static void check_shape(const qn_type_info *type, size_t n_cols, const size_t n_
                       tokens[t], tokens[t]);
         }
     }
-    qn_free(most[0]);
-    qn_free(most[1]);
-    problem_free(&p);
+    qn_release();
 }
 
 /* A value that is not finite makes its token's results NaN, and no other's. */
 static void check_not_finite(void)
 {
-    const size_t n_rows[3] = { 20, 20, 0 }, bad = 9;
+    const size_t n_rows[] = { 20, 20 }, bad = 9;
     struct norm_problem p = problem_new(qn_type_find(QN_TYPE_F16), 512, n_rows);
     p.x[bad * p.stride + 300] = INFINITY;
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p.gx.data, p.x, p.gx.bytes, NULL, NULL));
+    qn_gpu_write(p.gx, p.x, qn_gpu_bytes(p.gx));
     qn_case_begin("matmul", "cuda", "f16 by a norm, with infinity");
     run(&p, 16, 16);
     for (size_t i = 0; i < 16 * n_rows[0]; i++)
         qn_expect((bool)isnan(p.found[0][i]) == (i / n_rows[0] == bad), "token %zu: %g", i / n_rows[0],
                   (double)p.found[0][i]);
-    problem_free(&p);
+    qn_release();
 }
 
 /* ---- Speed ---- */
-
-struct timed {
-    qn_matmul_launch launches[2];
-    size_t n;
-};
-
-static void timed_launches(void *context, size_t turn)
-{
-    const struct timed *t = context;
-    (void)turn;
-    for (size_t i = 0; i < t->n; i++)
-        qn_check_launch(&t->launches[i]);
-}
 
 /* Weights stay in L2: this times the latency of the launches. */
 static void bench(size_t n_tokens, bool rows)
 {
     enum { REPEATS = 64 };
-    const size_t n_rows[3] = { 48, 48, 0 };
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
-    struct norm_problem p = problem_new(qn_type_find(QN_TYPE_F16), 5120, n_rows);
-    struct gpu_acts acts = qn_check_acts_new(QN_ACTS_F16, p.n_cols, n_tokens);
-    struct timed t = { .n = rows ? 1 : 2 };
-    char shape[64];
+    const struct norm_problem p = problem_new(qn_type_find(QN_TYPE_F16), 5120, (size_t[]){ 48, 48 });
+    const struct gpu_acts acts = qn_check_acts_new(QN_ACTS_F16, p.n_cols, n_tokens);
+    qn_matmul_launch launches[REPEATS * 2];
+    const size_t each = rows ? 1 : 2;
     if (rows) {
-        t.launches[0] = norm_launch(&p, 0, n_tokens);
+        launches[0] = norm_launch(&p, 0, n_tokens);
     } else {
-        qn_assert_ok(qn_matmul_gpu_quantize(&acts.acts, QN_ACTS_OP_RMS_NORM, p.gx.data, 0, p.gnorm.data, eps, p.stride,
-                                            n_tokens, &t.launches[0]));
-        qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &p.w.matrix, &acts.acts, n_tokens, &t.launches[1]));
+        qn_assert_ok(qn_matmul_gpu_quantize(&acts.acts, QN_ACTS_OP_RMS_NORM, p.gx, 0, p.gnorm, eps, p.stride, n_tokens,
+                                            &launches[0]));
+        qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &p.w.matrix, &acts.acts, n_tokens, &launches[1]));
     }
-    snprintf(shape, sizeof shape, "f16 96x5120 tokens %zu, %s", n_tokens, rows ? "by a norm" : "norm and matmul");
-    qn_gpu_bench("matmul", "cuda", shape, 96 * 5120 * 2, "B", 0, timed_launches, &t, REPEATS);
-    qn_check_acts_free(&acts);
-    problem_free(&p);
+    for (size_t i = each; i < REPEATS * each; i++)
+        launches[i] = launches[i % each];
+    qn_check_bench(qn_text("f16 96x5120 tokens %zu, %s", n_tokens, rows ? "by a norm" : "norm and matmul"),
+                   96 * 5120 * 2, "B", 0, launches, each, REPEATS);
+    qn_release();
 }
 
 void qn_check_cuda_matmul_norm(bool with_bench)
 {
     static const struct {
         qn_type type;
-        size_t rows[3], cols;
-    } cases[] = { { QN_TYPE_F16, { 48, 48, 0 }, 5120 },
-                  { QN_TYPE_F16, { 1, 240, 0 }, 2048 },
-                  { QN_TYPE_F16, { 33, 7, 0 }, 4 },
-                  { QN_TYPE_BF16, { 16, 5, 0 }, 260 },
-                  { QN_TYPE_F32, { 4, 4, 0 }, 1000 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t rows[2], cols;
+    } cases[] = { { QN_TYPE_F16, { 48, 48 }, 5120 },
+                  { QN_TYPE_F16, { 1, 240 }, 2048 },
+                  { QN_TYPE_F16, { 33, 7 }, 4 },
+                  { QN_TYPE_BF16, { 16, 5 }, 260 },
+                  { QN_TYPE_F32, { 4, 4 }, 1000 } };
+    for (size_t i = 0; i < QN_LENGTH(cases); i++) {
         qn_random_seed(600 + i);
         if (qn_case_selected())
             check_shape(qn_type_find(cases[i].type), cases[i].cols, cases[i].rows);

@@ -1,9 +1,6 @@
 /* Arrays of caches in pages. */
 #include "cuda_paged_arrays.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { ALIGN = 48, SPARE = 2 }; /* offsets are not powers of two; some items are not used */
 
 void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t n_heads,
@@ -15,13 +12,13 @@ void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t
                             .n_heads = n_heads,
                             .item_bytes = ALIGN,
                             .n_items = n + SPARE,
-                            .items = qn_xcalloc(n + SPARE, sizeof *p->items) };
+                            .items = qn_new(n + SPARE, sizeof *p->items) };
     for (size_t i = 0; i < QN_PAGED_ARRAYS && row_bytes[i]; i++) {
         p->row_bytes[i] = row_bytes[i];
         p->offsets[i] = p->item_bytes;
         p->item_bytes += (n_heads * QN_ATTENTION_PAGE * row_bytes[i] + ALIGN - 1) / ALIGN * ALIGN + ALIGN;
     }
-    p->host = qn_xcalloc(p->n_items, p->item_bytes);
+    p->host = qn_new(p->n_items, p->item_bytes);
     memset(p->host, 0xff, p->n_items * p->item_bytes);
     for (size_t i = 0; i < p->n_items; i++) {
         const size_t j = qn_random_below(i + 1);
@@ -29,27 +26,14 @@ void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t
         p->items[j] = (uint32_t)i;
     }
     p->pool = qn_gpu_new(p->n_items * p->item_bytes);
-    uint64_t *entries = qn_xcalloc(n_sequences * (n_pages + 1), sizeof *entries),
-             *tables = qn_xcalloc(n_sequences, sizeof *tables);
+    uint64_t *entries = qn_new(n_sequences * (n_pages + 1), sizeof *entries),
+             *tables = qn_new(n_sequences, sizeof *tables);
     for (size_t i = 0; i < n; i++)
-        entries[i / n_pages * (n_pages + 1) + i % n_pages] = p->pool.data + p->items[i] * p->item_bytes;
-    p->entries = qn_gpu_from(entries, n_sequences * (n_pages + 1) * sizeof *entries);
+        entries[i / n_pages * (n_pages + 1) + i % n_pages] = p->pool + p->items[i] * p->item_bytes;
+    p->entries = qn_gpu_copy(entries);
     for (size_t i = 0; i < n_sequences; i++)
-        tables[i] = p->entries.data + i * (n_pages + 1) * sizeof *entries;
-    p->tables = qn_gpu_from(tables, n_sequences * sizeof *tables);
-    free(entries);
-    free(tables);
-}
-
-void qn_paged_free(qn_paged_arrays *p)
-{
-    if (!p->items)
-        return;
-    qn_gpu_free(&p->pool);
-    qn_gpu_free(&p->entries);
-    qn_gpu_free(&p->tables);
-    free(p->items);
-    free(p->host);
+        tables[i] = p->entries + i * (n_pages + 1) * sizeof *entries;
+    p->tables = qn_gpu_copy(tables);
 }
 
 /* The rows of a head in a page on the host, those of the contiguous array, and their bytes. */
@@ -77,24 +61,24 @@ void qn_paged_scatter(qn_paged_arrays *p, size_t i, const void *from, size_t cap
     }
 }
 
-void qn_paged_gather(const qn_paged_arrays *p, size_t i, void *to, size_t capacity)
+void *qn_paged_gather(const qn_paged_arrays *p, size_t i, size_t capacity)
 {
+    uint8_t *to = qn_new(p->n_sequences * p->n_heads * capacity, p->row_bytes[i]);
     for (size_t k = 0; k < p->n_sequences * p->n_pages * p->n_heads; k++) {
         const struct rows r = rows_of(p, i, k, capacity);
-        memcpy((uint8_t *)to + r.contiguous, r.in_page, r.bytes);
+        memcpy(to + r.contiguous, r.in_page, r.bytes);
     }
+    return to;
 }
 
 void qn_paged_upload(qn_paged_arrays *p)
 {
-    qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->pool.data, p->host, p->n_items * p->item_bytes, NULL, NULL));
+    qn_gpu_write(p->pool, p->host, p->n_items * p->item_bytes);
 }
 
 void qn_paged_read(qn_paged_arrays *p)
 {
-    qn_gpu_read(&p->pool, p->host);
-    qn_expect(qn_gpu_guards_intact(&p->pool), "bytes outside the pages were written");
+    p->host = qn_gpu_read(p->pool);
     for (size_t i = p->n_items - SPARE; i < p->n_items; i++)
         for (size_t k = 0; k < p->item_bytes; k++)
             if (p->host[p->items[i] * p->item_bytes + k] != 0xff) {
@@ -105,5 +89,5 @@ void qn_paged_read(qn_paged_arrays *p)
 
 qn_cuda_view qn_paged_tables(const qn_paged_arrays *p)
 {
-    return (qn_cuda_view){ (void *)(uintptr_t)p->tables.data, QN_DTYPE_I64, p->n_sequences, 0 };
+    return (qn_cuda_view){ (void *)(uintptr_t)p->tables, QN_DTYPE_I64, p->n_sequences, 0 };
 }

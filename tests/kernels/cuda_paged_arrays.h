@@ -14,26 +14,25 @@ typedef struct qn_paged_arrays {
     size_t item_bytes, n_items;
     uint32_t *items; /* [n_sequences][n_pages] */
     uint8_t *host;   /* [n_items][item_bytes] */
-    qn_gpu_guarded pool, entries, tables;
+    uint64_t pool, entries, tables;
 } qn_paged_arrays;
 
 /* qn_paged_new - Allocates pages of poison, in random order, with arrays [n_heads][QN_ATTENTION_PAGE] of rows of
- * row_bytes[i] bytes; row_bytes ends with 0. Each page table has one more entry, 0. Free with qn_paged_free. */
+ * row_bytes[i] bytes; row_bytes ends with 0. Each page table has one more entry, 0. */
 void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t n_heads,
                   const size_t row_bytes[QN_PAGED_ARRAYS]);
-void qn_paged_free(qn_paged_arrays *p);
 
 /* qn_paged_scatter - Copies a contiguous array [n_sequences][n_heads][capacity] of rows to array i, on the host; rows
  * beyond the pages are left out. */
 void qn_paged_scatter(qn_paged_arrays *p, size_t i, const void *from, size_t capacity);
 
-/* qn_paged_gather - Copies array i to a contiguous array, the inverse of qn_paged_scatter. */
-void qn_paged_gather(const qn_paged_arrays *p, size_t i, void *to, size_t capacity);
+/* qn_paged_gather - Returns array i as a contiguous array, the inverse of qn_paged_scatter. */
+void *qn_paged_gather(const qn_paged_arrays *p, size_t i, size_t capacity);
 
 /* qn_paged_upload - Copies all pages from the host to the device. */
 void qn_paged_upload(qn_paged_arrays *p);
 
-/* qn_paged_read - Copies all pages from the device to the host. Guards must be intact. */
+/* qn_paged_read - Copies all pages from the device to the host. */
 void qn_paged_read(qn_paged_arrays *p);
 
 /* qn_paged_tables - Returns the view of all page tables. */

@@ -7,10 +7,6 @@
 #include "base/f16.h"
 #include "cuda/kernels/rope/rope.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { N_OPEN = 2 };
 
 /* ---- Pages ---- */
@@ -64,17 +60,7 @@ qn_attention_gpu_pages qn_pages_f16(const qn_pages_shape *s, const qn_pages_layo
 
 qn_attention_gpu qn_pages_gpu(const qn_pages_shape *s)
 {
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    const qn_attention_gpu gpu = { .head_dim = s->dim,
-                                   .n_heads = s->n_heads,
-                                   .n_kv_heads = s->n_kv_heads,
-                                   .key_bits = s->key_bits,
-                                   .value_bits = s->value_bits,
-                                   .pages = s->key_bits != 16,
-                                   .n_sms = info->n_sms,
-                                   .max_shared_bytes = info->max_shared_bytes };
-    qn_assert_ok(qn_attention_gpu_check(&gpu));
-    return gpu;
+    return qn_attention_device(s->dim, s->n_heads, s->n_kv_heads, s->key_bits, s->value_bits, s->key_bits != 16);
 }
 
 /* ---- A problem: the same caches twice ---- */
@@ -88,8 +74,11 @@ struct piece {
 struct array {
     size_t row_bytes, rows;
     uint8_t *host;
-    qn_gpu_guarded gpu;
+    uint64_t gpu;
 };
+
+/* Of keys and of values; scales of codes; fp16 pages of a cache of codes, and the means of keys. */
+enum { KEYS, VALUES, KEY_SCALES, VALUE_SCALES, F16_KEYS, F16_VALUES, MEANS, ARRAYS };
 
 /* Pages of one class: items of a pool, in random order, and page tables; 0 for pages that a sequence does not have. */
 struct pool {
@@ -97,7 +86,7 @@ struct pool {
     uint32_t *order;
     uint64_t *entries; /* [piece][n_pages] */
     uint8_t *host;
-    qn_gpu_guarded gpu;
+    uint64_t gpu;
     uint64_t tables;
 };
 
@@ -108,38 +97,22 @@ struct problem {
     bool codes;
     qn_pages_layout layout;
     qn_aura_codec *codecs[2];
-    struct array keys, values, scales[2], f16_keys, f16_values, means;
+    struct array arrays[ARRAYS];
     struct pool pages, f16_pages;
     uint32_t *positions, *sessions, *cu_seqlens, *firsts; /* positions, sessions: [n_rows] */
     uint64_t gpu_positions, gpu_sessions, gpu_cu_seqlens, gpu_firsts;
-    qn_gpu_arrays arrays;
 };
 
-static uint8_t *row_of(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t head,
-                       size_t row)
+static uint8_t *row_of(const struct problem *p, size_t array, size_t layer, size_t piece, size_t head, size_t row)
 {
+    const struct array *a = &p->arrays[array];
     return a->host + (((layer * p->n_pieces + piece) * p->s->n_kv_heads + head) * a->rows + row) * a->row_bytes;
 }
 
-static size_t array_bytes(const struct problem *p, const struct array *a)
+static void array_new(struct problem *p, size_t array, size_t rows, size_t row_bytes)
 {
-    return p->n_layers * p->n_pieces * p->s->n_kv_heads * a->rows * a->row_bytes;
-}
-
-static void array_new(const struct problem *p, struct array *a, size_t rows, size_t row_bytes)
-{
-    a->rows = rows;
-    a->row_bytes = row_bytes;
-    a->host = qn_xcalloc(array_bytes(p, a) + 1, 1);
-    memset(a->host, 0xff, array_bytes(p, a));
-}
-
-static void array_upload(struct problem *p, struct array *a)
-{
-    if (!array_bytes(p, a))
-        return;
-    a->gpu = qn_gpu_from(a->host, array_bytes(p, a));
-    qn_gpu_keep(&p->arrays, a->gpu);
+    const size_t bytes = p->n_layers * p->n_pieces * p->s->n_kv_heads * rows * row_bytes;
+    p->arrays[array] = (struct array){ row_bytes, rows, memset(qn_new(bytes, 1), 0xff, bytes), 0 };
 }
 
 static void fill_f16(uint8_t *row, size_t dim)
@@ -176,10 +149,10 @@ static size_t f16_row(const struct problem *p, size_t position)
     return (page ? 1 + (page - 1) % p->n_open : 0) * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE;
 }
 
-static void copy_row(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t head,
-                     size_t row)
+static void copy_row(const struct problem *p, size_t array, size_t layer, size_t piece, size_t head, size_t row)
 {
-    memcpy(row_of(p, a, layer, piece, head, row), row_of(p, a, layer, 0, head, row), a->row_bytes);
+    memcpy(row_of(p, array, layer, piece, head, row), row_of(p, array, layer, 0, head, row),
+           p->arrays[array].row_bytes);
 }
 
 /* Contents of a head of a sequence: rows below its length, or below `stored`, those of shared pages from piece 0. */
@@ -190,58 +163,54 @@ static void fill_head(struct problem *p, size_t layer, size_t piece, size_t head
         const size_t page = t / QN_ATTENTION_PAGE;
         const bool complete = (page + 1) * QN_ATTENTION_PAGE <= stored;
         if (!p->codes && t < shared) {
-            copy_row(p, &p->keys, layer, piece, head, t);
-            copy_row(p, &p->values, layer, piece, head, t);
+            copy_row(p, KEYS, layer, piece, head, t);
+            copy_row(p, VALUES, layer, piece, head, t);
         } else if (!p->codes) {
-            fill_f16(row_of(p, &p->keys, layer, piece, head, t), dim);
-            fill_f16(row_of(p, &p->values, layer, piece, head, t), dim);
+            fill_f16(row_of(p, KEYS, layer, piece, head, t), dim);
+            fill_f16(row_of(p, VALUES, layer, piece, head, t), dim);
         }
         if (p->codes && page > 0 && complete) {
             const size_t row = t - QN_ATTENTION_PAGE;
-            struct array *const of[] = { &p->keys, &p->values };
             for (size_t i = 0; i < 2; i++) {
                 if (t < shared) {
-                    copy_row(p, of[i], layer, piece, head, row);
-                    copy_row(p, &p->scales[i], layer, piece, head, row);
+                    copy_row(p, KEYS + i, layer, piece, head, row);
+                    copy_row(p, KEY_SCALES + i, layer, piece, head, row);
                 } else {
-                    fill_codes(p, row_of(p, of[i], layer, piece, head, row), of[i]->row_bytes,
-                               row_of(p, &p->scales[i], layer, piece, head, row));
+                    fill_codes(p, row_of(p, KEYS + i, layer, piece, head, row), p->arrays[KEYS + i].row_bytes,
+                               row_of(p, KEY_SCALES + i, layer, piece, head, row));
                 }
             }
         }
         if (is_f16_page(p, piece, page)) {
-            struct array *const of[] = { &p->f16_keys, &p->f16_values };
             for (size_t i = 0; i < 2; i++) {
                 if (t < shared && page == 0)
-                    copy_row(p, of[i], layer, piece, head, t);
+                    copy_row(p, F16_KEYS + i, layer, piece, head, t);
                 else
-                    fill_f16(row_of(p, of[i], layer, piece, head, f16_row(p, t)), dim);
+                    fill_f16(row_of(p, F16_KEYS + i, layer, piece, head, f16_row(p, t)), dim);
             }
         }
     }
     if (!p->codes)
         return;
-    float *mean = (float *)(void *)row_of(p, &p->means, layer, piece, head, 0);
+    float *mean = (float *)(void *)row_of(p, MEANS, layer, piece, head, 0);
     qn_random_floats(mean, dim, 1);
     if (shared)
-        copy_row(p, &p->means, layer, piece, head, 0);
+        copy_row(p, MEANS, layer, piece, head, 0);
 }
 
 static void pool_new(struct problem *p, struct pool *pool, size_t item_bytes)
 {
     pool->item_bytes = item_bytes;
     pool->n_items = p->n_pieces * p->n_pages + 3; /* some of them not used */
-    pool->order = qn_xcalloc(pool->n_items, sizeof *pool->order);
-    pool->entries = qn_xcalloc(p->n_pieces * p->n_pages, sizeof *pool->entries);
-    pool->host = qn_xcalloc(pool->n_items, item_bytes);
-    memset(pool->host, 0xff, pool->n_items * item_bytes);
+    pool->order = qn_new(pool->n_items, sizeof *pool->order);
+    pool->entries = qn_new(p->n_pieces * p->n_pages, sizeof *pool->entries);
+    pool->host = memset(qn_new(pool->n_items, item_bytes), 0xff, pool->n_items * item_bytes);
     for (size_t i = 0; i < pool->n_items; i++) {
         const size_t j = qn_random_below(i + 1);
         pool->order[i] = pool->order[j];
         pool->order[j] = (uint32_t)i;
     }
     pool->gpu = qn_gpu_new(pool->n_items * item_bytes);
-    qn_gpu_keep(&p->arrays, pool->gpu);
 }
 
 /* Adds a page to a sequence, a new one or that of piece 0; returns it on the host. */
@@ -251,30 +220,28 @@ static uint8_t *pool_add(const struct problem *p, struct pool *pool, size_t piec
     if (piece && page < p->pieces[piece].n_shared)
         *entry = pool->entries[page];
     if (!*entry)
-        *entry = pool->gpu.data + pool->order[pool->used++] * pool->item_bytes;
-    return pool->host + (*entry - pool->gpu.data);
+        *entry = pool->gpu + pool->order[pool->used++] * pool->item_bytes;
+    return pool->host + (*entry - pool->gpu);
 }
 
 static void pool_upload(struct problem *p, struct pool *pool)
 {
-    uint64_t *tables = qn_xcalloc(p->n_pieces, sizeof *tables);
-    const uint64_t entries =
-        qn_gpu_keep_copy(&p->arrays, pool->entries, p->n_pieces * p->n_pages * sizeof *pool->entries);
+    uint64_t *tables = qn_new(p->n_pieces, sizeof *tables);
+    const uint64_t entries = qn_gpu_copy(pool->entries);
     for (size_t i = 0; i < p->n_pieces; i++)
         tables[i] = entries + i * p->n_pages * sizeof *pool->entries;
-    pool->tables = qn_gpu_keep_copy(&p->arrays, tables, p->n_pieces * sizeof *tables);
+    pool->tables = qn_gpu_copy(tables);
     qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), pool->gpu.data, pool->host, pool->n_items * pool->item_bytes, NULL, NULL));
-    free(tables);
+    qn_gpu_write(pool->gpu, pool->host, pool->n_items * pool->item_bytes);
 }
 
 /* Copies 64 rows of all heads of an array to their page. */
-static void copy_to_page(const struct problem *p, const struct array *a, size_t layer, size_t piece, size_t row,
-                         uint8_t *to)
+static void copy_to_page(const struct problem *p, size_t array, size_t layer, size_t piece, size_t row, uint8_t *to)
 {
+    const struct array *a = &p->arrays[array];
     const size_t rows = a->rows < QN_ATTENTION_PAGE ? a->rows : QN_ATTENTION_PAGE;
     for (size_t head = 0; head < p->s->n_kv_heads; head++)
-        memcpy(to + head * rows * a->row_bytes, row_of(p, a, layer, piece, head, row), rows * a->row_bytes);
+        memcpy(to + head * rows * a->row_bytes, row_of(p, array, layer, piece, head, row), rows * a->row_bytes);
 }
 
 /* Writes the rows of the contiguous caches to the pages of a sequence; sealed: with pages of codes up to its length,
@@ -288,18 +255,18 @@ static void fill_pages(struct problem *p, size_t piece, bool sealed)
         uint8_t *item = has_item ? pool_add(p, &p->pages, piece, page) : NULL;
         const size_t row = (page - (p->codes ? 1 : 0)) * QN_ATTENTION_PAGE;
         for (size_t layer = 0; item && layer < p->n_layers; layer++, item += l->layer_bytes) {
-            copy_to_page(p, &p->keys, layer, piece, row, item + l->keys);
-            copy_to_page(p, &p->values, layer, piece, row, item + l->values);
+            copy_to_page(p, KEYS, layer, piece, row, item + l->keys);
+            copy_to_page(p, VALUES, layer, piece, row, item + l->values);
             for (size_t i = 0; p->codes && i < 2; i++)
-                copy_to_page(p, &p->scales[i], layer, piece, row, item + (i ? l->value_scales : l->key_scales));
+                copy_to_page(p, KEY_SCALES + i, layer, piece, row, item + (i ? l->value_scales : l->key_scales));
         }
         item = is_f16_page(p, piece, page) ? pool_add(p, &p->f16_pages, piece, page) : NULL;
         for (size_t layer = 0; item && layer < p->n_layers; layer++, item += l->f16_layer_bytes) {
             const size_t from = f16_row(p, page * QN_ATTENTION_PAGE);
-            copy_to_page(p, &p->f16_keys, layer, piece, from, item + l->f16_keys);
-            copy_to_page(p, &p->f16_values, layer, piece, from, item + l->f16_values);
+            copy_to_page(p, F16_KEYS, layer, piece, from, item + l->f16_keys);
+            copy_to_page(p, F16_VALUES, layer, piece, from, item + l->f16_values);
             if (page == 0)
-                copy_to_page(p, &p->means, layer, piece, 0, item + l->means);
+                copy_to_page(p, MEANS, layer, piece, 0, item + l->means);
         }
     }
 }
@@ -307,10 +274,10 @@ static void fill_pages(struct problem *p, size_t piece, bool sealed)
 /* Rows of the step, pieces after each other. */
 static void make_rows(struct problem *p)
 {
-    p->positions = qn_xcalloc(p->n_rows, sizeof *p->positions);
-    p->sessions = qn_xcalloc(p->n_rows, sizeof *p->sessions);
-    p->cu_seqlens = qn_xcalloc(p->n_pieces + 1, sizeof *p->cu_seqlens);
-    p->firsts = qn_xcalloc(p->n_pieces, sizeof *p->firsts);
+    p->positions = qn_new(p->n_rows, sizeof *p->positions);
+    p->sessions = qn_new(p->n_rows, sizeof *p->sessions);
+    p->cu_seqlens = qn_new(p->n_pieces + 1, sizeof *p->cu_seqlens);
+    p->firsts = qn_new(p->n_pieces, sizeof *p->firsts);
     size_t row = 0;
     for (size_t i = 0; i < p->n_pieces; i++) {
         p->firsts[i] = p->pieces[i].first;
@@ -320,10 +287,10 @@ static void make_rows(struct problem *p)
         }
         p->cu_seqlens[i + 1] = (uint32_t)row;
     }
-    p->gpu_positions = qn_gpu_keep_copy(&p->arrays, p->positions, p->n_rows * sizeof *p->positions);
-    p->gpu_sessions = qn_gpu_keep_copy(&p->arrays, p->sessions, p->n_rows * sizeof *p->sessions);
-    p->gpu_cu_seqlens = qn_gpu_keep_copy(&p->arrays, p->cu_seqlens, (p->n_pieces + 1) * sizeof *p->cu_seqlens);
-    p->gpu_firsts = qn_gpu_keep_copy(&p->arrays, p->firsts, p->n_pieces * sizeof *p->firsts);
+    p->gpu_positions = qn_gpu_copy(p->positions);
+    p->gpu_sessions = qn_gpu_copy(p->sessions);
+    p->gpu_cu_seqlens = qn_gpu_copy(p->cu_seqlens);
+    p->gpu_firsts = qn_gpu_copy(p->firsts);
 }
 
 /* stored: the rows of the step are in the caches. */
@@ -347,14 +314,14 @@ static void problem_new(struct problem *p, const qn_pages_shape *s, const struct
     p->n_pages = (longest + QN_ATTENTION_PAGE - 1) / QN_ATTENTION_PAGE;
     const size_t rows = p->n_pages * QN_ATTENTION_PAGE, f16 = p->codes ? (1 + p->n_open) * QN_ATTENTION_PAGE : 0;
     for (unsigned i = 0; p->codes && i < 2; i++)
-        qn_assert_ok(qn_aura_codec_new(&p->codecs[i], s->dim, i ? s->value_bits : s->key_bits, 1 + i));
-    array_new(p, &p->keys, rows, p->layout.key_row);
-    array_new(p, &p->values, rows, p->layout.value_row);
+        p->codecs[i] = qn_codec(s->dim, i ? s->value_bits : s->key_bits, 1 + i);
+    array_new(p, KEYS, rows, p->layout.key_row);
+    array_new(p, VALUES, rows, p->layout.value_row);
     for (size_t i = 0; i < 2; i++)
-        array_new(p, &p->scales[i], p->codes ? rows : 0, sizeof(float));
-    array_new(p, &p->f16_keys, f16, s->dim * sizeof(uint16_t));
-    array_new(p, &p->f16_values, f16, s->dim * sizeof(uint16_t));
-    array_new(p, &p->means, p->codes ? 1 : 0, s->dim * sizeof(float));
+        array_new(p, KEY_SCALES + i, p->codes ? rows : 0, sizeof(float));
+    array_new(p, F16_KEYS, f16, s->dim * sizeof(uint16_t));
+    array_new(p, F16_VALUES, f16, s->dim * sizeof(uint16_t));
+    array_new(p, MEANS, p->codes ? 1 : 0, s->dim * sizeof(float));
     pool_new(p, &p->pages, n_layers * p->layout.layer_bytes);
     pool_new(p, &p->f16_pages, n_layers * p->layout.f16_layer_bytes);
     for (size_t layer = 0; layer < n_layers; layer++)
@@ -363,69 +330,48 @@ static void problem_new(struct problem *p, const qn_pages_shape *s, const struct
                 fill_head(p, layer, i, head, stored ? pieces[i].length : pieces[i].first);
     for (size_t i = 0; i < n_pieces; i++)
         fill_pages(p, i, !stored);
-    struct array *const all[] = { &p->keys,     &p->values,     &p->scales[0], &p->scales[1],
-                                  &p->f16_keys, &p->f16_values, &p->means };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        array_upload(p, all[i]);
+    for (size_t i = 0; i < ARRAYS; i++)
+        if (p->arrays[i].rows)
+            p->arrays[i].gpu = qn_gpu_copy(p->arrays[i].host);
     pool_upload(p, &p->pages);
     pool_upload(p, &p->f16_pages);
     make_rows(p);
 }
 
-static void problem_free(struct problem *p)
+static size_t head_bytes(const struct problem *p, size_t array)
 {
-    struct array *const arrays[] = { &p->keys,     &p->values,     &p->scales[0], &p->scales[1],
-                                     &p->f16_keys, &p->f16_values, &p->means };
-    struct pool *const pools[] = { &p->pages, &p->f16_pages };
-    qn_gpu_free_arrays(&p->arrays);
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        free(arrays[i]->host);
-    for (size_t i = 0; i < 2; i++) {
-        free(pools[i]->order);
-        free(pools[i]->entries);
-        free(pools[i]->host);
-        qn_aura_codec_delete(p->codecs[i]);
-    }
-    free(p->positions);
-    free(p->sessions);
-    free(p->cu_seqlens);
-    free(p->firsts);
+    return p->arrays[array].rows * p->arrays[array].row_bytes;
 }
 
-static size_t head_bytes(const struct array *a)
+static uint64_t layer_of(const struct problem *p, size_t array, size_t layer)
 {
-    return a->rows * a->row_bytes;
-}
-
-static uint64_t layer_of(const struct problem *p, const struct array *a, size_t layer)
-{
-    return a->gpu.data + layer * p->n_pieces * p->s->n_kv_heads * head_bytes(a);
+    return p->arrays[array].gpu + layer * p->n_pieces * p->s->n_kv_heads * head_bytes(p, array);
 }
 
 static qn_attention_gpu_cache contiguous_cache(const struct problem *p, size_t layer)
 {
     const size_t heads = p->s->n_kv_heads;
-    return (qn_attention_gpu_cache){ .keys = layer_of(p, &p->keys, layer),
-                                     .values = layer_of(p, &p->values, layer),
-                                     .key_scales = layer_of(p, &p->scales[0], layer),
-                                     .value_scales = layer_of(p, &p->scales[1], layer),
-                                     .key_head_stride = head_bytes(&p->keys),
-                                     .value_head_stride = head_bytes(&p->values),
-                                     .scale_head_stride = head_bytes(&p->scales[0]),
-                                     .key_session_stride = heads * head_bytes(&p->keys),
-                                     .value_session_stride = heads * head_bytes(&p->values),
-                                     .scale_session_stride = heads * head_bytes(&p->scales[0]) };
+    return (qn_attention_gpu_cache){ .keys = layer_of(p, KEYS, layer),
+                                     .values = layer_of(p, VALUES, layer),
+                                     .key_scales = layer_of(p, KEY_SCALES, layer),
+                                     .value_scales = layer_of(p, VALUE_SCALES, layer),
+                                     .key_head_stride = head_bytes(p, KEYS),
+                                     .value_head_stride = head_bytes(p, VALUES),
+                                     .scale_head_stride = head_bytes(p, KEY_SCALES),
+                                     .key_session_stride = heads * head_bytes(p, KEYS),
+                                     .value_session_stride = heads * head_bytes(p, VALUES),
+                                     .scale_session_stride = heads * head_bytes(p, KEY_SCALES) };
 }
 
 static qn_attention_gpu_pages contiguous_f16(const struct problem *p, size_t layer)
 {
     const size_t heads = p->s->n_kv_heads;
-    return (qn_attention_gpu_pages){ .keys = layer_of(p, &p->f16_keys, layer),
-                                     .values = layer_of(p, &p->f16_values, layer),
-                                     .means = layer_of(p, &p->means, layer),
-                                     .head = head_bytes(&p->f16_keys),
-                                     .session = heads * head_bytes(&p->f16_keys),
-                                     .mean_session_stride = heads * head_bytes(&p->means),
+    return (qn_attention_gpu_pages){ .keys = layer_of(p, F16_KEYS, layer),
+                                     .values = layer_of(p, F16_VALUES, layer),
+                                     .means = layer_of(p, MEANS, layer),
+                                     .head = head_bytes(p, F16_KEYS),
+                                     .session = heads * head_bytes(p, F16_KEYS),
+                                     .mean_session_stride = heads * head_bytes(p, MEANS),
                                      .n_open_pages = (uint32_t)p->n_open };
 }
 
@@ -439,19 +385,14 @@ static qn_attention_gpu_pages f16_of(const struct problem *p, bool paged, size_t
     return paged ? qn_pages_f16(p->s, &p->layout, layer, p->f16_pages.tables) : contiguous_f16(p, layer);
 }
 
-static qn_attention_gpu_codec gpu_codec(struct problem *p, size_t i)
+static qn_attention_gpu_codec gpu_codec(const struct problem *p, size_t i)
 {
-    if (!p->codes)
-        return (qn_attention_gpu_codec){ .gain = 1 };
-    const size_t levels = (size_t)1 << p->codecs[i]->bits;
-    return (qn_attention_gpu_codec){ .codebook =
-                                         qn_gpu_keep_copy(&p->arrays, p->codecs[i]->codebook, levels * sizeof(float)),
-                                     .gain = qn_attention_gpu_gain(p->codecs[i]->codebook, levels) };
+    return p->codes ? qn_gpu_codec(p->codecs[i], 0) : (qn_attention_gpu_codec){ .gain = 1 };
 }
 
 static qn_aura_gpu_rotation rotation_of(struct problem *p, size_t i)
 {
-    return p->codes ? qn_gpu_keep_rotation(&p->arrays, p->codecs[i]) : (qn_aura_gpu_rotation){ 0 };
+    return p->codes ? qn_gpu_rotation(p->codecs[i]) : (qn_aura_gpu_rotation){ 0 };
 }
 
 static void begin_case(const qn_pages_shape *s, const char *variant, const struct piece *pieces, size_t n_pieces)
@@ -467,49 +408,28 @@ static void begin_case(const qn_pages_shape *s, const char *variant, const struc
 struct decode {
     struct problem p;
     qn_attention_gpu gpu;
-    qn_gpu_guarded partials, maxima, counters, out;
     qn_attention_decode_args decode;
 };
 
 static void decode_new(struct decode *d, const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
 {
     problem_new(&d->p, s, pieces, n_pieces, 1, true);
-    struct problem *p = &d->p;
-    const size_t queries = p->n_rows * s->n_heads;
-    float *x = qn_floats_of(queries * s->dim, 1);
     d->gpu = qn_pages_gpu(s);
-    const qn_attention_splits splits = qn_attention_gpu_splits(&d->gpu, p->n_pages * QN_ATTENTION_PAGE);
-    d->partials = qn_gpu_new(queries * splits.n * s->dim * sizeof(float));
-    d->maxima = qn_gpu_new(queries * splits.n * 2 * sizeof(float));
-    d->counters = qn_gpu_new(queries * sizeof(uint32_t));
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), d->counters.data, 0, queries * sizeof(uint32_t)));
-    d->out = qn_gpu_new(queries * s->dim * sizeof(float));
-    d->decode =
-        (qn_attention_decode_args){ .queries = qn_gpu_keep_copy(&p->arrays, x, queries * s->dim * sizeof(float)),
-                                    .partials = qn_gpu_keep(&p->arrays, d->partials),
-                                    .maxima = qn_gpu_keep(&p->arrays, d->maxima),
-                                    .counters = qn_gpu_keep(&p->arrays, d->counters),
-                                    .key_codec = gpu_codec(p, 0),
-                                    .value_codec = gpu_codec(p, 1),
-                                    .rotation = rotation_of(p, 1),
-                                    .splits = splits,
-                                    .n_heads = (uint32_t)s->n_heads,
-                                    .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                    .query_stride = (uint32_t)(s->n_heads * s->dim),
-                                    .out_stride = (uint32_t)(s->n_heads * s->dim),
-                                    .scale = 1 / sqrtf((float)s->dim) };
-    qn_gpu_keep(&p->arrays, d->out);
-    free(x);
+    const qn_attention_splits splits = qn_attention_gpu_splits(&d->gpu, d->p.n_pages * QN_ATTENTION_PAGE);
+    d->decode = qn_decode_args(&d->gpu, d->p.n_rows, &splits);
+    d->decode.queries = qn_gpu_floats_of(d->p.n_rows * s->n_heads * s->dim, 1);
+    d->decode.key_codec = gpu_codec(&d->p, 0);
+    d->decode.value_codec = gpu_codec(&d->p, 1);
+    d->decode.rotation = rotation_of(&d->p, 1);
 }
 
 /* Attention of rows [row, row + n), their sessions from `sessions` on. */
-static void run_decode(struct decode *d, bool paged, size_t row, size_t n, uint64_t sessions)
+static void run_rows(struct decode *d, bool paged, size_t row, size_t n, uint64_t sessions)
 {
     const size_t row_bytes = d->decode.query_stride * sizeof(float);
     qn_attention_decode_args decode = d->decode;
     qn_launch launch;
-    qn_gpu_poison(&d->partials);
-    qn_gpu_poison(&d->maxima);
+    qn_gpu_poison(decode.partials, decode.maxima);
     decode.queries += row * row_bytes;
     decode.mask = (qn_attention_mask){ .positions = d->p.gpu_positions + row * sizeof(uint32_t),
                                        .sessions = sessions,
@@ -518,9 +438,16 @@ static void run_decode(struct decode *d, bool paged, size_t row, size_t n, uint6
     decode.cache = cache_of(&d->p, paged, 0);
     decode.pages = f16_of(&d->p, paged, 0);
     decode.n_rows = (uint32_t)n;
-    decode.out = d->out.data + row * row_bytes;
+    decode.out += row * row_bytes;
     qn_assert_ok(qn_attention_gpu_decode(&d->gpu, n, &decode.splits, &launch));
     qn_gpu_launch(&launch, &decode);
+}
+
+static float *run_decode(struct decode *d, bool paged, uint64_t sessions)
+{
+    qn_gpu_poison(d->decode.out);
+    run_rows(d, paged, 0, d->p.n_rows, sessions);
+    return qn_gpu_read(d->decode.out);
 }
 
 /* All rows over contiguous caches, over pages, and with rows that have no session. Each sequence alone has the bits of
@@ -532,40 +459,25 @@ static void check_decode(const qn_pages_shape *s, const struct piece *pieces, si
     struct decode d;
     begin_case(s, "decode", pieces, n_pieces);
     decode_new(&d, s, pieces, n_pieces);
-    const size_t n_rows = d.p.n_rows, row = s->n_heads * s->dim, n = n_rows * row;
-    float *expected = qn_xcalloc(n, sizeof *expected), *found = qn_xcalloc(n, sizeof *found);
-    run_decode(&d, false, 0, n_rows, d.p.gpu_sessions);
-    qn_gpu_read(&d.out, expected);
-    size_t missing = 0;
-    for (size_t i = 0; i < n; i++)
-        missing += expected[i] != expected[i];
-    qn_expect(missing == 0, "%zu elements over contiguous caches are NaN", missing);
-    qn_gpu_poison(&d.out);
-    run_decode(&d, true, 0, n_rows, d.p.gpu_sessions);
-    qn_gpu_read(&d.out, found);
-    qn_expect_same(found, expected, n, "element over pages");
-    for (size_t i = 0; i < n_rows; i += 3) {
+    const size_t row = s->n_heads * s->dim, n = d.p.n_rows * row;
+    float *expected = run_decode(&d, false, d.p.gpu_sessions);
+    qn_expect_finite(expected, n, "attention over contiguous caches");
+    qn_expect_same(run_decode(&d, true, d.p.gpu_sessions), expected, n, "element over pages");
+    for (size_t i = 0; i < d.p.n_rows; i += 3) {
         d.p.sessions[i] = QN_ATTENTION_NO_SESSION;
         memset(expected + i * row, 0, row * sizeof *expected);
     }
-    qn_gpu_poison(&d.out);
-    run_decode(&d, true, 0, n_rows, qn_gpu_keep_copy(&d.p.arrays, d.p.sessions, n_rows * sizeof *d.p.sessions));
-    qn_gpu_read(&d.out, found);
-    qn_expect_same(found, expected, n, "element beside rows without a session");
+    qn_expect_same(run_decode(&d, true, qn_gpu_copy(d.p.sessions)), expected, n,
+                   "element beside rows without a session");
     d.gpu.deterministic = true;
-    qn_gpu_poison(&d.out);
-    run_decode(&d, true, 0, n_rows, d.p.gpu_sessions);
-    qn_gpu_read(&d.out, expected);
-    qn_gpu_poison(&d.out);
+    expected = run_decode(&d, true, d.p.gpu_sessions);
+    qn_gpu_poison(d.decode.out);
     for (size_t i = 0; i < n_pieces; i++) {
         const size_t first = d.p.cu_seqlens[i];
-        run_decode(&d, true, first, d.p.cu_seqlens[i + 1] - first, d.p.gpu_sessions + first * sizeof(uint32_t));
+        run_rows(&d, true, first, d.p.cu_seqlens[i + 1] - first, d.p.gpu_sessions + first * sizeof(uint32_t));
     }
-    qn_gpu_read(&d.out, found);
-    qn_expect_same(found, expected, n, "element of a sequence alone");
-    problem_free(&d.p);
-    free(expected);
-    free(found);
+    qn_expect_same(qn_gpu_read(d.decode.out), expected, n, "element of a sequence alone");
+    qn_release();
 }
 
 /* ---- Prefill ---- */
@@ -580,11 +492,9 @@ static void check_prefill(const qn_pages_shape *s, const struct piece *pieces, s
     problem_new(&p, s, pieces, n_pieces, 1, true);
     const qn_attention_gpu gpu = qn_pages_gpu(s);
     const size_t row = s->n_heads * s->dim, n = p.n_rows * row;
-    float *x = qn_floats_of(n, 1), *expected = qn_xcalloc(n, sizeof *expected), *found = qn_xcalloc(n, sizeof *found);
-    const qn_gpu_guarded out = qn_gpu_new(n * sizeof(float));
-    const uint64_t queries = qn_gpu_keep_copy(&p.arrays, x, n * sizeof(float));
+    const uint64_t out = qn_gpu_floats(n), queries = qn_gpu_floats_of(n, 1);
     qn_attention_prefill_args args = { .queries = queries,
-                                       .out = qn_gpu_keep(&p.arrays, out),
+                                       .out = out,
                                        .key_codec = gpu_codec(&p, 0),
                                        .value_codec = gpu_codec(&p, 1),
                                        .rotation = rotation_of(&p, 1),
@@ -601,17 +511,17 @@ static void check_prefill(const qn_pages_shape *s, const struct piece *pieces, s
         if (!rows)
             continue;
         args.queries = queries + first * row * sizeof(float);
-        args.out = out.data + first * row * sizeof(float);
+        args.out = out + first * row * sizeof(float);
         args.positions = p.gpu_firsts + i * sizeof(uint32_t);
         args.sessions = p.gpu_sessions + first * sizeof(uint32_t);
         args.n_rows = (uint32_t)rows;
         qn_assert_ok(qn_attention_gpu_prefill(&gpu, rows, 1, &launch));
         qn_gpu_launch(&launch, &args);
     }
-    qn_gpu_read(&out, expected);
-    qn_gpu_poison(&out);
+    const float *expected = qn_gpu_read(out);
+    qn_gpu_poison(out);
     args.queries = queries;
-    args.out = out.data;
+    args.out = out;
     args.positions = p.gpu_firsts;
     args.cu_seqlens = p.gpu_cu_seqlens;
     args.sessions = 0;
@@ -621,16 +531,9 @@ static void check_prefill(const qn_pages_shape *s, const struct piece *pieces, s
     args.n_pieces = (uint32_t)n_pieces;
     qn_assert_ok(qn_attention_gpu_prefill(&gpu, p.n_rows, n_pieces, &launch));
     qn_gpu_launch(&launch, &args);
-    qn_gpu_read(&out, found);
-    size_t missing = 0;
-    for (size_t i = 0; i < n; i++)
-        missing += expected[i] != expected[i];
-    qn_expect(missing == 0, "%zu elements over contiguous caches are NaN", missing);
-    qn_expect_same(found, expected, n, "element over pages");
-    problem_free(&p);
-    free(x);
-    free(expected);
-    free(found);
+    qn_expect_finite(expected, n, "attention over contiguous caches");
+    qn_expect_same(qn_gpu_read(out), expected, n, "element over pages");
+    qn_release();
 }
 
 /* ---- Storing and quantising ---- */
@@ -684,11 +587,9 @@ static void quantize_pages(struct problem *p, bool paged, const qn_aura_gpu_leve
 /* All bytes of a pool are those that its pages have in the contiguous caches; the others are poison still. */
 static void expect_pool(const struct pool *pool, const char *what)
 {
-    const size_t bytes = pool->n_items * pool->item_bytes;
-    uint8_t *found = qn_xcalloc(bytes, 1);
+    const uint8_t *found = qn_gpu_read(pool->gpu);
     size_t differ = 0, first = 0;
-    qn_gpu_read(&pool->gpu, found);
-    for (size_t i = 0; i < bytes; i++) {
+    for (size_t i = 0; i < qn_gpu_bytes(pool->gpu); i++) {
         if (found[i] != pool->host[i]) {
             first = differ ? first : i;
             differ++;
@@ -696,19 +597,18 @@ static void expect_pool(const struct pool *pool, const char *what)
     }
     qn_expect(differ == 0, "%zu bytes of %s differ, the first at %zu of a page of %zu", differ, what,
               first % pool->item_bytes, pool->item_bytes);
-    free(found);
 }
 
 /* The rows of the step are in the contiguous caches: no element is poison. */
 static void expect_stored(const struct problem *p)
 {
-    const struct array *a = p->codes ? &p->f16_keys : &p->keys;
+    const size_t array = p->codes ? F16_KEYS : KEYS;
     size_t missing = 0;
     for (size_t row = 0; row < p->n_rows; row++) {
         const size_t at = p->codes ? f16_row(p, p->positions[row]) : p->positions[row];
         for (size_t i = 0; i < p->n_layers * p->s->n_kv_heads; i++) {
             uint16_t x;
-            memcpy(&x, row_of(p, a, i / p->s->n_kv_heads, p->sessions[row], i % p->s->n_kv_heads, at), sizeof x);
+            memcpy(&x, row_of(p, array, i / p->s->n_kv_heads, p->sessions[row], i % p->s->n_kv_heads, at), sizeof x);
             missing += x == 0xffff;
         }
     }
@@ -724,21 +624,16 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
     begin_case(s, "store, quantise", pieces, n_pieces);
     problem_new(&p, s, pieces, n_pieces, LAYERS, false);
     const size_t n = 2 * LAYERS * p.n_rows * s->n_kv_heads * s->dim;
-    float *x = qn_floats_of(n, 1);
-    const uint64_t rows = qn_gpu_keep_copy(&p.arrays, x, n * sizeof(float));
+    const uint64_t rows = qn_gpu_floats_of(n, 1);
     qn_aura_gpu_rotation rotations[2];
     qn_aura_gpu_levels levels[2] = { { 0 }, { 0 } };
     for (size_t i = 0; i < 2; i++) {
         rotations[i] = rotation_of(&p, i);
-        if (p.codes) {
-            const size_t n_levels = (size_t)1 << p.codecs[i]->bits;
-            levels[i].codebook = qn_gpu_keep_copy(&p.arrays, p.codecs[i]->codebook, n_levels * sizeof(float));
-            levels[i].boundaries = qn_gpu_keep_copy(&p.arrays, p.codecs[i]->boundaries, (n_levels - 1) * sizeof(float));
-        }
+        if (p.codes)
+            levels[i] = qn_gpu_levels(p.codecs[i]);
     }
-    uint32_t *none = qn_xcalloc(p.n_rows, sizeof *none);
-    memset(none, 0xff, p.n_rows * sizeof *none); /* QN_ATTENTION_NO_SESSION: nothing is stored */
-    store_rows(&p, true, 0, qn_gpu_keep_copy(&p.arrays, none, p.n_rows * sizeof *none), rotations, rows);
+    const uint64_t none = qn_gpu_new(p.n_rows * sizeof(uint32_t)); /* QN_ATTENTION_NO_SESSION: nothing is stored */
+    store_rows(&p, true, 0, none, rotations, rows);
     expect_pool(p.codes ? &p.f16_pages : &p.pages, "pages after rows without a session");
     for (int paged = 0; paged < 2; paged++) {
         for (size_t layer = 0; layer < LAYERS; layer++)
@@ -746,20 +641,15 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
         if (p.codes)
             quantize_pages(&p, paged, levels);
     }
-    struct array *const all[] = {
-        &p.keys, &p.values, &p.scales[0], &p.scales[1], &p.f16_keys, &p.f16_values, &p.means
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (array_bytes(&p, all[i]))
-            qn_gpu_read(&all[i]->gpu, all[i]->host);
+    for (size_t i = 0; i < ARRAYS; i++)
+        if (p.arrays[i].gpu)
+            p.arrays[i].host = qn_gpu_read(p.arrays[i].gpu);
     expect_stored(&p);
     for (size_t i = 0; i < n_pieces; i++)
         fill_pages(&p, i, true);
     expect_pool(&p.pages, p.codes ? "codes" : "pages");
     expect_pool(&p.f16_pages, "fp16 pages");
-    problem_free(&p);
-    free(x);
-    free(none);
+    qn_release();
 }
 
 void qn_check_cuda_pages(bool bench)
@@ -775,16 +665,16 @@ void qn_check_cuda_pages(bool bench)
                                           { 0, 65, 0 },    { 63, 130, 0 },  { 320, 321, 5 }, { 100, 300, 1 },
                                           { 64, 128, 1 },  { 130, 130, 2 }, { 191, 193, 0 } };
     struct piece spread[300];
-    for (size_t i = 0; i < sizeof spread / sizeof *spread; i++)
+    for (size_t i = 0; i < QN_LENGTH(spread); i++)
         spread[i] = (struct piece){ (uint32_t)(37 * i % 200), (uint32_t)(37 * i % 200) + 1, 0 };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        check_decode(&shapes[i], rows, sizeof rows / sizeof *rows);
-        check_prefill(&shapes[i], steps, sizeof steps / sizeof *steps);
-        check_store(&shapes[i], steps, sizeof steps / sizeof *steps);
-        check_store(&shapes[i], rows, sizeof rows / sizeof *rows);
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++) {
+        check_decode(&shapes[i], rows, QN_LENGTH(rows));
+        check_prefill(&shapes[i], steps, QN_LENGTH(steps));
+        check_store(&shapes[i], steps, QN_LENGTH(steps));
+        check_store(&shapes[i], rows, QN_LENGTH(rows));
     }
-    check_decode(&shapes[2], spread, sizeof spread / sizeof *spread);
-    check_store(&shapes[2], spread, sizeof spread / sizeof *spread);
+    check_decode(&shapes[2], spread, QN_LENGTH(spread));
+    check_store(&shapes[2], spread, QN_LENGTH(spread));
     if (bench)
         qn_bench_cuda_pages();
 }

@@ -3,7 +3,7 @@
 #ifndef QN_CHECK_CUDA_PAGES_H
 #define QN_CHECK_CUDA_PAGES_H
 
-#include "cuda_arrays.h"
+#include "cuda_codec.h"
 #include "cuda/kernels/attention/attention.h"
 
 /* A model's attention layers. Caches of codes have fp16 pages, too. */

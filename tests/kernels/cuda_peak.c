@@ -4,17 +4,15 @@
 #include "cuda/kernels/peak/peak.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { LAUNCHES = 1000, STEPS = 2000, COPY_BYTES = 1 << 30 };
 
 static void read_copy(void *context, size_t turn)
 {
-    const qn_gpu_guarded *buffers = context;
+    const uint64_t *buffers = context;
     (void)turn;
-    if (qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), buffers[1].data, buffers[0].data, buffers[0].bytes))
+    if (qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), buffers[1], buffers[0], qn_gpu_bytes(buffers[0])))
         qn_expect(false, "%s", qn_error_text());
 }
 
@@ -34,20 +32,19 @@ static void timed_empty(void *context, size_t turn)
 
 static void bench_mma(bool bf16, const char *shape)
 {
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    qn_gpu_guarded out = qn_gpu_new(sizeof(uint32_t));
+    const qn_cuda_info *info = qn_gpu_info();
+    uint64_t out = qn_gpu_new(sizeof(uint32_t));
     qn_peak_mma plan;
-    qn_peak_mma_plan(out.data, bf16, STEPS, info->n_sms, &plan);
+    qn_peak_mma_plan(out, bf16, STEPS, info->n_sms, &plan);
     qn_gpu_bench("peak", "cuda", shape, plan.ops, "op", 0, timed_mma, &plan, 1);
-    qn_gpu_free(&out);
+    qn_release();
 }
 
 static void bench_copies(void)
 {
-    qn_gpu_guarded buffers[2] = { qn_gpu_new(COPY_BYTES), qn_gpu_new(COPY_BYTES) };
+    uint64_t buffers[2] = { qn_gpu_new(COPY_BYTES), qn_gpu_new(COPY_BYTES) };
     qn_gpu_bench("peak", "cuda", "driver's D2D copy, read and write", 2.0 * COPY_BYTES, "B", 0, read_copy, buffers, 1);
-    qn_gpu_free(&buffers[0]);
-    qn_gpu_free(&buffers[1]);
+    qn_release();
 }
 
 struct upload_slice {
@@ -75,7 +72,7 @@ static double seconds_now(void)
 static void bench_upload(size_t n_threads, const char *shape)
 {
     enum { REPEATS = 3, MAX_THREADS = 4 };
-    qn_gpu_guarded to = qn_gpu_new(COPY_BYTES);
+    uint64_t to = qn_gpu_new(COPY_BYTES);
     uint8_t *from = malloc(COPY_BYTES);
     double best = 0;
     qn_expect(from != NULL, "no memory to upload from");
@@ -87,7 +84,7 @@ static void bench_upload(size_t n_threads, const char *shape)
         const double begin = seconds_now();
         for (size_t t = 0; t < n_threads; t++) {
             const size_t at = t * (COPY_BYTES / n_threads);
-            slices[t] = (struct upload_slice){ to.data + at, from + at, COPY_BYTES / n_threads, false };
+            slices[t] = (struct upload_slice){ to + at, from + at, COPY_BYTES / n_threads, false };
             if (t > 0 && pthread_create(&threads[t], NULL, upload_thread, &slices[t]) != 0) {
                 qn_expect(false, "no thread to upload from");
                 n_threads = t;
@@ -104,13 +101,12 @@ static void bench_upload(size_t n_threads, const char *shape)
     }
     if (from)
         qn_report_rate("peak", "cuda", shape, best, COPY_BYTES / best, "B", 0);
-    free(from);
-    qn_gpu_free(&to);
+    qn_release();
 }
 
 void qn_check_cuda_peak(bool bench)
 {
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    const qn_cuda_info *info = qn_gpu_info();
     qn_case_begin("peak", "cuda", "%s", info->name);
     qn_expect(info->n_sms > 0 && info->memory_bytes > 0, "the device has no SMs or no memory");
     if (!bench)

@@ -6,14 +6,7 @@
 #include "cuda_persistent.h"
 
 #include "base/f16.h"
-#include "base/memory.h"
-#include "cuda/kernels/persistent/persistent.h"
 #include "kernels/rope/rope.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Queries and softmax weights are rounded to fp16: 2^-11 at most each, mostly less than half of that, with independent
  * signs. */
@@ -29,8 +22,6 @@
 
 enum { MAX_DIM = 256, ROWS = 80, SYNTHETIC_PARTIALS = 3, F16_NAN = 0x7e00 };
 
-static const float eps = 1e-6f;
-
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_rot, hidden;
     bool interleaved, norms, gated, biases;
@@ -39,84 +30,29 @@ struct shape {
     size_t rows; /* of the last GEMV, for benchmarks; 0: ROWS */
 };
 
-struct matrix {
-    float *weights; /* dequantised; NULL in benchmarks */
-    qn_gpu_guarded tiles;
-    qn_tile_layout how;
-    size_t n_tiles;
-};
-
 struct problem {
     const struct shape *s;
-    size_t query_stride, rows, out_rows, capacity;
-    struct matrix in, out;
-    float *biases; /* [n_heads + 2 * n_kv_heads][dim]: of queries, keys and values */
-    float *query_weight, *key_weight, *cosines, *sines, *y;
+    size_t query_stride, rows, capacity;
+    struct gpu_weights in, out;
+    float *out_weights; /* dequantised; NULL in benchmarks */
+    float *biases;      /* [n_heads + 2 * n_kv_heads][dim]: of queries, keys and values */
+    float *query_weight, *key_weight, *cosines, *sines;
     double *frequencies, *qkv; /* qkv: sums of the partials, and biases */
     uint16_t *keys, *values;   /* [kv heads][capacity][dim], expected contents of the cache */
-    qn_gpu_guarded x, norm, x_out, sumsq, gemv_partials, gpu_query_weight, gpu_key_weight, gpu_cosines, gpu_sines,
-        positions;
-    qn_paged_arrays pages; /* of keys and values, instead of gpu_keys and gpu_values */
+    uint64_t positions, gpu_y;
+    qn_paged_arrays pages; /* of keys and values, if paged */
     bool paged;
-    qn_gpu_guarded gpu_biases, gpu_keys, gpu_values, partials, maxima, out_partials, gpu_y, phases, barrier;
     qn_persistent_gemv first, last;
     qn_persistent_attention attention;
     qn_persistent_args args;
     qn_launch launch;
 };
 
-static qn_gpu_guarded normal_on_gpu(size_t n, float scale)
-{
-    float *x = qn_floats_of(n, scale);
-    const qn_gpu_guarded g = qn_gpu_floats(x, n);
-    free(x);
-    return g;
-}
-
-static struct matrix matrix_alloc(const qn_type_info *type, size_t n_rows, size_t n_cols)
-{
-    struct matrix m = { .how = qn_matmul_gpu_tile_layout(type), .n_tiles = qn_matmul_gpu_tile_count(n_rows) };
-    size_t bytes;
-    qn_assert_ok(qn_matmul_gpu_bytes(&m.how, m.n_tiles, n_cols, &bytes));
-    m.tiles = qn_gpu_new(bytes);
-    return m;
-}
-
-/* Weights scaled so that outputs are about as large as inputs. */
-static struct matrix matrix_new(const qn_type_info *type, size_t n_rows, size_t n_cols)
-{
-    struct matrix m = matrix_alloc(type, n_rows, n_cols);
-    size_t row_bytes;
-    if (!qn_row_bytes(type, n_cols, &row_bytes))
-        exit(1);
-    m.weights = qn_floats_of(n_rows * n_cols, 1 / sqrtf((float)n_cols));
-    uint8_t *stored = qn_xcalloc(n_rows, row_bytes);
-    type->from_float(m.weights, n_rows * n_cols / type->block_weights, stored);
-    type->to_float(stored, n_rows * n_cols / type->block_weights, m.weights);
-    const qn_tiled_matrix tiled_matrix = {
-        .tiles = m.how, .address = m.tiles.data, .n_tiles = m.n_tiles, .n_cols = n_cols
-    };
-    qn_gpu_pack_rows(&tiled_matrix, stored, row_bytes, n_rows, 0);
-    free(stored);
-    return m;
-}
-
-static void matrix_free(struct matrix *m)
-{
-    free(m->weights);
-    qn_gpu_free(&m->tiles);
-}
-
 /* ---- A layer's phases ---- */
 
-static void partition(qn_persistent_gemv *p, const struct matrix *m, size_t n_cols)
+static void set_weights(qn_persistent_gemv *p, const struct gpu_weights *w)
 {
-    const qn_persistent_gpu gpu = qn_persistent_device();
-    p->n_cols = (uint32_t)n_cols;
-    p->n_tiles = (uint32_t)m->n_tiles;
-    p->n_k_tiles = (uint32_t)((n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS);
-    p->weights = m->tiles.data;
-    qn_assert_ok(qn_persistent_gpu_partition(&gpu, &m->how, 1, p));
+    qn_persistent_set(p, &w->matrix.tiles, w->matrix.address, w->matrix.n_tiles, w->n_cols, 1);
 }
 
 static uint32_t splits_of(const struct shape *s)
@@ -130,24 +66,10 @@ static void attention_new(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, splits = splits_of(s), queries = s->n_heads * p->query_stride, row = s->n_kv_heads * dim,
-                 head_rows = p->paged ? QN_ATTENTION_PAGE : p->capacity;
-    p->partials = qn_gpu_new(s->n_heads * splits * dim * sizeof(float));
-    p->maxima = qn_gpu_new(s->n_heads * splits * 2 * sizeof(float));
-    if (p->paged) {
-        const size_t row_bytes[QN_PAGED_ARRAYS] = { dim * 2, dim * 2 };
-        qn_paged_new(&p->pages, 1, p->capacity / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
-    } else {
-        p->gpu_keys = qn_gpu_new(p->capacity * row * 2);
-        p->gpu_values = qn_gpu_new(p->capacity * row * 2);
-    }
+                 head_bytes = (p->paged ? QN_ATTENTION_PAGE : p->capacity) * dim * 2;
+    const uint64_t biases = s->biases ? qn_gpu_copy(p->biases) : 0;
     p->attention =
-        (qn_persistent_attention){ .qkv = { .data = p->gemv_partials.data,
-                                            .sumsq = p->sumsq.data,
-                                            .n_partials = s->synthetic ? SYNTHETIC_PARTIALS : p->first.n_slices,
-                                            .stride = (uint32_t)p->rows,
-                                            .n_sumsq = s->synthetic ? SYNTHETIC_PARTIALS : p->first.n_slices,
-                                            .n_cols = (uint32_t)s->hidden,
-                                            .eps = eps },
+        (qn_persistent_attention){ .qkv = qn_persistent_partials_of(&p->first, false),
                                    .k_row = (uint32_t)queries,
                                    .v_row = (uint32_t)(queries + row),
                                    .query_stride = (uint32_t)p->query_stride,
@@ -157,22 +79,29 @@ static void attention_new(struct problem *p)
                                    .n_rot = (uint32_t)s->n_rot,
                                    .interleaved = s->interleaved,
                                    .n_splits = (uint32_t)splits,
-                                   .query_bias = s->biases ? p->gpu_biases.data : 0,
-                                   .key_bias = s->biases ? p->gpu_biases.data + s->n_heads * dim * 4 : 0,
-                                   .value_bias = s->biases ? p->gpu_biases.data + (s->n_heads * dim + row) * 4 : 0,
-                                   .query_weight = s->norms ? p->gpu_query_weight.data : 0,
-                                   .key_weight = s->norms ? p->gpu_key_weight.data : 0,
-                                   .cosines = p->gpu_cosines.data,
-                                   .sines = p->gpu_sines.data,
-                                   .cache = { .keys = p->paged ? p->pages.offsets[0] : p->gpu_keys.data,
-                                              .values = p->paged ? p->pages.offsets[1] : p->gpu_values.data,
-                                              .key_head_stride = head_rows * dim * 2,
-                                              .value_head_stride = head_rows * dim * 2,
-                                              .tables = p->paged ? p->pages.tables.data : 0 },
-                                   .partials = p->partials.data,
-                                   .maxima = p->maxima.data,
-                                   .eps = eps,
+                                   .query_bias = biases,
+                                   .key_bias = biases ? biases + s->n_heads * dim * 4 : 0,
+                                   .value_bias = biases ? biases + (s->n_heads * dim + row) * 4 : 0,
+                                   .query_weight = s->norms ? qn_gpu_copy(p->query_weight) : 0,
+                                   .key_weight = s->norms ? qn_gpu_copy(p->key_weight) : 0,
+                                   .cosines = qn_gpu_floats(s->n_rot / 2),
+                                   .sines = qn_gpu_floats(s->n_rot / 2),
+                                   .cache = { .key_head_stride = head_bytes, .value_head_stride = head_bytes },
+                                   .partials = qn_gpu_floats(s->n_heads * splits * dim),
+                                   .maxima = qn_gpu_floats(s->n_heads * splits * 2),
+                                   .eps = QN_PERSISTENT_EPS,
                                    .scale = 1 / sqrtf((float)dim) };
+    qn_attention_gpu_cache *cache = &p->attention.cache;
+    if (p->paged) {
+        const size_t row_bytes[QN_PAGED_ARRAYS] = { dim * 2, dim * 2 };
+        qn_paged_new(&p->pages, 1, p->capacity / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
+        cache->keys = p->pages.offsets[0];
+        cache->values = p->pages.offsets[1];
+        cache->tables = p->pages.tables;
+    } else {
+        cache->keys = qn_gpu_new(p->capacity * row * 2);
+        cache->values = qn_gpu_new(p->capacity * row * 2);
+    }
 }
 
 /* Partials with large values, values beyond the range of fp16, and NaN; and an RMS norm factor other than 1. */
@@ -189,142 +118,91 @@ static void make_synthetic_partials(struct problem *p)
     gemv_partials[v + 3] = -1e9f;
     if (s->n_kv_heads > 1)
         gemv_partials[v + s->dim + 5] = NAN; /* of the second head */
-    qn_gpu_free(&p->gemv_partials);
-    qn_gpu_free(&p->sumsq);
-    p->gemv_partials = qn_gpu_floats(gemv_partials, SYNTHETIC_PARTIALS * p->rows);
-    p->sumsq = qn_gpu_floats(sumsq, SYNTHETIC_PARTIALS);
-    p->attention.qkv.data = p->gemv_partials.data;
-    p->attention.qkv.sumsq = p->sumsq.data;
-    free(gemv_partials);
+    qn_persistent_partials *qkv = &p->attention.qkv;
+    qkv->data = qn_gpu_copy(gemv_partials);
+    qkv->sumsq = qn_gpu_from(sumsq, sizeof sumsq);
+    qkv->n_partials = qkv->n_sumsq = SYNTHETIC_PARTIALS;
+}
+
+/* Weights of a shape; in benchmarks, which time other tiles, their sizes alone. */
+static struct gpu_weights weights_of(const struct shape *s, const qn_type_info *type, size_t n_rows, size_t n_cols)
+{
+    if (!s->rows)
+        return qn_check_weights_normal(type, n_cols, 1, &n_rows);
+    return (struct gpu_weights){ .n_cols = n_cols,
+                                 .matrix = { .tiles = qn_matmul_gpu_tile_layout(type),
+                                             .n_tiles = qn_matmul_gpu_tile_count(n_rows) } };
 }
 
 static struct problem *problem_new(const struct shape *s, const qn_type_info *type, size_t capacity, bool paged)
 {
-    struct problem *p = qn_xcalloc(1, sizeof *p);
-    const qn_persistent_gpu gpu = qn_persistent_device();
-    const size_t values = s->n_heads * s->dim;
+    struct problem *p = qn_new(1, sizeof *p);
+    const size_t values = s->n_heads * s->dim, half = s->n_rot / 2, cache = s->n_kv_heads * capacity * s->dim;
     p->s = s;
     p->capacity = capacity;
     p->paged = paged;
     p->query_stride = s->gated ? 2 * s->dim : s->dim;
     p->rows = s->n_heads * p->query_stride + 2 * s->n_kv_heads * s->dim;
-    p->out_rows = s->rows ? s->rows : ROWS;
-    p->in = s->rows ? matrix_alloc(type, p->rows, s->hidden) : matrix_new(type, p->rows, s->hidden);
-    p->out = s->rows ? matrix_alloc(type, p->out_rows, values) : matrix_new(type, p->out_rows, values);
-    p->x = normal_on_gpu(s->hidden, 2);
-    p->norm = normal_on_gpu(s->hidden, 1);
-    p->x_out = qn_gpu_new(s->hidden * sizeof(float));
+    p->in = weights_of(s, type, p->rows, s->hidden);
+    p->out = weights_of(s, type, s->rows ? s->rows : ROWS, values);
+    p->out_weights = s->rows ? NULL : qn_check_weights_f32(&p->out, 0);
+    p->first = (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM,
+                                     .x = qn_gpu_floats_of(s->hidden, 2),
+                                     .weight = qn_gpu_floats_of(s->hidden, 1) };
+    p->first.x_out = qn_gpu_floats(s->hidden);
     p->biases = qn_floats_of((s->n_heads + 2 * s->n_kv_heads) * s->dim, 2);
-    p->gpu_biases = qn_gpu_floats(p->biases, (s->n_heads + 2 * s->n_kv_heads) * s->dim);
     p->query_weight = qn_floats_of(s->dim, 1);
     p->key_weight = qn_floats_of(s->dim, 1);
-    p->gpu_query_weight = qn_gpu_floats(p->query_weight, s->dim);
-    p->gpu_key_weight = qn_gpu_floats(p->key_weight, s->dim);
-    p->cosines = qn_xcalloc(s->n_rot / 2, sizeof(float));
-    p->sines = qn_xcalloc(s->n_rot / 2, sizeof(float));
-    p->gpu_cosines = qn_gpu_new(s->n_rot / 2 * sizeof(float));
-    p->gpu_sines = qn_gpu_new(s->n_rot / 2 * sizeof(float));
+    p->cosines = qn_floats(half);
+    p->sines = qn_floats(half);
     p->positions = qn_gpu_new(sizeof(uint32_t));
-    p->frequencies = qn_xcalloc(s->n_rot / 2, sizeof(double));
+    p->frequencies = qn_doubles(half);
     qn_rope_frequencies(1e6, NULL, NULL, s->n_rot, p->frequencies);
-    p->qkv = qn_xcalloc(p->rows, sizeof *p->qkv);
-    p->y = qn_xcalloc(ROWS, sizeof *p->y);
-    p->gpu_y = qn_gpu_new(ROWS * sizeof(float));
-    p->first = (qn_persistent_gemv){
-        .prologue = QN_PROLOGUE_RMS_NORM, .x = p->x.data, .x_out = p->x_out.data, .weight = p->norm.data
-    };
-    partition(&p->first, &p->in, s->hidden);
-    p->sumsq = qn_gpu_new(p->first.n_slices * sizeof(float));
-    p->gemv_partials = qn_gpu_new(p->first.n_slices * p->rows * sizeof(float));
-    p->first.sumsq = p->sumsq.data;
-    p->first.out = p->gemv_partials.data;
+    p->qkv = qn_doubles(p->rows);
+    p->gpu_y = qn_gpu_floats(ROWS);
+    set_weights(&p->first, &p->in);
+    p->first.sumsq = qn_gpu_floats(p->first.n_slices);
+    p->first.out = qn_gpu_floats(p->first.n_slices * p->rows);
     attention_new(p);
     if (s->synthetic)
         make_synthetic_partials(p);
     p->last = (qn_persistent_gemv){ .prologue = QN_PROLOGUE_ATTENTION_COMBINE,
-                                    .x = p->partials.data,
-                                    .maxima = p->maxima.data,
+                                    .x = p->attention.partials,
+                                    .maxima = p->attention.maxima,
                                     .from = p->attention.qkv,
                                     .head = (uint32_t)s->dim,
                                     .n_heads = (uint32_t)s->n_heads,
                                     .gated = s->gated,
                                     .n_splits = p->attention.n_splits };
-    partition(&p->last, &p->out, values);
-    p->out_partials = qn_gpu_new((size_t)p->last.n_slices * p->out_rows * sizeof(float));
-    p->last.out = p->out_partials.data;
+    set_weights(&p->last, &p->out);
+    p->last.out = qn_gpu_floats((size_t)p->last.n_slices * p->last.n_tiles * QN_TILE_ROWS);
     const qn_persistent_phase store = {
         .kind = QN_PHASE_STORE,
-        .next_gemv = 4,
-        .u.store = { .from = { .data = p->out_partials.data, .n_partials = p->last.n_slices, .stride = ROWS },
+        .u.store = { .from = { .data = p->last.out, .n_partials = p->last.n_slices, .stride = ROWS },
                      .n_outs = 1,
-                     .outs = { { p->gpu_y.data, 0, 0, ROWS } } }
+                     .outs = { { p->gpu_y, 0, 0, ROWS } } }
     };
-    qn_persistent_phase phases[4] = {
-        { .kind = QN_PHASE_GEMV, .next_gemv = 2, .u.gemv = p->first },
-        { .kind = QN_PHASE_ATTENTION, .next_gemv = 2, .u.attention = p->attention },
-        { .kind = QN_PHASE_GEMV, .next_gemv = 4, .u.gemv = p->last },
-        store,
-    };
-    if (s->synthetic) { /* attention is never the first phase: this one stores poison, which the last one overwrites */
+    /* Attention is never the first phase: with synthetic partials the first one stores poison, which the last one
+     * overwrites. */
+    qn_persistent_phase phases[] = { { .kind = QN_PHASE_GEMV, .u.gemv = p->first },
+                                     { .kind = QN_PHASE_ATTENTION, .u.attention = p->attention },
+                                     { .kind = QN_PHASE_GEMV, .u.gemv = p->last },
+                                     store };
+    if (s->synthetic)
         phases[0] = store;
-        phases[0].next_gemv = 2;
-    }
-    p->phases = qn_gpu_from(phases, sizeof phases);
-    p->barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
-    p->args = (qn_persistent_args){
-        .phases = p->phases.data, .barrier = p->barrier.data, .positions = p->positions.data, .n_phases = 4
-    };
-    qn_assert_ok(qn_persistent_gpu_launch(&gpu, &p->in.how, 1, &p->launch));
-    const size_t cache = s->n_kv_heads * capacity * s->dim;
-    p->keys = qn_xcalloc(cache, sizeof *p->keys);
-    p->values = qn_xcalloc(cache, sizeof *p->values);
+    p->args = (qn_persistent_args){ .phases = qn_persistent_link(phases, QN_LENGTH(phases)),
+                                    .barrier = qn_persistent_barrier(),
+                                    .positions = p->positions,
+                                    .n_phases = QN_LENGTH(phases) };
+    p->launch = qn_persistent_launch(&p->in.matrix.tiles, 1);
+    p->keys = qn_new(cache, sizeof *p->keys);
+    p->values = qn_new(cache, sizeof *p->values);
     for (size_t i = 0; i < cache; i++)
         p->keys[i] = p->values[i] = F16_NAN;
     return p;
 }
 
-static void problem_free(struct problem *p)
-{
-    qn_gpu_guarded *const on_gpu[] = { &p->x,
-                                       &p->norm,
-                                       &p->x_out,
-                                       &p->sumsq,
-                                       &p->gemv_partials,
-                                       &p->gpu_keys,
-                                       &p->gpu_values,
-                                       &p->partials,
-                                       &p->maxima,
-                                       &p->out_partials,
-                                       &p->gpu_y,
-                                       &p->gpu_cosines,
-                                       &p->gpu_sines,
-                                       &p->positions,
-                                       &p->gpu_biases,
-                                       &p->gpu_query_weight,
-                                       &p->gpu_key_weight,
-                                       &p->phases,
-                                       &p->barrier };
-    void *const all[] = { p->biases, p->query_weight, p->key_weight, p->cosines, p->sines,
-                          p->y,      p->frequencies,  p->qkv,        p->keys,    p->values };
-    for (size_t i = 0; i < sizeof on_gpu / sizeof *on_gpu; i++)
-        if (on_gpu[i]->block.address)
-            qn_gpu_free(on_gpu[i]);
-    qn_paged_free(&p->pages);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-    matrix_free(&p->in);
-    matrix_free(&p->out);
-    free(p);
-}
-
 /* ---- Reference in float64 ---- */
-
-static void *read_all(const qn_gpu_guarded *g, size_t size)
-{
-    void *x = qn_xcalloc(g->bytes / size, size);
-    qn_gpu_read(g, x);
-    return x;
-}
 
 static void add_biases(struct problem *p)
 {
@@ -338,21 +216,20 @@ static void add_biases(struct problem *p)
 
 static void read_partials(struct problem *p)
 {
-    float *gemv_partials = read_all(&p->gemv_partials, sizeof(float)), *sumsq = read_all(&p->sumsq, sizeof(float));
+    const qn_persistent_partials *from = &p->attention.qkv;
+    const float *gemv_partials = qn_gpu_read(from->data), *sumsq = qn_gpu_read(from->sumsq);
     double sum = 0;
-    for (size_t i = 0; i < p->attention.qkv.n_sumsq; i++)
+    for (size_t i = 0; i < from->n_sumsq; i++)
         sum += (double)sumsq[i];
-    const double factor = 1 / sqrt(sum / (double)p->s->hidden + (double)eps);
+    const double factor = 1 / sqrt(sum / (double)p->s->hidden + (double)QN_PERSISTENT_EPS);
     for (size_t i = 0; i < p->rows; i++) {
         p->qkv[i] = 0;
-        for (size_t k = 0; k < p->attention.qkv.n_partials; k++)
+        for (size_t k = 0; k < from->n_partials; k++)
             p->qkv[i] += (double)gemv_partials[k * p->rows + i];
         p->qkv[i] *= factor;
     }
     if (p->s->biases)
         add_biases(p);
-    free(gemv_partials);
-    free(sumsq);
 }
 
 static void expected_head(const struct problem *p, const double *from, const float *weight, double *x)
@@ -362,7 +239,8 @@ static void expected_head(const struct problem *p, const double *from, const flo
     for (size_t d = 0; d < dim; d++)
         square += from[d] * from[d];
     for (size_t d = 0; d < dim; d++)
-        x[d] = p->s->norms ? from[d] * (double)weight[d] / sqrt(square / (double)dim + (double)eps) : from[d];
+        x[d] = p->s->norms ? from[d] * (double)weight[d] / sqrt(square / (double)dim + (double)QN_PERSISTENT_EPS)
+                           : from[d];
     for (size_t i = 0; i < half; i++) {
         const size_t a = p->s->interleaved ? 2 * i : i, b = p->s->interleaved ? 2 * i + 1 : i + half;
         const double cosine = (double)p->cosines[i], sine = (double)p->sines[i], first = x[a] * cosine - x[b] * sine;
@@ -382,27 +260,26 @@ static void expect_f16(const uint16_t *found, const double *expected, size_t n, 
     }
 }
 
-/* The cache, contiguous. */
+/* Keys or values of the cache, contiguous. */
 static uint16_t *read_cache(struct problem *p, bool is_value)
 {
     if (!p->paged)
-        return read_all(is_value ? &p->gpu_values : &p->gpu_keys, sizeof(uint16_t));
-    uint16_t *x = qn_xcalloc(p->s->n_kv_heads * p->capacity * p->s->dim, sizeof *x);
+        return qn_gpu_read(is_value ? p->attention.cache.values : p->attention.cache.keys);
     qn_paged_read(&p->pages);
-    qn_paged_gather(&p->pages, is_value, x, p->capacity);
-    return x;
+    return qn_paged_gather(&p->pages, is_value, p->capacity);
 }
 
 static void upload_cache(struct problem *p)
 {
+    const size_t bytes = qn_bytes_of(p->keys);
     if (p->paged) {
         qn_paged_scatter(&p->pages, 0, p->keys, p->capacity);
         qn_paged_scatter(&p->pages, 1, p->values, p->capacity);
         qn_paged_upload(&p->pages);
         return;
     }
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_keys.data, p->keys, p->gpu_keys.bytes, NULL, NULL));
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_values.data, p->values, p->gpu_values.bytes, NULL, NULL));
+    qn_gpu_write(p->attention.cache.keys, p->keys, bytes);
+    qn_gpu_write(p->attention.cache.values, p->values, bytes);
 }
 
 /* Checks the row's stored key and value and that nothing else in the cache has changed; adds them to p->keys and
@@ -430,10 +307,6 @@ static void check_cache(struct problem *p, uint32_t position)
     }
     qn_expect(!memcmp(keys, p->keys, bytes) && !memcmp(values, p->values, bytes),
               "other positions of the cache have changed");
-    qn_expect(p->paged || (qn_gpu_guards_intact(&p->gpu_keys) && qn_gpu_guards_intact(&p->gpu_values)),
-              "bytes around the cache were written");
-    free(keys);
-    free(values);
 }
 
 static void attend(const struct problem *p, uint32_t position, size_t head, double *out)
@@ -485,20 +358,17 @@ static void combine(const struct problem *p, const float *partials, const float 
 static void check_out(const struct problem *p, const double *acts)
 {
     const size_t n = p->s->n_heads * p->s->dim;
-    float *y = read_all(&p->gpu_y, sizeof(float));
+    const float *y = qn_gpu_read(p->gpu_y);
     double error = 0, norm = 0;
     for (size_t r = 0; r < ROWS; r++) {
         double sum = 0;
         for (size_t k = 0; k < n; k++)
-            sum += (double)p->out.weights[r * n + k] * acts[k];
+            sum += (double)p->out_weights[r * n + k] * acts[k];
         error += ((double)y[r] - sum) * ((double)y[r] - sum);
         norm += sum * sum;
     }
     qn_expect(sqrt(error / norm) <= OUT_BOUND, "the error of the last GEMV is %.2e, expected up to %.0e",
               sqrt(error / norm), OUT_BOUND);
-    qn_expect(qn_gpu_guards_intact(&p->gpu_y) && qn_gpu_guards_intact(&p->out_partials),
-              "bytes around the output of the last GEMV were written");
-    free(y);
 }
 
 /* Checks the attention output of all heads. Heads with a NaN in the cache must be NaN; *finite: there are none. */
@@ -506,8 +376,8 @@ static void check_heads(const struct problem *p, uint32_t position, bool *finite
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim;
-    float *partials = read_all(&p->partials, sizeof(float)), *maxima = read_all(&p->maxima, sizeof(float));
-    double *acts = qn_xcalloc(s->n_heads * dim, sizeof *acts), exact[MAX_DIM];
+    const float *partials = qn_gpu_read(p->attention.partials), *maxima = qn_gpu_read(p->attention.maxima);
+    double *acts = qn_doubles(s->n_heads * dim), exact[MAX_DIM];
     double error = 0, square = 0, worst = 0;
     *finite = true;
     for (size_t h = 0; h < s->n_heads; h++) {
@@ -533,13 +403,8 @@ static void check_heads(const struct problem *p, uint32_t position, bool *finite
               position, sqrt(error / square), ERROR_BOUND);
     qn_expect(worst <= WORST_BOUND, "position %u: error of a head %.2e, expected up to %.0e", position, worst,
               WORST_BOUND);
-    qn_expect(qn_gpu_guards_intact(&p->partials) && qn_gpu_guards_intact(&p->maxima),
-              "bytes around the partials were written");
     if (*finite)
         check_out(p, acts);
-    free(partials);
-    free(maxima);
-    free(acts);
 }
 
 static void fill_cache(struct problem *p, uint32_t position)
@@ -560,19 +425,15 @@ static void set_position(struct problem *p, uint32_t position)
 {
     const size_t bytes = p->s->n_rot / 2 * sizeof(float);
     qn_rope_angles(position, p->frequencies, 1, p->s->n_rot, p->cosines, p->sines);
-    qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->positions.data, &position, sizeof position, NULL, NULL));
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_cosines.data, p->cosines, bytes, NULL, NULL));
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_sines.data, p->sines, bytes, NULL, NULL));
+    qn_gpu_write(p->positions, &position, sizeof position);
+    qn_gpu_write(p->attention.cosines, p->cosines, bytes);
+    qn_gpu_write(p->attention.sines, p->sines, bytes);
 }
 
 static void run_layer(struct problem *p)
 {
-    qn_gpu_poison(&p->partials);
-    qn_gpu_poison(&p->maxima);
-    qn_gpu_poison(&p->gpu_y);
+    qn_gpu_poison(p->attention.partials, p->attention.maxima, p->gpu_y);
     qn_gpu_launch(&p->launch, &p->args);
-    qn_gpu_synchronize();
 }
 
 static const qn_type_info *type_for(const struct shape *s)
@@ -590,7 +451,7 @@ static void check_shape(const struct shape *s, bool paged)
                   s->norms ? ", norms" : "", s->gated ? ", gated" : "", s->biases ? ", biases" : "",
                   s->synthetic ? ", synthetic partials" : "", splits_of(s), paged ? ", pages" : "");
     struct problem *p = problem_new(s, type, paged ? 1088 : 1040, paged);
-    for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
+    for (size_t i = 0; i < QN_LENGTH(positions); i++) {
         bool finite;
         fill_cache(p, positions[i]);
         set_position(p, positions[i]);
@@ -598,14 +459,12 @@ static void check_shape(const struct shape *s, bool paged)
         read_partials(p);
         check_cache(p, positions[i]);
         check_heads(p, positions[i], &finite);
-        float *before = read_all(&p->gpu_y, sizeof(float));
+        const float *before = qn_gpu_read(p->gpu_y);
         run_layer(p);
-        float *again = read_all(&p->gpu_y, sizeof(float));
-        qn_expect(!memcmp(before, again, ROWS * sizeof(float)), "position %u: two runs differ", positions[i]);
-        free(before);
-        free(again);
+        qn_expect(!memcmp(before, qn_gpu_read(p->gpu_y), ROWS * sizeof(float)), "position %u: two runs differ",
+                  positions[i]);
     }
-    problem_free(p);
+    qn_release();
 }
 
 /* ---- Speed ---- */
@@ -618,69 +477,55 @@ struct model {
     struct shape shape;
 };
 
-/* Random bytes that are finite as fp16 and as f32. */
-static qn_gpu_guarded noise(size_t bytes)
-{
-    enum { PIECE = 4 << 20 };
-    const qn_gpu_guarded g = qn_gpu_new(bytes);
-    uint8_t *piece = qn_xcalloc(PIECE, 1);
-    for (size_t i = 0; i < PIECE; i++)
-        piece[i] = (uint8_t)(qn_random() & 0xbf);
-    qn_gpu_synchronize();
-    for (size_t at = 0; at < bytes; at += PIECE)
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), g.data + at, piece, bytes - at < PIECE ? bytes - at : PIECE, NULL, NULL));
-    free(piece);
-    return g;
-}
-
 /* Seconds for a layer's two GEMVs, with or without the attention phase between them. An array of the cache is of_cache
  * bytes after the one before, the first at p->attention.cache.keys. */
-static double layer_seconds(struct problem *p, const qn_gpu_guarded weights_on_gpu[2], size_t of_cache, bool with)
+static double layer_seconds(const struct problem *p, const uint64_t weights[2], size_t of_cache, bool with)
 {
     qn_persistent_phase phases[3 * LAYERS] = { 0 };
-    const uint64_t cache = p->attention.cache.keys;
-    uint32_t n = 0;
-    for (uint32_t l = 0; l < LAYERS; l++) {
-        p->first.weights = weights_on_gpu[0].data + weights_on_gpu[0].bytes / LAYERS * l;
-        p->last.weights = weights_on_gpu[1].data + weights_on_gpu[1].bytes / LAYERS * l;
-        p->attention.cache.keys = cache + 2 * l * of_cache;
-        p->attention.cache.values = p->attention.cache.keys + of_cache;
-        phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = p->first };
-        if (with)
-            phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_ATTENTION, .u.attention = p->attention };
-        phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = p->last };
-        if (!with) {
-            phases[n - 1].u.gemv.prologue = QN_PROLOGUE_PLAIN;
-            phases[n - 1].u.gemv.from = (qn_persistent_partials){ 0 };
-        }
+    qn_persistent_gemv gemvs[2] = { p->first, p->last };
+    qn_persistent_attention attention = p->attention;
+    qn_persistent_args args = p->args;
+    size_t n = 0;
+    if (!with) {
+        gemvs[1].prologue = QN_PROLOGUE_PLAIN;
+        gemvs[1].from = (qn_persistent_partials){ 0 };
     }
-    for (uint32_t i = n, next = n; i-- > 0; next = phases[i].kind == QN_PHASE_GEMV ? i : next)
-        phases[i].next_gemv = next;
-    qn_gpu_guarded array = qn_gpu_from(phases, n * sizeof *phases);
-    qn_persistent_timed t = { .launch = p->launch, .args = p->args };
-    t.args.phases = array.data;
-    t.args.n_phases = n;
-    const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 4) / LAYERS;
-    p->attention.cache.keys = cache;
-    qn_gpu_free(&array);
-    return seconds;
+    for (size_t l = 0; l < LAYERS; l++) {
+        for (size_t i = 0; i < 2; i++)
+            gemvs[i].weights = weights[i] + qn_gpu_bytes(weights[i]) / LAYERS * l;
+        attention.cache.keys = p->attention.cache.keys + 2 * l * of_cache;
+        attention.cache.values = attention.cache.keys + of_cache;
+        phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = gemvs[0] };
+        if (with)
+            phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_ATTENTION, .u.attention = attention };
+        phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = gemvs[1] };
+    }
+    args.phases = qn_persistent_link(phases, n);
+    args.n_phases = (uint32_t)n;
+    return qn_persistent_seconds(&p->launch, &args, 4) / LAYERS;
 }
 
 /* The address of a page table, then the table: the pages of a pool in random order. */
-static qn_gpu_guarded page_tables(const qn_gpu_guarded *pool, size_t n_pages)
+static uint64_t page_tables(uint64_t pool, size_t n_pages)
 {
-    uint64_t *table = qn_xcalloc(1 + n_pages, sizeof *table);
-    qn_gpu_guarded g = qn_gpu_new((1 + n_pages) * sizeof *table);
-    table[0] = g.data + sizeof *table;
+    uint64_t *table = qn_new(1 + n_pages, sizeof *table);
+    const uint64_t array = qn_gpu_new((1 + n_pages) * sizeof *table);
+    table[0] = array + sizeof *table;
     for (size_t i = 0; i < n_pages; i++) {
         const size_t j = qn_random_below(i + 1);
         table[1 + i] = table[1 + j];
-        table[1 + j] = pool->data + i * (pool->bytes / n_pages);
+        table[1 + j] = pool + i * (qn_gpu_bytes(pool) / n_pages);
     }
-    qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), g.data, table, g.bytes, NULL, NULL));
-    free(table);
-    return g;
+    qn_gpu_write(array, table, (1 + n_pages) * sizeof *table);
+    return array;
+}
+
+/* Random tiles of all layers. */
+static uint64_t bench_tiles(const struct gpu_weights *w)
+{
+    size_t bytes;
+    qn_assert_ok(qn_matmul_gpu_bytes(&w->matrix.tiles, w->matrix.n_tiles, w->n_cols, &bytes));
+    return qn_gpu_random(bytes * LAYERS);
 }
 
 static void bench_model(const struct model *m)
@@ -689,34 +534,29 @@ static void bench_model(const struct model *m)
     const struct shape *s = &m->shape;
     qn_random_seed(1);
     struct problem *p = problem_new(s, type_for(s), 16, false);
-    const qn_gpu_guarded weights_on_gpu[2] = { noise(p->in.tiles.bytes * LAYERS), noise(p->out.tiles.bytes * LAYERS) };
-    qn_gpu_guarded partials = noise(p->partials.bytes); /* also the input of the PLAIN prologue without attention */
-    p->attention.partials = p->last.x = partials.data;
-    for (size_t i = 0; i < 2 * sizeof depths / sizeof *depths; i++) {
+    const uint64_t weights[2] = { bench_tiles(&p->in), bench_tiles(&p->out) };
+    /* Also the input of the PLAIN prologue without attention. */
+    p->attention.partials = p->last.x = qn_gpu_random(qn_gpu_bytes(p->attention.partials));
+    for (size_t i = 0; i < 2 * QN_LENGTH(depths); i++) {
         const uint32_t depth = depths[i / 2];
         const bool paged = i % 2;
         const size_t n_pages = depth / QN_ATTENTION_PAGE + 1, capacity = n_pages * QN_ATTENTION_PAGE,
-                     row = s->n_kv_heads * s->dim * 2;
-        qn_gpu_guarded cache = noise(2 * LAYERS * capacity * row), tables = page_tables(&cache, n_pages);
-        char text[96];
-        p->attention.cache =
-            (qn_attention_gpu_cache){ .keys = paged ? 0 : cache.data, .tables = paged ? tables.data : 0 };
-        p->attention.cache.key_head_stride = p->attention.cache.value_head_stride =
-            (paged ? QN_ATTENTION_PAGE : capacity) * s->dim * 2;
+                     row = s->n_kv_heads * s->dim * 2, positions = paged ? QN_ATTENTION_PAGE : capacity,
+                     mark = qn_mark();
+        const uint64_t cache = qn_gpu_random(2 * LAYERS * capacity * row), tables = page_tables(cache, n_pages);
+        p->attention.cache = (qn_attention_gpu_cache){ .keys = paged ? 0 : cache,
+                                                       .tables = paged ? tables : 0,
+                                                       .key_head_stride = positions * s->dim * 2,
+                                                       .value_head_stride = positions * s->dim * 2 };
         set_position(p, depth);
-        const size_t of_cache = (paged ? QN_ATTENTION_PAGE : capacity) * row;
-        const double with = layer_seconds(p, weights_on_gpu, of_cache, true),
-                     without = layer_seconds(p, weights_on_gpu, of_cache, false);
-        snprintf(text, sizeof text, "%s at %u, layer %.2f us without", m->name, depth, without * 1e6);
-        qn_report_rate("persistent-attention", paged ? "f16, pages" : "f16", text, with - without,
+        const double with = layer_seconds(p, weights, positions * row, true),
+                     without = layer_seconds(p, weights, positions * row, false);
+        qn_report_rate("persistent-attention", paged ? "f16, pages" : "f16",
+                       qn_text("%s at %u, layer %.2f us without", m->name, depth, without * 1e6), with - without,
                        2 * (double)(row * depth) / (with - without), "B", qn_gpu_read_rate());
-        qn_gpu_free(&cache);
-        qn_gpu_free(&tables);
+        qn_release_to(mark);
     }
-    for (size_t i = 0; i < 2; i++)
-        qn_gpu_free(&(qn_gpu_guarded){ .block = weights_on_gpu[i].block });
-    qn_gpu_free(&partials);
-    problem_free(p);
+    qn_release();
 }
 
 static void bench_all(void)
@@ -736,7 +576,7 @@ static void bench_all(void)
         { "1.7B",
           { .dim = 128, .n_heads = 16, .n_kv_heads = 8, .n_rot = 128, .hidden = 2048, .norms = true, .rows = 2048 } },
     };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+    for (size_t i = 0; i < QN_LENGTH(models); i++)
         bench_model(&models[i]);
 }
 
@@ -773,7 +613,7 @@ void qn_check_cuda_persistent_attention(bool bench)
     };
     if (!qn_persistent_supported())
         return;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         for (int paged = 0; paged < 2; paged++)
             check_shape(&shapes[i], paged);
     if (bench)

@@ -5,17 +5,9 @@
  * layers. */
 #include "cuda_paged_arrays.h"
 #include "cuda_persistent.h"
-#include "cuda_states.h"
+#include "cuda_deltanet.h"
 
-#include "base/f16.h"
-#include "base/memory.h"
-#include "cuda/kernels/deltanet/deltanet.h"
 #include "kernels/rope/rope.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Activations are rounded to 15 or 16 bits (7e-5 of the norm, see the other checks), queries, softmax weights, keys and
  * v' to fp16: few of them to another side, which is 2^-11 each. Of one layer after the other, and of single heads. */
@@ -27,10 +19,9 @@ enum {
     TAPS = 4,
     CAPACITY = 1088,
     CHUNK = QN_GDN_CHUNK_TOKENS,
+    SCALES = HEAD / QN_GDN_SCALE_VALUES, /* of a row of values */
     MAX_PHASES = 96
 };
-
-static const float eps = 1e-6f;
 
 /* Positions of the rows: of one tile, of several splits, at the edges of chunks and pages. */
 static const uint32_t row_positions[ROWS] = { 70, 5, 0, 1000, 63, 64, 129, 300 };
@@ -46,7 +37,7 @@ struct shape {
 enum { QKV, ATTENTION_OUT, IN, DELTA_OUT, GEMVS };
 
 struct weights {
-    qn_gpu_guarded tiles;
+    uint64_t tiles;
     qn_tile_layout layout;
     size_t n_rows, n_cols;
 };
@@ -56,50 +47,37 @@ struct problem {
     size_t query_stride, width, values; /* width: of the convolution; values: of the delta rule's output */
     struct weights weights[GEMVS], f16;
     /* Constants */
-    qn_gpu_guarded norm, head_norm, conv, bias, factor, signs;
+    uint64_t norm, head_norm, conv, bias, factor, signs;
     /* Of all rows */
-    qn_gpu_guarded x, cosines, sines, positions, state_positions, slots, sequences, states, open;
+    uint64_t x, cosines, sines, positions, state_positions, slots, sequences, states, open;
     qn_paged_arrays pages;
     qn_gdn_open_layout layout;
     size_t state_bytes;
     /* Written by each run */
-    qn_gpu_guarded x_out[2], sumsq[2], out[GEMVS], f16_out, heads, partials, maxima, acts, acts_scale, acts_f32,
-        barrier;
-    qn_gpu_guarded results[2]; /* of the two layers, [ROWS][hidden] */
+    uint64_t x_out[2], sumsq[2], out[GEMVS], f16_out, heads, partials, maxima, acts, acts_scale, acts_f32, barrier;
+    uint64_t results[2]; /* of the two layers, [ROWS][hidden] */
     uint8_t *initial_open;
 };
 
 /* ---- Inputs ---- */
 
-static qn_gpu_guarded floats_on_gpu(size_t n, float scale)
-{
-    float *x = qn_floats_of(n, scale);
-    const qn_gpu_guarded g = qn_gpu_floats(x, n);
-    free(x);
-    return g;
-}
-
 static struct weights weights_new(const qn_type_info *type, size_t n_rows, size_t n_cols)
 {
     struct weights w = { .layout = qn_matmul_gpu_tile_layout(type), .n_rows = n_rows, .n_cols = n_cols };
-    size_t bytes;
-    w.tiles = qn_persistent_random_tiles(&w.layout, n_rows / QN_TILE_ROWS, n_cols, &bytes);
+    w.tiles = qn_persistent_random_tiles(&w.layout, n_rows / QN_TILE_ROWS, n_cols);
     return w;
 }
 
 static void rope_new(struct problem *p)
 {
     const size_t half = p->s->n_rot / 2;
-    double *frequencies = qn_xcalloc(half, sizeof *frequencies);
-    float *cosines = qn_xcalloc(ROWS * half, sizeof *cosines), *sines = qn_xcalloc(ROWS * half, sizeof *sines);
+    double *frequencies = qn_doubles(half);
+    float *cosines = qn_floats(ROWS * half), *sines = qn_floats(ROWS * half);
     qn_rope_frequencies(1e6, NULL, NULL, p->s->n_rot, frequencies);
     for (size_t row = 0; row < ROWS; row++)
         qn_rope_angles(row_positions[row], frequencies, 1, p->s->n_rot, cosines + row * half, sines + row * half);
-    p->cosines = qn_gpu_floats(cosines, ROWS * half);
-    p->sines = qn_gpu_floats(sines, ROWS * half);
-    free(frequencies);
-    free(cosines);
-    free(sines);
+    p->cosines = qn_gpu_copy(cosines);
+    p->sines = qn_gpu_copy(sines);
 }
 
 /* Random keys and values of each row's positions, NaN after them. */
@@ -109,12 +87,11 @@ static void caches_new(struct problem *p)
     const size_t row_bytes[QN_PAGED_ARRAYS] = { s->dim * 2, s->dim * 2 }, head = CAPACITY * s->dim;
     qn_paged_new(&p->pages, ROWS, CAPACITY / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
     for (size_t array = 0; array < 2; array++) {
-        uint16_t *cache = qn_xcalloc(ROWS * s->n_kv_heads * head, sizeof *cache);
+        uint16_t *cache = qn_new(ROWS * s->n_kv_heads * head, sizeof *cache);
         for (size_t i = 0; i < ROWS * s->n_kv_heads * head; i++)
             cache[i] = i % head / s->dim < row_positions[i / (s->n_kv_heads * head)] ? qn_f32_to_f16(qn_random_normal())
                                                                                      : 0x7e00;
         qn_paged_scatter(&p->pages, array, cache, CAPACITY);
-        free(cache);
     }
     qn_paged_upload(&p->pages);
 }
@@ -136,18 +113,17 @@ static void fill_floats(uint8_t *at, size_t n, float scale, bool negative)
 static void states_new(struct problem *p)
 {
     const struct shape *s = p->s;
-    const size_t floats = p->values * HEAD;
     uint32_t positions[2][ROWS], slots[ROWS];
     p->layout = qn_gdn_gpu_open_layout(s->k_heads, s->v_heads, HEAD, HEAD, TAPS);
     p->state_bytes = qn_gdn_gpu_state_bytes(s->k_heads, s->v_heads, HEAD, HEAD, TAPS);
     float *states = qn_floats_of(ROWS * p->state_bytes / sizeof *states, 0.1f);
-    p->initial_open = qn_xcalloc(ROWS, p->layout.bytes);
+    p->initial_open = qn_new(ROWS, p->layout.bytes);
     for (size_t row = 0; row < ROWS; row++) {
         uint8_t *open = p->initial_open + row * p->layout.bytes;
-        qn_split_states(states + row * (p->state_bytes / sizeof *states), 1, floats);
+        qn_split_states(states + row * (p->state_bytes / sizeof *states), 1, p->values * HEAD);
         fill_f16(open + p->layout.keys, s->k_heads * CHUNK * HEAD, 0.1f);
         fill_f16(open + p->layout.values, s->v_heads * CHUNK * HEAD, 0.5f);
-        fill_floats(open + p->layout.scales, s->v_heads * (HEAD / QN_GDN_SCALE_VALUES) * CHUNK, 1, false);
+        fill_floats(open + p->layout.scales, s->v_heads * SCALES * CHUNK, 1, false);
         fill_floats(open + p->layout.decays, s->v_heads * CHUNK, 0.1f, true);
         fill_floats(open + p->layout.inputs, QN_GDN_INPUT_ROWS(TAPS) * p->width, 1, false);
         positions[0][row] = row_positions[row];
@@ -158,9 +134,8 @@ static void states_new(struct problem *p)
     p->state_positions = qn_gpu_from(positions[1], sizeof positions[1]);
     p->slots = qn_gpu_from(slots, sizeof slots);
     p->sequences = qn_gpu_new(ROWS * sizeof(uint32_t));
-    p->states = qn_gpu_floats(states, ROWS * p->state_bytes / sizeof *states);
+    p->states = qn_gpu_copy(states);
     p->open = qn_gpu_new(ROWS * p->layout.bytes);
-    free(states);
 }
 
 /* Space for the partials of either kernel. */
@@ -169,29 +144,29 @@ static void outputs_new(struct problem *p)
     const struct shape *s = p->s;
     size_t widest = 0;
     for (size_t i = 0; i < GEMVS; i++) {
-        p->out[i] = qn_gpu_new((size_t)ROWS * QN_PERSISTENT_MAX_SLICES * p->weights[i].n_rows * sizeof(float));
+        p->out[i] = qn_gpu_floats((size_t)ROWS * QN_PERSISTENT_MAX_SLICES * p->weights[i].n_rows);
         widest = p->weights[i].n_cols > widest ? p->weights[i].n_cols : widest;
     }
     for (size_t i = 0; i < 2; i++) {
-        p->x_out[i] = qn_gpu_new(ROWS * s->hidden * sizeof(float));
-        p->sumsq[i] = qn_gpu_new(ROWS * QN_PERSISTENT_MAX_SLICES * sizeof(float));
-        p->results[i] = qn_gpu_new(ROWS * s->hidden * sizeof(float));
+        p->x_out[i] = qn_gpu_floats(ROWS * s->hidden);
+        p->sumsq[i] = qn_gpu_floats(ROWS * QN_PERSISTENT_MAX_SLICES);
+        p->results[i] = qn_gpu_floats(ROWS * s->hidden);
     }
     const size_t k_tiles = (widest + QN_TILE_COLS - 1) / QN_TILE_COLS,
                  splits = ROWS * s->n_heads * QN_PERSISTENT_MAX_SPLITS;
-    p->f16_out = qn_gpu_new(ROWS * k_tiles * p->f16.n_rows * sizeof(float));
-    p->heads = qn_gpu_new(ROWS * p->values * sizeof(float));
-    p->partials = qn_gpu_new(splits * s->dim * sizeof(float));
-    p->maxima = qn_gpu_new(splits * 2 * sizeof(float));
+    p->f16_out = qn_gpu_floats(ROWS * k_tiles * p->f16.n_rows);
+    p->heads = qn_gpu_floats(ROWS * p->values);
+    p->partials = qn_gpu_floats(splits * s->dim);
+    p->maxima = qn_gpu_floats(splits * 2);
     p->acts = qn_gpu_new(k_tiles * 2 * QN_ACTS_HILO_BYTES);
-    p->acts_scale = qn_gpu_new(k_tiles * 2 * ROWS * sizeof(float));
-    p->acts_f32 = qn_gpu_new(ROWS * k_tiles * QN_TILE_COLS * sizeof(float));
-    p->barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
+    p->acts_scale = qn_gpu_floats(k_tiles * 2 * ROWS);
+    p->acts_f32 = qn_gpu_floats(ROWS * k_tiles * QN_TILE_COLS);
+    p->barrier = qn_persistent_barrier();
 }
 
 static struct problem *problem_new(const struct shape *s, const qn_type_info *type)
 {
-    struct problem *p = qn_xcalloc(1, sizeof *p);
+    struct problem *p = qn_new(1, sizeof *p);
     p->s = s;
     p->query_stride = s->gated ? 2 * s->dim : s->dim;
     p->values = s->v_heads * HEAD;
@@ -201,45 +176,21 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->weights[IN] = weights_new(type, p->width + p->values, s->hidden);
     p->weights[DELTA_OUT] = weights_new(type, s->hidden, p->values);
     p->f16 = weights_new(qn_type_find(QN_TYPE_F16), qn_matmul_gpu_tile_count(2 * s->v_heads) * QN_TILE_ROWS, s->hidden);
-    p->norm = floats_on_gpu(s->hidden, 1);
-    p->head_norm = floats_on_gpu(HEAD, 1);
-    p->conv = floats_on_gpu(TAPS * p->width, 0.5f);
-    p->bias = floats_on_gpu(s->v_heads, 1);
-    float *factor = qn_floats_of(s->v_heads, 0.3f), *signs = qn_floats_of(p->values + s->n_heads * s->dim, 1);
-    for (size_t h = 0; h < s->v_heads; h++)
-        factor[h] = -0.1f - fabsf(factor[h]);
+    p->norm = qn_gpu_floats_of(s->hidden, 1);
+    p->head_norm = qn_gpu_floats_of(HEAD, 1);
+    p->conv = qn_gpu_floats_of(TAPS * p->width, 0.5f);
+    p->bias = qn_gpu_floats_of(s->v_heads, 1);
+    p->factor = qn_gpu_copy(qn_decay_factors(s->v_heads));
+    float *signs = qn_floats_of(p->values + s->n_heads * s->dim, 1);
     for (size_t i = 0; i < p->values + s->n_heads * s->dim; i++)
         signs[i] = copysignf(1, signs[i]);
-    p->factor = qn_gpu_floats(factor, s->v_heads);
-    p->signs = qn_gpu_floats(signs, p->values + s->n_heads * s->dim);
-    free(factor);
-    free(signs);
-    p->x = floats_on_gpu(ROWS * s->hidden, 2);
+    p->signs = qn_gpu_copy(signs);
+    p->x = qn_gpu_floats_of(ROWS * s->hidden, 2);
     rope_new(p);
     caches_new(p);
     states_new(p);
     outputs_new(p);
     return p;
-}
-
-static void problem_free(struct problem *p)
-{
-    qn_gpu_guarded *const all[] = {
-        &p->norm,       &p->head_norm, &p->conv,       &p->bias,      &p->factor,          &p->signs,
-        &p->x,          &p->cosines,   &p->sines,      &p->positions, &p->state_positions, &p->slots,
-        &p->sequences,  &p->states,    &p->open,       &p->x_out[0],  &p->x_out[1],        &p->sumsq[0],
-        &p->sumsq[1],   &p->f16_out,   &p->heads,      &p->partials,  &p->maxima,          &p->acts,
-        &p->acts_scale, &p->acts_f32,  &p->results[0], &p->barrier,   &p->results[1],      &p->f16.tiles
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        qn_gpu_free(all[i]);
-    for (size_t i = 0; i < GEMVS; i++) {
-        qn_gpu_free(&p->weights[i].tiles);
-        qn_gpu_free(&p->out[i]);
-    }
-    qn_paged_free(&p->pages);
-    free(p->initial_open);
-    free(p);
 }
 
 /* ---- Phases ---- */
@@ -251,35 +202,17 @@ struct run {
     size_t row; /* the only one, with the kernel of one row */
 };
 
-static uint64_t row_at(const qn_gpu_guarded *g, const struct run *r, size_t width)
+static uint64_t row_at(uint64_t g, const struct run *r, size_t width)
 {
-    return g->data + r->row * width * sizeof(float);
-}
-
-static qn_persistent_partials partials_of(const qn_persistent_gemv *p, bool of_several)
-{
-    return (qn_persistent_partials){ .data = p->out,
-                                     .sumsq = p->sumsq,
-                                     .n_partials = p->n_slices,
-                                     .stride = p->n_tiles * QN_TILE_ROWS,
-                                     .n_sumsq = !p->sumsq    ? 0
-                                                : of_several ? QN_PERSISTENT_ROWS_SUMSQ(p->n_cols)
-                                                             : p->n_slices,
-                                     .n_cols = p->n_cols,
-                                     .eps = eps };
+    return g + r->row * width * sizeof(float);
 }
 
 /* Adds a GEMV; its prologue is set. */
 static qn_persistent_gemv add_gemv(struct run *r, const struct problem *p, size_t which, qn_persistent_gemv g)
 {
-    const qn_persistent_gpu gpu = qn_persistent_device();
     const struct weights *w = &p->weights[which];
-    g.n_cols = (uint32_t)w->n_cols;
-    g.n_tiles = (uint32_t)(w->n_rows / QN_TILE_ROWS);
-    g.n_k_tiles = (uint32_t)((w->n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS);
-    g.weights = w->tiles.data;
-    qn_assert_ok(qn_persistent_gpu_partition(&gpu, &w->layout, r->of_several ? ROWS : 1, &g));
-    g.out = p->out[which].data;
+    qn_persistent_set(&g, &w->layout, w->tiles, w->n_rows / QN_TILE_ROWS, w->n_cols, r->of_several ? ROWS : 1);
+    g.out = p->out[which];
     if (r->of_several)
         r->phases[r->n_phases++] = (qn_persistent_phase){ .kind = QN_PHASE_ACTS, .u.gemv = g };
     r->phases[r->n_phases++] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = g };
@@ -293,12 +226,12 @@ static qn_persistent_partials add_attention(struct run *r, const struct problem 
     const size_t queries = s->n_heads * p->query_stride, page_head = QN_ATTENTION_PAGE * s->dim * 2;
     const qn_persistent_gemv qkv = add_gemv(r, p, QKV,
                                             (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM,
-                                                                  .x = row_at(&p->x, r, s->hidden),
-                                                                  .x_out = p->x_out[0].data,
-                                                                  .weight = p->norm.data,
-                                                                  .sumsq = p->sumsq[0].data });
+                                                                  .x = row_at(p->x, r, s->hidden),
+                                                                  .x_out = p->x_out[0],
+                                                                  .weight = p->norm,
+                                                                  .sumsq = p->sumsq[0] });
     const qn_persistent_attention attention = {
-        .qkv = partials_of(&qkv, r->of_several),
+        .qkv = qn_persistent_partials_of(&qkv, r->of_several),
         .k_row = (uint32_t)queries,
         .v_row = (uint32_t)(queries + s->n_kv_heads * s->dim),
         .query_stride = (uint32_t)p->query_stride,
@@ -307,16 +240,16 @@ static qn_persistent_partials add_attention(struct run *r, const struct problem 
         .n_kv_heads = (uint32_t)s->n_kv_heads,
         .n_rot = (uint32_t)s->n_rot,
         .n_splits = qn_persistent_gpu_splits(&gpu, s->dim, s->n_heads, s->n_kv_heads, s->n_rot),
-        .cosines = row_at(&p->cosines, r, s->n_rot / 2),
-        .sines = row_at(&p->sines, r, s->n_rot / 2),
+        .cosines = row_at(p->cosines, r, s->n_rot / 2),
+        .sines = row_at(p->sines, r, s->n_rot / 2),
         .cache = { .keys = p->pages.offsets[0],
                    .values = p->pages.offsets[1],
                    .key_head_stride = page_head,
                    .value_head_stride = page_head,
-                   .tables = p->pages.tables.data + r->row * sizeof(uint64_t) },
-        .partials = p->partials.data,
-        .maxima = p->maxima.data,
-        .eps = eps,
+                   .tables = p->pages.tables + r->row * sizeof(uint64_t) },
+        .partials = p->partials,
+        .maxima = p->maxima,
+        .eps = QN_PERSISTENT_EPS,
         .scale = 1 / sqrtf((float)s->dim),
     };
     r->phases[r->n_phases++] = (qn_persistent_phase){ .kind = QN_PHASE_ATTENTION, .u.attention = attention };
@@ -325,13 +258,13 @@ static qn_persistent_partials add_attention(struct run *r, const struct problem 
                                                                   .x = attention.partials,
                                                                   .maxima = attention.maxima,
                                                                   .from = attention.qkv,
-                                                                  .signs = s->rotation ? p->signs.data : 0,
+                                                                  .signs = s->rotation ? p->signs : 0,
                                                                   .rotation = s->rotation,
                                                                   .head = (uint32_t)s->dim,
                                                                   .n_heads = (uint32_t)s->n_heads,
                                                                   .gated = s->gated,
                                                                   .n_splits = attention.n_splits });
-    return partials_of(&out, r->of_several);
+    return qn_persistent_partials_of(&out, r->of_several);
 }
 
 static qn_persistent_partials add_delta(struct run *r, const struct problem *p, qn_persistent_partials from)
@@ -340,15 +273,15 @@ static qn_persistent_partials add_delta(struct run *r, const struct problem *p, 
     const qn_persistent_gemv in =
         add_gemv(r, p, IN,
                  (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM,
-                                       .x = p->x_out[0].data,
+                                       .x = p->x_out[0],
                                        .from = from,
-                                       .x_out = p->x_out[1].data,
-                                       .weight = p->norm.data,
-                                       .sumsq = p->sumsq[1].data,
-                                       .f16_rows = p->f16.tiles.data,
-                                       .f16_out = p->f16_out.data,
+                                       .x_out = p->x_out[1],
+                                       .weight = p->norm,
+                                       .sumsq = p->sumsq[1],
+                                       .f16_rows = p->f16.tiles,
+                                       .f16_out = p->f16_out,
                                        .n_f16_tiles = (uint32_t)(p->f16.n_rows / QN_TILE_ROWS) });
-    qn_persistent_partials qkv = partials_of(&in, r->of_several), gates = qkv;
+    qn_persistent_partials qkv = qn_persistent_partials_of(&in, r->of_several), gates = qkv;
     gates.data = in.f16_out;
     gates.n_partials = in.n_k_tiles;
     gates.stride = in.n_f16_tiles * QN_TILE_ROWS;
@@ -356,10 +289,10 @@ static qn_persistent_partials add_delta(struct run *r, const struct problem *p, 
                                         .alpha = gates,
                                         .beta = gates,
                                         .beta_row = (uint32_t)s->v_heads,
-                                        .conv = p->conv.data,
-                                        .bias = p->bias.data,
-                                        .factor = p->factor.data,
-                                        .out = p->heads.data,
+                                        .conv = p->conv,
+                                        .bias = p->bias,
+                                        .factor = p->factor,
+                                        .out = p->heads,
                                         .open = p->layout,
                                         .k_heads = (uint32_t)s->k_heads,
                                         .v_heads = (uint32_t)s->v_heads,
@@ -368,23 +301,23 @@ static qn_persistent_partials add_delta(struct run *r, const struct problem *p, 
     r->phases[r->n_phases++] = (qn_persistent_phase){ .kind = QN_PHASE_DELTA, .u.delta = delta };
     const qn_persistent_gemv out = add_gemv(r, p, DELTA_OUT,
                                             (qn_persistent_gemv){ .prologue = QN_PROLOGUE_GATED_NORM,
-                                                                  .x = p->heads.data,
-                                                                  .weight = p->head_norm.data,
+                                                                  .x = p->heads,
+                                                                  .weight = p->head_norm,
                                                                   .from = qkv,
                                                                   .row = (uint32_t)p->width,
-                                                                  .signs = s->rotation ? p->signs.data : 0,
+                                                                  .signs = s->rotation ? p->signs : 0,
                                                                   .rotation = s->rotation,
                                                                   .head = HEAD,
                                                                   .n_heads = (uint32_t)s->v_heads,
                                                                   .n_k_heads = (uint32_t)s->k_heads,
-                                                                  .eps = eps });
-    return partials_of(&out, r->of_several);
+                                                                  .eps = QN_PERSISTENT_EPS });
+    return qn_persistent_partials_of(&out, r->of_several);
 }
 
 static void add_store(struct run *r, const struct problem *p, size_t result, qn_persistent_partials from)
 {
     r->phases[r->n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_STORE, .u.store = { .from = from, .n_outs = 1 } };
-    r->phases[r->n_phases].u.store.outs[0].out = row_at(&p->results[result], r, p->s->hidden);
+    r->phases[r->n_phases].u.store.outs[0].out = row_at(p->results[result], r, p->s->hidden);
     r->phases[r->n_phases++].u.store.outs[0].n_rows = (uint32_t)p->s->hidden;
 }
 
@@ -395,32 +328,39 @@ static void add_layers(struct run *r, const struct problem *p)
     add_store(r, p, 1, delta);
 }
 
-/* The launch of a run, whose phases are copied to *array. */
-static qn_persistent_timed timed(struct run *r, const struct problem *p, uint32_t n_rows, qn_gpu_guarded *array)
+static qn_persistent_args args_of(struct run *r, const struct problem *p, uint32_t n_rows)
 {
-    const qn_persistent_gpu gpu = qn_persistent_device();
     const size_t at = r->row * sizeof(uint32_t);
-    for (size_t i = r->n_phases, next = r->n_phases; i-- > 0; next = r->phases[i].kind == QN_PHASE_GEMV ? i : next)
-        r->phases[i].next_gemv = (uint32_t)next;
-    *array = qn_gpu_from(r->phases, r->n_phases * sizeof *r->phases);
-    qn_persistent_timed t = { .args = { .phases = array->data,
-                                        .barrier = p->barrier.data,
-                                        .positions = p->positions.data + at,
-                                        .states = p->states.data,
-                                        .open = p->open.data,
-                                        .state_positions = p->state_positions.data + at,
-                                        .state_from = p->slots.data + at,
-                                        .open_slots = p->slots.data + at,
-                                        .state_stride = p->state_bytes,
-                                        .open_stride = p->layout.bytes,
-                                        .n_phases = (uint32_t)r->n_phases,
-                                        .n_rows = n_rows,
-                                        .sequences = p->sequences.data,
-                                        .acts = p->acts.data,
-                                        .acts_scale = p->acts_scale.data,
-                                        .acts_f32 = p->acts_f32.data } };
-    qn_assert_ok(qn_persistent_gpu_launch(&gpu, &p->weights[0].layout, r->of_several ? ROWS : 1, &t.launch));
-    return t;
+    return (qn_persistent_args){ .phases = qn_persistent_link(r->phases, r->n_phases),
+                                 .barrier = p->barrier,
+                                 .positions = p->positions + at,
+                                 .states = p->states,
+                                 .open = p->open,
+                                 .state_positions = p->state_positions + at,
+                                 .state_from = p->slots + at,
+                                 .open_slots = p->slots + at,
+                                 .state_stride = p->state_bytes,
+                                 .open_stride = p->layout.bytes,
+                                 .n_phases = (uint32_t)r->n_phases,
+                                 .n_rows = n_rows,
+                                 .sequences = p->sequences,
+                                 .acts = p->acts,
+                                 .acts_scale = p->acts_scale,
+                                 .acts_f32 = p->acts_f32 };
+}
+
+static qn_launch launch_of(const struct run *r, const struct problem *p)
+{
+    return qn_persistent_launch(&p->weights[0].layout, r->of_several ? ROWS : 1);
+}
+
+/* Launches the two layers for a run. */
+static void launch_layers(struct run *r, const struct problem *p, uint32_t n_rows)
+{
+    add_layers(r, p);
+    const qn_launch launch = launch_of(r, p);
+    const qn_persistent_args args = args_of(r, p, n_rows);
+    qn_gpu_launch(&launch, &args);
 }
 
 /* ---- Comparison ---- */
@@ -433,59 +373,29 @@ struct found {
 
 static void reset(struct problem *p)
 {
-    qn_gpu_guarded *const written[] = { &p->x_out[0], &p->x_out[1],   &p->sumsq[0], &p->sumsq[1], &p->f16_out,
-                                        &p->heads,    &p->partials,   &p->maxima,   &p->acts,     &p->acts_scale,
-                                        &p->acts_f32, &p->results[0], &p->out[0],   &p->out[1],   &p->out[2],
-                                        &p->out[3],   &p->results[1] };
-    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
-        qn_gpu_poison(written[i]);
-    qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->open.data, p->initial_open, p->open.bytes, NULL, NULL));
+    qn_gpu_poison(p->x_out[0], p->x_out[1], p->sumsq[0], p->sumsq[1], p->f16_out, p->heads, p->partials, p->maxima,
+                  p->acts, p->acts_scale, p->acts_f32, p->results[0], p->results[1], p->out[0], p->out[1], p->out[2],
+                  p->out[3]);
+    qn_gpu_write(p->open, p->initial_open, qn_gpu_bytes(p->open));
     qn_paged_upload(&p->pages); /* rows at the positions are NaN again */
 }
 
-static struct found read_all(struct problem *p)
+static struct found read_all(const struct problem *p)
 {
-    const qn_gpu_guarded *guarded[] = { &p->x_out[0], &p->x_out[1],   &p->sumsq[0],  &p->sumsq[1], &p->f16_out,
-                                        &p->heads,    &p->partials,   &p->maxima,    &p->acts,     &p->acts_scale,
-                                        &p->acts_f32, &p->open,       &p->out[0],    &p->out[1],   &p->out[2],
-                                        &p->out[3],   &p->results[0], &p->results[1] };
-    struct found f = { .pages = qn_xcalloc(p->pages.n_items, p->pages.item_bytes),
-                       .open = qn_xcalloc(1, p->open.bytes) };
-    uint32_t arrived;
-    qn_gpu_synchronize();
-    qn_gpu_read(&p->pages.pool, f.pages);
-    qn_gpu_read(&p->open, f.open);
-    qn_gpu_read(&p->barrier, &arrived);
-    for (size_t i = 0; i < 2; i++)
-        f.results[i] = qn_gpu_read_floats(&p->results[i]);
-    for (size_t i = 0; i < sizeof guarded / sizeof *guarded; i++)
-        qn_expect(qn_gpu_guards_intact(guarded[i]), "bytes outside buffer %zu were written", i);
-    qn_expect(arrived == 0, "the barrier counter is %u after the launch, expected 0", arrived);
-    return f;
-}
-
-static void found_free(struct found *f)
-{
-    free(f->results[0]);
-    free(f->results[1]);
-    free(f->pages);
-    free(f->open);
+    qn_persistent_expect_barrier(p->barrier);
+    return (struct found){ .results = { qn_gpu_read(p->results[0]), qn_gpu_read(p->results[1]) },
+                           .pages = qn_gpu_read(p->pages.pool),
+                           .open = qn_gpu_read(p->open) };
 }
 
 /* Every row by itself, with the kernel of one row. */
 static struct found run_alone(struct problem *p)
 {
+    static struct run r;
     reset(p);
     for (size_t row = 0; row < ROWS; row++) {
-        static struct run r;
-        qn_gpu_guarded array;
         r = (struct run){ .row = row };
-        add_layers(&r, p);
-        const qn_persistent_timed t = timed(&r, p, 1, &array);
-        qn_gpu_launch(&t.launch, &t.args);
-        qn_gpu_synchronize();
-        qn_gpu_free(&array);
+        launch_layers(&r, p, 1);
     }
     return read_all(p);
 }
@@ -495,17 +405,12 @@ static struct found run_together(struct problem *p, uint32_t n, uint32_t n_rows)
 {
     static struct run r;
     uint32_t sequences[ROWS];
-    qn_gpu_guarded array;
     for (uint32_t row = 0; row < ROWS; row++)
         sequences[row] = row < n ? row : QN_ATTENTION_NO_SESSION;
     reset(p);
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->sequences.data, sequences, sizeof sequences, NULL, NULL));
+    qn_gpu_write(p->sequences, sequences, sizeof sequences);
     r = (struct run){ .of_several = true };
-    add_layers(&r, p);
-    const qn_persistent_timed t = timed(&r, p, n_rows, &array);
-    qn_gpu_launch(&t.launch, &t.args);
-    qn_gpu_synchronize();
-    qn_gpu_free(&array);
+    launch_layers(&r, p, n_rows);
     return read_all(p);
 }
 
@@ -521,53 +426,57 @@ static void expect_close(const char *what, size_t row, float *found, float *expe
     qn_expect(error <= TOLERANCE, "row %zu: error of %s is %.2e, expected up to %.0e", row, what, error, TOLERANCE);
 }
 
-static void expect_close_f16(const char *what, size_t row, const uint8_t *found, const uint8_t *expected, size_t n)
+/* n elements of an array of f16 or of floats as floats. */
+static float *f16_of(const uint8_t *array, size_t first, size_t n)
 {
-    float *x = qn_xcalloc(n, sizeof *x), *y = qn_xcalloc(n, sizeof *y);
-    for (size_t i = 0; i < n; i++) {
-        x[i] = qn_f16_to_f32(((const uint16_t *)(const void *)found)[i]);
-        y[i] = qn_f16_to_f32(((const uint16_t *)(const void *)expected)[i]);
-    }
-    expect_close(what, row, x, y, n);
-    free(x);
-    free(y);
+    float *x = qn_floats(n);
+    for (size_t i = 0; i < n; i++)
+        x[i] = qn_f16_to_f32(((const uint16_t *)(const void *)array)[first + i]);
+    return x;
+}
+
+static float *floats_of(const uint8_t *array, size_t first, size_t n)
+{
+    float *x = qn_floats(n);
+    memcpy(x, array + first * sizeof *x, n * sizeof *x);
+    return x;
+}
+
+/* Values of a head in a row of an open chunk. */
+static float *values_of(const struct problem *p, const uint8_t *open, size_t head, size_t row)
+{
+    float *x = f16_of(open + p->layout.values, (head * CHUNK + row) * HEAD, HEAD);
+    const float *scales = floats_of(open + p->layout.scales, head * SCALES * CHUNK, SCALES * CHUNK);
+    for (size_t i = 0; i < HEAD; i++)
+        x[i] *= scales[i / QN_GDN_SCALE_VALUES * CHUNK + row];
+    return x;
 }
 
 /* The row of an open chunk that was appended; everything else in it is as it was. */
 static void check_open(const struct problem *p, size_t row, const uint8_t *found, const uint8_t *expected)
 {
     const struct shape *s = p->s;
-    const size_t slot = (ROWS - 1 - row) * p->layout.bytes, at = row_positions[row] % CHUNK;
+    const size_t slot = (ROWS - 1 - row) * p->layout.bytes, at = row_positions[row] % CHUNK,
+                 input = row_positions[row] % QN_GDN_INPUT_ROWS(TAPS);
     size_t changed = 0, written = 0;
     found += slot;
     expected += slot;
     for (size_t h = 0; h < s->k_heads; h++) {
-        const size_t key = p->layout.keys + (h * CHUNK + at) * HEAD * 2;
-        expect_close_f16("a key of the open chunk", row, found + key, expected + key, HEAD);
+        const size_t key = (h * CHUNK + at) * HEAD;
+        expect_close("a key of the open chunk", row, f16_of(found + p->layout.keys, key, HEAD),
+                     f16_of(expected + p->layout.keys, key, HEAD), HEAD);
     }
+    const float *decays = floats_of(found + p->layout.decays, 0, s->v_heads * CHUNK),
+                *expected_decays = floats_of(expected + p->layout.decays, 0, s->v_heads * CHUNK);
+    float *x = qn_floats(s->v_heads), *y = qn_floats(s->v_heads);
     for (size_t h = 0; h < s->v_heads; h++) {
-        float values[2][HEAD];
-        for (size_t i = 0; i < HEAD; i++)
-            for (size_t k = 0; k < 2; k++) {
-                const uint8_t *from = k ? expected : found;
-                const size_t scale = (h * (HEAD / QN_GDN_SCALE_VALUES) + i / QN_GDN_SCALE_VALUES) * CHUNK + at;
-                values[k][i] =
-                    qn_f16_to_f32(
-                        ((const uint16_t *)(const void *)(from + p->layout.values))[(h * CHUNK + at) * HEAD + i]) *
-                    ((const float *)(const void *)(from + p->layout.scales))[scale];
-            }
-        expect_close("values of the open chunk", row, values[0], values[1], HEAD);
-    }
-    const size_t inputs = p->layout.inputs + row_positions[row] % QN_GDN_INPUT_ROWS(TAPS) * p->width * sizeof(float);
-    float *x = qn_xcalloc(p->width, sizeof *x), *y = qn_xcalloc(p->width, sizeof *y);
-    for (size_t h = 0; h < s->v_heads; h++) {
-        x[h] = ((const float *)(const void *)(found + p->layout.decays))[h * CHUNK + at];
-        y[h] = ((const float *)(const void *)(expected + p->layout.decays))[h * CHUNK + at];
+        expect_close("values of the open chunk", row, values_of(p, found, h, at), values_of(p, expected, h, at), HEAD);
+        x[h] = decays[h * CHUNK + at];
+        y[h] = expected_decays[h * CHUNK + at];
     }
     expect_close("decays of the open chunk", row, x, y, s->v_heads);
-    memcpy(x, found + inputs, p->width * sizeof *x);
-    memcpy(y, expected + inputs, p->width * sizeof *y);
-    expect_close("the inputs of the convolution", row, x, y, p->width);
+    expect_close("the inputs of the convolution", row, floats_of(found + p->layout.inputs, input * p->width, p->width),
+                 floats_of(expected + p->layout.inputs, input * p->width, p->width), p->width);
     for (size_t i = 0; i < p->layout.bytes; i++) { /* bytes that one of both has changed; a byte may be the same by
                                                       chance */
         written += expected[i] != p->initial_open[slot + i];
@@ -575,27 +484,22 @@ static void check_open(const struct problem *p, size_t row, const uint8_t *found
     }
     qn_expect(changed <= written + written / 10 + 16, "row %zu: %zu bytes of the open chunk have changed, expected %zu",
               row, changed, written);
-    free(x);
-    free(y);
 }
 
-static void check_row(const struct problem *p, size_t row, struct found *f, struct found *alone)
+static void check_row(const struct problem *p, size_t row, const struct found *f, const struct found *alone)
 {
     const size_t hidden = p->s->hidden, page = p->pages.item_bytes;
     static const char *const layers[2] = { "the attention layer", "the Gated DeltaNet layer" };
     for (size_t i = 0; i < 2; i++) {
-        float *found = qn_xcalloc(hidden, sizeof *found), *expected = qn_xcalloc(hidden, sizeof *expected);
-        memcpy(found, f->results[i] + row * hidden, hidden * sizeof *found);
-        memcpy(expected, alone->results[i] + row * hidden, hidden * sizeof *found);
+        float *found = f->results[i] + row * hidden, *expected = alone->results[i] + row * hidden;
         for (size_t k = 0; k < hidden; k++)
             qn_expect(expected[k] == expected[k] && found[k] == found[k], "row %zu: %s has NaN", row, layers[i]);
         expect_close(layers[i], row, found, expected, hidden);
-        free(found);
-        free(expected);
     }
     for (size_t i = 0; i < p->pages.n_pages; i++) {
-        const size_t item = p->pages.items[row * p->pages.n_pages + i];
-        expect_close_f16("keys and values", row, f->pages + item * page, alone->pages + item * page, page / 2);
+        const size_t at = p->pages.items[row * p->pages.n_pages + i] * page;
+        expect_close("keys and values", row, f16_of(f->pages + at, 0, page / 2), f16_of(alone->pages + at, 0, page / 2),
+                     page / 2);
     }
     check_open(p, row, f->open, alone->open);
 }
@@ -628,20 +532,17 @@ static void check_shape(const struct shape *s, const qn_type_info *type)
     qn_random_seed(s->hidden + s->n_heads);
     qn_case_begin("persistent", "rows", "%s, %s", type->name, s->name);
     struct problem *p = problem_new(s, type);
-    struct found alone = run_alone(p), all = run_together(p, ROWS, ROWS);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct found f = run_together(p, rows[i][0], rows[i][1]);
+    const struct found alone = run_alone(p), all = run_together(p, ROWS, ROWS);
+    for (size_t i = 0; i < QN_LENGTH(rows); i++) {
+        const struct found f = run_together(p, rows[i][0], rows[i][1]);
         for (size_t k = 0; k < 2; k++)
             qn_expect(!memcmp(f.results[k], all.results[k], rows[i][0] * s->hidden * sizeof(float)),
                       "layer %zu: bits of %u rows differ from those of %d", k, rows[i][0], ROWS);
         check_untouched(p, rows[i][0], &f);
-        found_free(&f);
     }
     for (size_t row = 0; row < ROWS; row++)
         check_row(p, row, &all, &alone);
-    found_free(&alone);
-    found_free(&all);
-    problem_free(p);
+    qn_release();
 }
 
 /* ---- Speed ---- */
@@ -649,29 +550,27 @@ static void check_shape(const struct shape *s, const qn_type_info *type)
 static void bench_shape(const struct shape *s, const qn_type_info *type)
 {
     enum { LAYERS = 4 };
-    static const uint32_t rows[] = { 1, 2, 4, 8 };
+    static const uint32_t rows[] = { 1, 2, 4, 8 }, sequences[ROWS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    static struct run r;
     struct problem *p = problem_new(s, type);
-    const uint32_t sequences[ROWS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    double bytes = 0;
+    for (size_t k = 0; k < GEMVS; k++)
+        bytes += (double)qn_gpu_bytes(p->weights[k].tiles);
     reset(p);
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->sequences.data, sequences, sizeof sequences, NULL, NULL));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        static struct run r;
-        qn_gpu_guarded array;
-        char text[96];
+    qn_gpu_write(p->sequences, sequences, sizeof sequences);
+    for (size_t i = 0; i < QN_LENGTH(rows); i++) {
         r = (struct run){ .of_several = rows[i] > 1 };
         for (size_t layer = 0; layer < LAYERS; layer++)
             add_layers(&r, p);
-        qn_persistent_timed t = timed(&r, p, rows[i], &array);
-        const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 1) / LAYERS;
-        double bytes = 0;
-        for (size_t k = 0; k < GEMVS; k++)
-            bytes += (double)p->weights[k].tiles.bytes;
-        snprintf(text, sizeof text, "%s, %s: an attention and a Gated DeltaNet layer, %u rows", type->name, s->name,
-                 rows[i]);
-        qn_report_rate("persistent", "rows", text, seconds, bytes / seconds, "B", qn_gpu_read_rate());
-        qn_gpu_free(&array);
+        const qn_launch launch = launch_of(&r, p);
+        const qn_persistent_args args = args_of(&r, p, rows[i]);
+        const double seconds = qn_persistent_seconds(&launch, &args, 1) / LAYERS;
+        qn_report_rate(
+            "persistent", "rows",
+            qn_text("%s, %s: an attention and a Gated DeltaNet layer, %u rows", type->name, s->name, rows[i]), seconds,
+            bytes / seconds, "B", qn_gpu_read_rate());
     }
-    problem_free(p);
+    qn_release();
 }
 
 void qn_check_cuda_persistent_rows(bool bench)
@@ -686,8 +585,8 @@ void qn_check_cuda_persistent_rows(bool bench)
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
     if (!qn_persistent_supported())
         return;
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t t = 0; t < QN_LENGTH(types); t++)
+        for (size_t i = 0; i < QN_LENGTH(shapes); i++)
             check_shape(&shapes[i], qn_type_find(types[t]));
     if (bench)
         bench_shape(&model, qn_type_find(QN_TYPE_Q1_0));

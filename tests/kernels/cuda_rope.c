@@ -1,15 +1,11 @@
 /* Biases, qk_norm, rope and kv_store on the GPU, against the same operations in double; rope angles against the CPU's.
  * */
-#include "cuda_arrays.h"
+#include "cuda_codec.h"
 
 #include "base/f16.h"
 #include "kernels/kernels.h"
 #include "kernels/rope/rope.h"
 #include "cuda/kernels/rope/rope.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* For values up to about 10 in magnitude: a norm of up to 512 terms, rope, and with pages a rotation of up to 512
  * terms. */
@@ -33,9 +29,7 @@ struct problem {
     float *query_weight, *key_weight, *cosines, *sines;
     double *frequencies, attn_factor;
     uint32_t *positions, *sessions;
-    qn_gpu_arrays arrays;
-    qn_gpu_guarded out, f16_keys, f16_values;
-    uint64_t gpu_positions, gpu_cosines, gpu_sines;
+    uint64_t out, f16_keys, f16_values, gpu_positions, gpu_cosines, gpu_sines;
 };
 
 /* f16 rows of a head in the cache. */
@@ -106,16 +100,13 @@ static const float *bias_of(const struct problem *p, size_t head)
     return p->biases ? p->biases + head * p->s->dim : NULL;
 }
 
-static void compare(struct problem *p)
+static void compare(const struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, stride = query_stride(s);
-    float *out = qn_xcalloc(s->n_rows * s->n_heads * dim, sizeof *out);
-    uint16_t *keys = qn_xcalloc(p->f16_keys.bytes, 1), *values = qn_xcalloc(p->f16_values.bytes, 1);
+    const float *out = qn_gpu_read(p->out);
+    const uint16_t *keys = qn_gpu_read(p->f16_keys), *values = qn_gpu_read(p->f16_values);
     double expected[QN_AURA_MAX_DIM], bound[QN_AURA_MAX_DIM];
-    qn_gpu_read(&p->out, out);
-    qn_gpu_read(&p->f16_keys, keys);
-    qn_gpu_read(&p->f16_values, values);
     for (size_t row = 0; row < s->n_rows; row++) {
         for (size_t h = 0; h < s->n_heads; h++) {
             rope_head(p, p->queries + (row * s->n_heads + h) * stride, bias_of(p, h), p->query_weight, row, true,
@@ -139,9 +130,6 @@ static void compare(struct problem *p)
             expect_f16(values + at, expected, dim, false, "value");
         }
     }
-    free(out);
-    free(keys);
-    free(values);
 }
 
 /* The inputs, and the angles of the CPU. */
@@ -151,8 +139,8 @@ static void problem_new(struct problem *p, const struct shape *s)
     *p = (struct problem){ .s = s, .attn_factor = s->gated ? 1.25 : 1 };
     qn_kernels_init(&p->kernels, 0);
     if (s->pages) {
-        qn_assert_ok(qn_aura_codec_new(&p->keys, dim, 4, 3));
-        qn_assert_ok(qn_aura_codec_new(&p->values, dim, 4, 4));
+        p->keys = qn_codec(dim, 4, 3);
+        p->values = qn_codec(dim, 4, 4);
     }
     p->queries = qn_floats_of(s->n_rows * s->n_heads * query_stride(s), 2);
     p->k = qn_floats_of(s->n_rows * s->n_kv_heads * dim, 2);
@@ -166,11 +154,11 @@ static void problem_new(struct problem *p, const struct shape *s)
         p->v[1] = 1e9f; /* beyond f16 */
         p->v[dim * s->n_kv_heads * (s->n_rows - 1) + 2] = NAN;
     }
-    p->frequencies = qn_xcalloc(half, sizeof *p->frequencies);
-    p->cosines = qn_xcalloc(s->n_rows * half, sizeof(float));
-    p->sines = qn_xcalloc(s->n_rows * half, sizeof(float));
-    p->positions = qn_xcalloc(s->n_rows, sizeof *p->positions);
-    p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
+    p->frequencies = qn_doubles(half);
+    p->cosines = qn_floats(s->n_rows * half);
+    p->sines = qn_floats(s->n_rows * half);
+    p->positions = qn_new(s->n_rows, sizeof *p->positions);
+    p->sessions = qn_new(s->n_rows, sizeof *p->sessions);
     qn_rope_frequencies(1e7, NULL, NULL, s->n_rot, p->frequencies);
     for (size_t row = 0; row < s->n_rows; row++) {
         p->positions[row] = s->first + (uint32_t)row;
@@ -178,37 +166,21 @@ static void problem_new(struct problem *p, const struct shape *s)
         qn_rope_angles(p->positions[row], p->frequencies, p->attn_factor, s->n_rot, p->cosines + row * half,
                        p->sines + row * half);
     }
-    p->gpu_positions = qn_gpu_keep_copy(&p->arrays, p->positions, s->n_rows * sizeof *p->positions);
-    p->out = qn_gpu_new(s->n_rows * s->n_heads * dim * sizeof(float));
+    p->gpu_positions = qn_gpu_copy(p->positions);
+    p->out = qn_gpu_floats(s->n_rows * s->n_heads * dim);
     p->f16_keys = qn_gpu_new(cache * 2);
     p->f16_values = qn_gpu_new(cache * 2);
-    qn_gpu_keep(&p->arrays, p->out);
-    qn_gpu_keep(&p->arrays, p->f16_keys);
-    qn_gpu_keep(&p->arrays, p->f16_values);
-}
-
-static void problem_free(struct problem *p)
-{
-    qn_gpu_free_arrays(&p->arrays);
-    qn_aura_codec_delete(p->keys);
-    qn_aura_codec_delete(p->values);
-    void *const all[] = { p->queries, p->k,     p->v,         p->biases,   p->query_weight, p->key_weight,
-                          p->cosines, p->sines, p->positions, p->sessions, p->frequencies };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
 }
 
 /* The GPU's angles, which qk_norm, rope and kv_store then use. */
 static void check_angles(struct problem *p)
 {
     const struct shape *s = p->s;
-    const size_t half = s->n_rot / 2, n = s->n_rows * half;
-    const qn_gpu_guarded cosines = qn_gpu_new(n * 4), sines = qn_gpu_new(n * 4);
-    p->gpu_cosines = qn_gpu_keep(&p->arrays, cosines);
-    p->gpu_sines = qn_gpu_keep(&p->arrays, sines);
+    const size_t n = s->n_rows * (s->n_rot / 2);
+    p->gpu_cosines = qn_gpu_floats(n);
+    p->gpu_sines = qn_gpu_floats(n);
     const qn_rope_angles_args args = { .positions = p->gpu_positions,
-                                       .frequencies =
-                                           qn_gpu_keep_copy(&p->arrays, p->frequencies, half * sizeof(double)),
+                                       .frequencies = qn_gpu_copy(p->frequencies),
                                        .cosines = p->gpu_cosines,
                                        .sines = p->gpu_sines,
                                        .attn_factor = p->attn_factor,
@@ -216,46 +188,42 @@ static void check_angles(struct problem *p)
     qn_launch launch;
     qn_assert_ok(qn_rope_gpu_angles(s->n_rot, s->n_rows, &launch));
     qn_gpu_launch(&launch, &args);
-    float *found = qn_xcalloc(n, sizeof *found);
     const float *expected[2] = { p->cosines, p->sines };
     for (int i = 0; i < 2; i++) {
-        qn_gpu_read(i ? &sines : &cosines, found);
+        const float *found = qn_gpu_read(i ? p->gpu_sines : p->gpu_cosines);
         for (size_t j = 0; j < n; j++) /* both sides round a double with an error below 1e-15 */
             qn_expect(fabsf(found[j] - expected[i][j]) <= 0x1p-23f, "%s %zu is %g, expected %g", i ? "sine" : "cosine",
                       j, (double)found[j], (double)expected[i][j]);
     }
-    free(found);
 }
 
 /* The arguments without the destination of keys and values. */
 static qn_rope_qk_norm_store_args store_args(struct problem *p)
 {
     const struct shape *s = p->s;
-    const size_t dim = s->dim, kv = s->n_rows * s->n_kv_heads * dim, queries = s->n_rows * s->n_heads * query_stride(s);
-    qn_gpu_arrays *arrays = &p->arrays;
-    return (
-        qn_rope_qk_norm_store_args){ .queries = qn_gpu_keep_copy(arrays, p->queries, queries * 4),
-                                     .keys = qn_gpu_keep_copy(arrays, p->k, kv * 4),
-                                     .values = qn_gpu_keep_copy(arrays, p->v, kv * 4),
-                                     .out = p->out.data,
-                                     .query_weight = s->norms ? qn_gpu_keep_copy(arrays, p->query_weight, dim * 4) : 0,
-                                     .key_weight = s->norms ? qn_gpu_keep_copy(arrays, p->key_weight, dim * 4) : 0,
-                                     .cosines = p->gpu_cosines,
-                                     .sines = p->gpu_sines,
-                                     .positions = p->gpu_positions,
-                                     .sessions = qn_gpu_keep_copy(arrays, p->sessions, s->n_rows * sizeof *p->sessions),
-                                     .n_rows = (uint32_t)s->n_rows,
-                                     .n_heads = (uint32_t)s->n_heads,
-                                     .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                     .n_rot = (uint32_t)s->n_rot,
-                                     .query_row_stride = (uint32_t)(s->n_heads * query_stride(s)),
-                                     .key_row_stride = (uint32_t)(s->n_kv_heads * dim),
-                                     .value_row_stride = (uint32_t)(s->n_kv_heads * dim),
-                                     .out_row_stride = (uint32_t)(s->n_heads * dim),
-                                     .capacity = CAPACITY,
-                                     .query_stride = (uint32_t)query_stride(s),
-                                     .interleaved = s->interleaved,
-                                     .eps = 1e-6f };
+    const size_t dim = s->dim;
+    return (qn_rope_qk_norm_store_args){ .queries = qn_gpu_copy(p->queries),
+                                         .keys = qn_gpu_copy(p->k),
+                                         .values = qn_gpu_copy(p->v),
+                                         .out = p->out,
+                                         .query_weight = s->norms ? qn_gpu_copy(p->query_weight) : 0,
+                                         .key_weight = s->norms ? qn_gpu_copy(p->key_weight) : 0,
+                                         .cosines = p->gpu_cosines,
+                                         .sines = p->gpu_sines,
+                                         .positions = p->gpu_positions,
+                                         .sessions = qn_gpu_copy(p->sessions),
+                                         .n_rows = (uint32_t)s->n_rows,
+                                         .n_heads = (uint32_t)s->n_heads,
+                                         .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                         .n_rot = (uint32_t)s->n_rot,
+                                         .query_row_stride = (uint32_t)(s->n_heads * query_stride(s)),
+                                         .key_row_stride = (uint32_t)(s->n_kv_heads * dim),
+                                         .value_row_stride = (uint32_t)(s->n_kv_heads * dim),
+                                         .out_row_stride = (uint32_t)(s->n_heads * dim),
+                                         .capacity = CAPACITY,
+                                         .query_stride = (uint32_t)query_stride(s),
+                                         .interleaved = s->interleaved,
+                                         .eps = 1e-6f };
 }
 
 static void check_store(struct problem *p)
@@ -265,21 +233,21 @@ static void check_store(struct problem *p)
     qn_rope_qk_norm_store_args args = store_args(p);
     qn_launch launch;
     if (s->biases) {
-        args.query_bias = qn_gpu_keep_copy(&p->arrays, p->biases, (s->n_heads + 2 * s->n_kv_heads) * s->dim * 4);
+        args.query_bias = qn_gpu_copy(p->biases);
         args.key_bias = args.query_bias + s->n_heads * s->dim * 4;
         args.value_bias = args.key_bias + s->n_kv_heads * s->dim * 4;
     }
     if (s->pages) {
-        args.pages = (qn_attention_gpu_pages){ .keys = p->f16_keys.data,
-                                               .values = p->f16_values.data,
+        args.pages = (qn_attention_gpu_pages){ .keys = p->f16_keys,
+                                               .values = p->f16_values,
                                                .head = head_bytes,
                                                .session = head_bytes * s->n_kv_heads,
                                                .n_open_pages = N_OPEN };
-        args.key_rotation = qn_gpu_keep_rotation(&p->arrays, p->keys);
-        args.value_rotation = qn_gpu_keep_rotation(&p->arrays, p->values);
+        args.key_rotation = qn_gpu_rotation(p->keys);
+        args.value_rotation = qn_gpu_rotation(p->values);
     } else {
-        args.cache = (qn_attention_gpu_cache){ .keys = p->f16_keys.data,
-                                               .values = p->f16_values.data,
+        args.cache = (qn_attention_gpu_cache){ .keys = p->f16_keys,
+                                               .values = p->f16_values,
                                                .key_head_stride = head_bytes,
                                                .value_head_stride = head_bytes,
                                                .key_session_stride = head_bytes * s->n_kv_heads,
@@ -301,7 +269,7 @@ static void check_shape(const struct shape *s)
     problem_new(&p, s);
     check_angles(&p);
     check_store(&p);
-    problem_free(&p);
+    qn_release();
 }
 
 void qn_check_cuda_rope(bool bench)
@@ -321,6 +289,6 @@ void qn_check_cuda_rope(bool bench)
         { 80, 4, 2, 40, 3, 64, true, true, true, true, true },
     };
     (void)bench;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         check_shape(&shapes[i]);
 }

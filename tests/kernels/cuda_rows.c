@@ -3,62 +3,36 @@
  */
 #include "cuda.h"
 
-#include "base/memory.h"
-#include "problem.h"
 #include "cuda/kernels/elementwise/elementwise.h"
 #include "cuda/kernels/norm/norm.h"
 
-#include <math.h>
-#include <stdio.h>
-
 static const size_t widths[] = { 1, 31, 32, 33, 255, 257, 576, 4096, 5121 };
-enum { N_WIDTHS = sizeof widths / sizeof *widths, MAX_ROWS = 5 };
+enum { N_WIDTHS = QN_LENGTH(widths), MAX_ROWS = 5 };
 
-static void *floats(size_t count, size_t size)
-{
-    void *p;
-    qn_assert_ok(qn_alloc(&p, count, size, "check"));
-    return p;
-}
-
-/* Two inputs, the result, and the expected result with its error bound. */
+/* Two inputs, and the expected result with its error bound. */
 struct rows {
     size_t n_rows, n;
-    float *a, *b, *found;
+    float *a, *b;
     double *expected, *bound;
-    qn_gpu_guarded gpu_a, gpu_b, gpu_y;
+    uint64_t gpu_a, gpu_b, gpu_y;
 };
 
 static struct rows rows_new(size_t n_rows, size_t n, size_t n_b)
 {
-    struct rows r = { .n_rows = n_rows, .n = n };
-    r.a = floats(n_rows * n, sizeof *r.a);
-    r.b = floats(n_b, sizeof *r.b);
-    r.found = floats(n_rows * n, sizeof *r.found);
-    r.expected = floats(n_rows * n, sizeof *r.expected);
-    r.bound = floats(n_rows * n, sizeof *r.bound);
-    qn_random_floats(r.a, n_rows * n, 3);
-    qn_random_floats(r.b, n_b, 2);
-    r.gpu_a = qn_gpu_from(r.a, n_rows * n * sizeof *r.a);
-    r.gpu_b = qn_gpu_from(r.b, n_b * sizeof *r.b);
-    r.gpu_y = qn_gpu_new(n_rows * n * sizeof *r.a);
+    struct rows r = { .n_rows = n_rows, .n = n, .expected = qn_doubles(n_rows * n), .bound = qn_doubles(n_rows * n) };
+    r.a = qn_floats_of(n_rows * n, 3);
+    r.b = qn_floats_of(n_b, 2);
+    r.gpu_a = qn_gpu_copy(r.a);
+    r.gpu_b = qn_gpu_copy(r.b);
+    r.gpu_y = qn_gpu_floats(n_rows * n);
     return r;
 }
 
-static void compare_and_free(struct rows *r)
+static void run_and_compare(const struct rows *r, const qn_launch *launch, const void *args)
 {
-    qn_gpu_read(&r->gpu_y, r->found);
-    qn_expect_near(r->found, r->expected, r->bound, r->n_rows * r->n, "value");
-    qn_expect(qn_gpu_guards_intact(&r->gpu_a) && qn_gpu_guards_intact(&r->gpu_b) && qn_gpu_guards_intact(&r->gpu_y),
-              "bytes outside the rows were written");
-    qn_gpu_free(&r->gpu_a);
-    qn_gpu_free(&r->gpu_b);
-    qn_gpu_free(&r->gpu_y);
-    qn_free(r->a);
-    qn_free(r->b);
-    qn_free(r->found);
-    qn_free(r->expected);
-    qn_free(r->bound);
+    qn_gpu_launch(launch, args);
+    qn_expect_near(qn_gpu_read(r->gpu_y), r->expected, r->bound, r->n_rows * r->n, "value");
+    qn_release();
 }
 
 static void check_norm(size_t n_rows, size_t n)
@@ -67,11 +41,8 @@ static void check_norm(size_t n_rows, size_t n)
     struct rows r = rows_new(n_rows, n, n);
     qn_launch launch;
     qn_case_begin("norm", "cuda", "%zu rows of %zu", n_rows, n);
-    const qn_norm_rows_args args = {
-        .x = r.gpu_a.data, .weight = r.gpu_b.data, .y = r.gpu_y.data, .n = (uint32_t)n, .eps = eps
-    };
+    const qn_norm_rows_args args = { .x = r.gpu_a, .weight = r.gpu_b, .y = r.gpu_y, .n = (uint32_t)n, .eps = eps };
     qn_assert_ok(qn_norm_gpu_rows(n, n_rows, &launch));
-    qn_gpu_launch(&launch, &args);
     for (size_t row = 0; row < n_rows; row++) {
         double sum = 0;
         for (size_t i = 0; i < n; i++)
@@ -83,7 +54,7 @@ static void check_norm(size_t n_rows, size_t n)
             r.bound[row * n + i] = fabs(y) * (double)(n / 256 + 16) * 0x1p-24 + 1e-30;
         }
     }
-    compare_and_free(&r);
+    run_and_compare(&r, &launch, &args);
 }
 
 static void check_swiglu(size_t n_rows, size_t n)
@@ -91,17 +62,14 @@ static void check_swiglu(size_t n_rows, size_t n)
     struct rows r = rows_new(n_rows, n, n_rows * n);
     qn_launch launch;
     qn_case_begin("swiglu", "cuda", "%zu rows of %zu", n_rows, n);
-    const qn_elementwise_swiglu_args args = {
-        .gate = r.gpu_a.data, .up = r.gpu_b.data, .y = r.gpu_y.data, .n = n_rows * n
-    };
+    const qn_elementwise_swiglu_args args = { .gate = r.gpu_a, .up = r.gpu_b, .y = r.gpu_y, .n = n_rows * n };
     qn_assert_ok(qn_elementwise_gpu_swiglu(n_rows * n, &launch));
-    qn_gpu_launch(&launch, &args);
     for (size_t i = 0; i < n_rows * n; i++) {
         const double gate = r.a[i], y = gate / (1 + exp(-gate)) * r.b[i];
         r.expected[i] = y;
         r.bound[i] = fabs(y) * 8 * 0x1p-24 + 1e-30; /* expf within 2 ulp, and four operations */
     }
-    compare_and_free(&r);
+    run_and_compare(&r, &launch, &args);
 }
 
 /* Rows in any order, some of them twice. */
@@ -109,7 +77,7 @@ static void check_gather(size_t n_rows, size_t n)
 {
     struct rows r = rows_new(n_rows, n, 1);
     qn_launch launch;
-    uint32_t *order = floats(n_rows, sizeof *order);
+    uint32_t *order = qn_new(n_rows, sizeof *order);
     qn_case_begin("gather", "cuda", "%zu rows of %zu", n_rows, n);
     for (size_t row = 0; row < n_rows; row++) {
         order[row] = (uint32_t)qn_random_below(n_rows);
@@ -118,58 +86,33 @@ static void check_gather(size_t n_rows, size_t n)
             r.bound[row * n + i] = 0;
         }
     }
-    qn_gpu_guarded rows = qn_gpu_from(order, n_rows * sizeof *order);
     const qn_elementwise_gather_args args = {
-        .x = r.gpu_a.data, .rows = rows.data, .y = r.gpu_y.data, .n = (uint32_t)n
+        .x = r.gpu_a, .rows = qn_gpu_copy(order), .y = r.gpu_y, .n = (uint32_t)n
     };
     qn_assert_ok(qn_elementwise_gpu_gather(n, n_rows, &launch));
-    qn_gpu_launch(&launch, &args);
-    compare_and_free(&r);
-    qn_gpu_free(&rows);
-    qn_free(order);
-}
-
-struct timed {
-    qn_launch norm, swiglu;
-    qn_norm_rows_args norm_args;
-    qn_elementwise_swiglu_args swiglu_args;
-};
-
-static void timed_norm(void *context, size_t turn)
-{
-    const struct timed *t = context;
-    (void)turn;
-    qn_gpu_launch(&t->norm, &t->norm_args);
-}
-
-static void timed_swiglu(void *context, size_t turn)
-{
-    const struct timed *t = context;
-    (void)turn;
-    qn_gpu_launch(&t->swiglu, &t->swiglu_args);
+    run_and_compare(&r, &launch, &args);
 }
 
 /* The rows of one token stay in L2, as in decode: the time is mostly that of a launch. */
 static void bench_rows(size_t width, size_t inner)
 {
     enum { REPEATS = 64 };
-    struct timed t;
-    char shape[64];
-    qn_gpu_guarded memory = qn_gpu_new((3 * width + 3 * inner) * sizeof(float));
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), memory.data, 0x3c, memory.bytes)); /* small floats, no NaN */
-    const uint64_t next = width * sizeof(float), behind = memory.data + 3 * next, step = inner * sizeof(float);
-    t.norm_args = (qn_norm_rows_args){
-        .x = memory.data, .weight = memory.data + next, .y = memory.data + 2 * next, .n = (uint32_t)width, .eps = 1e-6f
+    const uint64_t memory = qn_gpu_floats(3 * width + 3 * inner), next = width * sizeof(float),
+                   behind = memory + 3 * next, step = inner * sizeof(float);
+    const qn_norm_rows_args norm = {
+        .x = memory, .weight = memory + next, .y = memory + 2 * next, .n = (uint32_t)width, .eps = 1e-6f
     };
-    t.swiglu_args =
-        (qn_elementwise_swiglu_args){ .gate = behind, .up = behind + step, .y = behind + 2 * step, .n = inner };
-    qn_assert_ok(qn_norm_gpu_rows(width, 1, &t.norm));
-    qn_assert_ok(qn_elementwise_gpu_swiglu(inner, &t.swiglu));
-    snprintf(shape, sizeof shape, "a row of %zu", width);
-    qn_gpu_bench("norm", "cuda", shape, (double)width, "value", 0, timed_norm, &t, REPEATS);
-    snprintf(shape, sizeof shape, "a row of %zu", inner);
-    qn_gpu_bench("swiglu", "cuda", shape, (double)inner, "value", 0, timed_swiglu, &t, REPEATS);
-    qn_gpu_free(&memory);
+    const qn_elementwise_swiglu_args swiglu = {
+        .gate = behind, .up = behind + step, .y = behind + 2 * step, .n = inner
+    };
+    qn_gpu_timed t[2] = { { .args = &norm }, { .args = &swiglu } };
+    qn_gpu_fill(memory, 0x3c); /* small floats, no NaN */
+    qn_assert_ok(qn_norm_gpu_rows(width, 1, &t[0].launch));
+    qn_assert_ok(qn_elementwise_gpu_swiglu(inner, &t[1].launch));
+    qn_gpu_bench_launches("norm", "cuda", qn_text("a row of %zu", width), (double)width, "value", 0, &t[0], 1, REPEATS);
+    qn_gpu_bench_launches("swiglu", "cuda", qn_text("a row of %zu", inner), (double)inner, "value", 0, &t[1], 1,
+                          REPEATS);
+    qn_release();
 }
 
 void qn_check_cuda_rows(bool bench)

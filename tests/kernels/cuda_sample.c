@@ -8,11 +8,6 @@
 #include "cuda/kernels/matmul/embed.h"
 #include "cuda/kernels/sample/sample.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- The sampler ---- */
 
 enum { MAX_LOGITS = 248320, MAX_ROWS = 130, MAX_RECENT = 300, MAX_BIAS = 20, MAX_ENTRIES = 2 * MAX_RECENT + MAX_BIAS };
@@ -20,7 +15,7 @@ enum { MAX_LOGITS = 248320, MAX_ROWS = 130, MAX_RECENT = 300, MAX_BIAS = 20, MAX
 /* Buffers for rows of n logits. */
 struct gpu_sampler {
     size_t n, max_rows, n_rows;
-    qn_gpu_guarded logits, params, entries, masks, raw, states, results, tokens;
+    uint64_t logits, params, entries, masks, raw, states, results, tokens;
     qn_sample_mode mode;
 };
 
@@ -28,118 +23,85 @@ static struct gpu_sampler sampler_new(size_t n, size_t max_rows)
 {
     struct gpu_sampler c = { .n = n,
                              .max_rows = max_rows,
-                             .logits = qn_gpu_new(max_rows * n * sizeof(float)),
+                             .logits = qn_gpu_floats(max_rows * n),
                              .params = qn_gpu_new(max_rows * sizeof(qn_sample_params)),
                              .entries = qn_gpu_new(max_rows * MAX_ENTRIES * sizeof(qn_sample_entry)),
                              .masks = qn_gpu_new(max_rows * qn_sample_mask_words(n) * sizeof(uint32_t)),
-                             .raw = qn_gpu_new(max_rows * MAX_ENTRIES * sizeof(float)),
-                             .states = qn_gpu_new(max_rows * sizeof(qn_sample_state)),
+                             .raw = qn_gpu_floats(max_rows * MAX_ENTRIES),
+                             .states = qn_gpu_zeros(max_rows * sizeof(qn_sample_state)),
                              .results = qn_gpu_new(max_rows * sizeof(qn_sample_result)),
                              .tokens = qn_gpu_new(max_rows * sizeof(int32_t)) };
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), c.states.data, 0, c.states.bytes));
     qn_gpu_synchronize(); /* uploads run in another stream */
     return c;
 }
 
-static void sampler_free(struct gpu_sampler *c)
-{
-    qn_gpu_guarded *const all[] = { &c->logits, &c->params, &c->entries, &c->masks,
-                                    &c->raw,    &c->states, &c->results, &c->tokens };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
-        qn_gpu_free(all[i]);
-    }
-}
-
 static void launch_sampler(const struct gpu_sampler *c)
 {
-    const qn_sample_args args = { .logits = c->logits.data,
-                                  .params = c->params.data,
-                                  .states = c->states.data,
-                                  .results = c->results.data,
-                                  .tokens = c->tokens.data,
+    const qn_sample_args args = { .logits = c->logits,
+                                  .params = c->params,
+                                  .states = c->states,
+                                  .results = c->results,
+                                  .tokens = c->tokens,
                                   .n = (uint32_t)c->n };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n;
-    qn_assert_ok(
-        qn_sample_gpu_launches(c->mode, c->n, c->n_rows, qn_cuda_get_info(qn_gpu())->major >= 9, launches, &n));
+    qn_assert_ok(qn_sample_gpu_launches(c->mode, c->n, c->n_rows, qn_gpu_info()->major >= 9, launches, &n));
     for (size_t i = 0; i < n; i++)
         qn_gpu_launch(&launches[i], &args);
-}
-
-static void upload(uint64_t to, const void *from, size_t bytes)
-{
-    if (bytes)
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), to, from, bytes, NULL, NULL));
 }
 
 /* The parameters of a row, its entries and its mask. */
 static void set_row(struct gpu_sampler *c, size_t row, const qn_sample_request *request)
 {
     qn_sample_params params = qn_sample_gpu_params(request, c->n);
-    qn_sample_entry *entries = qn_xcalloc(MAX_ENTRIES, sizeof *entries);
-    uint32_t *slots = qn_xcalloc(c->n, sizeof *slots);
+    qn_sample_entry *entries = qn_new(MAX_ENTRIES, sizeof *entries);
+    uint32_t *slots = qn_new(c->n, sizeof *slots);
     const size_t mask_bytes = qn_sample_mask_words(c->n) * sizeof(uint32_t), first = row * MAX_ENTRIES;
     params.n_entries = (uint32_t)qn_sample_list_entries(request, c->n, slots, entries);
-    params.entries = c->entries.data + first * sizeof *entries;
-    params.raw = request->logprobs ? c->raw.data + first * sizeof(float) : 0;
-    upload(params.entries, entries, params.n_entries * sizeof *entries);
+    params.entries = c->entries + first * sizeof *entries;
+    params.raw = request->logprobs ? c->raw + first * sizeof(float) : 0;
+    if (params.n_entries)
+        qn_gpu_write(params.entries, entries, params.n_entries * sizeof *entries);
     if (request->allowed) {
-        params.allowed = c->masks.data + row * mask_bytes;
-        upload(params.allowed, request->allowed, mask_bytes);
+        params.allowed = c->masks + row * mask_bytes;
+        qn_gpu_write(params.allowed, request->allowed, mask_bytes);
     }
-    upload(c->params.data + row * sizeof params, &params, sizeof params);
+    qn_gpu_write(c->params + row * sizeof params, &params, sizeof params);
     c->mode = qn_sample_gpu_join(c->mode, qn_sample_gpu_mode(request, c->n));
-    free(entries);
-    free(slots);
 }
 
 /* After a launch the tickets are zero; nothing else in a state lasts. */
 static void expect_and_poison_states(struct gpu_sampler *c)
 {
-    const size_t bytes = c->n_rows * sizeof(qn_sample_state);
-    qn_sample_state *states = qn_xcalloc(c->n_rows, sizeof *states);
+    qn_sample_state *states = qn_gpu_read(c->states);
     static const uint32_t none[4];
-    qn_assert_ok(qn_cuda_download(qn_gpu(), qn_gpu_stream(), states, c->states.data, bytes));
     for (size_t row = 0; row < c->n_rows; row++) {
         qn_expect(memcmp(states[row].tickets, none, sizeof none) == 0,
                   "row %zu: the tickets are not zero after a launch", row);
         memset(&states[row], 0xa5, sizeof *states);
         memset(states[row].tickets, 0, sizeof none);
     }
-    upload(c->states.data, states, bytes);
-    free(states);
+    qn_gpu_write(c->states, states, c->n_rows * sizeof *states);
 }
 
-/* Results [n_rows] of logits [n_rows][n]. */
-static void sample(struct gpu_sampler *c, const qn_sample_request *requests, size_t n_rows, const float *logits,
-                   qn_sample_result *results)
+/* Returns results [n_rows] of logits [n_rows][n]. */
+static const qn_sample_result *sample(struct gpu_sampler *c, const qn_sample_request *requests, size_t n_rows,
+                                      const float *logits)
 {
-    qn_sample_result *all = qn_xcalloc(c->max_rows, sizeof *all);
     c->n_rows = n_rows;
     c->mode = QN_SAMPLE_NONE;
-    qn_gpu_poison(&c->logits);
-    qn_gpu_poison(&c->params);
-    qn_gpu_poison(&c->entries);
-    qn_gpu_poison(&c->masks);
-    qn_gpu_poison(&c->raw);
-    qn_gpu_poison(&c->results);
-    qn_gpu_poison(&c->tokens);
-    qn_gpu_synchronize();
+    qn_gpu_poison(c->logits, c->params, c->entries, c->masks, c->raw, c->results, c->tokens);
     for (size_t row = 0; row < n_rows; row++)
         set_row(c, row, &requests[row]);
-    upload(c->logits.data, logits, n_rows * c->n * sizeof *logits);
+    qn_gpu_write(c->logits, logits, n_rows * c->n * sizeof *logits);
     launch_sampler(c);
-    qn_gpu_read(&c->results, all);
-    memcpy(results, all, n_rows * sizeof *all);
-    int32_t *tokens = qn_xcalloc(c->max_rows, sizeof *tokens);
-    qn_gpu_read(&c->tokens, tokens);
+    const qn_sample_result *results = qn_gpu_read(c->results);
+    const int32_t *tokens = qn_gpu_read(c->tokens);
     for (size_t row = 0; row < n_rows; row++)
         qn_expect(tokens[row] == results[row].token, "row %zu: for the next step %d, for the host %d", row, tokens[row],
                   results[row].token);
     expect_and_poison_states(c);
-    free(tokens);
-    free(all);
+    return results;
 }
 
 /* ---- Distributions and filters ---- */
@@ -245,7 +207,7 @@ static const struct {
         .xtc_threshold = 0.01f } },
     { "top_k of 5000", { .repeat_penalty = 1.2f, .temperature = 1, .top_k = 5000, .top_p = 1 } },
 };
-enum { N_FILTERS = sizeof filters / sizeof *filters };
+enum { N_FILTERS = QN_LENGTH(filters) };
 
 /* ---- Requests ---- */
 
@@ -339,7 +301,7 @@ static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_s
 {
     const size_t n = gpu->n;
     const uint32_t n_top = p->logprobs.n;
-    void *scratch = qn_xcalloc(qn_sample_scratch_bytes(n), 1);
+    void *scratch = qn_new(qn_sample_scratch_bytes(n), 1);
     qn_sample_kernels kernels;
     qn_sample_kernels_init(&kernels, 0);
     qn_sample_token(&kernels, request, logits, n, scratch);
@@ -350,17 +312,15 @@ static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_s
               shape_names[p->shape], filters[p->filter].name, p->mask, found->token, request->token);
     if (request->logprobs && request->token >= 0)
         compare_logprobs(request->logprobs, n_top, found, logits[request->token], n);
-    free(scratch);
 }
 
 /* The logits of entries before they change are those of the row. */
 static void compare_raw(const struct gpu_sampler *gpu, const qn_sample_request *requests, const float *logits)
 {
-    float *raw = qn_xcalloc(gpu->max_rows * MAX_ENTRIES, sizeof *raw),
-          *expected = qn_xcalloc(MAX_ENTRIES, sizeof *expected);
-    uint32_t *slots = qn_xcalloc(gpu->n, sizeof *slots);
-    qn_sample_entry *entries = qn_xcalloc(MAX_ENTRIES, sizeof *entries);
-    qn_gpu_read(&gpu->raw, raw);
+    float *expected = qn_floats(MAX_ENTRIES);
+    uint32_t *slots = qn_new(gpu->n, sizeof *slots);
+    qn_sample_entry *entries = qn_new(MAX_ENTRIES, sizeof *entries);
+    float *raw = qn_gpu_read(gpu->raw);
     for (size_t row = 0; row < gpu->n_rows; row++) {
         const size_t n = requests[row].logprobs ? qn_sample_list_entries(&requests[row], gpu->n, slots, entries) : 0;
         for (size_t i = 0; i < n; i++)
@@ -368,10 +328,6 @@ static void compare_raw(const struct gpu_sampler *gpu, const qn_sample_request *
         qn_expect(memcmp(raw + row * MAX_ENTRIES, expected, n * sizeof *expected) == 0, "row %zu: logits of entries",
                   row);
     }
-    free(raw);
-    free(expected);
-    free(slots);
-    free(entries);
 }
 
 /* ---- Steps of many rows ---- */
@@ -390,12 +346,11 @@ static bool is_of_kind(size_t filter, enum kinds kinds)
 /* A step of n_rows rows: shapes and filters in turn, from number *next on. */
 static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds, size_t *next)
 {
-    const size_t n = gpu->n;
-    float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
-    uint32_t *masks = qn_xcalloc(n_rows * qn_sample_mask_words(n), sizeof *masks);
-    struct problem *problems = qn_xcalloc(n_rows, sizeof *problems);
-    qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
-    qn_sample_result *found = qn_xcalloc(n_rows, sizeof *found), *again = qn_xcalloc(n_rows, sizeof *again);
+    const size_t n = gpu->n, mark = qn_mark();
+    float *logits = qn_floats(n_rows * n);
+    uint32_t *masks = qn_new(n_rows * qn_sample_mask_words(n), sizeof *masks);
+    struct problem *problems = qn_new(n_rows, sizeof *problems);
+    qn_sample_request *requests = qn_new(n_rows, sizeof *requests);
     qn_case_begin("sample", "cuda", "%zu rows of %zu logits, %s, from %zu", n_rows, n, kind_names[kinds], *next);
     qn_random_seed(n * 1000 + *next);
     for (size_t row = 0; row < n_rows; row++) {
@@ -410,37 +365,31 @@ static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds,
         fill_logits(logits + row * n, n, p->shape);
         requests[row] = request_of(p, logits + row * n, n);
     }
-    sample(gpu, requests, n_rows, logits, again);
-    sample(gpu, requests, n_rows, logits, found);
+    const qn_sample_result *first = sample(gpu, requests, n_rows, logits),
+                           *found = sample(gpu, requests, n_rows, logits);
     compare_raw(gpu, requests, logits);
     for (size_t row = 0; row < n_rows; row++) {
-        const bool same = found[row].best == again[row].best && found[row].token == again[row].token;
-        qn_expect(same, "row %zu: the first time it is %d, then %d", row, again[row].token, found[row].token);
+        const bool same = found[row].best == first[row].best && found[row].token == first[row].token;
+        qn_expect(same, "row %zu: the first time it is %d, then %d", row, first[row].token, found[row].token);
         compare(gpu, &problems[row], &requests[row], row, logits + row * n, &found[row]);
     }
-    free(logits);
-    free(masks);
-    free(problems);
-    free(requests);
-    free(found);
-    free(again);
+    qn_release_to(mark);
 }
 
 /* Steps over one set of buffers, so that each step begins with the states that the previous step left. */
 static void check_sampling(size_t n)
 {
     static const size_t steps[] = { 1, 2, 1, 3, 1, 5, 17, 1, 64, MAX_ROWS, 1, 9 };
-    const size_t n_steps = sizeof steps / sizeof *steps;
     struct gpu_sampler gpu = sampler_new(n, MAX_ROWS);
     size_t next = 0;
-    for (size_t i = 0; i < n_steps * 2; i++) {
+    for (size_t i = 0; i < QN_LENGTH(steps) * 2; i++) {
         /* One row alone, many times: shapes and filters in all combinations. */
-        const size_t n_rows = steps[i % n_steps], repetitions = n_rows == 1 ? 10 : 1;
+        const size_t n_rows = steps[i % QN_LENGTH(steps)], repetitions = n_rows == 1 ? 10 : 1;
         for (size_t r = 0; r < repetitions; r++)
             if (qn_case_selected())
-                check_step(&gpu, n_rows, (enum kinds)((i + i / n_steps) % N_KINDS), &next);
+                check_step(&gpu, n_rows, (enum kinds)((i + i / QN_LENGTH(steps)) % N_KINDS), &next);
     }
-    sampler_free(&gpu);
+    qn_release();
 }
 
 /* ---- Embedding ---- */
@@ -461,18 +410,15 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
                   first_tile, block);
     qn_hadamard_kernels_init(&hadamard, 0);
     qn_problem_new(&p, type, n_rows, n_cols, 1, false);
-    qn_random_blocks(type, p.data.data, n_rows * n_cols / type->block_weights, 100); /* scales and offsets are f16 */
+    qn_random_blocks(type, p.data, n_rows * n_cols / type->block_weights, 100); /* scales and offsets are f16 */
     qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, n_cols, &bytes));
     int32_t tokens[TOKENS] = { (int32_t)n_rows - 1, 0, (int32_t)qn_random_below(n_rows) };
     /* The last two rows have the same tokens from sources, one of which was not sampled. */
     const int32_t sampled[2] = { tokens[2], -1 }, own[TOKENS] = { tokens[0], 1 << 30, 1 << 30 };
     const uint32_t sources[TOKENS] = { 0, 2, 1 };
-    float *signs = qn_xcalloc(n_cols, sizeof *signs), *expected = qn_xcalloc(TOKENS * n_cols, sizeof *expected),
-          *found = qn_xcalloc(TOKENS * n_cols, sizeof *found);
-    uint32_t words[40], copied[40];
-    for (size_t i = 0; i < n_cols; i++)
-        signs[i] = qn_random_below(2) ? 1 : -1;
-    for (size_t i = 0; i < 40; i++)
+    float *signs = qn_signs_of(n_cols), *expected = qn_floats(TOKENS * n_cols);
+    uint32_t words[40];
+    for (size_t i = 0; i < QN_LENGTH(words); i++)
         words[i] = (uint32_t)qn_random();
     for (size_t r = 0; r < TOKENS; r++) {
         float *x = expected + r * n_cols;
@@ -482,44 +428,32 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
         for (size_t i = 0; block && i < n_cols; i += block)
             hadamard.block(x + i, block, NULL, signs + i);
     }
-    qn_gpu_guarded weights = qn_gpu_new(bytes), rows = qn_gpu_from(p.weights.data, n_rows * p.weights.row_bytes),
-                   ids = qn_gpu_from(tokens, sizeof tokens), sign = qn_gpu_from(signs, n_cols * sizeof *signs),
-                   out = qn_gpu_new(TOKENS * n_cols * sizeof *found), from = qn_gpu_from(words, sizeof words),
-                   to = qn_gpu_new(sizeof copied), own_ids = qn_gpu_from(own, sizeof own),
-                   sampled_ids = qn_gpu_from(sampled, sizeof sampled), source = qn_gpu_from(sources, sizeof sources);
-    matrix.address = weights.data;
+    uint64_t weights = qn_gpu_new(bytes), rows = qn_gpu_from(p.weights.data, n_rows * p.weights.row_bytes),
+             ids = qn_gpu_from(tokens, sizeof tokens), sign = qn_gpu_copy(signs), out = qn_gpu_floats(TOKENS * n_cols),
+             from = qn_gpu_from(words, sizeof words), to = qn_gpu_new(sizeof words),
+             own_ids = qn_gpu_from(own, sizeof own), sampled_ids = qn_gpu_from(sampled, sizeof sampled),
+             source = qn_gpu_from(sources, sizeof sources);
+    matrix.address = weights;
     qn_matmul_launch pack;
     qn_launch launch;
     qn_matmul_embed_args args;
-    qn_assert_ok(qn_matmul_gpu_pack(&matrix, rows.data, p.weights.row_bytes, n_rows, first_tile, &pack));
+    qn_assert_ok(qn_matmul_gpu_pack(&matrix, rows, p.weights.row_bytes, n_rows, first_tile, &pack));
     qn_gpu_launch(&pack.launch, &pack.args);
-    qn_assert_ok(qn_matmul_gpu_embed(&matrix, first_tile, ids.data, block ? sign.data : 0, block, TOKENS, out.data,
-                                     &launch, &args));
-    args.from = from.data;
-    args.to = to.data;
-    args.n_words = 40;
+    qn_assert_ok(qn_matmul_gpu_embed(&matrix, first_tile, ids, block ? sign : 0, block, TOKENS, out, &launch, &args));
+    args.from = from;
+    args.to = to;
+    args.n_words = QN_LENGTH(words);
     qn_gpu_launch(&launch, &args);
-    qn_gpu_read(&out, found);
-    qn_gpu_read(&to, copied);
-    qn_expect_same(found, expected, TOKENS * n_cols, "value");
-    qn_expect(memcmp(words, copied, sizeof words) == 0, "the copied words differ");
+    qn_expect_same(qn_gpu_read(out), expected, TOKENS * n_cols, "value");
+    qn_expect(memcmp(words, qn_gpu_read(to), sizeof words) == 0, "the copied words differ");
     args.n_words = 0;
-    args.tokens = own_ids.data;
-    args.sources = source.data;
-    args.sampled = sampled_ids.data;
-    qn_gpu_poison(&out);
+    args.tokens = own_ids;
+    args.sources = source;
+    args.sampled = sampled_ids;
+    qn_gpu_poison(out);
     qn_gpu_launch(&launch, &args);
-    qn_gpu_read(&out, found);
-    qn_expect_same(found, expected, TOKENS * n_cols, "value of a token from a source");
-    qn_gpu_guarded *const all[] = { &weights, &rows, &ids, &sign, &out, &from, &to, &own_ids, &sampled_ids, &source };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
-        qn_gpu_free(all[i]);
-    }
-    free(signs);
-    free(expected);
-    free(found);
-    qn_problem_free(&p);
+    qn_expect_same(qn_gpu_read(out), expected, TOKENS * n_cols, "value of a token from a source");
+    qn_release();
 }
 
 static void check_embeddings(void)
@@ -546,55 +480,37 @@ static void timed_sampler(void *context, size_t turn)
     launch_sampler(context);
 }
 
-struct timed_embed {
-    qn_launch launch;
-    qn_matmul_embed_args args;
-};
-
-static void timed_embedding(void *context, size_t turn)
-{
-    const struct timed_embed *t = context;
-    (void)turn;
-    qn_gpu_launch(&t->launch, &t->args);
-}
-
 static void bench_embedding(void)
 {
-    struct timed_embed t;
     const int32_t token = 77;
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q1_0));
     qn_tiled_matrix matrix = { .tiles = tiles, .n_tiles = 1000, .n_cols = 5120 };
     size_t bytes;
     qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, matrix.n_cols, &bytes));
-    qn_gpu_guarded weights = qn_gpu_new(bytes), out = qn_gpu_new(matrix.n_cols * sizeof(float)),
-                   ids = qn_gpu_from(&token, sizeof token);
-    matrix.address = weights.data;
+    uint64_t weights = qn_gpu_new(bytes), out = qn_gpu_floats(matrix.n_cols), ids = qn_gpu_from(&token, sizeof token);
+    matrix.address = weights;
     for (size_t block = 0; block <= 1024; block += 1024) {
-        char shape[64];
-        snprintf(shape, sizeof shape, "a row of 5120, blocks of %zu", block);
-        qn_assert_ok(qn_matmul_gpu_embed(&matrix, 0, ids.data, 0, block, 1, out.data, &t.launch, &t.args));
-        qn_gpu_bench("embed", "q1_0", shape, 5120, "value", 0, timed_embedding, &t, 64);
+        qn_matmul_embed_args args;
+        qn_gpu_timed timed = { .args = &args };
+        qn_assert_ok(qn_matmul_gpu_embed(&matrix, 0, ids, 0, block, 1, out, &timed.launch, &args));
+        qn_gpu_bench_launches("embed", "q1_0", qn_text("a row of 5120, blocks of %zu", block), 5120, "value", 0, &timed,
+                              1, 64);
     }
-    qn_gpu_free(&weights);
-    qn_gpu_free(&out);
-    qn_gpu_free(&ids);
+    qn_release();
 }
 
 /* One row stays in L2, as in decode, where it has just been written; many do not fit. The limit: logits are read
  * once. */
 static void bench_sampling(size_t n, size_t n_rows, enum shape distribution)
 {
-    float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
-    qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
-    qn_sample_result *results = qn_xcalloc(n_rows, sizeof *results);
-    uint32_t *allowed = qn_xcalloc(qn_sample_mask_words(n), sizeof *allowed);
+    float *logits = qn_floats(n_rows * n);
+    qn_sample_request *requests = qn_new(n_rows, sizeof *requests);
+    uint32_t *allowed = qn_new(qn_sample_mask_words(n), sizeof *allowed);
     qn_logprobs logprobs = { .n = QN_SAMPLE_TOP_LOGPROBS };
     struct gpu_sampler gpu = sampler_new(n, n_rows);
     fill_logits(logits, n_rows * n, distribution);
     memset(allowed, 0xff, qn_sample_mask_words(n) * sizeof *allowed);
-    const size_t n_benches = N_FILTERS + 2;
-    for (size_t f = 0; f < n_benches; f++) {
-        char shape[96];
+    for (size_t f = 0; f < N_FILTERS + 2; f++) {
         const size_t filter = f < N_FILTERS ? f : 1; /* the default with log probabilities, and with masks */
         const char *with = f == N_FILTERS ? ", log probabilities" : f == N_FILTERS + 1 ? ", masks" : "";
         for (size_t row = 0; row < n_rows; row++)
@@ -602,23 +518,19 @@ static void bench_sampling(size_t n, size_t n_rows, enum shape distribution)
                                                  .random = qn_random(),
                                                  .logprobs = f == N_FILTERS ? &logprobs : NULL,
                                                  .allowed = f == N_FILTERS + 1 ? allowed : NULL };
-        snprintf(shape, sizeof shape, "%zu rows of %zu, %s, %s%s", n_rows, n, shape_names[distribution],
-                 filters[filter].name, with);
-        sample(&gpu, requests, n_rows, logits, results);
+        const char *shape =
+            qn_text("%zu rows of %zu, %s, %s%s", n_rows, n, shape_names[distribution], filters[filter].name, with);
+        sample(&gpu, requests, n_rows, logits);
         qn_gpu_bench("sample", "cuda", shape, (double)(n_rows * n * sizeof *logits), "B", qn_gpu_read_rate(),
                      timed_sampler, &gpu, 16);
     }
-    sampler_free(&gpu);
-    free(logits);
-    free(requests);
-    free(results);
-    free(allowed);
+    qn_release();
 }
 
 void qn_check_cuda_sample(bool bench)
 {
     static const size_t sizes[] = { 1, 2, 31, 2047, 2050, 4097, 32001, 151936, MAX_LOGITS - 1 };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (size_t i = 0; i < QN_LENGTH(sizes); i++)
         check_sampling(sizes[i]);
     check_embeddings();
     if (bench) {

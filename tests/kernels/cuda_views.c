@@ -4,10 +4,6 @@
 #include "base/f16.h"
 #include "quant/quant.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static size_t size_of(qn_dtype dtype)
 {
     return dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
@@ -42,8 +38,8 @@ static size_t elements(const qn_gpu_rows *rows)
 static uint8_t *image_of(const qn_gpu_rows *rows)
 {
     const size_t size = size_of(rows->dtype);
-    uint8_t *image = qn_xcalloc(rows->memory.bytes, 1);
-    memset(image, 0xff, rows->memory.bytes);
+    uint8_t *image = qn_new(qn_gpu_bytes(rows->memory), 1);
+    memset(image, 0xff, qn_gpu_bytes(rows->memory));
     for (size_t row = 0; rows->values && row < rows->n_rows; row++)
         for (size_t i = 0; i < rows->n; i++) {
             const float x = rows->values[row * rows->n + i];
@@ -58,11 +54,16 @@ void qn_gpu_rows_reset(const qn_gpu_rows *rows)
 {
     for (size_t i = 0; rows->values && rows->dtype != QN_DTYPE_F32 && i < rows->n_rows * rows->n; i++)
         rows->values[i] = widened(rounded(rows->values[i], rows->dtype), rows->dtype);
-    uint8_t *image = image_of(rows);
-    qn_gpu_poison(&rows->memory);
-    qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), rows->memory.data, image, rows->memory.bytes, NULL, NULL));
-    free(image);
+    const size_t mark = qn_mark();
+    qn_gpu_poison(rows->memory);
+    qn_gpu_write(rows->memory, image_of(rows), qn_gpu_bytes(rows->memory));
+    qn_release_to(mark);
+}
+
+void qn_gpu_rows_draw(const qn_gpu_rows *rows, float scale)
+{
+    qn_random_floats(rows->values, rows->n_rows * rows->n, scale);
+    qn_gpu_rows_reset(rows);
 }
 
 /* Takes the values. */
@@ -82,7 +83,7 @@ qn_gpu_rows qn_gpu_rows_random(qn_dtype dtype, size_t n_rows, size_t n, size_t g
 
 qn_gpu_rows qn_gpu_rows_of(const float *x, qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift)
 {
-    float *values = qn_xcalloc(n_rows * n + 1, sizeof *values);
+    float *values = qn_floats(n_rows * n + 1);
     memcpy(values, x, n_rows * n * sizeof *values);
     return rows_of(values, dtype, n_rows, n, gap, shift);
 }
@@ -92,24 +93,27 @@ qn_gpu_rows qn_gpu_rows_poison(qn_dtype dtype, size_t n_rows, size_t n, size_t g
     return rows_of(NULL, dtype, n_rows, n, gap, shift);
 }
 
-void qn_gpu_rows_free(qn_gpu_rows *rows)
-{
-    qn_gpu_free(&rows->memory);
-    free(rows->values);
-}
-
 qn_cuda_view qn_gpu_rows_view(const qn_gpu_rows *rows)
 {
-    return (qn_cuda_view){ (void *)(uintptr_t)(rows->memory.data + rows->shift * size_of(rows->dtype)), rows->dtype,
+    return (qn_cuda_view){ (void *)(uintptr_t)(rows->memory + rows->shift * size_of(rows->dtype)), rows->dtype,
                            elements(rows) - rows->shift, rows->gap ? rows->n + rows->gap : 0 };
 }
 
-qn_cuda_view qn_array_view(const qn_gpu_guarded *g, qn_dtype dtype)
+qn_cuda_view qn_array_view(uint64_t g, qn_dtype dtype)
 {
     const qn_type_info *type = qn_type_find((uint32_t)dtype); /* NULL: integers and f64 */
     const size_t size = dtype == QN_DTYPE_I64 || dtype == QN_DTYPE_F64 ? 8 : 4;
-    const size_t count = type ? g->bytes / type->block_bytes * type->block_weights : g->bytes / size;
-    return (qn_cuda_view){ (void *)(uintptr_t)g->data, dtype, count, 0 };
+    const size_t count = type ? qn_gpu_bytes(g) / type->block_bytes * type->block_weights : qn_gpu_bytes(g) / size;
+    return (qn_cuda_view){ (void *)(uintptr_t)g, dtype, count, 0 };
+}
+
+qn_cuda_view qn_seqlens_view(const uint32_t *ends, size_t n_sequences, qn_dtype dtype)
+{
+    int64_t *wide = qn_new(n_sequences + 1, sizeof *wide);
+    for (size_t i = 0; i <= n_sequences; i++)
+        wide[i] = ends[i];
+    return qn_array_view(
+        dtype == QN_DTYPE_I64 ? qn_gpu_copy(wide) : qn_gpu_from(ends, (n_sequences + 1) * sizeof *ends), dtype);
 }
 
 const char *qn_float_name(qn_dtype dtype)
@@ -141,8 +145,7 @@ static size_t first_written(const uint8_t *found, size_t first, size_t end)
 static uint8_t *read_image(const qn_gpu_rows *rows, const char *what)
 {
     const size_t size = size_of(rows->dtype), before = rows->shift * size;
-    uint8_t *found = qn_xcalloc(rows->memory.bytes, 1);
-    qn_gpu_read(&rows->memory, found);
+    uint8_t *found = qn_gpu_read(rows->memory);
     const size_t shift_written = first_written(found, 0, before);
     qn_expect(shift_written == before, "%s: element %zu of %zu before the rows was written", what, shift_written / size,
               rows->shift);
@@ -151,18 +154,16 @@ static uint8_t *read_image(const qn_gpu_rows *rows, const char *what)
         const size_t written = first_written(found, first, end);
         qn_expect(written == end, "%s: element %zu after row %zu was written", what, (written - first) / size, row);
     }
-    qn_expect(qn_gpu_guards_intact(&rows->memory), "%s: bytes outside the array were written", what);
     return found;
 }
 
 float *qn_gpu_rows_read(const qn_gpu_rows *rows, const char *what)
 {
     uint8_t *found = read_image(rows, what);
-    float *x = qn_xcalloc(rows->n_rows * rows->n + 1, sizeof *x);
+    float *x = qn_floats(rows->n_rows * rows->n + 1);
     for (size_t row = 0; row < rows->n_rows; row++)
         for (size_t i = 0; i < rows->n; i++)
             x[row * rows->n + i] = element(rows, found, row_at(rows, row) + i);
-    free(found);
     return x;
 }
 
@@ -186,7 +187,6 @@ void qn_gpu_rows_expect(const qn_gpu_rows *rows, const double *expected, const d
             qn_expect(fabs(x - e) <= allowed, "%s %s: row %zu, element %zu: %.9g, expected %.9g, within %.3g",
                       qn_float_name(rows->dtype), what, row, i, x, e, allowed);
         }
-    free(found);
 }
 
 void qn_gpu_rows_expect_unchanged(const qn_gpu_rows *rows, const char *what)
@@ -200,8 +200,6 @@ void qn_gpu_rows_expect_unchanged(const qn_gpu_rows *rows, const char *what)
                       "%s: row %zu, element %zu was changed to %.9g, expected %.9g", what, row, i,
                       (double)element(rows, found, at), (double)element(rows, expected, at));
         }
-    free(found);
-    free(expected);
 }
 
 /* ---- Relative errors ---- */
@@ -250,5 +248,4 @@ void qn_gpu_rows_expect_relative(const qn_gpu_rows *rows, const float *expected,
 {
     float *found = qn_gpu_rows_read(rows, what);
     qn_expect_relative(found, expected, rows->n_rows * rows->n / n, n, rows->dtype, bound, worst, what);
-    free(found);
 }

@@ -36,7 +36,7 @@ static const struct operation {
     { "aura", qn_check_aura, ALL_LEVELS },
 };
 
-enum { N_OPERATIONS = sizeof operations / sizeof operations[0], GUARD = 64, FAILURES_SHOWN = 20 };
+enum { N_OPERATIONS = sizeof operations / sizeof operations[0], FAILURES_SHOWN = 20 };
 
 static struct {
     char name[256];
@@ -50,15 +50,21 @@ static struct {
     size_t compared_all[QN_CPU_MAX_LEVELS]; /* in all operations */
 } state;
 
-size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS])
+const qn_cpu_level *qn_levels(void)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < qn_cpu_n_levels; i++) {
+    static qn_cpu_level levels[QN_CPU_MAX_LEVELS + 1];
+    const bool is_listed = levels[0].name != NULL;
+    for (size_t i = 0, n = 0; !is_listed && i < qn_cpu_n_levels; i++) {
         const qn_cpu_level *level = &qn_cpu_levels[i];
         if (qn_cpu_has_level(level) && (!state.skipped_level || strcmp(level->name, state.skipped_level)))
             levels[n++] = *level;
     }
-    return n;
+    return levels;
+}
+
+bool qn_is_reference(const qn_cpu_level *level)
+{
+    return level == qn_levels();
 }
 
 /* ---- Random numbers ---- */
@@ -98,27 +104,16 @@ void qn_assert_ok(qn_status status)
     exit(1);
 }
 
-void *qn_xcalloc(size_t count, size_t size)
-{
-    void *memory = calloc(count ? count : 1, size);
-    if (memory)
-        return memory;
-    fflush(stdout);
-    fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
-    exit(1);
-}
-
 void qn_random_floats(float *x, size_t n, float scale)
 {
     for (size_t i = 0; i < n; i++)
         x[i] = qn_random_normal() * scale;
 }
 
-float *qn_floats_of(size_t n, float scale)
+void qn_random_signs(float *x, size_t n)
 {
-    float *x = qn_xcalloc(n, sizeof *x);
-    qn_random_floats(x, n, scale);
-    return x;
+    for (size_t i = 0; i < n; i++)
+        x[i] = qn_random() & 1 ? 1 : -1;
 }
 
 double qn_relative_error(const float *found, const float *expected, size_t n)
@@ -130,37 +125,6 @@ double qn_relative_error(const float *found, const float *expected, size_t n)
         norm += (double)expected[i] * (double)expected[i];
     }
     return sqrt(error / norm);
-}
-
-/* ---- Guards ---- */
-
-qn_guarded qn_guarded_new(size_t bytes, size_t shift)
-{
-    qn_guarded g = { .bytes = bytes, .shift = shift };
-    g.block = aligned_alloc(64, (bytes + shift + 2 * GUARD + 63) / 64 * 64);
-    if (!g.block) {
-        fprintf(stderr, "quern-check: no memory for %zu bytes\n", bytes);
-        exit(1);
-    }
-    g.data = g.block + GUARD + shift;
-    memset(g.block, 0xff, bytes + shift + 2 * GUARD); /* all ones: NaN as f32 and f16 */
-    return g;
-}
-
-bool qn_guarded_ok(const qn_guarded *g)
-{
-    for (size_t i = 0; i < GUARD + g->shift; i++)
-        if (g->block[i] != 0xff)
-            return false;
-    for (size_t i = 0; i < GUARD; i++)
-        if (g->data[g->bytes + i] != 0xff)
-            return false;
-    return true;
-}
-
-void qn_guarded_free(qn_guarded *g)
-{
-    free(g->block);
 }
 
 /* ---- Results ---- */
@@ -218,6 +182,22 @@ void qn_expect_same(const float *found, const float *expected, size_t n, const c
             qn_expect(false, "%s[%zu] is %.9g, the reference has %.9g", what, i, (double)found[i], (double)expected[i]);
             return;
         }
+}
+
+void qn_expect_level(const qn_cpu_level *level, const float *found, float *expected, size_t n, const char *what)
+{
+    if (qn_is_reference(level))
+        memcpy(expected, found, n * sizeof *found);
+    else
+        qn_expect_same(found, expected, n, what);
+}
+
+void qn_expect_finite(const float *found, size_t n, const char *what)
+{
+    size_t missing = 0;
+    for (size_t i = 0; i < n; i++)
+        missing += found[i] != found[i];
+    qn_expect(missing == 0, "%zu elements of %s are NaN, or were not written", missing, what);
 }
 
 void qn_expect_near(const float *found, const double *expected, const double *bound, size_t n, const char *what)

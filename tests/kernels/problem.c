@@ -1,12 +1,6 @@
 /* Test problems of matmuls: random blocks with finite weights, activations, memory. */
 #include "problem.h"
 
-#include "base/memory.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 /* Random bits may be NaN, infinite or too large in f16 and f32 fields: such a block is generated again. */
 void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks, float largest)
 {
@@ -35,6 +29,22 @@ void qn_quantize_rows(const qn_matmul_kernels *kernels, qn_acts *acts, const flo
         }
 }
 
+static void release_acts(void *acts)
+{
+    qn_acts_free(acts);
+    free(acts);
+}
+
+void qn_acts_keep(qn_acts *acts, size_t n_rows, size_t n_cols, unsigned layouts, bool hilo)
+{
+    qn_acts *kept = malloc(sizeof *kept);
+    if (!kept)
+        qn_assert_ok(qn_fail(QN_ERR_MEMORY, "no memory for activations"));
+    qn_assert_ok(qn_acts_create(acts, n_rows, n_cols, layouts, hilo));
+    *kept = *acts;
+    qn_own(kept, 0, NULL, release_acts);
+}
+
 void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool hilo)
 {
     qn_matmul_kernels ref;
@@ -46,29 +56,18 @@ void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size
         exit(1);
     /* Block sizes are even, so in files blocks have any even alignment; f32 is aligned to 4 bytes. */
     const size_t shift = type->type == QN_TYPE_F32 ? 4 * qn_random_below(16) : 2 * qn_random_below(32);
-    p->data = qn_guarded_new(n_rows * p->weights.row_bytes, shift);
-    qn_random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights, 1e6f);
-    p->weights.data = p->data.data;
+    p->weights.data = p->data = qn_guarded(n_rows * p->weights.row_bytes, shift);
+    qn_random_blocks(type, p->data, n_rows * n_cols / type->block_weights, 1e6f);
     const unsigned forms = qn_act_layout_of(type) == QN_ACT_F32 ? 1u << QN_ACT_F32 : (1u << QN_ACT_INT8_LAYOUTS) - 1;
-    qn_assert_ok(qn_acts_create(&p->acts, n_tokens, n_cols, forms, hilo));
-    qn_assert_ok(qn_alloc(&p->x, n_tokens * n_cols, sizeof(float), "values"));
-    qn_random_floats(p->x, n_tokens * n_cols, 1);
+    qn_acts_keep(&p->acts, n_tokens, n_cols, forms, hilo);
+    p->x = qn_floats_of(n_tokens * n_cols, 1);
     qn_quantize_rows(&ref, &p->acts, p->x, n_tokens);
-}
-
-void qn_problem_free(qn_problem *p)
-{
-    qn_guarded_free(&p->data);
-    qn_acts_free(&p->acts);
-    qn_free(p->x);
 }
 
 void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_t begin, size_t end, bool accumulate,
                     float *out)
 {
     const qn_packed_matrix weights = { .stored = p->weights };
-    void *scratch;
-    qn_assert_ok(qn_alloc(&scratch, qn_matmul_scratch(kernels, p->weights.n_cols), 1, "scratch"));
+    void *scratch = qn_new(qn_matmul_scratch(kernels, p->weights.n_cols), 1);
     qn_matmul_rows(kernels, &weights, &p->acts, p->n_tokens, begin, end, accumulate, out, p->weights.n_rows, scratch);
-    qn_free(scratch);
 }

@@ -12,19 +12,20 @@ void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks
 /* qn_quantize_rows - Quantises x [n_rows, n_cols] to the first rows of acts. */
 void qn_quantize_rows(const qn_matmul_kernels *kernels, qn_acts *acts, const float *x, size_t n_rows);
 
+/* qn_acts_keep - Creates activations that belong to the case. */
+void qn_acts_keep(qn_acts *acts, size_t n_rows, size_t n_cols, unsigned layouts, bool hilo);
+
 typedef struct qn_problem {
     const qn_type_info *type;
     qn_matrix weights;
     qn_acts acts; /* quantised by the reference, in every layout that the type can use */
     size_t n_tokens;
-    qn_guarded data;
+    uint8_t *data;
     float *x; /* [n_tokens, n_cols], normal */
 } qn_problem;
 
-/* qn_problem_new - Allocates and fills a problem; hilo: activations as a hi/lo int8 split. Free with qn_problem_free.
- */
+/* qn_problem_new - Allocates and fills a problem; hilo: activations as a hi/lo int8 split. */
 void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool hilo);
-void qn_problem_free(qn_problem *p);
 
 /* qn_problem_run - Computes rows [begin, end) of the result with p's own acts; out is [n_tokens, n_rows]. */
 void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_t begin, size_t end, bool accumulate,
