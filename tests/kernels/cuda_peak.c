@@ -16,28 +16,21 @@ static void read_copy(void *context, size_t turn)
         qn_expect(false, "%s", qn_error_text());
 }
 
-static void timed_mma(void *context, size_t turn)
-{
-    const qn_peak_mma *m = context;
-    (void)turn;
-    qn_gpu_launch(&m->launch, &m->args);
-}
-
-static void timed_empty(void *context, size_t turn)
-{
-    const qn_peak_empty_args args = { 0 };
-    (void)turn;
-    qn_gpu_launch(context, &args);
-}
-
 static void bench_mma(bool bf16, const char *shape)
 {
-    const qn_cuda_info *info = qn_gpu_info();
-    uint64_t out = qn_gpu_new(sizeof(uint32_t));
     qn_peak_mma plan;
-    qn_peak_mma_plan(out, bf16, STEPS, info->n_sms, &plan);
-    qn_gpu_bench("peak", "cuda", shape, plan.ops, "op", 0, timed_mma, &plan, 1);
+    qn_peak_mma_plan(qn_gpu_new(sizeof(uint32_t)), bf16, STEPS, qn_gpu_info()->n_sms, &plan);
+    const qn_gpu_timed timed = { .launch = plan.launch, .args = &plan.args };
+    qn_gpu_bench_launches("peak", "cuda", shape, plan.ops, "op", 0, &timed, 1, 1);
     qn_release();
+}
+
+static void bench_empty(bool pdl, const char *shape)
+{
+    const qn_peak_empty_args args = { 0 };
+    qn_gpu_timed timed = { .args = &args };
+    qn_peak_empty_plan(pdl, &timed.launch);
+    qn_gpu_bench_launches("peak", "cuda", shape, 1, "launch", 0, &timed, 1, LAUNCHES);
 }
 
 static void bench_copies(void)
@@ -73,12 +66,10 @@ static void bench_upload(size_t n_threads, const char *shape)
 {
     enum { REPEATS = 3, MAX_THREADS = 4 };
     uint64_t to = qn_gpu_new(COPY_BYTES);
-    uint8_t *from = malloc(COPY_BYTES);
+    uint8_t *from = qn_new(COPY_BYTES, 1);
     double best = 0;
-    qn_expect(from != NULL, "no memory to upload from");
-    if (from)
-        memset(from, 1, COPY_BYTES);
-    for (int i = 0; from && i < REPEATS; i++) {
+    memset(from, 1, COPY_BYTES);
+    for (int i = 0; i < REPEATS; i++) {
         struct upload_slice slices[MAX_THREADS];
         pthread_t threads[MAX_THREADS];
         const double begin = seconds_now();
@@ -99,8 +90,7 @@ static void bench_upload(size_t n_threads, const char *shape)
         const double seconds = seconds_now() - begin;
         best = i == 0 || seconds < best ? seconds : best;
     }
-    if (from)
-        qn_report_rate("peak", "cuda", shape, best, COPY_BYTES / best, "B", 0);
+    qn_report_rate("peak", "cuda", shape, best, COPY_BYTES / best, "B", 0);
     qn_release();
 }
 
@@ -111,15 +101,12 @@ void qn_check_cuda_peak(bool bench)
     qn_expect(info->n_sms > 0 && info->memory_bytes > 0, "the device has no SMs or no memory");
     if (!bench)
         return;
-    qn_launch launch;
     qn_report_rate("peak", "cuda", "read 1 GiB", (1 << 30) / qn_gpu_read_rate(), qn_gpu_read_rate(), "B", 0);
     bench_copies();
     bench_upload(1, "upload 1 GiB");
     bench_upload(4, "upload 1 GiB by 4 threads");
     bench_mma(false, "int8, mma.sync");
     bench_mma(true, "bf16, mma.sync");
-    qn_peak_empty_plan(false, &launch);
-    qn_gpu_bench("peak", "cuda", "a launch in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
-    qn_peak_empty_plan(true, &launch);
-    qn_gpu_bench("peak", "cuda", "a launch with PDL in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
+    bench_empty(false, "a launch in a graph");
+    bench_empty(true, "a launch with PDL in a graph");
 }
