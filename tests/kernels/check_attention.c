@@ -120,7 +120,7 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
             } else if (p->visible[q]) {
                 kernels->combine(result + q * dim, &m[q], &l[q], o + q * dim, block_m[q], block_l[q], dim);
             } else {
-                qn_expect(isnan(block_m[q]), "query %zu without visible keys was written", q); /* not poison */
+                qn_expect(isnan(block_m[q]), "query %zu without visible keys was written", q); /* poison is NaN */
             }
         }
     }
