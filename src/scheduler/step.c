@@ -68,11 +68,11 @@ void qn_request_keep_prefix(qn_scheduler *s, qn_request *r)
         return;
     if (qn_request_keeps_state(s, r)) {
         const qn_state_kind kind = is_mark(r, q->state_position) ? QN_STATE_MARK : QN_STATE_PERIODIC;
-        qn_kept_state(s->kept, r->lists->scope, r->tokens, r->memory, kind);
+        qn_kept_state(s->kept, r->lists->scope, qn_token_ids(r->tokens), r->memory, kind);
         r->kept_state = q->state_position;
     }
     if (!r->has_kept_prompt && q->length >= r->n_prompt)
-        qn_kept_add(s->kept, r->lists->scope, r->tokens, r->memory);
+        qn_kept_add(s->kept, r->lists->scope, qn_token_ids(r->tokens), r->memory);
     r->has_kept_prompt = q->length >= r->n_prompt;
 }
 
