@@ -329,9 +329,11 @@ static void fill_piece(qn_scheduled *to, const qn_piece *piece)
     const uint32_t first = r->memory->sequence->length;
     for (uint32_t at = first; at < first + piece->n; at++) {
         const bool is_known = at < r->n_tokens + piece->n_drafted;
+        const uint32_t offset = r->rope_offset;
         to->rows[step->n_rows++] = (qn_row){ .token = is_known ? r->tokens[at] : 0,
                                              .source = is_known ? 0 : r->logit_row + 1,
                                              .position = at,
+                                             .rope_offsets = { offset, offset, offset, offset },
                                              .memory = r->memory };
     }
     if (!piece->samples)
