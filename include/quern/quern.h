@@ -27,9 +27,9 @@
  * uses the model's whole thread team or its GPU. A qn_session may be used by one thread at a time; qn_session_cancel is
  * the exception. To evaluate many sequences together, use quern/scheduler.h.
  *
- * A callback of a session must not change or free that session: qn_session_eval, qn_session_truncate,
- * qn_session_truncate_to, qn_session_checkpoint and qn_generate return QN_ERR_INVALID there, and qn_session_free does
- * nothing. It may call every other function.
+ * A callback of a session must not change or free that session: qn_session_eval, qn_session_eval_rows,
+ * qn_session_truncate, qn_session_truncate_to, qn_session_truncate_to_rows, qn_session_checkpoint and qn_generate
+ * return QN_ERR_INVALID there, and qn_session_free does nothing. It may call every other function.
  *
  * Processes: a model, its sessions, schedulers and grammars belong to the process that created them. In a forked child
  * their threads do not exist and their locks may stay held forever. Functions that need a thread or a lock return
@@ -351,8 +351,8 @@ QN_API uint32_t qn_session_length(const qn_session *session);
 /* qn_session_capacity - Returns n_ctx: the most tokens that the session can hold. */
 QN_API uint32_t qn_session_capacity(const qn_session *session);
 
-/* qn_session_tokens - Returns the tokens in the session, [qn_session_length]. Owned by the session, valid until it
- * changes. */
+/* qn_session_tokens - Returns the tokens in the session, [qn_session_length]; -1 for a row with an embedding. Owned by
+ * the session, valid until it changes. */
 QN_API const qn_token *qn_session_tokens(const qn_session *session);
 
 /* qn_session_truncate - Drops all tokens after the first `length`.
@@ -370,7 +370,8 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
  * Models with recurrent layers, on a GPU: to those of these lengths that drop at most 5 tokens of the session or of a
  * checkpoint, and to 0.
  *
- * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged.
+ * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged. So is a
+ * length for which rows with embeddings would have to be evaluated again (qn_session_eval_rows).
  * Checkpoints of more than `length` tokens are dropped. QN_ERR_MEMORY if there is no memory to return to a checkpoint:
  * the session is then empty. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
@@ -389,7 +390,8 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
  *     request.n_tokens = n - shared;
  *     qn_generate(session, &request, NULL);
  *
- * Errors are those of qn_session_truncate except QN_ERR_UNSUPPORTED. */
+ * Rows that qn_session_eval_rows has appended with an embedding, or with a position that is not their index, are not
+ * shared. Errors are those of qn_session_truncate except QN_ERR_UNSUPPORTED. */
 QN_API qn_status qn_session_truncate_to(qn_session *session, const qn_token *tokens, size_t n, uint32_t *shared);
 
 /* qn_session_checkpoint - Saves the current length and the pending token (qn_session_pending), so that
@@ -457,7 +459,8 @@ QN_API qn_status qn_session_save(const qn_session *session, const char *path);
  *
  * QN_ERR_IO            the file cannot be read
  * QN_ERR_FORMAT        the file is damaged, truncated, or not a session file
- * QN_ERR_UNSUPPORTED   another file version or cache format
+ * QN_ERR_UNSUPPORTED   another file version or cache format, or rows that the device does not take or that would have
+ *                      to be evaluated again (qn_session_eval_rows)
  * QN_ERR_INVALID       another model, or params has a value outside its range
  * QN_ERR_CONTEXT       n_ctx is too small for the saved tokens
  * QN_ERR_MEMORY        not enough memory */
@@ -485,6 +488,63 @@ typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logi
  * QN_ERR_CANCELLED   by qn_session_cancel or the progress callback. Tokens of finished batches remain in the session,
  *                    and with QN_LOGITS_ALL their logits have been written */
 QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
+
+/* Rows: tokens, or embeddings in place of tokens, with their positions and with what is computed of them. Arrays have
+ * an element per row, in the order of the sequence. They are the caller's, who keeps them unchanged during the call.
+ *
+ * A row without a position follows the row before it: all components of its position are the greatest component of that
+ * row plus 1, the first row's are 0. Rows of plain text have their index as position. */
+typedef struct qn_rows {
+    size_t size;                    /* set by QN_ROWS_INIT */
+    size_t n;                       /* number of rows */
+    const qn_token *tokens;         /* [n] ids inside the vocabulary; not read where a row has an embedding. NULL: all
+                                       rows have embeddings */
+    size_t n_embd;                  /* width of embeddings and hidden states: qn_model_info.n_embd. Read with them */
+    const float *const *embeddings; /* [n] NULL, or [n_embd] finite numbers in place of the token's row of the embedding
+                                       matrix, as a vision encoder computes them. NULL: all rows are tokens */
+    /* [n] what an embedding is known by afterwards: rows with the same id and position count as equal. For example a
+     * hash of the image and of the row's index in it, which is known before the encoder has run. Not read for tokens.
+     * NULL: xxHash64 of the embedding. */
+    const uint64_t *ids;
+    uint32_t n_components;     /* components of each position: 1 to 4; missing ones are equal to the first */
+    const uint32_t *positions; /* [n, n_components] row-major, each below 2^30: what rope rotates by. Several components
+                                  (temporal, vertical, horizontal: M-RoPE) need a model whose file has
+                                  rope.dimension_sections. They change neither the order of rows nor which rows attend
+                                  to which. NULL: each row follows the one before it */
+    const uint32_t *logit_rows; /* [n_logit_rows] ascending indices of the rows whose logits are computed; NULL: the
+                                   last n_logit_rows rows */
+    size_t n_logit_rows;
+    float *logits; /* [n_logit_rows, n_vocab] row-major f32, written */
+    /* [n] NULL, or [n_embd] f32, written: the hidden state of the row, the residual stream after the last layer.
+     *   hidden   before the final norm: for MTP heads of DeepSeek and GLM, and other drafters with a norm of their own
+     *   normed   after it, the input of the output matrix: for the MTP heads of Qwen3.5, and for embeddings of texts */
+    float *const *hidden, *const *normed;
+} qn_rows;
+#define QN_ROWS_INIT QN_INIT(qn_rows)
+
+/* qn_session_eval_rows - Appends rows; does what qn_session_eval does for tokens alone.
+ *
+ * A row with an embedding is the token -1 of qn_session_tokens. Its embedding is not kept: a length whose rows would
+ * have to be evaluated again, as after truncation of a cache of AURA codes, cannot be truncated to if they include an
+ * embedding (qn_session_reach says which can). Rows with embeddings, positions or hidden states are for the CPU.
+ *
+ * QN_ERR_CONTEXT, QN_ERR_MEMORY, QN_ERR_CANCELLED as qn_session_eval; logits and hidden states of finished batches have
+ * been written then.
+ *
+ * QN_ERR_INVALID       a token outside the vocabulary, a row with neither token nor embedding, an embedding with NaN or
+ *                      infinity, another n_embd than the model's, n_components outside 1 to 4, a position of 2^30 or
+ *                      more, logit_rows that are not ascending rows, or logits is NULL; the session is unchanged
+ * QN_ERR_UNSUPPORTED   the device does not take such rows, or a position has different components and the model's
+ *                      positions have one; the session is unchanged */
+QN_API qn_status qn_session_eval_rows(qn_session *session, const qn_rows *rows);
+
+/* qn_session_truncate_to_rows - Does what qn_session_truncate_to does for a prompt of rows: tokens are equal if their
+ * ids and positions are, embeddings if qn_rows.ids and positions are.
+ *
+ *   rows     the whole prompt. Embeddings may be absent where ids has an element: a row without a token (-1) is then an
+ *            embedding. Logits and hidden states are not read
+ *   shared   as for qn_session_truncate_to */
+QN_API qn_status qn_session_truncate_to_rows(qn_session *session, const qn_rows *rows, uint32_t *shared);
 
 /* qn_session_on_progress - Sets the callback that is called between the batches of a long evaluation. Its counts are
  * tokens. NULL removes it. */

@@ -382,10 +382,10 @@ static qn_status adopt(qn_prefix *p, uint32_t at, qn_sequence *sequence)
     return QN_OK;
 }
 
-qn_status qn_prefix_adopt(qn_prefix *p, const char *scope, const int32_t *tokens, size_t n, qn_sequence *sequence,
+qn_status qn_prefix_adopt(qn_prefix *p, const char *scope, qn_row_ids ids, size_t n, qn_sequence *sequence,
                           uint32_t *matched)
 {
-    uint32_t at = qn_nodes_find_path(p, scope ? scope : "", tokens, n ? (n - 1) / QN_PAGE : 0);
+    uint32_t at = qn_nodes_find_path(p, scope ? scope : "", ids, n ? (n - 1) / QN_PAGE : 0);
     *matched = at == QN_NO_NODE ? 0 : p->nodes[at].depth * QN_PAGE;
     if (at == QN_NO_NODE)
         return QN_OK;
@@ -394,9 +394,9 @@ qn_status qn_prefix_adopt(qn_prefix *p, const char *scope, const int32_t *tokens
     return p->nodes[at].depth ? adopt(p, at, sequence) : QN_OK;
 }
 
-bool qn_prefix_is_spilled(const qn_prefix *p, const char *scope, const int32_t *tokens, size_t n)
+bool qn_prefix_is_spilled(const qn_prefix *p, const char *scope, qn_row_ids ids, size_t n)
 {
-    uint32_t at = qn_nodes_find_path(p, scope ? scope : "", tokens, n ? (n - 1) / QN_PAGE : 0);
+    uint32_t at = qn_nodes_find_path(p, scope ? scope : "", ids, n ? (n - 1) / QN_PAGE : 0);
     if (at == QN_NO_NODE)
         return false;
     at = find_beginning(p, at);
@@ -422,9 +422,9 @@ static void share_page(qn_prefix *p, uint32_t at, const qn_sequence *s)
     qn_nodes_set_item(p, at, QN_ITEM_F16_PAGE, f16_page, QN_IN_POOL);
 }
 
-static qn_status add_page(qn_prefix *p, uint32_t parent, const int32_t *tokens, const qn_sequence *s, uint32_t *out)
+static qn_status add_page(qn_prefix *p, uint32_t parent, qn_row_ids ids, const qn_sequence *s, uint32_t *out)
 {
-    QN_TRY(qn_nodes_new_child(p, parent, tokens, out));
+    QN_TRY(qn_nodes_new_child(p, parent, ids, out));
     share_page(p, *out, s);
     p->counts.pages++;
     return QN_OK;
@@ -438,10 +438,10 @@ static void share_pages(qn_prefix *p, uint32_t at, const qn_sequence *s)
             share_page(p, at, s);
 }
 
-void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const qn_sequence *s)
+void qn_prefix_add(qn_prefix *p, const char *scope, qn_row_ids ids, const qn_sequence *s)
 {
     const size_t n_pages = s->length / QN_PAGE;
-    uint32_t at = qn_nodes_find_path(p, scope ? scope : "", tokens, n_pages);
+    uint32_t at = qn_nodes_find_path(p, scope ? scope : "", ids, n_pages);
     p->is_exhausted = false;
     if (!n_pages || (at == QN_NO_NODE && qn_nodes_new_root(p, scope ? scope : "", &at) != QN_OK))
         return;
@@ -449,7 +449,7 @@ void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const
     const bool is_continued = p->nodes[at].is_continued && is_continuation(p, at, n_pages);
     for (size_t i = p->nodes[at].depth; i < n_pages; i++) {
         uint32_t child;
-        if (add_page(p, at, tokens + i * QN_PAGE, s, &child) != QN_OK)
+        if (add_page(p, at, qn_row_ids_from(ids, i * QN_PAGE), s, &child) != QN_OK)
             break;
         at = child;
     }
@@ -458,8 +458,7 @@ void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const
         qn_nodes_free(p, at);
 }
 
-void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens, const qn_sequence *s,
-                          qn_state_kind kind)
+void qn_prefix_keep_state(qn_prefix *p, const char *scope, qn_row_ids ids, const qn_sequence *s, qn_state_kind kind)
 {
     const size_t depth = s->state_position / QN_PAGE;
     bool thinned;
@@ -467,7 +466,7 @@ void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens
         return;
     (void)qn_prefix_end_copies(p);
     p->is_exhausted = false;
-    const uint32_t at = qn_nodes_find_path(p, scope ? scope : "", tokens, depth);
+    const uint32_t at = qn_nodes_find_path(p, scope ? scope : "", ids, depth);
     if (at == QN_NO_NODE || p->nodes[at].depth != depth)
         return;
     qn_prefix_node *node = &p->nodes[at];

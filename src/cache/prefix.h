@@ -1,8 +1,8 @@
-/* The prefix cache: finds the pages of earlier sequences by the tokens that they hold.
+/* The prefix cache: finds the pages of earlier sequences by the ids of the rows that they hold.
  *
- * It is a tree with a node for each page of 64 tokens. A path from a root spells the tokens of a prefix, and each node
- * holds a reference to its page. A new sequence takes over all pages of the longest path that its tokens match. Tokens
- * are compared, not only hashes. Each scope has its own root: sequences of different scopes share nothing.
+ * It is a tree with a node for each page of 64 rows. A path from a root spells the ids of a prefix, and each node holds
+ * a reference to its page. A new sequence takes over all pages of the longest path that its ids match. All ids are
+ * compared, not only hashes of pages. Each scope has its own root: sequences of different scopes share nothing.
  *
  * With recurrent layers a sequence can begin only where a state is kept. Nodes keep states within a separate budget.
  * When that budget is full, periodic states (kept every QN_STATE_PERIOD tokens) are thinned: older ones remain only at
@@ -32,6 +32,27 @@ enum { QN_STATE_PERIOD = 4096, QN_SPILL_TOKENS = 256, QN_FREE_SHARE = 32 };
 
 typedef struct qn_prefix qn_prefix;
 
+/* The ids of rows. The id of a token at the position after the row before it is the token. Any other row, such as an
+ * embedding, has the token -1, and as its id a hash of 64 bits, of everything that its keys and values depend on
+ * besides the rows before it: the embedding, or what it was made of, and its position. No hash can be mistaken for a
+ * token: what a row is, is decided by its token. */
+typedef struct qn_row_ids {
+    const int32_t *tokens;
+    const uint64_t *hashes; /* read where the token is -1; NULL: all rows are tokens */
+} qn_row_ids;
+
+/* qn_token_ids - returns the ids of rows that are all tokens. */
+static inline qn_row_ids qn_token_ids(const int32_t *tokens)
+{
+    return (qn_row_ids){ .tokens = tokens };
+}
+
+/* qn_row_ids_from - returns the ids of the rows from `first` on. */
+static inline qn_row_ids qn_row_ids_from(qn_row_ids ids, size_t first)
+{
+    return (qn_row_ids){ ids.tokens + first, ids.hashes ? ids.hashes + first : NULL };
+}
+
 /* qn_prefix_create - creates an empty prefix cache.
  *
  *   cache          the qn_cache of all its sequences; must outlive the prefix cache
@@ -45,23 +66,23 @@ void qn_prefix_free(qn_prefix *prefix);
 /* qn_prefix_adopt - lets an empty sequence share the longest prefix of its tokens that the cache holds.
  *
  *   scope      a name; NULL is ""
- *   tokens     [n] tokens of the future sequence; at least the last one is left to be evaluated
+ *   ids        [n] ids of the rows of the future sequence; at least the last row is left to be evaluated
  *   sequence   empty; its length is a multiple of 64 afterwards, 0 if no prefix is found
- *   matched    output: number of tokens whose pages are in the cache, a multiple of 64. It exceeds the sequence's
+ *   matched    output: number of rows whose pages are in the cache, a multiple of 64. It exceeds the sequence's
  *              length where no state is kept: the caller should then keep one at `matched`, because a second
  *              request has now passed this prefix
  *
  * Copies spilled items back to the pool and evicts others to make room. QN_ERR_MEMORY leaves the sequence empty. */
-qn_status qn_prefix_adopt(qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n, qn_sequence *sequence,
+qn_status qn_prefix_adopt(qn_prefix *prefix, const char *scope, qn_row_ids ids, size_t n, qn_sequence *sequence,
                           uint32_t *matched);
 
 /* qn_prefix_is_spilled - returns whether qn_prefix_adopt would copy an item from host memory. */
-bool qn_prefix_is_spilled(const qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n);
+bool qn_prefix_is_spilled(const qn_prefix *prefix, const char *scope, qn_row_ids ids, size_t n);
 
-/* qn_prefix_add - adds the complete pages of a sequence. `tokens` are its [length] tokens. Pages already in the cache
- * stay, but spilled ones are replaced by the sequence's. If there is no memory for nodes, the remaining pages are left
- * out. */
-void qn_prefix_add(qn_prefix *prefix, const char *scope, const int32_t *tokens, const qn_sequence *sequence);
+/* qn_prefix_add - adds the complete pages of a sequence. `ids` are those of its [length] rows. Pages already in the
+ * cache stay, but spilled ones are replaced by the sequence's. If there is no memory for nodes, the remaining pages are
+ * left out. */
+void qn_prefix_add(qn_prefix *prefix, const char *scope, qn_row_ids ids, const qn_sequence *sequence);
 
 /* Why a state is kept. */
 typedef enum qn_state_kind {
@@ -72,7 +93,7 @@ typedef enum qn_state_kind {
 /* qn_prefix_keep_state - keeps the state at the sequence's state_position, if that is not 0. Call it after
  * qn_prefix_add. Does nothing if the state is larger than the budget. If a state is already kept there, it stays, and
  * becomes QN_STATE_MARK if `kind` is. */
-void qn_prefix_keep_state(qn_prefix *prefix, const char *scope, const int32_t *tokens, const qn_sequence *sequence,
+void qn_prefix_keep_state(qn_prefix *prefix, const char *scope, qn_row_ids ids, const qn_sequence *sequence,
                           qn_state_kind kind);
 
 /* qn_prefix_end_copies - releases the pool items whose copy to host memory has ended. A page that could not be copied

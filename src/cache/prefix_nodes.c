@@ -1,4 +1,4 @@
-/* The hash table of nodes by parent and tokens, their lists, and their items. */
+/* The hash table of nodes by parent and ids, their lists, and their items. */
 #include "cache/prefix_nodes.h"
 
 #include "base/keyed_hash.h"
@@ -37,9 +37,42 @@ uint32_t qn_nodes_oldest(const qn_prefix *p, int list)
 
 /* ---- The hash table ---- */
 
-static uint64_t key_of(uint32_t parent, const int32_t *tokens)
+/* Returns whether a page has rows that are not tokens. */
+static bool has_hashes(qn_row_ids ids)
 {
-    return qn_keyed_hash_with(tokens, QN_PAGE * sizeof *tokens, parent);
+    for (size_t i = 0; ids.hashes && i < QN_PAGE; i++)
+        if (ids.tokens[i] < 0)
+            return true;
+    return false;
+}
+
+/* Copies a page's hashes; those of tokens are 0. */
+static void copy_hashes(qn_row_ids ids, uint64_t hashes[QN_PAGE])
+{
+    for (size_t i = 0; i < QN_PAGE; i++)
+        hashes[i] = ids.tokens[i] < 0 ? ids.hashes[i] : 0;
+}
+
+static uint64_t key_of(uint32_t parent, qn_row_ids ids)
+{
+    const uint64_t key = qn_keyed_hash_with(ids.tokens, QN_PAGE * sizeof *ids.tokens, parent);
+    uint64_t hashes[QN_PAGE];
+    if (!has_hashes(ids))
+        return key;
+    copy_hashes(ids, hashes);
+    return qn_keyed_hash_with(hashes, sizeof hashes, key);
+}
+
+/* Returns whether a node holds the page with these ids. */
+static bool has_ids(const qn_prefix_node *node, qn_row_ids ids)
+{
+    uint64_t hashes[QN_PAGE];
+    if (memcmp(node->tokens, ids.tokens, sizeof node->tokens) != 0 || (node->hashes != NULL) != has_hashes(ids))
+        return false;
+    if (!node->hashes)
+        return true;
+    copy_hashes(ids, hashes);
+    return !memcmp(node->hashes, hashes, sizeof hashes);
 }
 
 static uint64_t key_of_scope(const char *scope)
@@ -52,13 +85,12 @@ static uint32_t *bucket_of(const qn_prefix *p, uint64_t key)
     return &p->buckets[key & (p->n_buckets - 1)];
 }
 
-static uint32_t find_child(const qn_prefix *p, uint32_t parent, const int32_t *tokens)
+static uint32_t find_child(const qn_prefix *p, uint32_t parent, qn_row_ids ids)
 {
-    const uint64_t key = key_of(parent, tokens);
+    const uint64_t key = key_of(parent, ids);
     for (uint32_t at = *bucket_of(p, key); at != QN_NO_NODE; at = p->nodes[at].next) {
         const qn_prefix_node *node = &p->nodes[at];
-        if (node->key == key && node->parent == parent && node->depth &&
-            !memcmp(node->tokens, tokens, sizeof node->tokens))
+        if (node->key == key && node->parent == parent && node->depth && has_ids(node, ids))
             return at;
     }
     return QN_NO_NODE;
@@ -93,11 +125,11 @@ static void grow_buckets(qn_prefix *p)
     p->n_buckets = n;
 }
 
-uint32_t qn_nodes_find_path(const qn_prefix *p, const char *scope, const int32_t *tokens, size_t n_pages)
+uint32_t qn_nodes_find_path(const qn_prefix *p, const char *scope, qn_row_ids ids, size_t n_pages)
 {
     uint32_t at = find_root(p, scope);
     for (size_t i = 0; at != QN_NO_NODE && i < n_pages; i++) {
-        const uint32_t child = find_child(p, at, tokens + i * QN_PAGE);
+        const uint32_t child = find_child(p, at, qn_row_ids_from(ids, i * QN_PAGE));
         if (child == QN_NO_NODE)
             break;
         at = child;
@@ -207,6 +239,7 @@ void qn_nodes_free(qn_prefix *p, uint32_t at)
     *link = node->next;
     qn_nodes_unlink(p, QN_NODES_ALL, at);
     free(node->scope);
+    free(node->hashes);
     p->counts.pages -= node->depth > 0;
     node->next = p->unused;
     p->unused = at;
@@ -228,10 +261,22 @@ qn_status qn_nodes_new_root(qn_prefix *p, const char *scope, uint32_t *out)
     return QN_OK;
 }
 
-qn_status qn_nodes_new_child(qn_prefix *p, uint32_t parent, const int32_t *tokens, uint32_t *out)
+qn_status qn_nodes_new_child(qn_prefix *p, uint32_t parent, qn_row_ids ids, uint32_t *out)
 {
-    QN_TRY(new_node(p, key_of(parent, tokens), parent, out));
-    memcpy(p->nodes[*out].tokens, tokens, sizeof p->nodes[*out].tokens);
+    uint64_t *hashes = NULL;
+    if (has_hashes(ids)) {
+        hashes = malloc(QN_PAGE * sizeof *hashes);
+        if (!hashes)
+            return qn_fail(QN_ERR_MEMORY, "prefix cache: no memory for the ids of a page");
+        copy_hashes(ids, hashes);
+    }
+    const qn_status status = new_node(p, key_of(parent, ids), parent, out);
+    if (status != QN_OK) {
+        free(hashes);
+        return status;
+    }
+    memcpy(p->nodes[*out].tokens, ids.tokens, sizeof p->nodes[*out].tokens);
+    p->nodes[*out].hashes = hashes;
     return QN_OK;
 }
 

@@ -1,4 +1,4 @@
-/* The nodes of a prefix cache: the hash table by parent and tokens, the lists in order of use, and the items of nodes.
+/* The nodes of a prefix cache: the hash table by parent and ids, the lists in order of use, and the items of nodes.
  * Internal to prefix.c and prefix_nodes.c. */
 #ifndef QN_CACHE_PREFIX_NODES_H
 #define QN_CACHE_PREFIX_NODES_H
@@ -23,7 +23,7 @@ typedef struct qn_node_link {
     uint32_t newer, older;
 } qn_node_link;
 
-/* A root has no page; its tokens are not used. */
+/* A root has no page; its ids are not used. */
 typedef struct qn_prefix_node {
     uint32_t parent, n_children, depth; /* depth: pages from the root, its own included; 0: a root */
     uint32_t next;                      /* next node in its bucket, or in the list of unused nodes */
@@ -35,7 +35,8 @@ typedef struct qn_prefix_node {
                           continued too */
     uint64_t used;     /* the clock at its last use */
     uint64_t key;
-    char *scope; /* scope of a root; else NULL */
+    char *scope;      /* scope of a root; else NULL */
+    uint64_t *hashes; /* [QN_PAGE] of the rows that are not tokens; NULL if all are */
     qn_node_link links[QN_NODE_LISTS];
     int32_t tokens[QN_PAGE];
 } qn_prefix_node;
@@ -70,14 +71,14 @@ void qn_nodes_touch(qn_prefix *p, uint32_t at, bool is_continued);
 
 /* ---- Nodes ---- */
 
-/* qn_nodes_find_path - returns the deepest node whose path matches the first pages of tokens[n_pages * QN_PAGE]: the
+/* qn_nodes_find_path - returns the deepest node whose path matches the first pages of ids [n_pages * QN_PAGE]: the
  * root if no page matches, QN_NO_NODE if the scope has no root. */
-uint32_t qn_nodes_find_path(const qn_prefix *p, const char *scope, const int32_t *tokens, size_t n_pages);
+uint32_t qn_nodes_find_path(const qn_prefix *p, const char *scope, qn_row_ids ids, size_t n_pages);
 
 qn_status qn_nodes_new_root(qn_prefix *p, const char *scope, uint32_t *out);
 
-/* qn_nodes_new_child - creates a node without items. Copies `tokens` [QN_PAGE]. */
-qn_status qn_nodes_new_child(qn_prefix *p, uint32_t parent, const int32_t *tokens, uint32_t *out);
+/* qn_nodes_new_child - creates a node without items. Copies `ids` [QN_PAGE]. */
+qn_status qn_nodes_new_child(qn_prefix *p, uint32_t parent, qn_row_ids ids, uint32_t *out);
 
 /* qn_nodes_free - frees a node that has no children, with its items. Also frees its root if that has no more
  * children. */

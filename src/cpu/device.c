@@ -123,7 +123,10 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     qn_cpu_device *cpu;
     *out = NULL;
     QN_TRY(qn_alloc(&cpu, 1, sizeof *cpu, "device"));
-    *cpu = (qn_cpu_device){ .base = { .vtable = &vtable, .name = "cpu", .batch = BATCH },
+    *cpu = (qn_cpu_device){ .base = { .vtable = &vtable,
+                                      .row_features = QN_ROW_EMBEDDING | QN_ROW_POSITION | QN_ROW_HIDDEN,
+                                      .name = "cpu",
+                                      .batch = BATCH },
                             .plan = params->plan,
                             .team = params->team };
     qn_kernels_init(&cpu->kernels, params->cpu);

@@ -1,6 +1,6 @@
 /* The CPU executor: distribution of each operation's work over the thread team. The kernels define the arithmetic and
- * its order; no result depends on the distribution. Attention, matmuls and Gated DeltaNet layers are in attention.c,
- * matmul.c and recurrent.c. */
+ * its order; no result depends on the distribution. Inputs, attention, matmuls and Gated DeltaNet layers are in
+ * inputs.c, attention.c, matmul.c and recurrent.c. */
 #include "cpu/executor.h"
 
 #include "base/memory.h"
@@ -91,24 +91,6 @@ qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max
                                     max_positions, &executor->workspace);
 }
 
-void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
-{
-    const qn_matrix *table = &op->embed.table;
-    const size_t half = ex->plan->heads.n_rot / 2;
-    size_t begin, end;
-    qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t row = begin; row < end; row++) {
-        const qn_row *r = &ex->step->rows[row];
-        float *x = qn_buffer_row(ex, op->embed.out, row);
-        table->type->to_float(table->data + (size_t)r->token * table->row_bytes,
-                              table->n_cols / table->type->block_weights, x);
-        if (op->embed.inverse.block)
-            qn_hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
-        qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->attn_factor, ex->plan->heads.n_rot,
-                       ex->workspace.cosines + row * half, ex->workspace.sines + row * half);
-    }
-}
-
 /* Distributes the slices of all rows over the threads. Every thread computes the scale of its rows itself: this is
  * cheaper than a barrier after one thread has computed it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
@@ -133,8 +115,25 @@ void qn_executor_norm(const qn_executor *ex, const qn_op *op, int thread)
     run_norm(ex, op, ex->step->n_rows, NULL, thread);
 }
 
+/* Copies the hidden states of the rows that ask for them. */
+static void copy_hidden(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const size_t width = ex->plan->buffers[op->norm.in].width;
+    size_t begin, end;
+    qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t row = begin; row < end; row++) {
+        const qn_row *r = &ex->step->rows[row];
+        const float *x = qn_buffer_row(ex, op->norm.in, row);
+        if (r->hidden)
+            memcpy(r->hidden, x, width * sizeof *x);
+        if (r->normed)
+            qn_rms_norm_row(&ex->kernels->norm, r->normed, x, op->norm.weight, width, op->norm.eps);
+    }
+}
+
 void qn_executor_logit_norm(const qn_executor *ex, const qn_op *op, int thread)
 {
+    copy_hidden(ex, op, thread);
     run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread);
 }
 

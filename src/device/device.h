@@ -18,20 +18,33 @@ typedef struct qn_memory qn_memory;
 
 /* ---- Steps ---- */
 
+/* What a row may have besides a token (qn_device.row_features). */
+enum { QN_ROW_EMBEDDING = 1, QN_ROW_POSITION = 2, QN_ROW_HIDDEN = 4 };
+
 typedef struct qn_row {
-    int32_t token;
-    uint32_t source; /* 0: the row's token is `token`; i + 1: the token that request i of the previously launched step
-                        samples */
-    uint32_t position;
+    int32_t token;     /* not read if the row has an embedding */
+    uint32_t source;   /* 0: the row's token is `token`; i + 1: the token that request i of the previously launched step
+                          samples */
+    uint32_t position; /* in the sequence: where the row's keys and values are stored */
+    /* Rope rotates by components of a position: component c is position + rope_offsets[c], modulo 2^32. Zeros for text;
+     * text after an image, whose rows share positions, has one number in all of them. QN_ROW_POSITION */
+    uint32_t rope_offsets[QN_ROPE_COMPONENTS];
+    /* NULL, or what EMBED or INPUT writes for this row: [width of their buffer]. Owned by the caller, who keeps it
+     * unchanged until the step has ended. With INPUT every row has one. QN_ROW_EMBEDDING */
+    const float *embedding;
+    /* NULL, or [width of the residual stream] written: the row's hidden state, before and after the norm of
+     * LOGIT_NORM, whether or not its logits are computed. Owned by the caller. QN_ROW_HIDDEN */
+    float *hidden, *normed;
     qn_memory *memory; /* the session's */
 } qn_row;
 
-/* One execution of the plan, over rows of one or more memories. The caller has checked tokens and positions. */
+/* One execution of the plan, over rows of one or more memories. The caller has checked tokens, positions, and that the
+ * device takes what the rows have (device/rows.h). */
 typedef struct qn_step {
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
-    /* The last rows of a memory may be drafted tokens to verify, with logits for each of them: after
-     * qn_memory_on_append the caller truncates the memory to the accepted rows. There are at most
+    /* Any rows, several of one memory too. The last rows of a memory may be drafted tokens to verify, with logits for
+     * each of them: after qn_memory_on_append the caller truncates the memory to the accepted rows. There are at most
      * qn_sequence_max_drafted drafted rows. */
     const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
     size_t n_logit_rows;
@@ -134,6 +147,7 @@ typedef struct qn_device_vtable {
 
 struct qn_device {
     const qn_device_vtable *vtable;
+    unsigned row_features; /* QN_ROW_*: what rows may have besides tokens */
     size_t piece;  /* a sequence's rows in a step end at the next position that is a multiple of this; 0: anywhere */
     char name[32]; /* "cpu", "cuda:0" */
     size_t batch;  /* default number of rows of a step */

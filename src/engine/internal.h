@@ -6,6 +6,7 @@
 #include "device/memory.h"
 #include "engine/grammars.h"
 #include "engine/kept.h"
+#include "engine/state_file.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 #include "quern/quern.h"
@@ -57,8 +58,11 @@ struct qn_session {
     qn_memory *memory;
     bool is_recurrent; /* the model has recurrent layers */
     uint32_t n_ctx, n_batch, length;
-    qn_token *tokens; /* [n_ctx], the first `length` are in the session; sampling writes the next batch after them */
-    qn_token pending; /* sampled but not evaluated, or QN_NO_TOKEN */
+    qn_token *tokens; /* [n_ctx], the first `length` are in the session; QN_NO_TOKEN for an embedding. Sampling writes
+                         the next batch after them */
+    qn_session_row *own_rows; /* [n_own_rows], ascending; NULL until the session has one */
+    size_t n_own_rows, cap_own_rows;
+    qn_token pending;           /* sampled but not evaluated, or QN_NO_TOKEN */
     qn_checkpoint *checkpoints; /* [max_checkpoints] in ascending length; unused slots keep their allocations for reuse
                                  */
     uint32_t n_checkpoints, max_checkpoints;

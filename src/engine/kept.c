@@ -106,38 +106,38 @@ static bool evict_but(qn_kept_list *list, const qn_kept *but)
     return evicted;
 }
 
-qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, const int32_t *tokens, size_t n,
+qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, qn_row_ids ids, size_t n,
                         qn_memory *memory, uint32_t *matched)
 {
     qn_status status;
     do {
         pthread_mutex_lock(&kept->lock);
-        status = qn_prefix_adopt(kept->prefix, scope, tokens, n, memory->sequence, matched);
+        status = qn_prefix_adopt(kept->prefix, scope, ids, n, memory->sequence, matched);
         pthread_mutex_unlock(&kept->lock);
     } while (status == QN_ERR_MEMORY && evict_but(list, kept));
     return status;
 }
 
-bool qn_kept_is_spilled(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n)
+bool qn_kept_is_spilled(qn_kept *kept, const char *scope, qn_row_ids ids, size_t n)
 {
     pthread_mutex_lock(&kept->lock);
-    const bool is_spilled = qn_prefix_is_spilled(kept->prefix, scope, tokens, n);
+    const bool is_spilled = qn_prefix_is_spilled(kept->prefix, scope, ids, n);
     pthread_mutex_unlock(&kept->lock);
     return is_spilled;
 }
 
-void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory)
+void qn_kept_add(qn_kept *kept, const char *scope, qn_row_ids ids, const qn_memory *memory)
 {
     pthread_mutex_lock(&kept->lock);
-    qn_prefix_add(kept->prefix, scope, tokens, memory->sequence);
+    qn_prefix_add(kept->prefix, scope, ids, memory->sequence);
     pthread_mutex_unlock(&kept->lock);
 }
 
-void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory, qn_state_kind kind)
+void qn_kept_state(qn_kept *kept, const char *scope, qn_row_ids ids, const qn_memory *memory, qn_state_kind kind)
 {
     pthread_mutex_lock(&kept->lock);
-    qn_prefix_add(kept->prefix, scope, tokens, memory->sequence);
-    qn_prefix_keep_state(kept->prefix, scope, tokens, memory->sequence, kind);
+    qn_prefix_add(kept->prefix, scope, ids, memory->sequence);
+    qn_prefix_keep_state(kept->prefix, scope, ids, memory->sequence, kind);
     pthread_mutex_unlock(&kept->lock);
 }
 

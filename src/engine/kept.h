@@ -36,12 +36,11 @@ void qn_kept_free(qn_kept_list *list, qn_kept *kept);
 /* qn_kept_adopt, qn_kept_is_spilled, qn_kept_add, qn_kept_state, qn_kept_counts - qn_prefix_adopt and so on, of a
  * memory's sequence. qn_kept_state adds the pages first. For pages and states that are copied back, other prefix caches
  * of the list are evicted too. */
-qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, const int32_t *tokens, size_t n,
+qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, qn_row_ids ids, size_t n,
                         qn_memory *memory, uint32_t *matched);
-bool qn_kept_is_spilled(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n);
-void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory);
-void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory,
-                   qn_state_kind kind);
+bool qn_kept_is_spilled(qn_kept *kept, const char *scope, qn_row_ids ids, size_t n);
+void qn_kept_add(qn_kept *kept, const char *scope, qn_row_ids ids, const qn_memory *memory);
+void qn_kept_state(qn_kept *kept, const char *scope, qn_row_ids ids, const qn_memory *memory, qn_state_kind kind);
 qn_prefix_counts qn_kept_counts(qn_kept *kept);
 
 /* qn_kept_evict - Calls qn_prefix_evict for the first cache in the list with something to evict. Returns false if there

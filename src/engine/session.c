@@ -5,7 +5,9 @@
 #include "base/append.h"
 #include "base/memory.h"
 #include "base/params.h"
+#include "engine/rows.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
@@ -98,6 +100,7 @@ void qn_session_free(qn_session *session)
         session->memory->vtable->free(session->memory);
     qn_free(session->checkpoints);
     qn_free(session->tokens);
+    free(session->own_rows);
     qn_free(session->rows);
     qn_free(session->logit_rows);
     qn_free(session);
@@ -213,7 +216,9 @@ uint32_t qn_session_reach(const qn_session *session, uint32_t length)
     if (length >= session->length)
         return session->length;
     const qn_checkpoint current = { 0 };
-    if (!session->is_recurrent || find_checkpoint(session, length, &current))
+    if (!session->is_recurrent)
+        return qn_session_find_embedding(session, (uint32_t)qn_memory_rewind_length(session->memory, length), length);
+    if (find_checkpoint(session, length, &current))
         return length;
     uint32_t rewind_length = 0;
     for (uint32_t i = 0; i < session->n_checkpoints && session->checkpoints[i].length < length; i++)
@@ -257,24 +262,50 @@ void qn_session_cancel(qn_session *session)
     atomic_store(&session->cancelled, true);
 }
 
-/* The output of an evaluation. */
-struct eval_request {
-    qn_logits which;
-    float *logits;
-};
-
-/* Evaluates a batch of n <= n_batch tokens and appends them.
- *
- *   first_logit   logits of rows >= first_logit are computed
- *   logits        [n - first_logit, n_vocab] */
-static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits)
+/* Fills session->rows for rows [first, first + n), the session's next ones. */
+static void fill_rows(qn_session *session, const qn_rows *rows, size_t first, size_t n)
 {
-    qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits };
-    for (size_t i = 0; i < n; i++)
-        session->rows[i] =
-            (qn_row){ .token = tokens[i], .position = session->length + (uint32_t)i, .memory = session->memory };
-    for (size_t i = first_logit; i < n; i++)
-        session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = first + i;
+        qn_row row = { .token = rows->tokens ? rows->tokens[at] : QN_NO_TOKEN,
+                       .position = session->length + (uint32_t)i,
+                       .embedding = rows->embeddings ? rows->embeddings[at] : NULL,
+                       .hidden = rows->hidden ? rows->hidden[at] : NULL,
+                       .normed = rows->normed ? rows->normed[at] : NULL,
+                       .memory = session->memory };
+        if (row.embedding)
+            row.token = QN_NO_TOKEN;
+        if (session->n_own_rows) {
+            qn_session_components(session, row.position, row.rope_offsets);
+            for (size_t c = 0; c < QN_ROPE_COMPONENTS; c++)
+                row.rope_offsets[c] -= row.position;
+        }
+        session->rows[i] = row;
+    }
+}
+
+/* Fills session->logit_rows for the logit rows from *n_logits on that are below first + n, and adds their number to
+ * *n_logits. Returns that number. */
+static size_t fill_logit_rows(qn_session *session, const qn_rows *rows, size_t first, size_t n, size_t *n_logits)
+{
+    size_t count = 0;
+    for (; *n_logits < rows->n_logit_rows; (*n_logits)++) {
+        const size_t row = rows->logit_rows ? rows->logit_rows[*n_logits] : rows->n - rows->n_logit_rows + *n_logits;
+        if (row >= first + n)
+            break;
+        session->logit_rows[count++] = (uint32_t)(row - first);
+    }
+    return count;
+}
+
+/* Evaluates the batch of rows [first, first + n), n <= n_batch, and appends them. *n_logits: the number of logit rows
+ * of earlier batches; the batch's are added. */
+static qn_status eval_batch(qn_session *session, const qn_rows *rows, size_t first, size_t n, size_t *n_logits)
+{
+    qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows };
+    step.logits = rows->logits ? rows->logits + *n_logits * session->model->hparams.n_vocab : NULL;
+    step.n_logit_rows = fill_logit_rows(session, rows, first, n, n_logits);
+    fill_rows(session, rows, first, n);
     QN_TRY(session->memory->vtable->prepare(session->memory, n));
     qn_model_lock(session->model);
     /* Reserve again for each batch: another session's reservation may have failed and released the workspace. */
@@ -288,40 +319,39 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
         qn_memory_on_append(session->memory, session->length);
         return status;
     }
-    memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* memmove: they may be session->tokens */
+    for (size_t i = 0; i < n; i++)
+        session->tokens[session->length + i] = session->rows[i].token;
     session->length += (uint32_t)n;
     qn_memory_on_append(session->memory, session->length);
     session->pending = QN_NO_TOKEN;
     return QN_OK;
 }
 
-static qn_status append_batch(qn_session *session, const qn_token *tokens, size_t n, bool last,
-                              const struct eval_request *eval_request, float *logits)
+static qn_status append_batch(qn_session *session, const qn_rows *rows, size_t first, size_t n, size_t *n_logits)
 {
-    const size_t first_logit = eval_request->which == QN_LOGITS_ALL            ? 0
-                               : eval_request->which == QN_LOGITS_LAST && last ? n - 1
-                                                                               : n;
-    return eval_batch(session, tokens, n, first_logit, logits);
+    qn_status status = qn_session_list_rows(session, rows, first, n);
+    if (status == QN_OK)
+        status = eval_batch(session, rows, first, n, n_logits);
+    if (status != QN_OK)
+        qn_session_unlist_rows(session, session->length);
+    return status;
 }
 
-static qn_status append(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
+static qn_status append(qn_session *session, const qn_rows *rows)
 {
-    const size_t n_vocab = session->model->hparams.n_vocab;
+    const size_t n = rows->n;
+    size_t n_logits = 0;
     if (n > session->n_ctx - session->length)
         return qn_fail(QN_ERR_CONTEXT, "context: %zu tokens do not fit after %u, its capacity is %u", n,
                        (unsigned)session->length, (unsigned)session->n_ctx);
-    QN_TRY(qn_model_check_tokens(session->model, "token", tokens, n));
-    if (eval_request->which != QN_LOGITS_NONE && !eval_request->logits && n)
-        return qn_fail(QN_ERR_INVALID, "logits: NULL, expected a buffer");
+    QN_TRY(qn_rows_check(session, rows));
     for (size_t done = 0; done < n;) {
         if (atomic_load(&session->cancelled))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
         const size_t batch = qn_device_piece(session->model->device, session->length,
                                              n - done < session->n_batch ? n - done : session->n_batch);
         const bool last = done + batch == n;
-        QN_TRY(append_batch(session, tokens + done, batch, last, eval_request,
-                            eval_request->which == QN_LOGITS_ALL ? eval_request->logits + done * n_vocab
-                                                                 : eval_request->logits));
+        QN_TRY(append_batch(session, rows, done, batch, &n_logits));
         done += batch;
         if (session->on_progress && !last && !session->on_progress(session->progress_user, done, n))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
@@ -331,16 +361,38 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
 
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n)
 {
-    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE });
+    return append(session, &(qn_rows){ .n = n, .tokens = tokens });
+}
+
+static qn_status eval_rows(qn_session *session, const qn_rows *rows, const char *function)
+{
+    QN_TRY(qn_session_enter(session, function));
+    const qn_status status = append(session, rows);
+    qn_session_leave(session);
+    atomic_store(&session->cancelled, false); /* a request that came too late does not apply to the next call */
+    return status;
 }
 
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
 {
-    QN_TRY(qn_session_enter(session, __func__));
-    const qn_status status = append(session, tokens, n, &(struct eval_request){ .which = which, .logits = logits });
-    qn_session_leave(session);
-    atomic_store(&session->cancelled, false); /* a request that came too late does not apply to the next call */
-    return status;
+    qn_rows rows = { .n = n, .tokens = tokens, .logits = logits };
+    if (which == QN_LOGITS_ALL)
+        rows.n_logit_rows = n;
+    else if (which == QN_LOGITS_LAST)
+        rows.n_logit_rows = n ? 1 : 0;
+    return eval_rows(session, &rows, __func__);
+}
+
+static qn_status read_rows(const qn_rows *rows, qn_rows *out)
+{
+    return rows ? QN_PARAMS_READ(qn_rows, rows, out) : qn_fail(QN_ERR_INVALID, "rows: NULL, expected rows");
+}
+
+qn_status qn_session_eval_rows(qn_session *session, const qn_rows *rows)
+{
+    qn_rows own = QN_ROWS_INIT;
+    QN_TRY(read_rows(rows, &own));
+    return eval_rows(session, &own, __func__);
 }
 
 /* ---- Truncation ---- */
@@ -361,6 +413,7 @@ static qn_status rewind_recurrent(qn_session *session, uint32_t length)
         return QN_OK;
     const qn_status status = qn_checkpoint_restore(memory->memory_checkpoint, session->memory);
     if (status != QN_OK) {
+        qn_session_unlist_rows(session, 0);
         session->length = 0;
         session->pending = QN_NO_TOKEN;
     }
@@ -375,12 +428,25 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
     qn_memory_truncate(session->memory, rewind_length);
     session->length = rewind_length;
     while (session->length < length) {
+        size_t n_logits = 0;
         const uint32_t left = length - session->length;
         const size_t n =
             qn_device_piece(session->model->device, session->length, left < session->n_batch ? left : session->n_batch);
-        QN_TRY(eval_batch(session, session->tokens + session->length, n, left, NULL));
+        QN_TRY(eval_batch(session, &(qn_rows){ .n = n, .tokens = session->tokens + session->length }, 0, n, &n_logits));
     }
     return QN_OK;
+}
+
+/* The embeddings of rows are not kept, so these rows cannot be evaluated again. */
+static qn_status check_embeddings(const qn_session *session, uint32_t length)
+{
+    const uint32_t reach = qn_session_reach(session, length);
+    if (reach == length)
+        return QN_OK;
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "session: cannot rewind from %u to %u tokens: row %u is an embedding, which would have to be "
+                   "evaluated again; possible is %u",
+                   (unsigned)session->length, (unsigned)length, (unsigned)reach, (unsigned)reach);
 }
 
 static qn_status drop_tokens(qn_session *session, uint32_t length)
@@ -392,8 +458,11 @@ static qn_status drop_tokens(qn_session *session, uint32_t length)
         return QN_OK;
     if (session->is_recurrent)
         QN_TRY(rewind_recurrent(session, length));
+    else
+        QN_TRY(check_embeddings(session, length));
     session->pending = QN_NO_TOKEN;
     const qn_status status = rewind_cache(session, length);
+    qn_session_unlist_rows(session, session->length);
     while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > session->length)
         drop_checkpoint(session);
     QN_TRY(status);
@@ -410,18 +479,29 @@ qn_status qn_session_truncate(qn_session *session, uint32_t length)
     return status;
 }
 
-qn_status qn_session_truncate_to(qn_session *session, const qn_token *tokens, size_t n, uint32_t *shared)
+static qn_status truncate_to(qn_session *session, const qn_rows *rows, uint32_t *shared, const char *function)
 {
-    size_t same = 0;
-    if (!n)
+    if (!rows->n)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
-    QN_TRY(qn_session_enter(session, __func__));
-    const size_t most = session->length < n ? session->length : n - 1;
-    while (same < most && session->tokens[same] == tokens[same])
-        same++;
+    QN_TRY(qn_session_enter(session, function));
+    const size_t most = session->length < rows->n ? session->length : rows->n - 1;
+    const size_t same = qn_session_shared_rows(session, rows, most);
     const qn_status status = drop_tokens(session, qn_session_reach(session, (uint32_t)same));
     if (status == QN_OK)
         *shared = session->length;
     qn_session_leave(session);
     return status;
+}
+
+qn_status qn_session_truncate_to(qn_session *session, const qn_token *tokens, size_t n, uint32_t *shared)
+{
+    return truncate_to(session, &(qn_rows){ .n = n, .tokens = tokens }, shared, __func__);
+}
+
+qn_status qn_session_truncate_to_rows(qn_session *session, const qn_rows *rows, uint32_t *shared)
+{
+    qn_rows own = QN_ROWS_INIT;
+    QN_TRY(read_rows(rows, &own));
+    QN_TRY(qn_rows_check_prompt(session, &own));
+    return truncate_to(session, &own, shared, __func__);
 }

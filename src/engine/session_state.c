@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "base/params.h"
 #include "cache/saved_layout.h"
-#include "engine/state_file.h"
+#include "engine/rows.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +26,7 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
+    QN_TRY(qn_session_copy_rows(to, from));
     QN_TRY(qn_memory_copy(to->memory, from->memory));
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
@@ -60,16 +61,17 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 
 /* ---- Common to save and restore ---- */
 
-/* Bytes of header, tokens and checksum. */
-static uint64_t fixed_bytes(uint32_t length)
+/* Bytes of header, tokens, rows and checksum. */
+static uint64_t fixed_bytes(uint32_t length, uint32_t n_rows)
 {
-    return sizeof(struct qn_state_header) + length * sizeof(qn_token) + sizeof(uint64_t);
+    return sizeof(struct qn_state_header) + length * sizeof(qn_token) + n_rows * sizeof(qn_session_row) +
+           sizeof(uint64_t);
 }
 
-static uint64_t file_bytes(const qn_session *session, const qn_extent *extent)
+static uint64_t file_bytes(const qn_session *session, const qn_extent *extent, uint32_t n_rows)
 {
     const qn_saved_layout layout = qn_saved_layout_of(&session->model->plan, session->format);
-    return fixed_bytes(extent->length) + qn_saved_bytes(&layout, extent);
+    return fixed_bytes(extent->length, n_rows) + qn_saved_bytes(&layout, extent);
 }
 
 static uint64_t header_checksum(const struct qn_state_header *header)
@@ -112,14 +114,16 @@ static qn_status write_piece(void *context, void *data, size_t bytes)
 static qn_status save(struct save_context *s, const qn_session *session, const char *path)
 {
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
-    struct qn_state_header header = { .version = QN_STATE_VERSION,
+    const uint32_t n_rows = (uint32_t)session->n_own_rows;
+    struct qn_state_header header = { .version = n_rows ? QN_STATE_VERSION_ROWS : QN_STATE_VERSION,
                                       .length = session->length,
                                       .capacity = session->n_ctx,
                                       .pending = session->pending,
-                                      .file_bytes = file_bytes(session, &extent),
+                                      .file_bytes = file_bytes(session, &extent, n_rows),
                                       .state_position = extent.state_position,
                                       .shortest = extent.shortest,
-                                      .has_last_page = extent.has_last_page };
+                                      .has_last_page = extent.has_last_page,
+                                      .n_rows = n_rows };
     memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
     snprintf(header.kv, sizeof header.kv, "%s", session->format->name);
     QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
@@ -128,6 +132,7 @@ static qn_status save(struct save_context *s, const qn_session *session, const c
     QN_TRY(qn_atomic_file_create(&s->file, path, QN_FILE_PRIVATE));
     QN_TRY(write_piece(s, &header, sizeof header));
     QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));
+    QN_TRY(write_piece(s, session->own_rows, n_rows * sizeof *session->own_rows));
     QN_TRY(session->memory->vtable->serialize(session->memory, write_piece, s));
     const uint64_t checksum = XXH64_digest(s->hash);
     QN_TRY(qn_atomic_file_write(&s->file, &checksum, sizeof checksum));
@@ -207,16 +212,16 @@ static qn_status open_file(struct restore_context *r)
 static qn_status read_header(struct restore_context *r)
 {
     struct qn_state_header *h = &r->header;
-    if (r->size < fixed_bytes(0))
+    if (r->size < fixed_bytes(0, 0))
         return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path,
                        (unsigned long long)r->size);
     QN_TRY(read_piece(r, h, sizeof *h));
     if (memcmp(h->magic, QN_STATE_MAGIC, sizeof h->magic) != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path,
                        QN_STATE_MAGIC);
-    if (h->version != QN_STATE_VERSION)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d", r->path,
-                       (unsigned)h->version, QN_STATE_VERSION);
+    if (h->version != QN_STATE_VERSION && h->version != QN_STATE_VERSION_ROWS)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d or %d", r->path,
+                       (unsigned)h->version, QN_STATE_VERSION, QN_STATE_VERSION_ROWS);
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
@@ -250,7 +255,10 @@ static qn_status check_header(struct restore_context *r, const qn_model *model, 
     if (params->n_ctx && params->n_ctx < h->length)
         return qn_fail(QN_ERR_CONTEXT, "%s: its %u tokens do not fit in a context of %u", r->path, (unsigned)h->length,
                        (unsigned)params->n_ctx);
-    if (h->length > (r->size - fixed_bytes(0)) / sizeof(qn_token))
+    if (h->n_rows > h->length || (h->n_rows != 0) != (h->version == QN_STATE_VERSION_ROWS))
+        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens and a list of %u rows are not possible in version %u", r->path,
+                       (unsigned)h->length, (unsigned)h->n_rows, (unsigned)h->version);
+    if (r->size < fixed_bytes(h->length, h->n_rows))
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens do not fit in its %llu bytes", r->path, (unsigned)h->length,
                        (unsigned long long)r->size);
     return QN_OK;
@@ -278,7 +286,7 @@ static bool is_possible(const qn_session *session, const struct qn_state_header 
 static qn_status find_extent(struct restore_context *r)
 {
     const struct qn_state_header *h = &r->header;
-    if (h->zero || !is_possible(r->session, h))
+    if (!is_possible(r->session, h))
         return qn_fail(
             QN_ERR_FORMAT, "%s: a state at %u, truncation to %u and %u pages are not possible with %u tokens", r->path,
             (unsigned)h->state_position, (unsigned)h->shortest, (unsigned)h->has_last_page, (unsigned)h->length);
@@ -286,11 +294,20 @@ static qn_status find_extent(struct restore_context *r)
     return QN_OK;
 }
 
+static qn_status read_rows(struct restore_context *r)
+{
+    qn_session *session = r->session;
+    const size_t n = r->header.n_rows;
+    QN_TRY(qn_realloc_array(&session->own_rows, &session->cap_own_rows, n, sizeof *session->own_rows, "session"));
+    session->n_own_rows = n;
+    return read_piece(r, session->own_rows, n * sizeof *session->own_rows);
+}
+
 /* Reads the unused contents of the file, for the checksum. */
 static qn_status skip_memory(struct restore_context *r)
 {
     uint8_t piece[4096];
-    for (uint64_t left = r->size - fixed_bytes(r->header.length), n; left; left -= n) {
+    for (uint64_t left = r->size - fixed_bytes(r->header.length, r->header.n_rows), n; left; left -= n) {
         n = left < sizeof piece ? left : sizeof piece;
         QN_TRY(read_piece(r, piece, (size_t)n));
     }
@@ -308,6 +325,11 @@ static qn_status evaluate_again(struct restore_context *r)
 {
     qn_session *session = r->session;
     qn_token *tokens;
+    if (qn_session_find_embedding(session, 0, r->header.length) < r->header.length)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: its cache format '%s' is not used with this model, and its embeddings cannot be evaluated "
+                       "again",
+                       r->path, r->header.kv);
     QN_TRY(qn_alloc(&tokens, r->header.length, sizeof *tokens, "session"));
     memcpy(tokens, session->tokens, r->header.length * sizeof *tokens);
     session->length = 0;
@@ -323,7 +345,7 @@ static qn_status read_contents(struct restore_context *r)
     uint64_t checksum, expected = r->size;
     if (!r->has_other_format) {
         QN_TRY(find_extent(r));
-        expected = file_bytes(session, &r->extent);
+        expected = file_bytes(session, &r->extent, r->header.n_rows);
     }
     session->length = r->header.length;
     session->pending = r->header.pending;
@@ -331,12 +353,15 @@ static qn_status read_contents(struct restore_context *r)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path,
                        (unsigned)session->length, (unsigned long long)expected, (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
+    QN_TRY(read_rows(r));
     QN_TRY(read_memory(r));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);
     for (uint32_t i = 0; i < session->length; i++)
-        QN_TRY(check_token(r, session->tokens[i]));
+        if (session->tokens[i] != QN_NO_TOKEN)
+            QN_TRY(check_token(r, session->tokens[i]));
+    QN_TRY(qn_session_check_rows(session, r->path));
     if (session->pending != QN_NO_TOKEN)
         QN_TRY(check_token(r, session->pending));
     return r->has_other_format && session->length ? evaluate_again(r) : QN_OK;

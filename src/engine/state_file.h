@@ -1,7 +1,8 @@
 /* The file format of a saved session. Numbers are little-endian.
  *
  *   header     struct qn_state_header
- *   tokens     [length] i32
+ *   tokens     [length] i32; -1 for an embedding
+ *   rows       [n_rows] qn_session_row: the embeddings, and tokens at positions of their own (engine/rows.h)
  *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU converts exactly,
  *              but that it rounds v' and keys of an open chunk to the fp16 that it keeps them in
  *   checksum   u64: xxHash64 of all preceding bytes
@@ -20,12 +21,23 @@
 #define QN_ENGINE_STATE_FILE_H
 
 #include "base/status.h"
+#include "plan/rope.h"
 
 #include <stdint.h>
 
 #define QN_STATE_MAGIC "quernSES"
 
-enum { QN_STATE_VERSION = 4 };
+/* Sessions without a list of rows have version 4, others version 5: libraries that do not know the list reject them. */
+enum { QN_STATE_VERSION = 4, QN_STATE_VERSION_ROWS = 5 };
+
+/* A row that is an embedding, or a token whose position does not follow the row before it (engine/rows.h). Also its
+ * layout in saved sessions. */
+typedef struct qn_session_row {
+    uint32_t index;
+    uint32_t components[QN_ROPE_COMPONENTS]; /* of its position */
+    uint32_t zero;
+    uint64_t id; /* of an embedding: qn_rows.ids; 0 for a token */
+} qn_session_row;
 
 struct qn_state_header {
     char magic[8];
@@ -38,11 +50,11 @@ struct qn_state_header {
     uint64_t file_bytes;
     /* As in qn_extent (cache/sequence.h), 0 without recurrent layers. */
     uint32_t state_position, shortest, has_last_page;
-    uint32_t zero;
+    uint32_t n_rows;   /* 0 in version 4 */
     uint64_t checksum; /* xxHash64 of the preceding members, checked before memory is allocated for `length` tokens */
 };
 
-_Static_assert(sizeof(struct qn_state_header) == 80, "no padding in the file");
+_Static_assert(sizeof(struct qn_state_header) == 80 && sizeof(qn_session_row) == 32, "no padding in the file");
 
 /* qn_session_check_target - QN_OK if qn_session_save may write to this path: no file exists, an empty one, or a session
  * file of any version. QN_ERR_INVALID for any other file. */

@@ -14,7 +14,12 @@ static const qn_architecture table[] = {
     { .name = "llama", .rope = QN_ROPE_TYPE_NORM, .build = qn_dense_build },
     { .name = "qwen2", .rope = QN_ROPE_TYPE_NEOX, .qkv_bias = true, .build = qn_dense_build },
     { .name = "qwen3", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .build = qn_dense_build },
-    { .name = "qwen35", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .mtp_blocks = true, .build = qn_qwen35_build },
+    { .name = "qwen35",
+      .rope = QN_ROPE_TYPE_NEOX,
+      .qk_norm = true,
+      .mtp_blocks = true,
+      .rope_sections = true,
+      .build = qn_qwen35_build },
 };
 
 enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
@@ -74,6 +79,8 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
                        "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
                        qn_gguf_path(file), (double)h->eps);
     QN_TRY(read_vocabulary(file, h));
+    if (architecture->rope_sections)
+        QN_TRY(qn_rope_read_sections(file, h));
     return qn_rope_read(file, h);
 }
 

@@ -10,6 +10,7 @@ typedef struct qn_architecture {
     bool qk_norm, qkv_bias; /* values for qn_hparams */
     bool mtp_blocks;        /* the file's last blocks may be for multi-token prediction (nextn_predict_layers): they are
                                ignored */
+    bool rope_sections;     /* files state the components of positions (rope.dimension_sections), interleaved */
     /* Adds buffers and operations to an empty plan. The caller frees the plan on failure. */
     qn_status (*build)(qn_build *build);
 } qn_architecture;

@@ -74,6 +74,10 @@ static qn_status set_rope(qn_build *build)
                            qn_gguf_path(build->weights->file), (double)freq_factors[i], i);
     qn_rope_frequencies(h->rope_base, &h->rope_scaling, freq_factors, h->n_rot, build->plan->frequencies);
     build->plan->attn_factor = h->rope_scaling.attn_factor;
+    if (!h->has_rope_sections)
+        return QN_OK;
+    QN_TRY(qn_alloc(&build->plan->rope_components, h->n_rot / 2, sizeof(uint8_t), "rope components"));
+    qn_rope_pair_components(&h->rope_sections, h->n_rot, build->plan->rope_components);
     return QN_OK;
 }
 

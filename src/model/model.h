@@ -16,6 +16,8 @@ typedef struct qn_hparams {
     float eps, rope_base;
     qn_rope_type rope;
     qn_rope_scaling rope_scaling;
+    bool has_rope_sections; /* positions of rows may have several components */
+    qn_rope_sections rope_sections;
     bool qk_norm;  /* RMS norm of each query and key head before rope */
     bool qkv_bias; /* the q, k and v projections have biases */
 } qn_hparams;

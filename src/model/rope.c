@@ -1,4 +1,5 @@
-/* Reads the keys of rotary position embedding. plan/rope.h computes the frequencies, kernels/rope/rope.h the angles. */
+/* Reads the keys of rotary position embedding. plan/rope.h computes frequencies and components of pairs,
+ * kernels/rope/rope.h the angles. */
 #include "model/rope.h"
 
 #include "model/keys.h"
@@ -117,4 +118,27 @@ qn_status qn_rope_read(const qn_gguf *file, qn_hparams *h)
         return qn_fail(QN_ERR_FORMAT, "%s: rope.freq_base is %g, expected more than 0", qn_gguf_path(file),
                        (double)h->rope_base);
     return read_scaling(file, h);
+}
+
+qn_status qn_rope_read_sections(const qn_gguf *file, qn_hparams *h)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", h->architecture);
+    const qn_gguf_kv *list = qn_gguf_find(file, key);
+    if (!list)
+        return QN_OK;
+    if (list->type != QN_GGUF_ARRAY || list->count < 3 || list->count > QN_ROPE_COMPONENTS)
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is not an array of 3 or %d numbers of pairs", qn_gguf_path(file),
+                       key, QN_ROPE_COMPONENTS);
+    h->rope_sections = (qn_rope_sections){ .interleaved = true };
+    for (uint64_t i = 0; i < list->count; i++) {
+        int32_t pairs;
+        QN_TRY(qn_gguf_array_i32(file, list, i, &pairs));
+        if (pairs < 0)
+            return qn_fail(QN_ERR_FORMAT, "%s: key '%s': element %llu is %d, expected at least 0", qn_gguf_path(file),
+                           key, (unsigned long long)i, (int)pairs);
+        h->rope_sections.pairs[i] = (uint32_t)pairs;
+    }
+    h->has_rope_sections = true;
+    return QN_OK;
 }

@@ -10,4 +10,9 @@
  * names the key. */
 qn_status qn_rope_read(const qn_gguf *file, qn_hparams *h);
 
+/* qn_rope_read_sections - sets has_rope_sections and rope_sections, interleaved, from rope.dimension_sections if the
+ * file has that key. architecture must be set. QN_ERR_FORMAT: the key is not an array of three or four numbers of
+ * pairs. */
+qn_status qn_rope_read_sections(const qn_gguf *file, qn_hparams *h);
+
 #endif

@@ -112,6 +112,7 @@ enum { QN_READS = 1, QN_WRITES = 2 };
 typedef enum qn_op_width {
     QN_WIDTH_ACTS,     /* of the activations that the operation writes */
     QN_WIDTH_TABLE,    /* of a row of the operation's table */
+    QN_WIDTH_INPUT,    /* of the embeddings that rows have: input.width */
     QN_WIDTH_HEADS,    /* all query heads */
     QN_WIDTH_QUERIES,  /* all query heads, and their gates if the attention is gated */
     QN_WIDTH_KV_HEADS, /* all KV heads */

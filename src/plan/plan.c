@@ -60,6 +60,7 @@ void qn_plan_free(qn_plan *plan)
         qn_free(plan->owned_floats[i]);
     free(plan->owned_floats);
     qn_free(plan->frequencies);
+    qn_free(plan->rope_components);
     qn_free(plan->is_recurrent);
     qn_free(plan->kv_bias);
     *plan = (qn_plan){ 0 };
@@ -72,6 +73,7 @@ size_t qn_plan_width(const qn_plan *plan, const qn_op *op, qn_op_width width)
     switch (width) {
     case QN_WIDTH_ACTS: return plan->acts[qn_op_acts_of(op)->at[0]].width;
     case QN_WIDTH_TABLE: return qn_op_table_of(op)->n_cols;
+    case QN_WIDTH_INPUT: return op->input.width;
     case QN_WIDTH_HEADS: return h->n_heads * h->head_dim;
     case QN_WIDTH_QUERIES: return h->n_heads * h->head_dim * (h->gated ? 2 : 1);
     case QN_WIDTH_KV_HEADS: return h->n_kv_heads * h->head_dim;

@@ -1,7 +1,8 @@
 /* The plan: a model as a flat array of fused operations over buffers that are allocated in advance.
  *
  * model/ builds a plan once after loading; a device (device/device.h) executes it over a batch of rows. A row is one
- * token of one session at one position; the rows of a session are contiguous, with ascending positions.
+ * token or embedding of one session at one position; the rows of a session are contiguous, with ascending positions. A
+ * plan for tokens begins with EMBED, a plan whose rows are all embeddings with INPUT.
  *
  * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
  * Operations (plan/ops.h) refer to both by index. The device owns their memory. */
@@ -56,8 +57,11 @@ typedef struct qn_plan {
     qn_kv_bias *kv_bias;          /* [n_layers], or NULL if no layer has biases that an AURA cache would contain */
     float **owned_floats; /* [n_owned_floats] arrays that operations point to and that are not in the model file */
     size_t n_owned_floats, cap_owned_floats;
-    double *frequencies; /* [n_rot/2] frequencies of rope */
-    double attn_factor;  /* factor of rope's cosines and sines */
+    double *frequencies;      /* [n_rot/2] frequencies of rope */
+    double attn_factor;       /* factor of rope's cosines and sines */
+    uint8_t *rope_components; /* [n_rot/2] component of a row's position that rotates each pair (plan/rope.h); NULL: all
+                                 pairs have component 0. Not read by devices whose rows have positions of one component
+                                 (QN_ROW_POSITION) */
 } qn_plan;
 
 /* qn_plan_buffer_new - adds a buffer of this width and returns its index in *id. */

@@ -1,4 +1,4 @@
-/* Frequencies of rotary position embedding. */
+/* Frequencies of rotary position embedding, and the components of positions. */
 #include "plan/rope.h"
 
 #include <math.h>
@@ -18,6 +18,19 @@ void qn_rope_yarn_ramp(qn_rope_scaling *scaling, double base, size_t n_rot, doub
     const double end = fmin(ceil(pair_of_turns(beta_slow, base, n_rot, original_ctx)), last);
     scaling->ramp_begin = begin;
     scaling->ramp_length = fmax(end - begin, 0.001);
+}
+
+void qn_rope_pair_components(const qn_rope_sections *sections, size_t n_rot, uint8_t *components)
+{
+    size_t end = 0;
+    for (size_t i = 0; i < n_rot / 2; i++)
+        components[i] = (uint8_t)(sections->interleaved && i < 3 * (size_t)sections->pairs[i % 3] ? i % 3 : 0);
+    for (size_t c = 0; !sections->interleaved && c < QN_ROPE_COMPONENTS; c++) {
+        const size_t begin = end;
+        end = begin + sections->pairs[c];
+        for (size_t i = begin; i < end && i < n_rot / 2; i++)
+            components[i] = (uint8_t)c;
+    }
 }
 
 void qn_rope_frequencies(double base, const qn_rope_scaling *scaling, const float *freq_factors, size_t n_rot,

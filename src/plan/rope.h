@@ -8,7 +8,9 @@
 #ifndef QN_PLAN_ROPE_H
 #define QN_PLAN_ROPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef enum qn_rope_type { QN_ROPE_TYPE_NORM, QN_ROPE_TYPE_NEOX } qn_rope_type;
 
@@ -32,6 +34,25 @@ typedef struct qn_rope_scaling {
  *   beta_fast, beta_slow   beta_fast >= beta_slow > 0 */
 void qn_rope_yarn_ramp(qn_rope_scaling *scaling, double base, size_t n_rot, double original_ctx, double beta_fast,
                        double beta_slow);
+
+/* Most components of a position. Text has the same number in all of them; rows of an image have a temporal, a vertical
+ * and a horizontal one (M-RoPE). */
+enum { QN_ROPE_COMPONENTS = 4 };
+
+/* Which component of a position rotates each pair, as files state it: the number of pairs of each component.
+ *
+ *   contiguous    pairs [0, pairs[0]) have component 0, the next pairs[1] component 1, and so on (Qwen2-VL)
+ *   interleaved   pairs 1, 4, 7, ... below 3 * pairs[1] have component 1, pairs 2, 5, 8, ... below 3 * pairs[2]
+ * component 2 (Qwen3-VL, Qwen3.5); pairs[0] and pairs[3] are not read
+ *
+ * All other pairs have component 0. */
+typedef struct qn_rope_sections {
+    uint32_t pairs[QN_ROPE_COMPONENTS];
+    bool interleaved;
+} qn_rope_sections;
+
+/* qn_rope_pair_components - sets components [n_rot/2] to the component of each pair. */
+void qn_rope_pair_components(const qn_rope_sections *sections, size_t n_rot, uint8_t *components);
 
 /* qn_rope_frequencies - computes frequencies [n_rot/2]: the angle of pair i between adjacent positions, in radians.
  * scaling and freq_factors [n_rot/2] may each be NULL for none. */

@@ -126,12 +126,12 @@ static qn_status check_op(const qn_plan *plan, const qn_op *op, bool *written)
     return QN_OK;
 }
 
-/* Checks the order of operations. A device computes the step's inputs with the embeddings, and quantises activations in
- * the layout that the next operation reads. */
+/* Checks the order of operations. The first is embed or input, which write the angles too: all others read a buffer. A
+ * device quantises activations in the layout that the next operation reads. */
 static qn_status check_sequence(const qn_plan *plan)
 {
-    if (!plan->n_ops || plan->ops[0].kind != QN_OP_EMBED)
-        return qn_fail(QN_ERR_INVALID, "plan: the first of %zu operations is not embed", plan->n_ops);
+    if (!plan->n_ops)
+        return qn_fail(QN_ERR_INVALID, "plan: it has no operations");
     for (size_t i = 0; i < plan->n_ops; i++) {
         const bool writer = qn_op_acts_of(&plan->ops[i]) != NULL;
         const bool reader = i + 1 < plan->n_ops && qn_op_matrices_of(&plan->ops[i + 1]);

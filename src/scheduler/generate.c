@@ -3,6 +3,7 @@
 
 #include "base/params.h"
 #include "engine/calls.h"
+#include "engine/rows.h"
 
 #include <string.h>
 
@@ -68,6 +69,9 @@ static qn_status run(qn_generation *g, qn_scheduler *s, const qn_request_params 
     qn_request *request;
     size_t n;
     QN_TRY(qn_request_new(s, params, NULL, &request, &n));
+    uint32_t components[QN_ROPE_COMPONENTS];
+    qn_session_components(session, g->n_before, components);
+    request->rope_offset = components[0] - g->n_before;
     g->n_prompt = request->n_prompt;
     memcpy(session->tokens, request->tokens, g->n_prompt * sizeof *session->tokens);
     const qn_status status = qn_clients_enqueue(s, request, 1, NULL);

@@ -26,7 +26,7 @@ bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r)
 static void keep_pages(qn_scheduler *s, qn_request *r)
 {
     if (s->kept && r->memory && r->memory->sequence->length && qn_request_is_keepable(s, r))
-        qn_kept_state(s->kept, r->lists->scope, r->tokens, r->memory, QN_STATE_MARK);
+        qn_kept_state(s->kept, r->lists->scope, qn_token_ids(r->tokens), r->memory, QN_STATE_MARK);
 }
 
 static void free_memory(qn_scheduler *s, qn_request *r)

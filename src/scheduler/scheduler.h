@@ -153,11 +153,13 @@ struct qn_request {
     qn_token *tokens; /* [n_tokens], followed by a draft; cap_tokens is 0 while this is the array of `prompt`, until a
                          token is added */
     size_t n_tokens, cap_tokens;
-    qn_memory *memory; /* NULL while it is in the queue */
-    size_t n_lost;     /* tokens in its sequence when it was last set aside */
-    size_t n_again;    /* of n_lost, tokens to evaluate again after the last admission */
-    size_t n_turn;     /* rows since the last admission */
-    uint32_t n_passed; /* number of requests that were admitted while this one did not fit in memory */
+    qn_memory *memory;    /* NULL while it is in the queue */
+    uint32_t rope_offset; /* qn_row.rope_offsets of its rows: of qn_generate in a session with rows that share positions
+                           */
+    size_t n_lost;        /* tokens in its sequence when it was last set aside */
+    size_t n_again;       /* of n_lost, tokens to evaluate again after the last admission */
+    size_t n_turn;        /* rows since the last admission */
+    uint32_t n_passed;    /* number of requests that were admitted while this one did not fit in memory */
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;

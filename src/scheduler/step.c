@@ -68,11 +68,11 @@ void qn_request_keep_prefix(qn_scheduler *s, qn_request *r)
         return;
     if (qn_request_keeps_state(s, r)) {
         const qn_state_kind kind = is_mark(r, q->state_position) ? QN_STATE_MARK : QN_STATE_PERIODIC;
-        qn_kept_state(s->kept, r->lists->scope, r->tokens, r->memory, kind);
+        qn_kept_state(s->kept, r->lists->scope, qn_token_ids(r->tokens), r->memory, kind);
         r->kept_state = q->state_position;
     }
     if (!r->has_kept_prompt && q->length >= r->n_prompt)
-        qn_kept_add(s->kept, r->lists->scope, r->tokens, r->memory);
+        qn_kept_add(s->kept, r->lists->scope, qn_token_ids(r->tokens), r->memory);
     r->has_kept_prompt = q->length >= r->n_prompt;
 }
 
@@ -329,9 +329,11 @@ static void fill_piece(qn_scheduled *to, const qn_piece *piece)
     const uint32_t first = r->memory->sequence->length;
     for (uint32_t at = first; at < first + piece->n; at++) {
         const bool is_known = at < r->n_tokens + piece->n_drafted;
+        const uint32_t offset = r->rope_offset;
         to->rows[step->n_rows++] = (qn_row){ .token = is_known ? r->tokens[at] : 0,
                                              .source = is_known ? 0 : r->logit_row + 1,
                                              .position = at,
+                                             .rope_offsets = { offset, offset, offset, offset },
                                              .memory = r->memory };
     }
     if (!piece->samples)

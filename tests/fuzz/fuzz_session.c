@@ -25,7 +25,9 @@ enum {
     KEEP_SIZE = 256,
     KEEP_TOKENS = 512,
     FORMAT_AT = 10, /* and the next bit: the format, if that is repaired */
-    KEEP_EXTENT = 4096
+    KEEP_EXTENT = 4096,
+    HAS_ROWS = 8192, /* the file has a list of rows */
+    KEEP_ROWS = 16384
 };
 
 static const char *const formats[N_FORMATS] = { "f16", "aura4", "aura3", "aura8" };
@@ -64,12 +66,13 @@ static qn_extent extent_of(const struct qn_state_header *header)
                         header->has_last_page & 1 };
 }
 
-static size_t right_size(const qn_session *session, qn_extent extent)
+static size_t right_size(const qn_session *session, qn_extent extent, uint32_t n_rows)
 {
     if (!extent.length)
         extent.has_last_page = false;
     const qn_saved_layout layout = qn_saved_layout_of(&session->model->plan, session->format);
-    return HEADER + extent.length * sizeof(qn_token) + (size_t)qn_saved_bytes(&layout, &extent) + CHECKSUM;
+    return HEADER + extent.length * sizeof(qn_token) + n_rows * sizeof(qn_session_row) +
+           (size_t)qn_saved_bytes(&layout, &extent) + CHECKSUM;
 }
 
 /* Makes the extent valid: the open chunk is full or empty if the length is a multiple of 64. */
@@ -77,11 +80,28 @@ static void make_extent(struct qn_state_header *header, bool codes)
 {
     const uint32_t length = header->length % (N_CTX + 1);
     const bool is_complete = length && length % QN_PAGE == 0, is_empty = is_complete && header->state_position & 1;
-    header->zero = 0;
     header->state_position = is_empty || !length ? length : (length - 1) / QN_PAGE * QN_PAGE;
     const uint32_t n_open = length - header->state_position;
     header->shortest = n_open ? header->state_position + 1 + header->shortest % n_open : length;
     header->has_last_page &= codes && is_complete && length > QN_PAGE;
+}
+
+/* Makes the list valid: of the first rows, every other one an embedding. */
+static void make_rows(uint8_t *file, const struct qn_state_header *header)
+{
+    uint8_t *list = file + HEADER + header->length * sizeof(qn_token);
+    const qn_token embedding = -1;
+    for (uint32_t i = 0; i < header->n_rows; i++) {
+        qn_session_row row;
+        memcpy(&row, list + i * sizeof row, sizeof row);
+        row.index = i;
+        row.zero = 0;
+        for (size_t c = 0; c < QN_ROPE_COMPONENTS; c++)
+            row.components[c] &= INT32_MAX;
+        memcpy(list + i * sizeof row, &row, sizeof row);
+        if (i % 2)
+            memcpy(file + HEADER + i * sizeof embedding, &embedding, sizeof embedding);
+    }
 }
 
 static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
@@ -100,7 +120,12 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
     const size_t format = (keep >> FORMAT_AT) % N_FORMATS;
     if (!(keep & KEEP_EXTENT))
         make_extent(&header, format != 0);
-    *file_size = keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(empty[format], extent_of(&header));
+    const qn_extent extent = extent_of(&header);
+    const bool has_rows = keep & HAS_ROWS && extent.length;
+    if (!(keep & KEEP_LENGTHS))
+        header.n_rows = has_rows ? 1 + header.n_rows % extent.length : 0;
+    *file_size =
+        keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(empty[format], extent, header.n_rows % (N_CTX + 1));
     uint8_t *file = calloc(1, *file_size);
     if (!file)
         exit(1);
@@ -113,11 +138,13 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
             const qn_token token = (qn_token)(i % n_vocab);
             memcpy(file + HEADER + i * sizeof token, &token, sizeof token);
         }
+        if (!(keep & (KEEP_ROWS | KEEP_LENGTHS)))
+            make_rows(file, &header);
     }
     if (!(keep & KEEP_MAGIC))
         memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
     if (!(keep & KEEP_VERSION))
-        header.version = QN_STATE_VERSION;
+        header.version = has_rows ? QN_STATE_VERSION_ROWS : QN_STATE_VERSION;
     if (!(keep & KEEP_MODEL))
         header.fingerprint = fingerprint;
     if (!(keep & KEEP_KV))
@@ -140,7 +167,8 @@ static void use(qn_session *session)
     if (length > qn_session_capacity(session))
         abort();
     for (uint32_t i = 0; i < length; i++)
-        if ((uint32_t)qn_session_tokens(session)[i] >= qn_model_get_info(model)->n_vocab)
+        if ((uint32_t)qn_session_tokens(session)[i] >= qn_model_get_info(model)->n_vocab &&
+            (qn_session_tokens(session)[i] != -1 || !session->n_own_rows))
             abort();
     if (qn_session_checkpoint(session) != QN_OK)
         abort();
@@ -166,7 +194,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const qn_status status = qn_session_restore(model, path, &params, &session);
     if (status == QN_OK)
         use(session);
-    else if (size >= 2 && data[0] == 0 && data[1] % (1 << (FORMAT_AT - 8)) == 0 && !(data[1] & KEEP_EXTENT >> 8))
+    else if (size >= 2 && data[0] == 0 && data[1] % (1 << (FORMAT_AT - 8)) == 0 &&
+             !(data[1] & (KEEP_EXTENT | KEEP_ROWS) >> 8))
         abort(); /* everything was repaired */
     qn_session_free(session);
     close(fd);

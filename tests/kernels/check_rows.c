@@ -76,9 +76,12 @@ void qn_check_norm(bool bench)
 
 /* ---- Rope ---- */
 
-static void exact_rope(double *y, const float *x, uint32_t position, size_t n_rot, qn_rope_type mode)
+/* Pair i at positions[components[i]]; at positions[0] without components. */
+static void exact_rope(double *y, const float *x, const uint32_t *positions, const uint8_t *components, size_t n_rot,
+                       qn_rope_type mode)
 {
     for (size_t i = 0; i < n_rot / 2; i++) {
+        const uint32_t position = positions[components ? components[i] : 0];
         const size_t a = mode == QN_ROPE_TYPE_NORM ? 2 * i : i,
                      b = mode == QN_ROPE_TYPE_NORM ? 2 * i + 1 : i + n_rot / 2;
         const double angle = (double)position * pow(1e6, -2.0 * (double)i / (double)n_rot);
@@ -97,6 +100,66 @@ static void timed_rope(void *context)
 {
     const struct timed_rope *t = context;
     t->kernels->apply(t->x, t->cosines, t->sines, 128, t->mode);
+}
+
+/* The component of pair i by the layouts' definitions: [TT..HH..WW..] and [THWTHW...TT] (transformers'
+ * apply_multimodal_rotary_pos_emb of Qwen2-VL and apply_interleaved_mrope of Qwen3-VL). */
+static uint8_t component_of(const qn_rope_sections *s, size_t i)
+{
+    if (s->interleaved)
+        return i % 3 == 1 && i < 3 * s->pairs[1] ? 1 : i % 3 == 2 && i < 3 * s->pairs[2] ? 2 : 0;
+    for (uint8_t c = 0; c < QN_ROPE_COMPONENTS; i -= s->pairs[c++])
+        if (i < s->pairs[c])
+            return c;
+    return 0;
+}
+
+/* Positions of several components: the sections of Qwen2-VL, Qwen3-VL and Qwen3.5, of all four components, and of fewer
+ * pairs than there are. */
+static void check_sections(void)
+{
+    static const struct {
+        qn_rope_sections sections;
+        size_t n_rot;
+    } cases[] = { { { { 16, 24, 24, 0 }, false }, 128 }, { { { 24, 20, 20, 0 }, true }, 128 },
+                  { { { 11, 11, 10, 0 }, true }, 64 },   { { { 5, 4, 6, 1 }, false }, 32 },
+                  { { { 3, 2, 1, 0 }, false }, 34 },     { { { 2, 2, 2, 0 }, true }, 30 } };
+    static float cosines[64], sines[64], plain[2][64];
+    static double frequencies[64];
+    for (size_t c = 0; c < 2 * (sizeof cases / sizeof *cases); c++)
+        for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
+            const size_t n = cases[c / 2].n_rot;
+            const qn_rope_sections *sections = &cases[c / 2].sections;
+            const qn_rope_type mode = c % 2 ? QN_ROPE_TYPE_NEOX : QN_ROPE_TYPE_NORM;
+            const uint32_t positions[] = { 70000, 7, 4095, 31 }, equal[] = { 901, 901, 901, 901 };
+            uint8_t components[64];
+            qn_rope_kernels kernels;
+            double exact[128], bound[128];
+            qn_random_seed(c);
+            const float *x = random_input(0, n, 1);
+            float *y = qn_guarded_floats(n);
+            memcpy(y, x, n * sizeof(float));
+            qn_rope_frequencies(1e6, NULL, NULL, n, frequencies);
+            qn_rope_pair_components(sections, n, components);
+            qn_case_begin("rope", level->name, "%s width %zu sections %u %u %u %u %s",
+                          mode == QN_ROPE_TYPE_NORM ? "interleaved" : "neox", n, (unsigned)sections->pairs[0],
+                          (unsigned)sections->pairs[1], (unsigned)sections->pairs[2], (unsigned)sections->pairs[3],
+                          sections->interleaved ? "interleaved" : "contiguous");
+            for (size_t k = 0; k < n / 2; k++)
+                qn_expect(components[k] == component_of(sections, k), "the component of a pair is wrong");
+            qn_rope_angles(equal[0], frequencies, 1, n, plain[0], plain[1]);
+            qn_rope_angles_of(equal, components, frequencies, 1, n, cosines, sines);
+            qn_expect(!memcmp(cosines, plain[0], n / 2 * sizeof *cosines) &&
+                          !memcmp(sines, plain[1], n / 2 * sizeof *sines),
+                      "equal components do not give the bits of one position");
+            qn_rope_angles_of(positions, components, frequencies, 1, n, cosines, sines);
+            qn_rope_kernels_init(&kernels, level->features);
+            kernels.apply(y, cosines, sines, n, mode);
+            exact_rope(exact, x, positions, components, n, mode);
+            for (size_t k = 0; k < n; k++)
+                bound[k] = 6 * 0x1p-24 * 5 + 1e-9; /* as below */
+            expect_row(level, y, exact, bound, n);
+        }
 }
 
 void qn_check_rope(bool bench)
@@ -122,12 +185,13 @@ void qn_check_rope(bool bench)
             qn_case_begin("rope", level->name, "%s width %zu position %u",
                           mode == QN_ROPE_TYPE_NORM ? "interleaved" : "neox", n, (unsigned)position);
             kernels.apply(y, cosines, sines, n, mode);
-            exact_rope(exact, x, position, n, mode);
+            exact_rope(exact, x, &position, NULL, n, mode);
             for (size_t k = 0; k < n; k++)
                 bound[k] = 6 * 0x1p-24 * 5 + 1e-9; /* cosine, sine, two operations; |x| < 5; 1e-9: the error of a double
                                                       angle of 2.6e5 */
             expect_row(level, y, exact, bound, n);
         }
+    check_sections();
     for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
         qn_rope_kernels kernels;
         qn_rope_kernels_init(&kernels, level->features);

@@ -39,8 +39,8 @@ static inline void set_format(struct cuda_fixture *x, unsigned bits)
     assert_ok(qn_kv_format_named(name, &x->format));
 }
 
-/* Adds the executor of x->plan. bits: of AURA codes; 0: fp16. */
-static inline void create_device(struct cuda_fixture *x, unsigned bits)
+/* Opens the executor of x->plan. bits: of AURA codes; 0: fp16. */
+static inline qn_status open_device(struct cuda_fixture *x, unsigned bits)
 {
     static const qn_gpu_code no_code;
     const qn_cuda_tools tools = { .cache_folder = "",
@@ -56,7 +56,12 @@ static inline void create_device(struct cuda_fixture *x, unsigned bits)
     const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .cpu = cpu },
                                              .driver = driver,
                                              .tools = &tools };
-    assert_ok(qn_cuda_executor_create(&params, &x->device));
+    return qn_cuda_executor_create(&params, &x->device);
+}
+
+static inline void create_device(struct cuda_fixture *x, unsigned bits)
+{
+    assert_ok(open_device(x, bits));
 }
 
 static inline qn_memory_params memory_params(const struct cuda_fixture *x, size_t n_ctx, size_t n_batch)

@@ -12,6 +12,8 @@
 #include "helper_folder.h"
 #include "quern/quern.h"
 
+#include <xxhash.h>
+
 /* ---- The model of the current run of a test ---- */
 
 enum { MAX_IDS = 400 };
@@ -127,6 +129,18 @@ static inline size_t read_state(const char *from, uint8_t *bytes, size_t capacit
     fclose(file);
     assert_true(size > sizeof(struct qn_state_header) && size < capacity);
     return size;
+}
+
+/* Writes a changed session file, with the checksums of what it now has, to other_path. */
+static inline void write_forged(uint8_t *state, size_t size)
+{
+    struct qn_state_header header;
+    memcpy(&header, state, sizeof header);
+    header.checksum = XXH64(&header, offsetof(struct qn_state_header, checksum), 0);
+    memcpy(state, &header, sizeof header);
+    const uint64_t checksum = XXH64(state, size - sizeof checksum, 0);
+    memcpy(state + size - sizeof checksum, &checksum, sizeof checksum);
+    write_file(other_path, state, size);
 }
 
 /* ---- Generation ---- */

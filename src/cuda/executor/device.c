@@ -142,6 +142,18 @@ static qn_status describe_device(qn_cuda_common *common)
     return qn_attention_gpu_check(&common->attention);
 }
 
+/* Steps begin with the tokens' embeddings, and rows have no others. */
+static qn_status check_plan(const qn_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_ops; i++)
+        if ((plan->ops[i].kind == QN_OP_EMBED) != (i == 0) || plan->ops[i].kind == QN_OP_INPUT)
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "device: operation %zu of the plan is %s: on a GPU it begins with its only embed, without "
+                           "input",
+                           i, qn_op_desc_of(plan->ops[i].kind)->name);
+    return QN_OK;
+}
+
 static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *params)
 {
     const qn_cuda_params open = { .ordinal = params->ordinal,
@@ -150,6 +162,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                   .on_log = params->base.on_log,
                                   .user = params->base.user };
     qn_cuda_common *common = &model->common;
+    QN_TRY(check_plan(common->plan));
     QN_TRY(read_environment(&common->launches_only));
     QN_TRY(qn_cuda_open(&open, &common->cuda));
     QN_TRY(describe_device(common));

@@ -101,6 +101,7 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
         break;
     case QN_OP_ATTENTION_COMBINE: x = op->attention_combine.in; break;
     case QN_OP_EMBED:
+    case QN_OP_INPUT:
     case QN_OP_MATMUL:
     case QN_OP_QK_NORM_ROPE_STORE:
     case QN_OP_ATTENTION:
@@ -270,6 +271,7 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
     case QN_OP_GATED_NORM: return qn_cuda_run_recurrent_op(s, op);
+    case QN_OP_INPUT: /* not in plans of a GPU (device.c) */
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM:
     case QN_OP_SWIGLU: break;

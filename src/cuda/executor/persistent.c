@@ -449,6 +449,7 @@ static qn_status add_fused(struct planner *p, size_t at, size_t *n_fused)
     case QN_OP_ATTENTION:
     case QN_OP_DELTA_RULE: /* inside or at the end of a group */
     case QN_OP_EMBED:
+    case QN_OP_INPUT:
     case QN_OP_LOGIT_NORM:
     case QN_OP_LOGITS: break;
     }

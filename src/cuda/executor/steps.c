@@ -8,6 +8,7 @@
 #include "cuda/executor/inputs.h"
 #include "cuda/executor/poison.h"
 #include "cuda/executor/recurrent.h"
+#include "device/rows.h"
 
 #include <string.h>
 
@@ -181,6 +182,7 @@ static qn_status abandon_block(qn_cuda_model *model, qn_status status)
 static qn_status launch(qn_device *device, const qn_step *step, bool is_timed)
 {
     qn_cuda_model *model = cuda_model_of(device);
+    QN_TRY(qn_device_check_features(device, qn_row_features(step->rows, step->n_rows)));
     pthread_mutex_lock(&model->common.stream_lock);
     model->flights.block = model->flights.of_block[0].is_queued;
     qn_cuda_launched *launched = launched_step(model, model->flights.n_launched);

@@ -5,14 +5,25 @@
 
 #include <math.h>
 
+static void set_angle(uint32_t position, double frequency, double attn_factor, float *cosine, float *sine)
+{
+    const double angle = (double)position * frequency;
+    *cosine = (float)(attn_factor * cos(angle));
+    *sine = (float)(attn_factor * sin(angle));
+}
+
 void qn_rope_angles(uint32_t position, const double *frequencies, double attn_factor, size_t n_rot, float *cosines,
                     float *sines)
 {
-    for (size_t i = 0; i < n_rot / 2; i++) {
-        const double angle = (double)position * frequencies[i];
-        cosines[i] = (float)(attn_factor * cos(angle));
-        sines[i] = (float)(attn_factor * sin(angle));
-    }
+    for (size_t i = 0; i < n_rot / 2; i++)
+        set_angle(position, frequencies[i], attn_factor, &cosines[i], &sines[i]);
+}
+
+void qn_rope_angles_of(const uint32_t *positions, const uint8_t *components, const double *frequencies,
+                       double attn_factor, size_t n_rot, float *cosines, float *sines)
+{
+    for (size_t i = 0; i < n_rot / 2; i++)
+        set_angle(positions[components[i]], frequencies[i], attn_factor, &cosines[i], &sines[i]);
 }
 
 void qn_rope_kernels_init(qn_rope_kernels *kernels, unsigned cpu)

@@ -19,6 +19,11 @@ void qn_rope_kernels_init(qn_rope_kernels *kernels, unsigned cpu);
 void qn_rope_angles(uint32_t position, const double *frequencies, double attn_factor, size_t n_rot, float *cosines,
                     float *sines);
 
+/* qn_rope_angles_of - does what qn_rope_angles does for a position of several components: pair i has the angle of
+ * positions[components[i]]. With equal components the bits are those of qn_rope_angles. */
+void qn_rope_angles_of(const uint32_t *positions, const uint8_t *components, const double *frequencies,
+                       double attn_factor, size_t n_rot, float *cosines, float *sines);
+
 void qn_rope_init_ref(qn_rope_kernels *kernels);
 void qn_rope_init_avx2(qn_rope_kernels *kernels);
 void qn_rope_init_avx512(qn_rope_kernels *kernels);

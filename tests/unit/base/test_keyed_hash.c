@@ -107,8 +107,8 @@ TEST(pages_that_collide_are_spread)
     for (uint64_t i = 0; i < PAGES; i++) {
         make_page(root, i, tokens);
         assert_true(XXH64(tokens, sizeof tokens, root) == same);
-        assert_ok(qn_nodes_new_child(p, root, tokens, &child));
-        assert_int_equal(qn_nodes_find_path(p, "", tokens, 1), child);
+        assert_ok(qn_nodes_new_child(p, root, qn_token_ids(tokens), &child));
+        assert_int_equal(qn_nodes_find_path(p, "", qn_token_ids(tokens), 1), child);
     }
     assert_in_range(longest_bucket(p), 1, 16);
     for (uint32_t at = child; at > root; at--)

@@ -36,8 +36,9 @@ static int32_t *tokens_of(history *h)
     return (int32_t *)h->tokens;
 }
 
-/* A sequence with these tokens, which takes over what the cache has and appends the rest; added to the cache. */
-static history *run(const char *scope, const uint32_t *tokens, size_t n)
+/* A sequence with these tokens, known by `ids`, which takes over what the cache has and appends the rest; added to the
+ * cache. */
+static history *run_ids(const char *scope, const uint32_t *tokens, qn_row_ids ids, size_t n)
 {
     history *h = calloc(1, sizeof *h);
     assert_non_null(h);
@@ -45,7 +46,7 @@ static history *run(const char *scope, const uint32_t *tokens, size_t n)
         store.cache.context = &store.device;
     assert_ok(qn_sequence_create(&store.cache, &h->sequence));
     memcpy(h->tokens, tokens, n * sizeof *tokens);
-    assert_ok(qn_prefix_adopt(prefix, scope, tokens_of(h), n, &h->sequence, &matched));
+    assert_ok(qn_prefix_adopt(prefix, scope, ids, n, &h->sequence, &matched));
     reused = h->sequence.length;
     check(h);
     assert_true(reused <= matched && (n == 0 || reused < n));
@@ -54,19 +55,24 @@ static history *run(const char *scope, const uint32_t *tokens, size_t n)
     run_step(&h->sequence, h->tokens + reused, left);
     qn_sequence_commit(&h->sequence, left);
     check(h);
-    qn_prefix_add(prefix, scope, tokens_of(h), &h->sequence);
+    qn_prefix_add(prefix, scope, ids, &h->sequence);
     return h;
+}
+
+static history *run(const char *scope, const uint32_t *tokens, size_t n)
+{
+    return run_ids(scope, tokens, qn_token_ids((const int32_t *)tokens), n);
 }
 
 static void keep_mark(const char *scope, history *h)
 {
-    qn_prefix_keep_state(prefix, scope, tokens_of(h), &h->sequence, QN_STATE_MARK);
+    qn_prefix_keep_state(prefix, scope, qn_token_ids(tokens_of(h)), &h->sequence, QN_STATE_MARK);
 }
 
 /* Also frees the sequence. */
 static void assert_adopts(qn_sequence *s, const uint32_t *tokens, size_t n, uint32_t length)
 {
-    assert_ok(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, n, s, &matched));
+    assert_ok(qn_prefix_adopt(prefix, NULL, qn_token_ids((const int32_t *)tokens), n, s, &matched));
     assert_int_equal(s->length, length);
     qn_sequence_free(s);
 }
@@ -114,6 +120,51 @@ TEST(without_recurrent_layers)
         history *later = run("tenant", tokens, 100);
         assert_int_equal(reused, 64);
         end_history(later);
+        end_prefix();
+    }
+}
+
+/* Rows with hashes are found by these, and are never mistaken for tokens; their nodes are spilled and come back. */
+TEST(rows_are_known_by_hashes)
+{
+    enum { ROWS = 600, IMAGE = 70, IMAGE_END = 131 };
+    uint32_t contents[ROWS];
+    int32_t tokens[ROWS];
+    uint64_t hashes[ROWS] = { 0 };
+    for (size_t codes = 0; codes < 2; codes++) {
+        label("codes %zu", codes);
+        store = new_fixture(1000, codes, false);
+        spill(&store);
+        create_prefix(0, 8 << 20);
+        for (size_t i = 0; i < ROWS; i++) {
+            const bool is_hash = i >= IMAGE && i < IMAGE_END;
+            contents[i] = random_u32();
+            tokens[i] = is_hash ? -1 : (int32_t)(random_u32() >> 1);
+            hashes[i] = is_hash ? i % 2 ? 5 : (uint64_t)i << 32 : 7; /* those of tokens are not read */
+        }
+        const qn_row_ids ids = { tokens, hashes };
+#define REUSED(expected, ids, n)                                                                                       \
+    do {                                                                                                               \
+        end_history(run_ids(NULL, contents, ids, n));                                                                  \
+        assert_int_equal(reused, expected);                                                                            \
+    } while (0)
+        REUSED(0, ids, ROWS);
+        REUSED(576, ids, ROWS);
+        hashes[3] = hashes[IMAGE - 1] = hashes[IMAGE_END] = hashes[300] = 8;
+        REUSED(576, ids, ROWS);
+        evict_all();
+        REUSED(576, ids, ROWS);
+        hashes[100] ^= (uint64_t)1 << 63;
+        REUSED(64, ids, 129);
+        hashes[100] ^= (uint64_t)1 << 63;
+        tokens[71] = 5; /* a token equal to the row's hash */
+        REUSED(64, ids, 129);
+        tokens[71] = -1;
+        REUSED(64, qn_token_ids(tokens), 129); /* as tokens, in a node of its own */
+        REUSED(576, ids, ROWS);
+        tokens[IMAGE_END + 70]++;
+        REUSED(192, ids, ROWS);
+#undef REUSED
         end_prefix();
     }
 }
@@ -216,7 +267,7 @@ TEST(what_is_adopted_is_recent)
     end_history(run(NULL, a, 200));
     end_history(run(NULL, b, 200));
     assert_ok(qn_sequence_create(&store.cache, &sequence));
-    assert_ok(qn_prefix_adopt(prefix, NULL, (const int32_t *)a, 200, &sequence, &matched));
+    assert_ok(qn_prefix_adopt(prefix, NULL, qn_token_ids((const int32_t *)a), 200, &sequence, &matched));
     qn_sequence_free(&sequence);
     assert_true(qn_prefix_evict(prefix));
     end_history(run(NULL, b, 200));
@@ -292,8 +343,9 @@ static void keep_periods(const char *scope, const int32_t *tokens, size_t n, uin
         assert_ok(qn_sequence_reserve(&s, QN_STATE_PERIOD));
         qn_sequence_commit(&s, QN_STATE_PERIOD);
         assert_int_equal(s.state_position, i * QN_STATE_PERIOD);
-        qn_prefix_add(prefix, scope, tokens, &s);
-        qn_prefix_keep_state(prefix, scope, tokens, &s, marks >> (i - 1) & 1 ? QN_STATE_MARK : QN_STATE_PERIODIC);
+        qn_prefix_add(prefix, scope, qn_token_ids(tokens), &s);
+        qn_prefix_keep_state(prefix, scope, qn_token_ids(tokens), &s,
+                             marks >> (i - 1) & 1 ? QN_STATE_MARK : QN_STATE_PERIODIC);
     }
     qn_sequence_free(&s);
 }
@@ -305,7 +357,7 @@ static uint64_t kept_periods(const char *scope, const int32_t *tokens, size_t n)
     for (size_t i = 1; i <= n; i++) {
         qn_sequence s;
         assert_ok(qn_sequence_create(&store.cache, &s));
-        assert_ok(qn_prefix_adopt(prefix, scope, tokens, i * QN_STATE_PERIOD + 1, &s, &matched));
+        assert_ok(qn_prefix_adopt(prefix, scope, qn_token_ids(tokens), i * QN_STATE_PERIOD + 1, &s, &matched));
         if (s.length == i * QN_STATE_PERIOD)
             kept |= (uint64_t)1 << (i - 1);
         qn_sequence_free(&s);
@@ -404,8 +456,8 @@ TEST(spilled_prefixes_come_back)
         assert_ok(qn_sequence_reserve(&h->sequence, 600));
         run_step(&h->sequence, h->tokens, 600);
         qn_sequence_commit(&h->sequence, 600);
-        qn_prefix_add(prefix, NULL, tokens_of(h), &h->sequence);
-        qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_PERIODIC);
+        qn_prefix_add(prefix, NULL, qn_token_ids(tokens_of(h)), &h->sequence);
+        qn_prefix_keep_state(prefix, NULL, qn_token_ids(tokens_of(h)), &h->sequence, QN_STATE_PERIODIC);
         assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, 0);
         end_history(h);
         end_prefix();
@@ -427,7 +479,8 @@ TEST(refused_copies)
     evict_all();
     assert_ok(qn_sequence_create(&store.cache, &s));
     store.device.fails_after = 4;
-    assert_int_equal(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 600, &s, &matched), QN_ERR_IO);
+    assert_int_equal(qn_prefix_adopt(prefix, NULL, qn_token_ids((const int32_t *)tokens), 600, &s, &matched),
+                     QN_ERR_IO);
     assert_int_equal(s.length, 0);
     store.device.fails_after = 0;
     assert_adopts(&s, tokens, 600, 576);
@@ -452,7 +505,8 @@ TEST(no_memory_to_come_back)
     evict_all();
     history *held = run(NULL, other, 700);
     assert_ok(qn_sequence_create(&store.cache, &s));
-    assert_int_equal(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 700, &s, &matched), QN_ERR_MEMORY);
+    assert_int_equal(qn_prefix_adopt(prefix, NULL, qn_token_ids((const int32_t *)tokens), 700, &s, &matched),
+                     QN_ERR_MEMORY);
     assert_int_equal(s.length, 0);
     check(held);
     end_history(held);
@@ -607,8 +661,8 @@ TEST(random_conversations)
             while (qn_sequence_create(&store.cache, &h->sequence) != QN_OK)
                 assert_true(qn_prefix_evict(prefix));
             store.device.fails_after = random_u32() % 64 ? 0 : 1 + random_u32() % 8;
-            const qn_status status =
-                qn_prefix_adopt(prefix, round % 3 ? NULL : "other", tokens_of(h), n, &h->sequence, &matched);
+            const qn_status status = qn_prefix_adopt(prefix, round % 3 ? NULL : "other", qn_token_ids(tokens_of(h)), n,
+                                                     &h->sequence, &matched);
             assert_true(status == QN_OK || (store.device.fails_after <= 0 && h->sequence.length == 0 && host_budget));
             store.device.fails_after = 0;
             check(h);
@@ -631,8 +685,9 @@ TEST(random_conversations)
             run_step(&h->sequence, h->tokens + h->sequence.length, left);
             qn_sequence_commit(&h->sequence, left);
             check(h);
-            qn_prefix_add(prefix, round % 3 ? NULL : "other", tokens_of(h), &h->sequence);
-            qn_prefix_keep_state(prefix, round % 3 ? NULL : "other", tokens_of(h), &h->sequence, QN_STATE_MARK);
+            qn_prefix_add(prefix, round % 3 ? NULL : "other", qn_token_ids(tokens_of(h)), &h->sequence);
+            qn_prefix_keep_state(prefix, round % 3 ? NULL : "other", qn_token_ids(tokens_of(h)), &h->sequence,
+                                 QN_STATE_MARK);
             if (round % 3) {
                 memcpy(added[round % KEPT], h->tokens, n * sizeof *h->tokens);
                 lengths[round % KEPT] = n;

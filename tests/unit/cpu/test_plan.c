@@ -13,6 +13,7 @@ enum { N_ROWS = 8, FIRST = 72, CONTEXT = FIRST + N_ROWS, MAX_PLACES = 64 };
 /* What the operations read and write besides the executor's buffers. */
 static struct memory memory;
 static float *logits; /* [N_ROWS, n_vocab] */
+static float embeddings[N_ROWS][4096];
 
 static void set_up(struct fixture *x, const char *golden)
 {
@@ -173,6 +174,8 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
     for (uint32_t i = 0; i < N_ROWS; i++) {
         logit_rows[i] = i;
         rows[i] = row_of_memory(&memory, (int32_t)i + 1, FIRST + i);
+        if (x->plan.ops[at].kind == QN_OP_INPUT)
+            rows[i].embedding = embeddings[i];
     }
     const qn_step step = {
         .rows = rows, .n_rows = N_ROWS, .logit_rows = logit_rows, .n_logit_rows = N_ROWS, .logits = logits
@@ -249,6 +252,28 @@ static void check_order(struct fixture *x, size_t at)
         fail_msg("operation %zu, %s: rows depend on each other: %d", at, desc->name, depend);
 }
 
+/* Replaces the plan's EMBED by INPUT: all rows have embeddings. */
+static void take_embeddings(struct fixture *x)
+{
+    const qn_op embed = x->plan.ops[0];
+    assert_int_equal(embed.kind, QN_OP_EMBED);
+    assert_in_range(x->hparams.n_embd, 1, sizeof embeddings[0] / sizeof embeddings[0][0]);
+    x->plan.ops[0] =
+        (qn_op){ .kind = QN_OP_INPUT, .layer = -1, .input = { .out = embed.embed.out, .width = x->hparams.n_embd } };
+    assert_ok(qn_plan_validate(&x->plan));
+    for (size_t i = 0; i < N_ROWS; i++)
+        fill(embeddings[i], x->hparams.n_embd);
+}
+
+static void check_kind(struct fixture *x, size_t at, bool seen[QN_OP_KINDS])
+{
+    const qn_op_kind kind = x->plan.ops[at].kind;
+    label("%s", qn_op_desc_of(kind)->name);
+    seen[kind] = true;
+    check_access(x, at);
+    check_order(x, at);
+}
+
 static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen2.q1_0", "qwen3.q2_0", "llama.q1_0" };
 
 TEST(rows_say_what_the_executor_does)
@@ -261,11 +286,11 @@ TEST(rows_say_what_the_executor_does)
         set_up(&x, models[i]);
         for (size_t at = 0; at < x.plan.n_ops; at++)
             if (!done[x.plan.ops[at].kind]) {
-                label("%s", qn_op_desc_of(x.plan.ops[at].kind)->name);
-                done[x.plan.ops[at].kind] = seen[x.plan.ops[at].kind] = true;
-                check_access(&x, at);
-                check_order(&x, at);
+                done[x.plan.ops[at].kind] = true;
+                check_kind(&x, at, seen);
             }
+        take_embeddings(&x);
+        check_kind(&x, 0, seen);
         free_all(&x);
     }
     for (int kind = 0; kind < QN_OP_KINDS; kind++)
@@ -332,6 +357,7 @@ TEST(wrong_operands_are_refused)
     struct fixture x;
     set_up(&x, "qwen35-rotated.q1_0");
     const int n_buffers = (int)x.plan.n_buffers, n_acts = (int)x.plan.n_acts;
+    const qn_op first = x.plan.ops[0];
     const qn_op *conv = &x.plan.ops[find(&x.plan, QN_OP_CONV)], *embed = &x.plan.ops[0];
     REFUSES(QN_OP_NORM, norm.in, -1, "operation 1, norm: in: buffer -1, expected 0 to");
     REFUSES(QN_OP_CONV, conv.beta, n_buffers, "conv: beta: buffer");
@@ -356,6 +382,14 @@ TEST(wrong_operands_are_refused)
     expect_refused(&x.plan, "is read before it is written");
     x.plan.ops--;
     x.plan.n_ops++;
+    expect_refused(&(qn_plan){ 0 }, "it has no operations");
+    x.plan.ops[0].kind = QN_OP_NORM;
+    x.plan.ops[0].norm = x.plan.ops[find(&x.plan, QN_OP_LOGIT_NORM)].norm;
+    expect_refused(&x.plan, "operation 0, norm: in: buffer");
+    x.plan.ops[0] = first;
+    take_embeddings(&x);
+    REFUSES(QN_OP_INPUT, input.width, x.hparams.n_embd + 1, "input: out: width");
+    REFUSES(QN_OP_INPUT, input.out, n_buffers, "input: out: buffer");
     free_all(&x);
 }
 

@@ -56,8 +56,8 @@ static void keep(const struct cuda_fixture *x, qn_prefix *prefix, const int32_t 
     assert_ok(memory->vtable->prepare(memory, N_TOKENS));
     qn_memory_on_append(memory, N_TOKENS);
     for_items(memory->sequence, fill_item);
-    qn_prefix_add(prefix, NULL, tokens, memory->sequence);
-    qn_prefix_keep_state(prefix, NULL, tokens, memory->sequence, QN_STATE_MARK);
+    qn_prefix_add(prefix, NULL, qn_token_ids(tokens), memory->sequence);
+    qn_prefix_keep_state(prefix, NULL, qn_token_ids(tokens), memory->sequence, QN_STATE_MARK);
     memory->vtable->free(memory);
 }
 
@@ -100,7 +100,7 @@ TEST(contents_come_back)
         evict_all(prefix);
         assert_int_equal(qn_pool_get_usage(pool).held, held);
         assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, kept);
-        assert_ok(qn_prefix_adopt(prefix, NULL, tokens, N_TOKENS, other->sequence, &matched));
+        assert_ok(qn_prefix_adopt(prefix, NULL, qn_token_ids(tokens), N_TOKENS, other->sequence, &matched));
         assert_int_equal(other->sequence->length, 5 * QN_PAGE);
         assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, 0);
         for_items(other->sequence, check_item);
@@ -131,11 +131,12 @@ TEST(failing_calls)
             fake.fails = calls[i];
             fake.fails_after = after;
             evict_all(prefix);
-            const qn_status status = qn_prefix_adopt(prefix, NULL, tokens, N_TOKENS, other->sequence, &matched);
+            const qn_status status =
+                qn_prefix_adopt(prefix, NULL, qn_token_ids(tokens), N_TOKENS, other->sequence, &matched);
             fake.fails = NULL;
             if (status != QN_OK) {
                 assert_int_equal(other->sequence->length, 0);
-                assert_ok(qn_prefix_adopt(prefix, NULL, tokens, N_TOKENS, other->sequence, &matched));
+                assert_ok(qn_prefix_adopt(prefix, NULL, qn_token_ids(tokens), N_TOKENS, other->sequence, &matched));
             }
             for_items(other->sequence, check_item);
             other->vtable->free(other);

@@ -592,3 +592,44 @@ TEST(small_workspace)
     assert_ok(run(&rows));
     tear_down();
 }
+
+/* Rows with what the device does not take are refused before anything is queued. */
+TEST(rows_of_other_devices)
+{
+    static float floats[4096];
+    static const char *const texts[] = { "cuda:0: rows with embeddings are not supported", "positions of their own",
+                                         "cuda:0: hidden states of rows", "cuda:0: hidden states of rows" };
+    set_up("qwen3.q1_0", 0, 2);
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        label("%s", texts[i]);
+        struct rows r = decode_of(0, 2, 10);
+        const int launches = fake.launches;
+        if (i == 0)
+            r.rows[1].embedding = floats;
+        else if (i == 1)
+            r.rows[1].rope_offsets[2] = 1;
+        else
+            *(i == 2 ? &r.rows[1].hidden : &r.rows[1].normed) = floats;
+        assert_fails(run(&r), QN_ERR_UNSUPPORTED, texts[i]);
+        assert_int_equal(fake.launches, launches);
+    }
+    const struct rows r = decode_of(0, 2, 10);
+    assert_ok(run(&r));
+    tear_down();
+}
+
+/* Plans whose rows are embeddings. */
+TEST(plans_of_other_devices)
+{
+    struct cuda_fixture x;
+    read_golden(&x, "qwen3.q1_0");
+    const qn_op embed = x.plan.ops[0];
+    x.plan.ops[0] =
+        (qn_op){ .kind = QN_OP_INPUT, .layer = -1, .input = { .out = embed.embed.out, .width = x.hparams.n_embd } };
+    assert_ok(qn_plan_validate(&x.plan));
+    assert_fails(open_device(&x, 0), QN_ERR_UNSUPPORTED, "operation 0 of the plan is input");
+    qn_team_free(x.team);
+    x.plan.ops[0] = embed;
+    create_device(&x, 0);
+    free_device(&x);
+}

@@ -156,6 +156,7 @@ static name floats_of(struct machine *m, const qn_op *op)
     case QN_OP_ATTENTION_COMBINE: return value(m, op->attention_combine.in);
     case QN_OP_GATED_NORM: return value(m, op->gated_norm.in);
     case QN_OP_EMBED:
+    case QN_OP_INPUT:
     case QN_OP_MATMUL:
     case QN_OP_QK_NORM_ROPE_STORE:
     case QN_OP_ATTENTION:
@@ -215,6 +216,7 @@ static void run_op(struct machine *m, const qn_op *op)
 {
     switch (op->kind) {
     case QN_OP_EMBED: put(m, buffer_address(m, op->embed.out), 7); return;
+    case QN_OP_INPUT: put(m, buffer_address(m, op->input.out), 7); return;
     case QN_OP_MATMUL: run_matmul(m, op); return;
     case QN_OP_QK_NORM_ROPE_STORE: run_store(m, op); return;
     case QN_OP_ATTENTION: put(m, buffer_address(m, op->attention.out), value(m, op->attention.queries)); return;

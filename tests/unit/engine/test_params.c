@@ -59,6 +59,12 @@ static qn_status use_restore(void *params)
     return status;
 }
 
+static qn_status use_rows(void *rows)
+{
+    assert_ok(qn_session_truncate(session, 0));
+    return qn_session_eval_rows(session, rows);
+}
+
 static qn_status use_capacity(void *found)
 {
     return qn_model_get_capacity(model, NULL, 1, found);
@@ -160,6 +166,7 @@ static const qn_request_params request = { .size = sizeof request,
                                            .reasoning_budget = -1 };
 static const qn_model_params model_params = { .size = sizeof(qn_model_params), .device = "cpu" };
 static const qn_session_params session_params = QN_SESSION_PARAMS_INIT;
+static const qn_rows rows = { .size = sizeof rows, .n = 3, .tokens = tokens };
 static const qn_capacity capacity = QN_CAPACITY_INIT;
 static const qn_sampling sampling = QN_SAMPLING_INIT;
 static const qn_request_result result = QN_REQUEST_RESULT_INIT;
@@ -181,6 +188,7 @@ static const struct {
     { "qn_model_params", &model_params, sizeof model_params, 0, false, use_model },
     { "qn_session_params", &session_params, sizeof session_params, 0, false, use_session },
     { "qn_session_params", &session_params, sizeof session_params, 0, false, use_restore },
+    { "qn_rows", &rows, sizeof rows, offsetof(qn_rows, n_embd), false, use_rows },
     { "qn_capacity", &capacity, sizeof capacity, 0, true, use_capacity },
     { "qn_sampling", &sampling, sizeof sampling, 0, false, use_sampling },
     { "qn_request_params", &request, sizeof request, offsetof(qn_request_params, min_tokens), false, use_request },

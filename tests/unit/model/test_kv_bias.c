@@ -435,14 +435,19 @@ TEST(sessions_go_on)
 }
 
 /* A file in codes, as such a model had it in earlier versions: that of a model without bias, with the other's
- * fingerprint. */
-static size_t make_old_file(uint8_t *bytes, uint32_t length)
+ * fingerprint. embedding: of the row after `length` tokens, or NULL. */
+static size_t make_old_file(uint8_t *bytes, uint32_t length, const float *embedding)
 {
     struct qn_state_header *h = (struct qn_state_header *)(void *)bytes;
     uint64_t fingerprint, checksum;
     open_biased(&no_bias, 256);
     qn_session *session = new_session("aura4");
     append_tokens(session, ids, length);
+    qn_rows rows = QN_ROWS_INIT;
+    rows.n = embedding ? 1 : 0;
+    rows.n_embd = info.n_embd;
+    rows.embeddings = &embedding;
+    assert_ok(qn_session_eval_rows(session, &rows));
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
     close_biased();
@@ -462,7 +467,7 @@ TEST(files_in_codes_are_evaluated_again)
     static const uint32_t lengths[] = { 0, 1, 64, 200 };
     for (size_t i = 0; i < COUNT(lengths); i++) {
         label("%u tokens", (unsigned)lengths[i]);
-        const size_t size = make_old_file(bytes, lengths[i]);
+        const size_t size = make_old_file(bytes, lengths[i], NULL);
         write_file(path, bytes, size);
         qn_session *plain = new_session("f16"), *restored;
         eval(plain, expected);
@@ -489,6 +494,20 @@ TEST(files_in_codes_are_evaluated_again)
         qn_session_free(plain);
         close_biased();
     }
+}
+
+/* Embeddings are not in the file. */
+TEST(files_with_embeddings_are_not_evaluated_again)
+{
+    static _Alignas(16) uint8_t bytes[FILE_MAX];
+    static const float embedding[4096];
+    qn_session *restored;
+    const size_t size = make_old_file(bytes, 3, embedding);
+    assert_in_range(info.n_embd, 1, COUNT(embedding));
+    write_file(path, bytes, size);
+    assert_fails(qn_session_restore(model, path, NULL, &restored), QN_ERR_UNSUPPORTED,
+                 "its embeddings cannot be evaluated again");
+    close_biased();
 }
 
 TEST_GROUP(make_folder, remove_folder)

@@ -20,10 +20,11 @@ enum { CONV = 2 * K_HEADS * HEAD_K + V_HEADS * HEAD_V, MAX_KEYS = 40, MAX_TENSOR
 
 struct key {
     char name[64];
-    uint32_t type; /* QN_GGUF_U32, QN_GGUF_F32, QN_GGUF_STRING or QN_GGUF_ARRAY of bools */
+    uint32_t type; /* QN_GGUF_U32, QN_GGUF_F32, QN_GGUF_STRING or QN_GGUF_ARRAY */
     uint32_t integer;
     float real;
     const char *text;
+    uint32_t elements; /* of an array: QN_GGUF_BOOL or QN_GGUF_I8 */
 };
 
 struct tensor {
@@ -59,13 +60,19 @@ static void set_u32(struct model_file *f, const char *name, uint32_t value)
     key->integer = value;
 }
 
-/* An array of n bools, one byte of the text each. */
-static void set_bools(struct model_file *f, const char *name, uint32_t n, const char *text)
+/* An array of n elements, one byte of the text each. */
+static void set_array(struct model_file *f, const char *name, uint32_t elements, uint32_t n, const char *text)
 {
     struct key *key = key_of(f, name);
     key->type = QN_GGUF_ARRAY;
+    key->elements = elements;
     key->integer = n;
     key->text = text;
+}
+
+static void set_bools(struct model_file *f, const char *name, uint32_t n, const char *text)
+{
+    set_array(f, name, QN_GGUF_BOOL, n, text);
 }
 
 static void drop_key(struct model_file *f, const char *name)
@@ -126,7 +133,7 @@ static void add_delta(struct model_file *f, int layer)
 static void make_valid(struct model_file *f)
 {
     *f = (struct model_file){ .decay_factor = -0.5f };
-    *key_of(f, "general.architecture") = (struct key){ "general.architecture", QN_GGUF_STRING, 0, 0, "qwen35" };
+    *key_of(f, "general.architecture") = (struct key){ "general.architecture", QN_GGUF_STRING, 0, 0, "qwen35", 0 };
     set_u32(f, "qwen35.block_count", 4);
     set_u32(f, "qwen35.nextn_predict_layers", 1);
     set_u32(f, "qwen35.context_length", 512);
@@ -190,7 +197,7 @@ static void write_image(const struct model_file *f)
         else if (k->type == QN_GGUF_F32)
             put(&k->real, sizeof k->real);
         else {
-            put32(QN_GGUF_BOOL);
+            put32(k->elements);
             put64(k->integer);
             put(k->text, k->integer);
         }
@@ -218,7 +225,7 @@ static const struct wrong_file {
     const char *renamed[2];
     const char *key;
     uint32_t value;               /* of the key */
-    const char *bools;            /* the key is an array of `value` bools */
+    const char *bools, *i8s;      /* the key is an array of `value` bools or integers of 8 bits */
     struct tensor changed, added; /* changed: in what is not zero */
     float decay_factor;
 } wrong_files[] = {
@@ -249,6 +256,14 @@ static const struct wrong_file {
       .value = 1 },
     { "list_against_tensors", QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing",
       .key = "qwen35.attention.recurrent_layers", .value = 3, .bools = "\1\1\1" },
+    { "sections_that_are_a_number", QN_ERR_FORMAT, "not an array of 3 or 4", .key = "qwen35.rope.dimension_sections",
+      .value = 4 },
+    { "two_sections", QN_ERR_FORMAT, "not an array of 3 or 4", .key = "qwen35.rope.dimension_sections", .value = 2,
+      .i8s = "\4\4" },
+    { "five_sections", QN_ERR_FORMAT, "not an array of 3 or 4", .key = "qwen35.rope.dimension_sections", .value = 5,
+      .i8s = "\2\2\2\2\2" },
+    { "negative_section", QN_ERR_FORMAT, "dimension_sections': element 1 is -1",
+      .key = "qwen35.rope.dimension_sections", .value = 3, .i8s = "\4\377\4" },
     { "no_conv", QN_ERR_FORMAT, "'blk.0.ssm_conv1d.weight' is missing", .dropped_tensor = "blk.0.ssm_conv1d.weight" },
     { "conv_transposed", QN_ERR_FORMAT, "expected [3, 192, 1, 1]",
       .changed = { "blk.0.ssm_conv1d.weight", .cols = CONV, .rows = TAPS } },
@@ -287,6 +302,8 @@ static void change_file(struct model_file *f, const struct wrong_file *wrong)
         qn_print(tensor_of(f, wrong->renamed[0])->name, 64, "%s", wrong->renamed[1]);
     if (wrong->bools)
         set_bools(f, wrong->key, wrong->value, wrong->bools);
+    else if (wrong->i8s)
+        set_array(f, wrong->key, QN_GGUF_I8, wrong->value, wrong->i8s);
     else if (wrong->key)
         set_u32(f, wrong->key, wrong->value);
     if (*wrong->changed.name) {

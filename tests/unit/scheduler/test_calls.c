@@ -63,12 +63,15 @@ static bool refuses_sessions(void)
     qn_capacity capacity = QN_CAPACITY_INIT;
     const qn_token token = 1;
     const qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    const qn_rows rows = { .size = sizeof rows, .n = 1, .tokens = &token };
     uint32_t shared;
     return is_refused(qn_session_create(model, NULL, &other), "qn_session_create") &&
            is_refused(qn_model_get_capacity(model, NULL, 1, &capacity), "qn_model_get_capacity") &&
            is_refused(qn_session_eval(session, &token, 1, QN_LOGITS_NONE, NULL), "qn_session_eval") &&
            is_refused(qn_session_truncate(session, 0), "qn_session_truncate") &&
            is_refused(qn_session_truncate_to(session, &token, 1, &shared), "qn_session_truncate_to") &&
+           is_refused(qn_session_eval_rows(session, &rows), "qn_session_eval_rows") &&
+           is_refused(qn_session_truncate_to_rows(session, &rows, &shared), "qn_session_truncate_to_rows") &&
            is_refused(qn_session_checkpoint(session), "qn_session_checkpoint") &&
            is_refused(qn_session_fork(session, &other), "qn_session_fork") &&
            is_refused(qn_session_save(session, "/dev/null/none"), "qn_session_save") &&
@@ -291,12 +294,16 @@ static bool calls_session(struct reentry *r)
 {
     const qn_token token = 1;
     const qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    const qn_rows rows = { .size = sizeof rows, .n = 1, .tokens = &token };
     uint32_t shared;
-    r->was_right = is_refused_here(qn_session_eval(session, &token, 1, QN_LOGITS_NONE, NULL), "qn_session_eval") &&
-                   is_refused_here(qn_session_truncate(session, 0), "qn_session_truncate") &&
-                   is_refused_here(qn_session_truncate_to(session, &token, 1, &shared), "qn_session_truncate_to") &&
-                   is_refused_here(qn_session_checkpoint(session), "qn_session_checkpoint") &&
-                   is_refused_here(generate_from(session, &token, 1, &params, NULL), "qn_generate");
+    r->was_right =
+        is_refused_here(qn_session_eval(session, &token, 1, QN_LOGITS_NONE, NULL), "qn_session_eval") &&
+        is_refused_here(qn_session_truncate(session, 0), "qn_session_truncate") &&
+        is_refused_here(qn_session_truncate_to(session, &token, 1, &shared), "qn_session_truncate_to") &&
+        is_refused_here(qn_session_eval_rows(session, &rows), "qn_session_eval_rows") &&
+        is_refused_here(qn_session_truncate_to_rows(session, &rows, &shared), "qn_session_truncate_to_rows") &&
+        is_refused_here(qn_session_checkpoint(session), "qn_session_checkpoint") &&
+        is_refused_here(generate_from(session, &token, 1, &params, NULL), "qn_generate");
     qn_session_free(session); /* does nothing */
     return r->was_right;
 }
