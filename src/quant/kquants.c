@@ -1,6 +1,7 @@
-/* Q4_K, Q5_K, Q6_K: blocks of 256 weights with a small integer scale per 32 weights (Q6_K: per 16). Dequantisation
- * only. The layouts are ggml's (ggml-common.h):
+/* Q3_K, Q4_K, Q5_K, Q6_K: blocks of 256 weights with a small integer scale per 32 weights (Q3_K, Q6_K: per 16).
+ * Dequantisation only. The layouts are ggml's (ggml-common.h):
  *
+ *   Q3_K   32 B of third bits, 64 B of 2-bit fields, 12 B of 6-bit scales, d
  *   Q4_K   d, dmin, 12 B of 6-bit scales and minima, 128 B of nibbles
  *   Q5_K   d, dmin, 12 B of 6-bit scales and minima, 32 B of fifth bits, 128 B of nibbles
  *   Q6_K   128 B of low nibbles, 64 B of upper 2-bit fields, 16 int8 scales, d */
@@ -77,5 +78,19 @@ void qn_unpack_q6_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
                 codes[b * WEIGHTS + r * QN_QUANT_GROUP + j] = (uint8_t)(four | two << 4);
             }
         }
+    }
+}
+
+void qn_unpack_q3_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)offset;
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q3_K_BYTES) {
+        const float d = qn_load_f16(blocks + QN_Q3_K_SCALE);
+        for (size_t r = 0; r < GROUPS; r++)
+            scale[b * GROUPS + r] = d;
+        for (uint32_t k = 0; k < 2 * GROUPS; k++)
+            factor[b * 2 * GROUPS + k] = (int8_t)qn_q3_k_factor(blocks, k);
+        for (uint32_t i = 0; i < WEIGHTS; i++)
+            codes[b * WEIGHTS + i] = (uint8_t)qn_code_q3_k(blocks, i);
     }
 }

@@ -12,9 +12,9 @@
 #include <stdint.h>
 #endif
 
-/* One line per quantised format: weights and bytes of a block; byte offsets of the fp16 scale, of the fp16 minimum
- * (of the scale, if there is no minimum) and of the codes (the low bits, if the others are elsewhere); zero point
- * and largest code. The constants are QN_Q4_0_WEIGHTS, QN_Q4_0_BYTES and so on. */
+/* One line per quantised format: weights and bytes of a block; byte offsets of the fp16 scale (MXFP4: a byte), of the
+ * fp16 minimum (of the scale, if there is no minimum) and of the codes (the low bits, if the others are elsewhere);
+ * zero point and largest code. The constants are QN_Q4_0_WEIGHTS, QN_Q4_0_BYTES and so on. */
 /* clang-format off */
 #define QN_BLOCK_LAYOUTS(X)                                                                                            \
     /*    weights bytes scale min codes zero max_code */                                                               \
@@ -23,9 +23,13 @@
     X(Q5_0,    32,  22,    0,   0,   6,  16,  31)                                                                      \
     X(Q5_1,    32,  24,    0,   2,   8,   0,  31)                                                                      \
     X(Q8_0,    32,  34,    0,   0,   2, 128, 255)                                                                      \
+    X(Q3_K,   256, 110,  108, 108,  32,   4,   7)                                                                      \
     X(Q4_K,   256, 144,    0,   2,  16,   0,  15)                                                                      \
     X(Q5_K,   256, 176,    0,   2,  48,   0,  31)                                                                      \
     X(Q6_K,   256, 210,  208, 208,   0,  32,  63)                                                                      \
+    X(IQ4_NL,  32,  18,    0,   0,   2, 128, 241)                                                                      \
+    X(IQ4_XS, 256, 136,    0,   0,   8, 128, 241)                                                                      \
+    X(MXFP4,   32,  17,    0,   0,   1,  16,  28)                                                                      \
     X(TQ1_0,  256,  54,   52,  52,   0,   1,   2)                                                                      \
     X(TQ2_0,  256,  66,   64,  64,   0,   1,   3)                                                                      \
     X(Q1_0,   128,  18,    0,   0,   2,   1,   2)                                                                      \
@@ -39,14 +43,18 @@
     QN_##ID##_CODES = codes, QN_##ID##_ZERO = zero, QN_##ID##_MAX_CODE = max_code,
 enum {
     QN_BLOCK_LAYOUTS(QN_BLOCK_CONSTANTS)
-    QN_Q5_0_HIGH = 2,          /* fifth bits, one per weight */
+    QN_Q5_0_HIGH = 2,           /* fifth bits, one per weight */
     QN_Q5_1_HIGH = 4,
-    QN_Q5_K_HIGH = 16,         /* fifth bits: byte j has those of weight j of all eight groups */
-    QN_Q6_K_HIGH = 128,        /* upper 2-bit fields */
-    QN_Q4_K_FACTORS = 4,       /* 12 bytes of 6-bit scales and minima, one of each per group */
+    QN_Q3_K_HIGH = 0,           /* third bits: byte j has those of weight j of all eight groups */
+    QN_Q5_K_HIGH = 16,          /* fifth bits: byte j has those of weight j of all eight groups */
+    QN_Q6_K_HIGH = 128,         /* upper 2-bit fields */
+    QN_Q3_K_FACTORS = 96,       /* 12 bytes of 6-bit scales, two per group */
+    QN_Q4_K_FACTORS = 4,        /* 12 bytes of 6-bit scales and minima, one of each per group */
     QN_Q5_K_FACTORS = 4,
-    QN_Q6_K_FACTORS = 192,     /* int8, two per group */
-    QN_TQ1_0_TRIT_BYTES = 32,  /* n_bytes of qn_trit_place */
+    QN_Q6_K_FACTORS = 192,      /* int8, two per group */
+    QN_IQ4_XS_FACTORS_HIGH = 2, /* upper two bits of eight 6-bit scales, one per group */
+    QN_IQ4_XS_FACTORS_LOW = 4,  /* their lower four */
+    QN_TQ1_0_TRIT_BYTES = 32,   /* n_bytes of qn_trit_place */
     QN_PTQ1_0_TRIT_BYTES = 16
 };
 /* clang-format on */
@@ -82,6 +90,41 @@ QN_LAYOUT_INLINE uint32_t qn_code_nibble(const uint8_t *codes, uint32_t i)
 QN_LAYOUT_INLINE uint32_t qn_code_int8(const uint8_t *codes, uint32_t i)
 {
     return codes[i] ^ 0x80u;
+}
+
+/* IQ4_NL, IQ4_XS: the values of codes 0 to 15, of which a weight is a multiple. */
+#define QN_IQ4_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
+
+/* MXFP4: twice the value of an E2M1 code (a sign, two bits of exponent, one of mantissa), an integer. */
+QN_LAYOUT_INLINE int32_t qn_mxfp4_value(uint32_t code)
+{
+    const uint32_t exponent = code / 2 % 4, mantissa = code % 2;
+    const int32_t magnitude = (int32_t)(exponent ? (2 + mantissa) << (exponent - 1) : mantissa);
+    return code < 8 ? magnitude : -magnitude;
+}
+
+/* Q3_K: scale k of sixteen. Its low four bits are nibble k / 8 of byte k % 8, the top two are field k / 4 of byte
+ * 8 + k % 4. */
+QN_LAYOUT_INLINE int32_t qn_q3_k_factor(const uint8_t *block, uint32_t k)
+{
+    const uint8_t *bytes = block + QN_Q3_K_FACTORS;
+    return (bytes[k % 8] >> k / 8 * 4 & 15) + (bytes[8 + k % 4] >> k / 4 * 2 & 3) * 16 - 32;
+}
+
+/* IQ4_XS: the scale of group r. */
+QN_LAYOUT_INLINE int32_t qn_iq4_xs_factor(const uint8_t *block, uint32_t r)
+{
+    const uint32_t low = block[QN_IQ4_XS_FACTORS_LOW + r / 2] >> r % 2 * 4 & 15;
+    return (int32_t)(low + (block[QN_IQ4_XS_FACTORS_HIGH + r / 4] >> r % 4 * 2 & 3) * 16) - 32;
+}
+
+/* Q3_K: the low two bits of weight j of group r are field r % 4 of byte j of the 32 of its half of the block, the third
+ * bit is bit r of byte j of 32 further bytes. */
+QN_LAYOUT_INLINE uint32_t qn_code_q3_k(const uint8_t *block, uint32_t i)
+{
+    const uint32_t r = i / 32, j = i % 32;
+    const uint32_t low = block[QN_Q3_K_CODES + r / 4 * 32 + j] >> r % 4 * 2 & 3;
+    return low + (block[QN_Q3_K_HIGH + j] >> r & 1) * 4u;
 }
 
 /* TQ1_0, PTQ1_0: a byte stores five base-3 digits v as ceil(256 v / 243), a fraction of 256: multiplying the byte by

@@ -54,9 +54,12 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
     X(q5_0, Q5_0, NULL, false, -1)                                                                                     \
     X(q5_1, Q5_1, NULL, false, -1)                                                                                     \
     X(q8_0, Q8_0, qn_quantize_q8_0, false, 7)                                                                          \
+    X(q3_k, Q3_K, NULL, true, -1)                                                                                      \
     X(q4_k, Q4_K, NULL, false, -1)                                                                                     \
     X(q5_k, Q5_K, NULL, false, -1)                                                                                     \
     X(q6_k, Q6_K, NULL, true, -1)                                                                                      \
+    X(iq4_nl, IQ4_NL, NULL, false, -1)                                                                                 \
+    X(iq4_xs, IQ4_XS, NULL, false, -1)                                                                                 \
     X(tq1_0, TQ1_0, qn_quantize_tq1_0, false, 36)                                                                      \
     X(tq2_0, TQ2_0, qn_quantize_tq2_0, false, 37)                                                                      \
     X(q1_0, Q1_0, qn_quantize_q1_0, false, 40)                                                                         \
@@ -65,15 +68,20 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
     X(ptq1_0, PTQ1_0, qn_quantize_ptq1_0, false, -1)                                                                   \
     X(ox2_0, OX2_0, NULL, false, -1)
 
+/* Types with a scale that is no fp16 value: the family's file scans it. */
+#define PACKED_TYPES_OTHER_SCALE(X) X(mxfp4, MXFP4, NULL, false, -1)
+
 #define HAS_OFFSET(ID) (QN_##ID##_MIN != QN_##ID##_SCALE)
 
-#define PACKED_FUNCTIONS(id, ID, quantizer, factor, file)                                                              \
+#define DEQUANTIZE_FUNCTION(id, ID, quantizer, factor, file)                                                           \
     static void dequantize_##id(const uint8_t *blocks, size_t n_blocks, float *weights)                                \
     {                                                                                                                  \
         dequantize_packed(qn_unpack_##id, QN_##ID##_WEIGHTS, QN_##ID##_BYTES, QN_##ID##_ZERO, HAS_OFFSET(ID), factor,  \
                           blocks, n_blocks, weights);                                                                  \
-    }                                                                                                                  \
-    static size_t find_nonfinite_##id(const uint8_t *blocks, size_t n_blocks)                                          \
+    }
+
+#define FIND_NONFINITE_FUNCTION(id, ID, quantizer, factor, file)                                                       \
+    static size_t qn_find_nonfinite_##id(const uint8_t *blocks, size_t n_blocks)                                       \
     {                                                                                                                  \
         return find_nonfinite_scale(blocks, n_blocks, QN_##ID##_BYTES, QN_##ID##_SCALE, QN_##ID##_MIN);                \
     }
@@ -93,7 +101,7 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
       .has_offset = HAS_OFFSET(ID),                                                                                    \
       .has_factor = factor,                                                                                            \
       .file_type = file,                                                                                               \
-      .find_nonfinite = find_nonfinite_##id },
+      .find_nonfinite = qn_find_nonfinite_##id },
 
 #define PLAIN_ENTRY(id, ID, bytes, file)                                                                               \
     { .type = QN_TYPE_##ID,                                                                                            \
@@ -105,7 +113,9 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
       .file_type = file,                                                                                               \
       .find_nonfinite = qn_find_nonfinite_##id },
 
-PACKED_TYPES(PACKED_FUNCTIONS)
+PACKED_TYPES(DEQUANTIZE_FUNCTION)
+PACKED_TYPES(FIND_NONFINITE_FUNCTION)
+PACKED_TYPES_OTHER_SCALE(DEQUANTIZE_FUNCTION)
 
 /* clang-format off */
 static const qn_type_info types[] = {
@@ -113,6 +123,7 @@ static const qn_type_info types[] = {
     PLAIN_ENTRY(f16, F16, 2, 1)
     PLAIN_ENTRY(bf16, BF16, 2, 32)
     PACKED_TYPES(PACKED_ENTRY)
+    PACKED_TYPES_OTHER_SCALE(PACKED_ENTRY)
 };
 /* clang-format on */
 

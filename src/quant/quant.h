@@ -1,9 +1,10 @@
 /* Weight formats: how each type is stored in a GGUF file, and conversion to and from f32. Reading and writing files is
  * gguf/'s task.
  *
- * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q4_K Q5_K Q6_K),
- * ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c holds the table of all of them. The matmul
- * kernels read the stored layouts themselves; this module is the reference they are compared with.
+ * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q3_K Q4_K Q5_K Q6_K),
+ * codebook.c (IQ4_NL IQ4_XS MXFP4), ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c holds the
+ * table of all of them. The matmul kernels read the stored layouts themselves; this module is the reference they are
+ * compared with.
  *
  * Stored blocks. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise. Sizes, offsets
  * and the order of the codes are in layout.h, which the CUDA kernels read too.
@@ -15,8 +16,12 @@
  *   Q5_0         6     d, fifth bits, nibbles                          d (code - 16)
  *   Q5_1         7     d, m, fifth bits, nibbles                       d code + m
  *   Q8_0         8     d, signed bytes                                 d code
+ *   Q3_K         11    kquants.c: 6-bit scale per 16 weights           d (scale - 32) (code - 4)
  *   Q4_K Q5_K    12 13 kquants.c: 6-bit scale and minimum per group    d scale code - dmin min
  *   Q6_K         14    kquants.c: int8 scale per 16 weights            d scale (code - 32)
+ *   IQ4_NL       20    codebook.c: d, nibbles                          d value[code]
+ *   IQ4_XS       23    codebook.c: 6-bit scale per 32 weights          d (scale - 32) value[code]
+ *   MXFP4        39    codebook.c: exponent, nibbles                   2^(exponent - 127) value[code]
  *   TQ1_0        34    base-3 digits, five per byte, d                 d (code - 1)
  *   TQ2_0        35    2-bit codes, d                                  d (code - 1)
  *   Q1_0         41    d, sign bits: 1 is +d, 0 is -d                  d (code - 1), code 0 or 2
@@ -51,12 +56,16 @@ typedef enum qn_type {
     QN_TYPE_Q5_0 = 6,
     QN_TYPE_Q5_1 = 7,
     QN_TYPE_Q8_0 = 8,
+    QN_TYPE_Q3_K = 11,
     QN_TYPE_Q4_K = 12,
     QN_TYPE_Q5_K = 13,
     QN_TYPE_Q6_K = 14,
+    QN_TYPE_IQ4_NL = 20,
+    QN_TYPE_IQ4_XS = 23,
     QN_TYPE_BF16 = 30,
     QN_TYPE_TQ1_0 = 34,
     QN_TYPE_TQ2_0 = 35,
+    QN_TYPE_MXFP4 = 39,
     QN_TYPE_Q1_0 = 41,
     QN_TYPE_Q2_0 = 42,
     QN_TYPE_PQ2_0 = 142,
@@ -68,9 +77,9 @@ typedef enum qn_type {
  *
  *     weight[i] = scale[r] * factor[r][i % 32 / 16] * (codes[i] - zero_point) + offset[r],   r = i / 32
  *
- * factor is 1 except for Q6_K. offset is 0 except for types with a minimum. Scale and offset are exactly the stored
- * ones (for k-quants, the f32 product of the two stored factors), so that to_float() returns the same weights up to
- * one rounding. */
+ * factor is 1 except for Q3_K and Q6_K. offset is 0 except for types with a minimum. Scale and offset are exactly the
+ * stored ones (for k-quants, the f32 product of the two stored factors), so that to_float() returns the same weights up
+ * to one rounding. */
 enum { QN_QUANT_GROUP = 32 };
 
 typedef struct qn_type_info {

@@ -54,7 +54,7 @@ void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size
     p->weights = (qn_matrix){ .type = type, .n_rows = n_rows, .n_cols = n_cols };
     if (!qn_row_bytes(type, n_cols, &p->weights.row_bytes))
         exit(1);
-    /* Block sizes are even, so in files blocks have any even alignment; f32 is aligned to 4 bytes. */
+    /* Block sizes are even but for MXFP4, so in files blocks have any even alignment; f32 is aligned to 4 bytes. */
     const size_t shift = type->type == QN_TYPE_F32 ? 4 * qn_random_below(16) : 2 * qn_random_below(32);
     p->weights.data = p->data = qn_guarded(n_rows * p->weights.row_bytes, shift);
     qn_random_blocks(type, p->data, n_rows * n_cols / type->block_weights, 1e6f);

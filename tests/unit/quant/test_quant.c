@@ -1,5 +1,6 @@
 /* Weight formats: dequantisation against one formula per type, written here from the definitions in float64; error
  * bounds and exact cases of the quantisers; the integer form; the scan for non-finite scales. */
+#include "helper_files.h"
 #include "helper_random.h"
 
 #include "base/f16.h"
@@ -46,6 +47,11 @@ static double w_bf16(const uint8_t *b, size_t i)
     return w_f32(wide, 0);
 }
 
+static int int8_at(const uint8_t *b, size_t at)
+{
+    return b[at] < 128 ? b[at] : b[at] - 256;
+}
+
 static unsigned nibble(const uint8_t *bytes, size_t i)
 {
     return i < 16 ? bytes[i] % 16u : bytes[i - 16] / 16u;
@@ -78,7 +84,7 @@ static double w_q5_1(const uint8_t *b, size_t i)
 
 static double w_q8_0(const uint8_t *b, size_t i)
 {
-    return f16_at(b, 0) * (b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256);
+    return f16_at(b, 0) * int8_at(b, 2 + i);
 }
 
 /* 6-bit value k of the twelve bytes: values 0 to 7 are scales, 8 to 15 minima. */
@@ -89,6 +95,45 @@ static unsigned six_bits(const uint8_t *s, size_t k)
     if (j < 4)
         return s[j + 4 * is_min] % 64u;
     return (is_min ? s[j + 4] / 16u : s[j + 4] % 16u) + s[j - 4 + 4 * is_min] / 64u * 16;
+}
+
+/* ggml's dequantize_row_q3_K: four words of scales, rearranged by masks. */
+static double w_q3_k(const uint8_t *b, size_t i)
+{
+    uint32_t aux[4];
+    memcpy(aux, b + 96, 12);
+    const uint32_t top = aux[2];
+    aux[2] = (aux[0] >> 4 & 0x0f0f0f0fu) | (top >> 4 & 0x03030303u) << 4;
+    aux[3] = (aux[1] >> 4 & 0x0f0f0f0fu) | (top >> 6 & 0x03030303u) << 4;
+    aux[0] = (aux[0] & 0x0f0f0f0fu) | (top & 0x03030303u) << 4;
+    aux[1] = (aux[1] & 0x0f0f0f0fu) | (top >> 2 & 0x03030303u) << 4;
+    uint8_t scales[16];
+    memcpy(scales, aux, sizeof scales);
+    const int two = b[32 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3, third = b[i % 32] >> i / 32 & 1;
+    return f16_at(b, 108) * (scales[i / 16] - 32) * (third ? two : two - 4);
+}
+
+static const int iq4_values[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+
+static double w_iq4_nl(const uint8_t *b, size_t i)
+{
+    return f16_at(b, 0) * iq4_values[nibble(b + 2, i)];
+}
+
+static double w_iq4_xs(const uint8_t *b, size_t i)
+{
+    const size_t sub = i / 32;
+    const unsigned low = sub % 2 ? b[4 + sub / 2] / 16u : b[4 + sub / 2] % 16u;
+    const unsigned high = (b[2] + 256u * b[3]) >> 2 * sub & 3u;
+    return f16_at(b, 0) * ((int)(low + 16 * high) - 32) * iq4_values[nibble(b + 8 + 16 * sub, i % 32)];
+}
+
+/* E2M1: a sign, two bits of exponent with bias 1, one of mantissa. */
+static double w_mxfp4(const uint8_t *b, size_t i)
+{
+    const unsigned code = nibble(b + 1, i), exponent = code / 2 % 4, mantissa = code % 2;
+    const double value = exponent ? ldexp(1 + mantissa / 2.0, (int)exponent - 1) : mantissa / 2.0;
+    return ldexp(code / 8 ? -value : value, b[0] - 127);
 }
 
 static double w_q4_k(const uint8_t *b, size_t i)
@@ -112,8 +157,7 @@ static double w_q6_k(const uint8_t *b, size_t i)
     const size_t part = i / 128, in = i % 128, quarter = in / 32, l = in % 32;
     const uint8_t low = b[64 * part + (quarter % 2 ? 32 : 0) + l], high = b[128 + 32 * part + l];
     const int q = (int)((quarter < 2 ? low % 16u : low / 16u) + (high >> 2 * quarter & 3u) * 16) - 32;
-    const int scale = b[192 + i / 16] < 128 ? b[192 + i / 16] : b[192 + i / 16] - 256;
-    return f16_at(b, 208) * scale * q;
+    return f16_at(b, 208) * int8_at(b, 192 + i / 16) * q;
 }
 
 /* Digit n of a byte by the second definition, with comparisons. */
@@ -178,9 +222,13 @@ static const struct {
     { "q5_0", 6, 32, 22, w_q5_0, { 0, -1 }, false },
     { "q5_1", 7, 32, 24, w_q5_1, { 0, 2 }, false },
     { "q8_0", 8, 32, 34, w_q8_0, { 0, -1 }, true },
+    { "q3_k", 11, 256, 110, w_q3_k, { 108, -1 }, false },
     { "q4_k", 12, 256, 144, w_q4_k, { 0, 2 }, false },
     { "q5_k", 13, 256, 176, w_q5_k, { 0, 2 }, false },
     { "q6_k", 14, 256, 210, w_q6_k, { 208, -1 }, false },
+    { "iq4_nl", 20, 32, 18, w_iq4_nl, { 0, -1 }, false },
+    { "iq4_xs", 23, 256, 136, w_iq4_xs, { 0, -1 }, false },
+    { "mxfp4", 39, 32, 17, w_mxfp4, { -1, -1 }, false },
     { "tq1_0", 34, 256, 54, w_tq1_0, { 52, -1 }, true },
     { "tq2_0", 35, 256, 66, w_tq2_0, { 64, -1 }, true },
     { "q1_0", 41, 128, 18, w_q1_0, { 0, -1 }, true },
@@ -200,6 +248,8 @@ static void random_block(size_t t, uint8_t *block)
             block[expected[t].scale_offsets[k] + 1] ^= 0x40;
     if (expected[t].number == QN_TYPE_F32 && (block[3] & 0x7f) == 0x7f)
         block[3] ^= 0x40;
+    if (expected[t].number == QN_TYPE_MXFP4 && block[0] > 252) /* 12 * 2^(253 - 128) is beyond a float */
+        block[0] -= 128;
     if (expected[t].number == QN_TYPE_BF16 && (block[1] & 0x7f) == 0x7f)
         block[1] ^= 0x40;
 }
@@ -220,7 +270,7 @@ TEST(table)
         assert_ptr_equal(qn_type_find_name(expected[t].name), info);
     }
     assert_ptr_equal(qn_type_find_name("PTQ1_0"), qn_type_find(143));
-    assert_null(qn_type_find_name("q3_k"));
+    assert_null(qn_type_find_name("iq2_xxs"));
     assert_null(qn_type_find_name(""));
     assert_null(qn_type_find(4));
     assert_null(qn_type_find(UINT32_MAX));
@@ -265,6 +315,45 @@ TEST(dequantize_matches_the_formula)
         free(memory);
         free(out);
     }
+}
+
+static uint32_t golden_u32(const uint8_t **at)
+{
+    uint32_t value;
+    memcpy(&value, *at, sizeof value);
+    *at += sizeof value;
+    return value;
+}
+
+/* tools/make_quant_golden.py: the weights of llama.cpp's gguf package. */
+TEST(dequantize_matches_golden_blocks)
+{
+    size_t size;
+    uint8_t *file = read_file(QN_SOURCE_DIR "/tests/golden/blocks.bin", &size);
+    const uint8_t *at = file, *end = file + size;
+    size_t n_types = 0;
+    for (; at < end; n_types++) {
+        const qn_type_info *info = qn_type_find(golden_u32(&at));
+        const uint32_t n_blocks = golden_u32(&at);
+        assert_non_null(info);
+        label("%s", info->name);
+        assert_int_equal(golden_u32(&at), info->block_bytes);
+        assert_int_equal(golden_u32(&at), info->block_weights);
+        const size_t n = n_blocks * info->block_weights;
+        float *out = malloc(n * sizeof *out);
+        assert_non_null(out);
+        info->to_float(at, n_blocks, out);
+        at += n_blocks * info->block_bytes;
+        for (size_t i = 0; i < n; i++, at += sizeof(float)) {
+            float right;
+            memcpy(&right, at, sizeof right);
+            assert_true(out[i] == right); /* but for the sign of zero */
+        }
+        free(out);
+    }
+    assert_ptr_equal(at, end);
+    assert_int_equal(n_types, 9);
+    free(file);
 }
 
 TEST(unpack_matches_dequantize)
@@ -518,6 +607,8 @@ TEST(nonfinite_scales_are_found)
                     memcpy(saved, block, info->block_bytes);
                     if (expected[t].scale_offsets[k] >= 0) {
                         memcpy(block + expected[t].scale_offsets[k], &bad[v], 2);
+                    } else if (k == 0 && info->type == QN_TYPE_MXFP4) {
+                        block[0] = (uint8_t)(253 + v % 3);
                     } else if (k == 0) { /* f32, bf16: the same patterns with their wider exponent */
                         const float x = qn_f16_to_f32(bad[v]);
                         memcpy(block, (const uint8_t *)&x + (4 - info->block_bytes), info->block_bytes);

@@ -52,6 +52,28 @@ QN_DEVICE float dequantize_q6_k(const uint8_t *block, uint32_t i)
     return __fmul_rn(scale, (float)((int)(low | high << 4) - QN_Q6_K_ZERO));
 }
 
+QN_DEVICE float dequantize_q3_k(const uint8_t *block, uint32_t i)
+{
+    const float scale = __fmul_rn(qn_f16_to_f32(load_f16(block + QN_Q3_K_SCALE)), (float)qn_q3_k_factor(block, i / 16));
+    return __fmul_rn(scale, (float)((int)qn_code_q3_k(block, i) - QN_Q3_K_ZERO));
+}
+
+static __device__ const int8_t iq4_values[16] = { QN_IQ4_VALUES };
+
+QN_DEVICE float dequantize_iq4(const uint8_t *block, int factor, const uint8_t *nibbles, uint32_t i)
+{
+    const float scale = __fmul_rn(qn_f16_to_f32(load_f16(block)), (float)factor);
+    return __fmul_rn(scale, (float)iq4_values[qn_code_nibble(nibbles, i)]);
+}
+
+// 2^(exponent - 128) times twice the value of the code. Below 2^-126 the scale is subnormal.
+QN_DEVICE float dequantize_mxfp4(const uint8_t *block, uint32_t i)
+{
+    const uint32_t exponent = block[QN_MXFP4_SCALE];
+    const float scale = __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+    return __fmul_rn(scale, (float)qn_mxfp4_value(qn_code_nibble(block + QN_MXFP4_CODES, i)));
+}
+
 QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
 {
     switch (stored) {
@@ -64,6 +86,7 @@ QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
         return dequantize_q5(block, block + QN_Q5_1_MIN, block + QN_Q5_1_CODES, block + QN_Q5_1_HIGH, QN_Q5_1_ZERO,
                              col % QN_Q5_1_WEIGHTS);
     }
+    case QN_STORED_Q3_K: return dequantize_q3_k(row + col / QN_Q3_K_WEIGHTS * QN_Q3_K_BYTES, col % QN_Q3_K_WEIGHTS);
     case QN_STORED_Q4_K: {
         const uint8_t *block = row + col / QN_Q4_K_WEIGHTS * QN_Q4_K_BYTES;
         return dequantize_k(block, block + QN_Q4_K_CODES, nullptr, col % QN_Q4_K_WEIGHTS);
@@ -73,6 +96,16 @@ QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
         return dequantize_k(block, block + QN_Q5_K_CODES, block + QN_Q5_K_HIGH, col % QN_Q5_K_WEIGHTS);
     }
     case QN_STORED_Q6_K: return dequantize_q6_k(row + col / QN_Q6_K_WEIGHTS * QN_Q6_K_BYTES, col % QN_Q6_K_WEIGHTS);
+    case QN_STORED_IQ4_NL: {
+        const uint8_t *block = row + col / QN_IQ4_NL_WEIGHTS * QN_IQ4_NL_BYTES;
+        return dequantize_iq4(block, 1, block + QN_IQ4_NL_CODES, col % QN_IQ4_NL_WEIGHTS);
+    }
+    case QN_STORED_IQ4_XS: {
+        const uint8_t *block = row + col / QN_IQ4_XS_WEIGHTS * QN_IQ4_XS_BYTES;
+        const uint32_t r = col % QN_IQ4_XS_WEIGHTS / 32;
+        return dequantize_iq4(block, qn_iq4_xs_factor(block, r), block + QN_IQ4_XS_CODES + 16 * r, col % 32);
+    }
+    case QN_STORED_MXFP4: return dequantize_mxfp4(row + col / QN_MXFP4_WEIGHTS * QN_MXFP4_BYTES, col % QN_MXFP4_WEIGHTS);
     default: return __uint_as_float(load_f16(row + 4 * (uint64_t)col) | load_f16(row + 4 * (uint64_t)col + 2) << 16);
     }
 }
