@@ -17,6 +17,7 @@ static const qn_architecture table[] = {
     { .name = "qwen35",
       .rope = QN_ROPE_TYPE_NEOX,
       .qk_norm = true,
+      .recurrent = true,
       .mtp_blocks = true,
       .rope_sections = true,
       .build = qn_qwen35_build },
@@ -49,20 +50,22 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
     if (architecture->mtp_blocks)
         QN_TRY(qn_key_u32(file, a, "nextn_predict_layers", false, &n_ignored));
     QN_TRY(qn_key_u32(file, a, "embedding_length", true, &h->n_embd));
-    QN_TRY(qn_key_u32(file, a, "feed_forward_length", true, &h->n_ff));
-    QN_TRY(qn_key_u32(file, a, "attention.head_count", true, &h->n_heads));
     QN_TRY(qn_key_u32(file, a, "context_length", true, &h->n_ctx_train));
     QN_TRY(qn_key_f32(file, a, "attention.layer_norm_rms_epsilon", true, &h->eps));
     QN_TRY(qn_check_range(file, "block_count", h->n_blocks, 1, 4096));
     QN_TRY(qn_check_range(file, "nextn_predict_layers", n_ignored, 0, h->n_blocks - 1));
     h->n_layers = h->n_blocks - n_ignored;
+    QN_TRY(qn_key_layers_u32(file, a, "feed_forward_length", true, h->n_layers, h->n_blocks, false, &h->n_ff));
+    QN_TRY(qn_key_layers_u32(file, a, "attention.head_count", true, h->n_layers, h->n_blocks, architecture->recurrent,
+                             &h->n_heads));
     QN_TRY(qn_check_range(file, "embedding_length", h->n_embd, 1, 1 << 20));
     QN_TRY(qn_check_range(file, "feed_forward_length", h->n_ff, 1, 1 << 22));
     QN_TRY(qn_check_range(file, "attention.head_count", h->n_heads, 1, 4096));
     QN_TRY(qn_check_range(file, "context_length", h->n_ctx_train, 1, 1u << 30));
     h->n_kv_heads = h->n_heads;
     h->head_dim = h->n_embd / h->n_heads;
-    QN_TRY(qn_key_u32(file, a, "attention.head_count_kv", false, &h->n_kv_heads));
+    QN_TRY(qn_key_layers_u32(file, a, "attention.head_count_kv", false, h->n_layers, h->n_blocks,
+                             architecture->recurrent, &h->n_kv_heads));
     QN_TRY(qn_key_u32(file, a, "attention.key_length", false, &h->head_dim));
     value_dim = h->head_dim;
     QN_TRY(qn_key_u32(file, a, "attention.value_length", false, &value_dim));

@@ -75,6 +75,25 @@ static qn_status read_layer_kinds(const qn_gguf *file, const qn_hparams *h, bool
     return QN_OK;
 }
 
+/* An array of head counts may be 0 where a layer has no attention, and only there. */
+static qn_status check_attention_heads(const qn_gguf *file, const qn_hparams *h, const bool *is_recurrent)
+{
+    static const char *const names[] = { "attention.head_count", "attention.head_count_kv" };
+    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+        char key[128];
+        snprintf(key, sizeof key, "%s.%s", h->architecture, names[n]);
+        const qn_gguf_kv *list = qn_gguf_find(file, key);
+        for (uint32_t i = 0; list && list->type == QN_GGUF_ARRAY && i < h->n_layers; i++) {
+            int32_t heads;
+            QN_TRY(qn_gguf_array_i32(file, list, i, &heads));
+            if (!heads && !is_recurrent[i])
+                return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is 0 in layer %u, which has attention", qn_gguf_path(file),
+                               key, (unsigned)i);
+        }
+    }
+    return QN_OK;
+}
+
 static qn_status add_buffers(qn_plan *plan, struct delta *d)
 {
     const qn_recurrent_shape *shape = &plan->recurrent;
@@ -173,6 +192,7 @@ qn_status qn_qwen35_build(qn_build *build)
     struct delta d;
     QN_TRY(qn_alloc(&plan->is_recurrent, h->n_layers, sizeof *plan->is_recurrent, "list of layers"));
     QN_TRY(read_layer_kinds(file, h, plan->is_recurrent));
+    QN_TRY(check_attention_heads(file, h, plan->is_recurrent));
     for (uint32_t layer = 0; layer < h->n_layers; layer++)
         any = any || plan->is_recurrent[layer];
     QN_TRY(qn_build_begin(build, true));

@@ -256,6 +256,20 @@ static const struct wrong_file {
       .value = 1 },
     { "list_against_tensors", QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing",
       .key = "qwen35.attention.recurrent_layers", .value = 3, .bools = "\1\1\1" },
+    { "two_kv_heads_in_a_layer", QN_ERR_UNSUPPORTED, "'qwen35.attention.head_count_kv' is 1 in layer 1 and 2 in layer 2",
+      .key = "qwen35.attention.head_count_kv", .value = 4, .i8s = "\0\1\2\1" },
+    { "no_kv_heads", QN_ERR_FORMAT, "'qwen35.attention.head_count_kv' is 0 in all layers",
+      .key = "qwen35.attention.head_count_kv", .value = 3, .i8s = "\0\0\0" },
+    { "attention_without_kv_heads", QN_ERR_FORMAT, "is 0 in layer 1, which has attention",
+      .key = "qwen35.attention.head_count_kv", .value = 3, .i8s = "\1\0\1" },
+    { "attention_without_heads", QN_ERR_FORMAT, "'qwen35.attention.head_count' is 0 in layer 1",
+      .key = "qwen35.attention.head_count", .value = 3, .i8s = "\2\0\2" },
+    { "negative_kv_heads", QN_ERR_FORMAT, "element 1 is -1", .key = "qwen35.attention.head_count_kv", .value = 3,
+      .i8s = "\0\377\0" },
+    { "short_list_of_kv_heads", QN_ERR_FORMAT, "has 2 elements, expected 3", .key = "qwen35.attention.head_count_kv",
+      .value = 2, .i8s = "\1\1" },
+    { "feed_forward_0_in_a_layer", QN_ERR_UNSUPPORTED, "in layer 0 and 0 in layer 1",
+      .key = "qwen35.feed_forward_length", .value = 3, .i8s = "\40\0\40" },
     { "sections_that_are_a_number", QN_ERR_FORMAT, "not an array of 3 or 4", .key = "qwen35.rope.dimension_sections",
       .value = 4 },
     { "two_sections", QN_ERR_FORMAT, "not an array of 3 or 4", .key = "qwen35.rope.dimension_sections", .value = 2,
@@ -506,7 +520,8 @@ TEST(test_threads_and_instruction_sets)
     }
 }
 
-/* A list of layers is equivalent to the interval; it may include the ignored block. */
+/* A list of layers is equivalent to the interval; it may include the ignored block. Heads of each layer are equivalent
+ * to those of all. */
 TEST(test_list_of_layers)
 {
     static float expected[LONG * VOCAB], found[LONG * VOCAB];
@@ -518,6 +533,8 @@ TEST(test_list_of_layers)
         if (n) {
             set_u32(&f, "qwen35.full_attention_interval", 4);
             set_bools(&f, "qwen35.attention.recurrent_layers", n, "\1\0\1\0");
+            set_array(&f, "qwen35.attention.head_count", QN_GGUF_I8, n, "\2\2\2\2");
+            set_array(&f, "qwen35.attention.head_count_kv", QN_GGUF_I8, n, "\0\1\0\1");
         }
         set_up(&x, &f, 1, 0);
         assert_int_equal(x.hparams.n_layers, 3);
