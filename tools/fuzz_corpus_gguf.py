@@ -84,6 +84,10 @@ def main():
         "version2": gguf([key("general.architecture", STRING, "llama")], [("token_embd.weight", 8, (32, 4), noise(136))], version=2),
     }
     files |= {"rotated": rotated(1, I32, True), "rotated-f64": rotated(1, F64, False), "rotated-tied": rotated(2, None, True)}
+    tables = [(10, 256, 84), (11, 256, 110), (20, 32, 18), (23, 256, 136), (39, 32, 17)]
+    files |= {"types-tables": gguf([], [(f"t{t}", t, (w, 2), noise(2 * b)) for t, w, b in tables]),
+              "heads": gguf([key("qwen35.block_count", U32, 3), key("qwen35.attention.head_count_kv", ARRAY, [0, 2, 0], U32)], []),
+              "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"}
     for name, content in files.items():
         with open(os.path.join(folder, name), "wb") as f:
             f.write(content)

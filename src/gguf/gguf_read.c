@@ -5,6 +5,7 @@
 
 #include "base/address_space.h"
 #include "base/memory.h"
+#include "gguf/lfs.h"
 #include "quant/q2_layout.h"
 #include "quant/quant.h"
 
@@ -111,6 +112,8 @@ static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_
 {
     const size_t n_magic = file->size < 4 ? file->size : 4;
     const uint8_t *magic = cursor_read(c, n_magic);
+    if (magic && n_magic == 4 && memcmp(magic, QN_LFS_POINTER, 4) == 0 && cursor_read(c, QN_LFS_POINTER_BYTES - 4))
+        QN_TRY(qn_refuse_lfs_pointer(file->path, magic));
     if (!magic || n_magic < 4 || memcmp(magic, "GGUF", 4) != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: not a GGUF file: begins with '%.*s', expected 'GGUF'", file->path,
                        magic ? (int)n_magic : 0, magic ? (const char *)magic : "");

@@ -4,6 +4,7 @@
 #include "base/file_identity.h"
 #include "base/memory.h"
 #include "gguf/json.h"
+#include "gguf/lfs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -154,6 +155,14 @@ static int read_bytes(int fd, uint64_t at, void *out, size_t size)
     return 0;
 }
 
+static qn_status check_not_pointer(const qn_safetensors *file, off_t size)
+{
+    uint8_t begin[QN_LFS_POINTER_BYTES];
+    if (size < (off_t)sizeof begin || read_bytes(file->fd, 0, begin, sizeof begin))
+        return QN_OK;
+    return qn_refuse_lfs_pointer(file->path, begin);
+}
+
 static qn_status read_header(qn_safetensors *file)
 {
     struct stat info;
@@ -167,6 +176,7 @@ static qn_status read_header(qn_safetensors *file)
     if (info.st_size < (off_t)sizeof prefix)
         return qn_fail(QN_ERR_FORMAT, "%s: has %lld bytes, a safetensors file has 10 at least", file->path,
                        (long long)info.st_size);
+    QN_TRY(check_not_pointer(file, info.st_size));
     int error = read_bytes(file->fd, 0, prefix, sizeof prefix);
     if (error)
         return qn_fail(QN_ERR_IO, "%s: %s", file->path, strerror(error));

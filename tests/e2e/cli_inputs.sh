@@ -186,6 +186,8 @@ done
 serve=(serve --port 0)
 refuses 1 'no such file\.gguf: cannot open' "${serve[@]}" -m "$work/no such file.gguf"
 refuses 1 'not a GGUF file' "${serve[@]}" -m "$work/prompt"
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n' >"$work/pointer.gguf"
+refuses 1 "pointer.gguf: is a Git LFS pointer, not the file itself: run 'git lfs pull'" info -m "$work/pointer.gguf"
 refuses 1 'there is no such file' "${serve[@]}" -m "$demo" -m "$work/no such file.gguf"
 refuses 1 'not a GGUF file' "${serve[@]}" -m "$demo" -m "$work/prompt"
 refuses 1 'No such file' "${serve[@]}" --models-dir "$work/none"

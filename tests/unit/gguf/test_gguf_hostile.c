@@ -52,6 +52,11 @@ static const struct {
     struct piece pieces[MAX_PIECES];
 } hostile[] = {
     { "magic", QN_ERR_FORMAT, "not a GGUF file", { BYTES("GGML"), ZEROS(100) } },
+    { "pointer",
+      QN_ERR_FORMAT,
+      "git lfs pull",
+      { BYTES("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n") } },
+    { "another version", QN_ERR_FORMAT, "not a GGUF file", { BYTES("version https://git-lfs.github.com/spec/v") } },
     { "nothing", QN_ERR_FORMAT, "not a GGUF file", { { .kind = NO_PIECE } } },
     { "short header", QN_ERR_FORMAT, "too few", { BYTES("GGUF\3\0\0\0") } },
     { "version 1", QN_ERR_FORMAT, "version 1", { HEADER(1, 0, 0) } },
@@ -144,7 +149,7 @@ static const struct {
       QN_ERR_FORMAT,
       "'w'",
       { TENSORS(1), MATRIX("w", QN_TYPE_Q2_0, 0, 1ull << 31, 1ull << 31), DATA(256) } },
-    { "unknown type", QN_ERR_UNSUPPORTED, "'w' has type number 39", { TENSORS(1), VECTOR("w", 39, 0, 32), DATA(256) } },
+    { "unknown type", QN_ERR_UNSUPPORTED, "'w' has type number 40", { TENSORS(1), VECTOR("w", 40, 0, 64), DATA(256) } },
     { "quern's own number",
       QN_ERR_UNSUPPORTED,
       "'w' has type number 1042",

@@ -109,6 +109,8 @@ TEST(test_lengths)
         write_header("{}", lengths[i], 0);
         assert_fails(qn_safetensors_open(path, &file), QN_ERR_FORMAT, "a header of");
     }
+    write_text(path, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n");
+    assert_fails(qn_safetensors_open(path, &file), QN_ERR_FORMAT, "is a Git LFS pointer");
     assert_int_equal(truncate(path, 7), 0);
     assert_fails(qn_safetensors_open(path, &file), QN_ERR_FORMAT, "has 7 bytes");
     assert_int_equal(qn_safetensors_open("/tmp", &file), QN_ERR_IO);
