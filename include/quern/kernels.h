@@ -37,6 +37,7 @@ typedef enum qn_dtype {
     QN_DTYPE_Q5_0 = 6,
     QN_DTYPE_Q5_1 = 7,
     QN_DTYPE_Q8_0 = 8,
+    QN_DTYPE_Q2_K = 10,
     QN_DTYPE_Q3_K = 11,
     QN_DTYPE_Q4_K = 12,
     QN_DTYPE_Q5_K = 13,

@@ -21,7 +21,7 @@ qn_find_nonfinite_fn qn_find_nonfinite_f32, qn_find_nonfinite_f16, qn_find_nonfi
 qn_unpack_fn qn_unpack_q4_0, qn_unpack_q4_1, qn_unpack_q5_0, qn_unpack_q5_1, qn_unpack_q8_0;
 qn_quantize_fn qn_quantize_q4_0, qn_quantize_q4_1, qn_quantize_q8_0;
 
-qn_unpack_fn qn_unpack_q3_k, qn_unpack_q4_k, qn_unpack_q5_k, qn_unpack_q6_k;
+qn_unpack_fn qn_unpack_q2_k, qn_unpack_q3_k, qn_unpack_q4_k, qn_unpack_q5_k, qn_unpack_q6_k;
 
 qn_unpack_fn qn_unpack_iq4_nl, qn_unpack_iq4_xs, qn_unpack_mxfp4;
 qn_find_nonfinite_fn qn_find_nonfinite_mxfp4;

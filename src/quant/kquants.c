@@ -1,6 +1,8 @@
-/* Q3_K, Q4_K, Q5_K, Q6_K: blocks of 256 weights with a small integer scale per 32 weights (Q3_K, Q6_K: per 16).
+/* Q2_K, Q3_K, Q4_K, Q5_K, Q6_K: blocks of 256 weights with a small integer scale per 32 weights (Q2_K, Q3_K, Q6_K: per
+ * 16).
  * Dequantisation only. The layouts are ggml's (ggml-common.h):
  *
+ *   Q2_K   16 B of 4-bit scales and minima, 64 B of 2-bit fields, d, dmin
  *   Q3_K   32 B of third bits, 64 B of 2-bit fields, 12 B of 6-bit scales, d
  *   Q4_K   d, dmin, 12 B of 6-bit scales and minima, 128 B of nibbles
  *   Q5_K   d, dmin, 12 B of 6-bit scales and minima, 32 B of fifth bits, 128 B of nibbles
@@ -78,6 +80,22 @@ void qn_unpack_q6_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
                 codes[b * WEIGHTS + r * QN_QUANT_GROUP + j] = (uint8_t)(four | two << 4);
             }
         }
+    }
+}
+
+void qn_unpack_q2_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q2_K_BYTES) {
+        const float d = qn_load_f16(blocks + QN_Q2_K_SCALE), dmin = qn_load_f16(blocks + QN_Q2_K_MIN);
+        for (size_t r = 0; r < GROUPS; r++)
+            scale[b * GROUPS + r] = d;
+        for (size_t k = 0; k < 2 * GROUPS; k++) {
+            const uint8_t both = blocks[QN_Q2_K_FACTORS + k];
+            factor[b * 2 * GROUPS + k] = (int8_t)(both & 15);
+            offset[b * 2 * GROUPS + k] = -(dmin * (float)(both >> 4));
+        }
+        for (uint32_t i = 0; i < WEIGHTS; i++)
+            codes[b * WEIGHTS + i] = (uint8_t)qn_code_tq2_0(blocks + QN_Q2_K_CODES, i);
     }
 }
 

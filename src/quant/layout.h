@@ -23,6 +23,7 @@
     X(Q5_0,    32,  22,    0,   0,   6,  16,  31)                                                                      \
     X(Q5_1,    32,  24,    0,   2,   8,   0,  31)                                                                      \
     X(Q8_0,    32,  34,    0,   0,   2, 128, 255)                                                                      \
+    X(Q2_K,   256,  84,   80,  82,  16,   0,   3)                                                                      \
     X(Q3_K,   256, 110,  108, 108,  32,   4,   7)                                                                      \
     X(Q4_K,   256, 144,    0,   2,  16,   0,  15)                                                                      \
     X(Q5_K,   256, 176,    0,   2,  48,   0,  31)                                                                      \
@@ -45,6 +46,7 @@ enum {
     QN_BLOCK_LAYOUTS(QN_BLOCK_CONSTANTS)
     QN_Q5_0_HIGH = 2,           /* fifth bits, one per weight */
     QN_Q5_1_HIGH = 4,
+    QN_Q2_K_FACTORS = 0,        /* 16 bytes, two per group: scale in the low nibble, minimum in the high one */
     QN_Q3_K_HIGH = 0,           /* third bits: byte j has those of weight j of all eight groups */
     QN_Q5_K_HIGH = 16,          /* fifth bits: byte j has those of weight j of all eight groups */
     QN_Q6_K_HIGH = 128,         /* upper 2-bit fields */
@@ -73,7 +75,7 @@ QN_LAYOUT_INLINE uint32_t qn_code_2bit(const uint8_t *codes, uint32_t i)
     return codes[i / 4] >> 2 * (i % 4) & 3;
 }
 
-/* TQ2_0: two halves of 128 weights, 32 bytes each; weight 32l + j of a half is in bits 2l and 2l+1 of byte j. */
+/* TQ2_0, Q2_K: two halves of 128 weights, 32 bytes each; weight 32l + j of a half is in bits 2l and 2l+1 of byte j. */
 QN_LAYOUT_INLINE uint32_t qn_code_tq2_0(const uint8_t *codes, uint32_t i)
 {
     return codes[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3;

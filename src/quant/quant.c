@@ -20,14 +20,14 @@ static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights,
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += block_bytes) {
         uint8_t codes[MAX_BLOCK];
-        float scale[MAX_BLOCK / QN_QUANT_GROUP], offset[MAX_BLOCK / QN_QUANT_GROUP];
+        float scale[MAX_BLOCK / QN_QUANT_GROUP], offset[2 * MAX_BLOCK / QN_QUANT_GROUP];
         int8_t factor[2 * MAX_BLOCK / QN_QUANT_GROUP];
         unpack(blocks, 1, codes, scale, offset, factor);
         for (size_t i = 0; i < block_weights; i++) {
             const float step =
                 has_factor ? scale[i / QN_QUANT_GROUP] * factor[i / (QN_QUANT_GROUP / 2)] : scale[i / QN_QUANT_GROUP];
             const float weight = step * (float)(codes[i] - zero);
-            *weights++ = has_offset ? weight + offset[i / QN_QUANT_GROUP] : weight;
+            *weights++ = has_offset ? weight + offset[i / (has_factor ? QN_QUANT_GROUP / 2 : QN_QUANT_GROUP)] : weight;
         }
     }
 }
@@ -54,6 +54,7 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
     X(q5_0, Q5_0, NULL, false, -1)                                                                                     \
     X(q5_1, Q5_1, NULL, false, -1)                                                                                     \
     X(q8_0, Q8_0, qn_quantize_q8_0, false, 7)                                                                          \
+    X(q2_k, Q2_K, NULL, true, -1)                                                                                      \
     X(q3_k, Q3_K, NULL, true, -1)                                                                                      \
     X(q4_k, Q4_K, NULL, false, -1)                                                                                     \
     X(q5_k, Q5_K, NULL, false, -1)                                                                                     \

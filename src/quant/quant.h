@@ -1,10 +1,10 @@
 /* Weight formats: how each type is stored in a GGUF file, and conversion to and from f32. Reading and writing files is
  * gguf/'s task.
  *
- * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q3_K Q4_K Q5_K Q6_K),
- * codebook.c (IQ4_NL IQ4_XS MXFP4), ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c holds the
- * table of all of them. The matmul kernels read the stored layouts themselves; this module is the reference they are
- * compared with.
+ * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q2_K Q3_K Q4_K Q5_K
+ * Q6_K), codebook.c (IQ4_NL IQ4_XS MXFP4), ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c
+ * holds the table of all of them. The matmul kernels read the stored layouts themselves; this module is the reference
+ * they are compared with.
  *
  * Stored blocks. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise. Sizes, offsets
  * and the order of the codes are in layout.h, which the CUDA kernels read too.
@@ -16,6 +16,7 @@
  *   Q5_0         6     d, fifth bits, nibbles                          d (code - 16)
  *   Q5_1         7     d, m, fifth bits, nibbles                       d code + m
  *   Q8_0         8     d, signed bytes                                 d code
+ *   Q2_K         10    kquants.c: 4-bit scale and minimum per 16       d scale code - dmin min
  *   Q3_K         11    kquants.c: 6-bit scale per 16 weights           d (scale - 32) (code - 4)
  *   Q4_K Q5_K    12 13 kquants.c: 6-bit scale and minimum per group    d scale code - dmin min
  *   Q6_K         14    kquants.c: int8 scale per 16 weights            d scale (code - 32)
@@ -56,6 +57,7 @@ typedef enum qn_type {
     QN_TYPE_Q5_0 = 6,
     QN_TYPE_Q5_1 = 7,
     QN_TYPE_Q8_0 = 8,
+    QN_TYPE_Q2_K = 10,
     QN_TYPE_Q3_K = 11,
     QN_TYPE_Q4_K = 12,
     QN_TYPE_Q5_K = 13,
@@ -77,7 +79,8 @@ typedef enum qn_type {
  *
  *     weight[i] = scale[r] * factor[r][i % 32 / 16] * (codes[i] - zero_point) + offset[r],   r = i / 32
  *
- * factor is 1 except for Q3_K and Q6_K. offset is 0 except for types with a minimum. Scale and offset are exactly the
+ * factor is 1 except for Q2_K, Q3_K and Q6_K. offset is 0 except for types with a minimum; a type with both, Q2_K, has
+ * an offset for each factor, offset[r][i % 32 / 16]. Scale and offset are exactly the
  * stored ones (for k-quants, the f32 product of the two stored factors), so that to_float() returns the same weights up
  * to one rounding. */
 enum { QN_QUANT_GROUP = 32 };
@@ -92,8 +95,9 @@ typedef struct qn_type_info {
     /* Quantises finite weights; NULL for types that quern cannot write. */
     void (*from_float)(const float *weights, size_t n_blocks, uint8_t *blocks);
     /* Unpacks to the integer form. codes: one byte per weight, in the order of the weights. scale, and offset if
-     * has_offset: one per group. factor, if has_factor: two per group. Pointers for absent outputs may be NULL. unpack
-     * is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of QN_QUANT_GROUP. */
+     * has_offset: one per group, or two if has_factor. factor, if has_factor: two per group. Pointers for absent
+     * outputs may be NULL. unpack is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of
+     * QN_QUANT_GROUP. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
     size_t scale_at, codes_at; /* byte offsets in a block (layout.h); 0 for F32, F16 and BF16 */
     uint8_t zero_point;        /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (signed + 128) */

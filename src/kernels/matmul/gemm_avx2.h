@@ -231,9 +231,15 @@ QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_ac
                                                 _mm256_mullo_epi32(last[t][r], load32(row->factor_upper + 8 * half)));
                     *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum),
                                           _mm256_mul_ps(_mm256_loadu_ps(row->scale + 8 * half), act_scale), *to);
+                    const __m256i act_sum = load32(acts->sum + group), upper = load32(acts->sum_upper + group);
                     if (traits.has_offset)
-                        *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(load32(acts->sum + group)),
-                                              _mm256_mul_ps(_mm256_loadu_ps(row->offset + 8 * half), act_scale), *to);
+                        *to = _mm256_fmadd_ps(
+                            _mm256_cvtepi32_ps(traits.has_factor ? _mm256_sub_epi32(act_sum, upper) : act_sum),
+                            _mm256_mul_ps(_mm256_loadu_ps(row->offset + 8 * half), act_scale), *to);
+                    if (traits.has_offset && traits.has_factor)
+                        *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(upper),
+                                              _mm256_mul_ps(_mm256_loadu_ps(row->offset_upper + 8 * half), act_scale),
+                                              *to);
                 }
             }
         }
@@ -275,6 +281,7 @@ GEMM_I8_VARIANT(four_bits_offset, .n_i16_adds = 8, .has_offset = true, .no_zero_
 GEMM_I8_VARIANT(five_bits, .n_i16_adds = 4)
 GEMM_I8_VARIANT(five_bits_offset, .n_i16_adds = 4, .has_offset = true, .no_zero_point = true)
 GEMM_I8_VARIANT(six_bits_factor, .n_i16_adds = 2, .has_factor = true)
+GEMM_I8_VARIANT(four_bits_factor_offset, .n_i16_adds = 4, .has_factor = true, .has_offset = true, .no_zero_point = true)
 GEMM_I8_VARIANT(wide, .n_i16_adds = 1, .wide = true, .no_zero_point = NO_WIDE_ZERO_POINT)
 GEMM_I8_VARIANT(four_bits_hilo, .n_i16_adds = 8, .hilo = true)
 GEMM_I8_VARIANT(four_bits_offset_hilo, .n_i16_adds = 8, .has_offset = true, .no_zero_point = true, .hilo = true)
@@ -291,7 +298,7 @@ static void gemm_avx2(const qn_type_info *type, const qn_super_block *rows, size
     const bool hilo = acts->hilo, offset = type->has_offset;
     void (*gemm)(const qn_super_block *, size_t, const qn_acts *, qn_act_layout, size_t, size_t, int, float *);
     if (type->has_factor)
-        gemm = gemm_i8_six_bits_factor;
+        gemm = offset ? gemm_i8_four_bits_factor_offset : gemm_i8_six_bits_factor;
     else if (type->max_code > 31)
         gemm = hilo ? gemm_i8_wide_hilo : gemm_i8_wide;
     else if (type->max_code > 15)

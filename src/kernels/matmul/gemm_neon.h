@@ -198,12 +198,18 @@ TILE_VARIANT(offset_hilo, .hilo = true, .has_offset = true)
 static void tile_factor(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                         size_t first, size_t n_tokens, float *out)
 {
-    const int zero_bits = __builtin_ctz(type->zero_point);
-    const struct gemm_traits traits = { .has_factor = true };
+    const int zero_bits = type->zero_point ? __builtin_ctz(type->zero_point) : 0;
+    const struct gemm_traits factor = { .has_factor = true };
+    const struct gemm_traits both = { .has_factor = true, .has_offset = true, .no_zero_point = true };
     for (size_t t = 0; t < n_tokens; t++)
-        for (size_t r = 0; r < n_rows; r++)
-            gemm_tile(rows + r * acts->n_super, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, traits,
-                      out + t * TILE_ROWS + r);
+        for (size_t r = 0; r < n_rows; r++) {
+            const qn_super_block *row = rows + r * acts->n_super;
+            float *to = out + t * TILE_ROWS + r;
+            if (type->has_offset)
+                gemm_tile(row, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, both, to);
+            else
+                gemm_tile(row, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, factor, to);
+        }
 }
 
 static void gemm_neon(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,

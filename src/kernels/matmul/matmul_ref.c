@@ -56,11 +56,17 @@ static void unpack_ref(const qn_type_info *type, const uint8_t *blocks, size_t n
 {
     uint8_t codes[QN_SUPER];
     int8_t factor[2 * QN_SUPER_GROUPS];
+    float offset[2 * QN_SUPER_GROUPS];
+    const size_t n_groups = n_blocks * type->block_weights / QN_QUANT_GROUP;
     memset(out, 0, sizeof *out);
-    type->unpack(blocks, n_blocks, codes, out->scale, out->offset, factor);
+    type->unpack(blocks, n_blocks, codes, out->scale, offset, factor);
     for (size_t i = 0; i < n_blocks * type->block_weights; i++)
         out->codes[qn_act_index(qn_act_layout_of(type), i)] = codes[i];
-    for (size_t group = 0; type->has_factor && group < n_blocks * type->block_weights / QN_QUANT_GROUP; group++) {
+    for (size_t group = 0; type->has_offset && group < n_groups; group++) {
+        out->offset[group] = offset[type->has_factor ? 2 * group : group];
+        out->offset_upper[group] = type->has_factor ? offset[2 * group + 1] : 0;
+    }
+    for (size_t group = 0; type->has_factor && group < n_groups; group++) {
         out->factor_lower[group] = factor[2 * group];
         out->factor_upper[group] = factor[2 * group + 1];
     }
@@ -95,9 +101,12 @@ static void gemm_ref(const qn_type_info *type, const qn_super_block *rows, size_
                     const size_t group = ((first + t) * acts->n_super + s) * QN_SUPER_GROUPS + lane;
                     const int32_t isum = group_isum(type, w, acts, group - lane, lane);
                     partial[lane] = fmaf((float)isum, w->scale[lane] * acts->scale[group], partial[lane]);
+                    const int32_t upper = type->has_factor ? acts->sum_upper[group] : 0;
                     if (type->has_offset)
-                        partial[lane] =
-                            fmaf((float)acts->sum[group], w->offset[lane] * acts->scale[group], partial[lane]);
+                        partial[lane] = fmaf((float)(acts->sum[group] - upper), w->offset[lane] * acts->scale[group],
+                                             partial[lane]);
+                    if (type->has_offset && type->has_factor)
+                        partial[lane] = fmaf((float)upper, w->offset_upper[lane] * acts->scale[group], partial[lane]);
                 }
             out[t * TILE_ROWS + r] = qn_sum16(partial);
         }

@@ -192,7 +192,8 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
     _Alignas(64) uint8_t codes[QN_SUPER];
     int8_t factor[2 * QN_SUPER_GROUPS] = { 0 };
     const size_t n_groups = n_blocks * type->block_weights / QN_QUANT_GROUP;
-    type->unpack(blocks, n_blocks, codes, out->scale, out->offset, factor);
+    float offset[2 * QN_SUPER_GROUPS] = { 0 };
+    type->unpack(blocks, n_blocks, codes, out->scale, type->has_factor ? offset : out->offset, factor);
     for (size_t group = n_groups; group < QN_SUPER_GROUPS; group++)
         out->scale[group] = out->offset[group] = 0;
     memset(codes + n_groups * QN_QUANT_GROUP, 0, QN_SUPER - n_groups * QN_QUANT_GROUP);
@@ -200,6 +201,8 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
     for (size_t group = 0; type->has_factor && group < QN_SUPER_GROUPS; group++) {
         out->factor_lower[group] = factor[2 * group];
         out->factor_upper[group] = factor[2 * group + 1];
+        out->offset[group] = offset[2 * group];
+        out->offset_upper[group] = offset[2 * group + 1];
     }
 }
 
@@ -292,9 +295,13 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
                     isum = v16i_add(v16i_mul(isum, v16i_load(row->factor_lower)),
                                     v16i_mul(sum_upper[t][r], v16i_load(row->factor_upper)));
                 partial[t][r] = v16_fma(v16i_to_float(isum), v16_mul(v16_load(row->scale), scale), partial[t][r]);
+                const v16i act_sum = v16i_load(acts->sum + group), upper = v16i_load(acts->sum_upper + group);
                 if (traits.has_offset)
-                    partial[t][r] = v16_fma(v16i_to_float(v16i_load(acts->sum + group)),
+                    partial[t][r] = v16_fma(v16i_to_float(traits.has_factor ? v16i_sub(act_sum, upper) : act_sum),
                                             v16_mul(v16_load(row->offset), scale), partial[t][r]);
+                if (traits.has_offset && traits.has_factor)
+                    partial[t][r] =
+                        v16_fma(v16i_to_float(upper), v16_mul(v16_load(row->offset_upper), scale), partial[t][r]);
             }
         }
     }
@@ -333,6 +340,7 @@ GEMM_VARIANT(plain, .hilo = false)
 GEMM_VARIANT(wide, .wide = true, .no_zero_point = V16_WIDE_ZERO == 0)
 GEMM_VARIANT(offset, .has_offset = true, .no_zero_point = true)
 GEMM_VARIANT(factor, .has_factor = true)
+GEMM_VARIANT(factor_offset, .has_factor = true, .has_offset = true, .no_zero_point = true)
 GEMM_VARIANT(plain_hilo, .hilo = true)
 GEMM_VARIANT(wide_hilo, .hilo = true, .wide = true, .no_zero_point = V16_WIDE_ZERO == 0)
 GEMM_VARIANT(offset_hilo, .hilo = true, .has_offset = true, .no_zero_point = true)
@@ -344,7 +352,8 @@ static void gemm_simd(const qn_type_info *type, const qn_super_block *rows, size
     const int zero_bits = type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an
                                                                                      offset */
     if (type->has_factor)
-        gemm_factor(rows, n_rows, acts, layout, first, n_tokens, zero_bits, out);
+        (type->has_offset ? gemm_factor_offset : gemm_factor)(rows, n_rows, acts, layout, first, n_tokens, zero_bits,
+                                                              out);
     else if (type->has_offset)
         (acts->hilo ? gemm_offset_hilo : gemm_offset)(rows, n_rows, acts, layout, first, n_tokens, zero_bits, out);
     else if (type->max_code > 127)

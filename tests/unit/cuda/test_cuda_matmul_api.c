@@ -97,8 +97,9 @@ TEST(sizes)
                   { QN_DTYPE_Q4_0, 4 * 512 + 512 },  { QN_DTYPE_Q4_1, 4 * 512 + 512 }, { QN_DTYPE_Q8_0, 8 * 512 + 256 },
                   { QN_DTYPE_F16, 16 * 512 },        { QN_DTYPE_BF16, 16 * 512 },      { QN_DTYPE_F32, 16 * 512 },
                   { QN_DTYPE_Q5_0, 16 * 512 },       { QN_DTYPE_Q5_1, 16 * 512 },      { QN_DTYPE_Q4_K, 16 * 512 },
-                  { QN_DTYPE_Q5_K, 16 * 512 },       { QN_DTYPE_Q6_K, 16 * 512 },      { QN_DTYPE_Q3_K, 16 * 512 },
-                  { QN_DTYPE_IQ4_NL, 16 * 512 },     { QN_DTYPE_IQ4_XS, 16 * 512 },    { QN_DTYPE_MXFP4, 16 * 512 } };
+                  { QN_DTYPE_Q5_K, 16 * 512 },       { QN_DTYPE_Q6_K, 16 * 512 },      { QN_DTYPE_Q2_K, 16 * 512 },
+                  { QN_DTYPE_Q3_K, 16 * 512 },       { QN_DTYPE_IQ4_NL, 16 * 512 },    { QN_DTYPE_IQ4_XS, 16 * 512 },
+                  { QN_DTYPE_MXFP4, 16 * 512 } };
     for (size_t i = 0; i < COUNT(types); i++) {
         label("type %d", (int)types[i].dtype);
         const struct call c = call_of(types[i].dtype, 1, QN_DTYPE_F32, QN_DTYPE_F32);

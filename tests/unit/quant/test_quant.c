@@ -97,6 +97,12 @@ static unsigned six_bits(const uint8_t *s, size_t k)
     return (is_min ? s[j + 4] / 16u : s[j + 4] % 16u) + s[j - 4 + 4 * is_min] / 64u * 16;
 }
 
+static double w_q2_k(const uint8_t *b, size_t i)
+{
+    const unsigned code = b[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3u;
+    return f16_at(b, 80) * (b[i / 16] % 16u) * code - f16_at(b, 82) * (b[i / 16] / 16u);
+}
+
 /* ggml's dequantize_row_q3_K: four words of scales, rearranged by masks. */
 static double w_q3_k(const uint8_t *b, size_t i)
 {
@@ -222,6 +228,7 @@ static const struct {
     { "q5_0", 6, 32, 22, w_q5_0, { 0, -1 }, false },
     { "q5_1", 7, 32, 24, w_q5_1, { 0, 2 }, false },
     { "q8_0", 8, 32, 34, w_q8_0, { 0, -1 }, true },
+    { "q2_k", 10, 256, 84, w_q2_k, { 80, 82 }, false },
     { "q3_k", 11, 256, 110, w_q3_k, { 108, -1 }, false },
     { "q4_k", 12, 256, 144, w_q4_k, { 0, 2 }, false },
     { "q5_k", 13, 256, 176, w_q5_k, { 0, 2 }, false },
@@ -352,7 +359,7 @@ TEST(dequantize_matches_golden_blocks)
         free(out);
     }
     assert_ptr_equal(at, end);
-    assert_int_equal(n_types, 9);
+    assert_int_equal(n_types, 10);
     free(file);
 }
 
@@ -365,7 +372,7 @@ TEST(unpack_matches_dequantize)
             continue;
         enum { BLOCKS = 100 };
         uint8_t source[BLOCKS * MAX_BYTES], codes[BLOCKS * MAX_BLOCK];
-        float scale[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], offset[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP],
+        float scale[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], offset[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP],
             out[BLOCKS * MAX_BLOCK];
         int8_t factor[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP];
         for (size_t b = 0; b < BLOCKS; b++)
@@ -378,7 +385,7 @@ TEST(unpack_matches_dequantize)
             float weight = scale[r] * (float)(info->has_factor ? factor[i / (QN_QUANT_GROUP / 2)] : 1) *
                            (float)(codes[i] - info->zero_point);
             if (info->has_offset)
-                weight += offset[r];
+                weight += offset[info->has_factor ? i / (QN_QUANT_GROUP / 2) : r];
             assert_true(weight == out[i]);
             largest = codes[i] > largest ? codes[i] : largest;
         }

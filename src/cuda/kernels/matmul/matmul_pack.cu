@@ -52,6 +52,14 @@ QN_DEVICE float dequantize_q6_k(const uint8_t *block, uint32_t i)
     return __fmul_rn(scale, (float)((int)(low | high << 4) - QN_Q6_K_ZERO));
 }
 
+QN_DEVICE float dequantize_q2_k(const uint8_t *block, uint32_t i)
+{
+    const uint32_t both = block[QN_Q2_K_FACTORS + i / 16];
+    const float scale = __fmul_rn(qn_f16_to_f32(load_f16(block + QN_Q2_K_SCALE)), (float)(both & 15u));
+    const float minimum = __fmul_rn(qn_f16_to_f32(load_f16(block + QN_Q2_K_MIN)), (float)(both >> 4));
+    return __fadd_rn(__fmul_rn(scale, (float)qn_code_tq2_0(block + QN_Q2_K_CODES, i)), -minimum);
+}
+
 QN_DEVICE float dequantize_q3_k(const uint8_t *block, uint32_t i)
 {
     const float scale = __fmul_rn(qn_f16_to_f32(load_f16(block + QN_Q3_K_SCALE)), (float)qn_q3_k_factor(block, i / 16));
@@ -86,6 +94,7 @@ QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
         return dequantize_q5(block, block + QN_Q5_1_MIN, block + QN_Q5_1_CODES, block + QN_Q5_1_HIGH, QN_Q5_1_ZERO,
                              col % QN_Q5_1_WEIGHTS);
     }
+    case QN_STORED_Q2_K: return dequantize_q2_k(row + col / QN_Q2_K_WEIGHTS * QN_Q2_K_BYTES, col % QN_Q2_K_WEIGHTS);
     case QN_STORED_Q3_K: return dequantize_q3_k(row + col / QN_Q3_K_WEIGHTS * QN_Q3_K_BYTES, col % QN_Q3_K_WEIGHTS);
     case QN_STORED_Q4_K: {
         const uint8_t *block = row + col / QN_Q4_K_WEIGHTS * QN_Q4_K_BYTES;
