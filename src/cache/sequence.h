@@ -27,8 +27,7 @@
 #define QN_CACHE_SEQUENCE_H
 
 #include "cache/pool.h"
-
-enum { QN_PAGE = 64 }; /* positions in a page, and rows in a chunk */
+#include "plan/page.h"
 
 #define QN_NO_ITEM UINT32_MAX
 
