@@ -60,6 +60,7 @@ typedef struct qn_reading {
     qn_account *account;              /* NULL: none */
     size_t most, promised, left;      /* bytes for values: the limit; reserved; of these not used yet */
     bool is_over;                     /* the values needed too much */
+    size_t n_omitted;                 /* parts of tools' results that a line of text replaces */
 } qn_reading;
 
 /* The values that tell exchanges with the same body apart. Copied. */
@@ -99,6 +100,7 @@ typedef struct qn_exchange {
     char *id, *secret;
     qn_account *account; /* of the request, or NULL */
     size_t n_values;     /* bytes reserved for values of the body; they are freed by bind at the latest */
+    size_t n_omitted;    /* parts of tools' results that a line of text replaces */
     bool is_read;        /* after parse: the body is not needed any more */
     int64_t created;
     uint64_t seed;

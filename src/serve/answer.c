@@ -497,6 +497,9 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
         qn_bytes_free(&a->body);
     a->exchange = json ? qn_exchange_create(a->params.protocol, json, &reading, &origin, refusal) : NULL;
     json_decref(json);
+    pthread_mutex_lock(&a->lock);
+    a->view.n_omitted = a->exchange ? a->exchange->n_omitted : 0;
+    pthread_mutex_unlock(&a->lock);
     return a->exchange != NULL;
 }
 

@@ -222,6 +222,13 @@ TEST(chats_become_conversations)
         "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
         "\"refusal\":\"No.\",\"text\":\"No.\"}]},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
         "\"content\":\"No.\",\"refusal\":\"No.\"}]}");
+    assert_conversation(
+        CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":"
+        "[{\"type\":\"image_url\"}]}],\"chat_template_kwargs\":{\"date\":\"today\"}}",
+        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"tool\","
+        "\"tool_call_id\":\"1\",\"content\":[{\"type\":\"text\",\"text\":\"[image omitted: this model has no "
+        "vision]\"}]}],\"date\":\"today\"}");
     /* What was cut is an argument of its own. */
     static const char *const arguments[][2] = {
         { "\"{\\\"a\\\": [1\"", "{\"arguments\":\"{\\\"a\\\": [1\"}" },
