@@ -103,7 +103,15 @@ static bool take_calls(json_t *message, size_t index, qn_reading *reading, qn_re
     return true;
 }
 
-/* A message with calls may have no content. */
+/* Whether a message of the assistant has something beside its content. */
+static bool has_other(const json_t *message)
+{
+    return json_array_size(json_object_get(message, "tool_calls")) ||
+           (qn_json_is(json_object_get(message, "role"), "assistant") &&
+            (qn_field(message, "reasoning_content") || qn_field(message, "reasoning")));
+}
+
+/* A message with calls or reasoning may have no content. */
 static bool take_content(json_t *message, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *content = qn_field(message, "content");
@@ -112,7 +120,7 @@ static bool take_content(json_t *message, size_t index, qn_reading *reading, qn_
         return take_parts(content, index, qn_json_is(json_object_get(message, "role"), "tool"), reading, refusal);
     if (!content && json_is_string(refused))
         return json_object_set(message, "content", refused) == 0 || qn_refuse_memory(refusal);
-    if (!content && json_array_size(json_object_get(message, "tool_calls")))
+    if (!content && has_other(message))
         return json_object_set_new(message, "content", json_string("")) == 0 || qn_refuse_memory(refusal);
     return json_is_string(content) || qn_refuse_type(refusal, "content", content, "a string or an array of texts");
 }

@@ -374,7 +374,9 @@ TEST(test_refused_schemas)
     } cases[] = {
         { "1", QN_ERR_INVALID, "neither an object nor a boolean" },
         { "false", QN_ERR_INVALID, "no text fits 'schema: #'" },
-        { "{\"type\":\"text\"}", QN_ERR_INVALID, "#/type: 'text' is not a type" },
+        { "{\"type\":\"text\"}", QN_ERR_INVALID, "#/type: 'text' is not a type, expected \"string\"" },
+        { "{\"type\":[\"null\",\"List\"]}", QN_ERR_INVALID, "#/type: 'List' is not a type, expected \"array\"" },
+        { "{\"type\":\"file\"}", QN_ERR_INVALID, "#/type: 'file' is not a type" },
         { "{\"not\":{}}", QN_ERR_UNSUPPORTED, "#: keyword 'not' is not supported" },
         { "{\"properties\":{\"a\":{\"contains\":{}}}}", QN_ERR_UNSUPPORTED,
           "schema: #/properties/a: keyword 'contains'" },
