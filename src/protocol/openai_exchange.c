@@ -20,6 +20,7 @@ qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind
     x->base.account = x->conversation.account = x->settings.account = reading->account;
     x->params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
     x->style = (qn_json_style)QN_JSON_STYLE_INIT;
+    x->style.closed = true;
     x->n_choices = 1;
     return x;
 }
