@@ -225,7 +225,8 @@ static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tool
         qn_openai_call(&x->base, whole);
         json_decref(whole);
     }
-    if (choice)
+    /* The choice of a tool that is skipped is none: answers say "auto". */
+    if (choice && (!type || is_named || qn_json_is(type, "allowed_tools")))
         qn_json_dump(choice, &x->choice);
     if (x->choice.has_failed)
         return qn_refuse_over(x->base.base.account, refusal);

@@ -230,7 +230,7 @@ TEST(wrong_values_name_their_field)
         const char *body, *param, *part;
     } cases[] = {
         { "{'messages':[" HM "]}", "max_tokens", "missing" },
-        { "{'max_tokens':0,'messages':[" HM "]}", "max_tokens", "" },
+        { "{'max_tokens':-1,'messages':[" HM "]}", "max_tokens", "" },
         { "{'max_tokens':1}", "messages", "missing" },
         { "{'max_tokens':1,'messages':[]}", "messages", "" },
         { "{" ASK ",'thread':{'type':'continue','previous_message_id':'msg_1'}}", "thread", "not stored" },

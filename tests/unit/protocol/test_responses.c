@@ -537,7 +537,7 @@ TEST(settings_are_repeated)
         { "'tool_choice':'none'", "'tool_choice':'none','" },
         { TOOLS ",'tool_choice':'required'", "'tool_choice':'required','" },
         { TOOLS ",'tool_choice':{'name':'patch','type':'custom'}", "'tool_choice':{'name':'patch','type':'custom'},'" },
-        { TOOLS ",'tool_choice':{'type':'web_search_preview'}", "'tool_choice':{'type':'web_search_preview'},'" },
+        { TOOLS ",'tool_choice':{'type':'web_search'}", "'tool_choice':'auto','" },
         { TOOLS ",'tool_choice':null", "'tool_choice':'auto','" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
