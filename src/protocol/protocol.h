@@ -81,6 +81,8 @@ typedef struct qn_served {
     qn_sampling sampling;        /* defaults of the body's fields; its seed and breakers are ignored */
     const char *const *breakers; /* [n_breakers] of DRY, as texts; NULL: the library's defaults */
     size_t n_breakers;
+    const char *effort;       /* reasoning_effort of conversations that name none; NULL: the template's own */
+    int64_t reasoning_budget; /* of requests that have none; -1: no limit */
 } qn_served;
 
 /* A parsed body, and its answer. Callers read these members; protocols append their own. */

@@ -141,6 +141,21 @@ TEST(other_names_and_ends_of_ranges)
     x = with(CHAT, "\"max_tokens\":-1");
     assert_int_equal(x->requests->max_tokens, -1);
     qn_exchange_free(x);
+    served.reasoning_budget = 9;
+    served.effort = "low";
+    x = with(CHAT, "");
+    assert_int_equal(x->requests->reasoning_budget, 9);
+    assert_contains(x->requests->conversation, "\"reasoning_effort\":\"low\"");
+    qn_exchange_free(x);
+    x = with(CHAT, "\"thinking_budget_tokens\":-1,\"reasoning_effort\":\"high\"");
+    assert_int_equal(x->requests->reasoning_budget, -1);
+    assert_contains(x->requests->conversation, "\"reasoning_effort\":\"high\"");
+    qn_exchange_free(x);
+    x = with(CHAT, "\"enable_thinking\":false");
+    assert_null(strstr(x->requests->conversation, "reasoning_effort"));
+    qn_exchange_free(x);
+    served.effort = NULL;
+    served.reasoning_budget = -1;
     served.max_tokens = 6;
     for (int i = 0; i < 3; i++) {
         x = with(CHAT, i == 0 ? "" : i == 1 ? "\"max_tokens\":7" : "\"max_tokens\":5");
