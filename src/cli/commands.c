@@ -36,7 +36,7 @@ const qn_command qn_commands[] = {
       "sampling, n, stop, logprobs. Answers are never streamed. After Ctrl-C or a crash, --resume answers the\n"
       "remaining requests. The exit status is 0 if a request was answered, or there was none, and 1 if all are\n"
       "errors, or the job could not continue.",
-      0, 3, NULL, qn_cli_batch },
+      0, 3, qn_batch_defaults, qn_cli_batch },
     { QN_CMD_BENCH, "bench", "measure speed and compare it with the memory bandwidth", "bench [-m] MODEL [options]",
       "Measures prefill, a prompt of random token ids (ppN), and greedy decoding (tgN), after -d tokens of context.\n"
       "With a sampling option it also measures sampled decoding (tgN sampled), the other options as in quern run;\n"

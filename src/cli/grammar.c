@@ -54,7 +54,8 @@ static int load_file(const char *path, qn_grammar_kind kind, const qn_args *args
 {
     const qn_json_style style = { .size = sizeof style,
                                   .space = (qn_json_space)find_name(qn_json_spaces, args->json_space),
-                                  .order = (qn_json_order)find_name(qn_json_orders, args->json_order) };
+                                  .order = (qn_json_order)find_name(qn_json_orders, args->json_order),
+                                  .closed = true };
     char *text;
     size_t length;
     if (!qn_read_all(path, UINT64_MAX, &text, &length))
