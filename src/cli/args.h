@@ -173,9 +173,14 @@ bool qn_args_has_sampling(const qn_args *args);
 /* qn_args_put_sampling - copy the values that options have set, except the seed, into `sampling`. */
 void qn_args_put_sampling(const qn_args *args, qn_sampling *sampling);
 
-/* qn_args_take_model - without -m, take the first operand as the model if it looks like one: a file that begins as GGUF
- * files do, a name that ends in ".gguf", or a name of the hub with a ':' or "gguf" in it. */
-void qn_args_take_model(qn_args *args);
+/* qn_args_take_model - without -m, take the first operand as the model if there are more operands than the `n_others`
+ * of the command itself, or if it looks like a model: a file that begins as GGUF files do, a name that ends in ".gguf",
+ * an address of the hub, or a name of the hub with a ':' or "gguf" in it. */
+void qn_args_take_model(qn_args *args, size_t n_others);
+
+/* qn_args_check_prompt - returns QN_ARGS_BAD, with the reason printed, if the prompt that is the only operand left may
+ * have been meant as a model: a GGUF file next to a model, or without one a name of the hub, or of ollama. */
+qn_args_result qn_args_check_prompt(const char *command, const qn_args *args);
 
 /* qn_args_no_more - returns QN_ARGS_BAD, with the reason printed, if there are more than `n` operands. */
 qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t n);

@@ -427,7 +427,7 @@ static int run(qn_batch *b, qn_model *model)
 
 static int check_args(qn_args *args)
 {
-    qn_args_take_model(args);
+    qn_args_take_model(args, 2);
     if (args->n_operands < 2) {
         qn_cli_error("batch: too few arguments: expected IN.jsonl and OUT.jsonl (see quern batch --help)");
         return QN_EXIT_USAGE;

@@ -12,13 +12,13 @@ const qn_command qn_commands[] = {
       "input, one newline at the end and a byte order mark at the beginning are not part of it. Only generated text\n"
       "goes to standard output; a line with the speed goes to standard error. Ctrl-C stops.",
       0, 2, qn_run_defaults, qn_cli_run },
-    { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [options]",
+    { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [MESSAGE] [options]",
       "Talks with the model in its chat format. At each turn only new tokens are evaluated. On a terminal lines can\n"
       "be edited, and several pasted lines are one message; otherwise each line of standard input is one. Ctrl-C\n"
       "stops an answer, Ctrl-D leaves. /help lists commands: answer again, edit, thinking on or off, save and load.\n"
       "//TEXT sends a line that begins with a slash, and a backslash at the end of a line continues it. In a full\n"
-      "context the oldest turns are dropped.",
-      0, 1, qn_chat_defaults, qn_cli_chat },
+      "context the oldest turns are dropped. MESSAGE is the first message.",
+      0, 2, qn_chat_defaults, qn_cli_chat },
     { QN_CMD_SERVE, "serve", "answer requests over HTTP, as OpenAI's API does", "serve [MODEL] [options]",
       "Serves a model at http://HOST:PORT, to many clients at a time: /v1/chat/completions, /v1/completions,\n"
       "/v1/responses, /v1/messages, /v1/models, /health, /metrics, and llama-server's /completion, /tokenize,\n"

@@ -101,6 +101,8 @@ const qn_option qn_options[] = {
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 
     TEXT(RUN, "-p", "--prompt", NULL, prompt, "TEXT", "the prompt", "It may also be given without -p, as an operand."),
+    TEXT(CHAT, "-p", "--prompt", NULL, prompt, "TEXT", "the first message",
+         "It may also be given without -p, as an operand. The conversation then goes on."),
     TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input",
          "One newline at its end and a byte order mark at its beginning are not part of the prompt."),
     INT(GENERATE, "-n", "--predict", "--n-predict", n_predict, "N", -1, INT32_MAX,

@@ -115,7 +115,7 @@ static void take_models(qn_args *args)
 {
     if (args->models.count)
         args->model = args->models.at[0];
-    qn_args_take_model(args);
+    qn_args_take_model(args, 0);
     if (args->model)
         args->models.at[0] = args->model;
     if (args->model && !args->models.count)
