@@ -74,7 +74,7 @@ plain_build() {
     build gcc "$build" all "${first[@]}"
 }
 
-stage_check() { plain_build && run gcc "$build" -L '^(unit|check)$' -LE '^long$'; }
+stage_check() { plain_build && run gcc "$build" -L '^(unit|check)$' -LE '^(long|gpu)$'; }
 
 stage_test() { plain_build && run gcc "$build" -LE '^gpu$'; }
 

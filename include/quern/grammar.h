@@ -47,6 +47,8 @@ typedef struct qn_json_style {
     size_t size; /* set by QN_JSON_STYLE_INIT */
     qn_json_space space;
     qn_json_order order;
+    bool closed; /* objects whose schema has properties but does not mention additional ones allow no others, unless
+                    `required` or `minProperties` needs them. As most servers read schemas; JSON Schema allows any */
 } qn_json_style;
 #define QN_JSON_STYLE_INIT QN_INIT(qn_json_style)
 

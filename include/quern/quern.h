@@ -61,7 +61,8 @@ QN_API const char *qn_version(void);
 
 /* ---- Model ---- */
 
-/* Progress of a long operation. Called repeatedly on the thread that called the operation.
+/* Progress of a long operation. Called repeatedly on the thread that called the operation; it must not call functions
+ * with the model or session that the operation uses.
  *
  *   user    the pointer given together with the callback
  *   done    work finished so far, in units of the operation: bytes of tensors, or tokens

@@ -27,8 +27,7 @@
 #define QN_CACHE_SEQUENCE_H
 
 #include "cache/pool.h"
-
-enum { QN_PAGE = 64 }; /* positions in a page, and rows in a chunk */
+#include "plan/page.h"
 
 #define QN_NO_ITEM UINT32_MAX
 
@@ -103,8 +102,8 @@ uint32_t qn_sequence_rewind_length(const qn_sequence *sequence, uint32_t length)
  * rows; 1 without recurrent layers, 0 if the sequence is empty. */
 uint32_t qn_sequence_shortest(const qn_sequence *sequence);
 
-/* qn_sequence_truncate - drops all rows from `length` on. `length` is 0, or a result of qn_sequence_rewind_length that
- * is at least qn_sequence_shortest. */
+/* qn_sequence_truncate - drops all rows from `length` on, which is not checked: it must be 0, or both a result of
+ * qn_sequence_rewind_length and at least qn_sequence_shortest. */
 void qn_sequence_truncate(qn_sequence *sequence, uint32_t length);
 
 /* qn_sequence_max_drafted - returns the largest number of drafted rows that may follow n > 0 rows in a step, such that

@@ -76,6 +76,7 @@ struct qn_output_parser {
     qn_symbols out; /* text or arguments that become the next event */
     qn_output_event_kind out_kind;
     qn_symbols scratch;
+    qn_symbols literal; /* a value that Python prints in another way than JSON */
 
     enum { STATE_TEXT, STATE_CALL, STATE_AFTER_CALL } state;
     /* Text. `held` is a run of space, and from `candidate` on a possible delimiter. */

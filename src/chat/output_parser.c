@@ -526,6 +526,7 @@ void qn_output_parser_free(qn_output_parser *p)
     free(p->held.data);
     free(p->out.data);
     free(p->scratch.data);
+    free(p->literal.data);
     free(p->name.data);
     free(p->arguments.data);
     qn_free(p);

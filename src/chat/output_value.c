@@ -134,6 +134,84 @@ static const char *instance(qn_value_type type, const char *text, size_t n, size
     return is ? text : NULL;
 }
 
+/* ---- Lists and dictionaries as Python prints them ---- */
+
+/* Appends a Python string that begins with a quote as a JSON string. Returns its length; 0: it does not end. */
+static size_t append_string(qn_output_parser *p, qn_symbols *to, const char *text, size_t n)
+{
+    size_t at = 1, plain = 1;
+    qn_output_append(p, to, "\"", 1);
+    for (; at < n && text[at] != *text; at++) {
+        if (text[at] != '\\')
+            continue;
+        qn_output_escape(p, to, text + plain, at - plain);
+        if (++at == n)
+            return 0;
+        const char escaped = text[at];
+        /* JSON has no escape of an apostrophe; the others are the same, or make the text invalid */
+        if (escaped != '\'')
+            qn_output_append(p, to, "\\", 1);
+        qn_output_append(p, to, &escaped, 1);
+        plain = at + 1;
+    }
+    qn_output_escape(p, to, text + plain, (at < n ? at : n) - plain);
+    qn_output_append(p, to, "\"", 1);
+    return at < n ? at + 1 : 0;
+}
+
+static size_t append_constant(qn_output_parser *p, qn_symbols *to, const char *text, size_t n)
+{
+    static const char *const constants[][2] = { { "True", "true" }, { "False", "false" }, { "None", "null" } };
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++) {
+        const size_t length = strlen(constants[i][0]);
+        if (n >= length && !memcmp(text, constants[i][0], length)) {
+            qn_output_append(p, to, constants[i][1], strlen(constants[i][1]));
+            return length;
+        }
+    }
+    return 0;
+}
+
+static bool closes_after_comma(const char *text, size_t n)
+{
+    size_t i = 1;
+    while (i < n && qn_json_is_space(text[i]))
+        i++;
+    return *text == ',' && i < n && strchr("])}", text[i]);
+}
+
+/* Writes a list or dictionary of Python as JSON: strings, constants and tuples are rewritten, the comma before an end
+ * is dropped, and all else stays, so the result may not be JSON. False: it has a string without an end. */
+static bool write_literal(qn_output_parser *p, qn_symbols *to, const char *text, size_t n)
+{
+    to->n = 0;
+    for (size_t at = 0, length; at < n; at += length) {
+        const char c = text[at] == '(' ? '[' : text[at] == ')' ? ']' : text[at];
+        length = append_constant(p, to, text + at, n - at);
+        if (length)
+            continue;
+        length = 1;
+        if (c == '\'' || c == '"')
+            length = append_string(p, to, text + at, n - at);
+        else if (!closes_after_comma(text + at, n - at))
+            qn_output_append(p, to, &c, 1);
+        if (!length)
+            return false;
+    }
+    return p->status == QN_OK;
+}
+
+/* A value that is a list or a dictionary of Python, as JSON in p->literal, or NULL. */
+static const char *literal(qn_output_parser *p, qn_value_type type, const char *text, size_t n, size_t *length)
+{
+    const char first = type == VALUE_ARRAY ? '[' : type == VALUE_OBJECT ? '{' : '\0';
+    if (!n || !first || *text != first || !write_literal(p, &p->literal, text, n))
+        return NULL;
+    return instance(type, p->literal.data, p->literal.n, length);
+}
+
+/* ---- Values ---- */
+
 void qn_output_value(qn_output_parser *p, qn_symbols *to, const qn_value_types *types, const char *text, size_t n)
 {
     const char *trimmed = text;
@@ -144,6 +222,8 @@ void qn_output_value(qn_output_parser *p, qn_symbols *to, const qn_value_types *
         n_trimmed--;
     for (size_t i = 0; i < types->n && types->types[i] != VALUE_STRING; i++) {
         const char *json = instance(types->types[i], trimmed, n_trimmed, &length);
+        if (!json)
+            json = literal(p, types->types[i], trimmed, n_trimmed, &length);
         if (json) {
             qn_output_append(p, to, json, length);
             return;

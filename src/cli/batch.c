@@ -1,6 +1,7 @@
 /* quern batch: answers a file of requests in OpenAI's batch format, many at a time. The main thread reads and submits;
  * the scheduler's callback thread writes the answers, one per line. */
 #include "cli/batch.h"
+#include "cli/effort.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
 
@@ -420,9 +421,12 @@ static int run(qn_batch *b, qn_model *model)
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
                                          .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
                                          .on_log = args->quiet ? NULL : qn_cli_log_note };
-    b->served = (qn_served){
-        .model = model, .n_ctx = params.n_ctx, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT
-    };
+    b->served = (qn_served){ .model = model,
+                             .n_ctx = params.n_ctx,
+                             .max_tokens = -1,
+                             .sampling = (qn_sampling)QN_SAMPLING_INIT,
+                             .effort = qn_choose_effort(b->args, model),
+                             .reasoning_budget = b->args->reasoning_budget };
     b->served.sampling.temperature = 1; /* as OpenAI's, without filters */
     b->served.sampling.top_k = 0;
     b->served.sampling.top_p = 1;
@@ -474,6 +478,11 @@ static int open_files(qn_batch *b)
     }
     b->out = qn_batch_open(args->operands[1], args->resume, &b->done_ids, &b->done_lines, &b->n_answered_before);
     return b->out < 0 ? QN_EXIT_FAILED : QN_EXIT_DONE;
+}
+
+void qn_batch_defaults(qn_args *args)
+{
+    args->reasoning_budget = -1;
 }
 
 int qn_cli_batch(qn_args *args)

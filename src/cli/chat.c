@@ -4,6 +4,7 @@
 #include "cli/chat.h"
 
 #include "cli/cli.h"
+#include "cli/effort.h"
 #include "cli/signals.h"
 #include "hub/name.h"
 
@@ -82,7 +83,8 @@ static qn_status probe(qn_conversation *c)
 static qn_status begin(qn_chat *chat)
 {
     qn_conversation *c = &chat->conversation;
-    qn_status status = qn_conversation_begin(c, chat->model, chat->args->system);
+    qn_status status =
+        qn_conversation_begin(c, chat->model, chat->args->system, qn_choose_effort(chat->args, chat->model));
     if (status == QN_OK)
         status = probe(c);
     if (status == QN_OK && chat->args->load)

@@ -34,6 +34,7 @@ void qn_chat_defaults(qn_args *args);
 void qn_bench_defaults(qn_args *args);
 void qn_bench_serve_defaults(qn_args *args);
 void qn_serve_defaults(qn_args *args);
+void qn_batch_defaults(qn_args *args);
 void qn_perplexity_defaults(qn_args *args);
 
 enum { QN_BENCH_MAX_REPETITIONS = 1000 };

@@ -36,7 +36,7 @@ const qn_command qn_commands[] = {
       "tool_choice, response_format and chat_template_kwargs, or prompt; sampling, n, stop, logprobs. Answers are\n"
       "never streamed. After Ctrl-C or a crash, --resume answers the remaining requests. The exit status is 0 if a\n"
       "request was answered, or there was none, and 1 if all are errors, or the job could not continue.",
-      0, 3, NULL, qn_cli_batch },
+      0, 3, qn_batch_defaults, qn_cli_batch },
     { QN_CMD_BENCH, "bench", "measure speed and compare it with the memory bandwidth", "bench [-m] MODEL [options]",
       "Measures prefill, a prompt of random token ids (ppN), and greedy decoding (tgN), after -d tokens of context.\n"
       "With a sampling option it also measures sampled decoding (tgN sampled), the other options as in quern run;\n"

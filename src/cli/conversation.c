@@ -17,10 +17,11 @@ static qn_status no_memory(void)
 
 /* ---- Messages ---- */
 
-qn_status qn_conversation_begin(qn_conversation *c, const qn_model *model, const char *system)
+qn_status qn_conversation_begin(qn_conversation *c, const qn_model *model, const char *system, const char *effort)
 {
     *c = (qn_conversation){ .model = model, .messages = json_array(), .thinking = json_object() };
-    if (!c->messages || !c->thinking)
+    if (!c->messages || !c->thinking ||
+        (effort && json_object_set_new(c->thinking, "reasoning_effort", json_string(effort))))
         return no_memory();
     return qn_conversation_set_system(c, system);
 }

@@ -24,9 +24,9 @@ typedef struct qn_cli_prompt {
     size_t n_turns;    /* turns dropped to make it fit; loaded tokens count as one */
 } qn_cli_prompt;
 
-/* qn_conversation_begin - begin an empty conversation; `system` is copied, NULL: no system message. Free it with
- * qn_conversation_free, whatever the status. */
-qn_status qn_conversation_begin(qn_conversation *c, const qn_model *model, const char *system);
+/* qn_conversation_begin - begin an empty conversation; `system` is copied, NULL: no system message. `effort`: the level
+ * of reasoning, or NULL. Free it with qn_conversation_free, whatever the status. */
+qn_status qn_conversation_begin(qn_conversation *c, const qn_model *model, const char *system, const char *effort);
 void qn_conversation_free(qn_conversation *c);
 
 /* qn_conversation_load_tokens - continue the session: its tokens and its pending token begin all prompts. `system`

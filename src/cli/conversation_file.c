@@ -93,7 +93,7 @@ qn_status qn_conversation_open(qn_conversation *c, const char *path)
     qn_conversation read;
     json_t *root;
     QN_TRY(read_file(path, &root));
-    qn_status status = qn_conversation_begin(&read, c->model, NULL);
+    qn_status status = qn_conversation_begin(&read, c->model, NULL, NULL);
     if (status == QN_OK)
         status = take(&read, root);
     json_decref(root);

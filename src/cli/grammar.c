@@ -56,7 +56,8 @@ static int load_text(const char *option, const char *value, bool is_text, qn_gra
 {
     const qn_json_style style = { .size = sizeof style,
                                   .space = (qn_json_space)find_name(qn_json_spaces, args->json_space),
-                                  .order = (qn_json_order)find_name(qn_json_orders, args->json_order) };
+                                  .order = (qn_json_order)find_name(qn_json_orders, args->json_order),
+                                  .closed = true };
     const char *name;
     char *text;
     size_t length;

@@ -1,5 +1,6 @@
 /* quern info: the contents of a GGUF file, from its structure; only the tokeniser is loaded, to check that it works. */
 #include "cli/cli.h"
+#include "cli/effort.h"
 #include "cli/info_plan.h"
 
 #include "gguf/gguf.h"
@@ -219,6 +220,9 @@ static void print_chat_format(const qn_model *model)
     fputs("efforts    ", stdout);
     for (size_t i = 0; i < format.n_efforts; i++)
         printf(" %s", format.efforts[i]);
+    const char *middle = qn_middle_effort(&format);
+    if (middle)
+        printf(", by default %s", middle);
     puts(format.n_efforts ? "" : " any: the template prints reasoning_effort");
 }
 

@@ -76,6 +76,7 @@ static const char *const apis[] = { "chat", "completions", NULL };
 static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
+static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
 
 const qn_option qn_options[] = {
     TEXT(
@@ -121,10 +122,15 @@ const qn_option qn_options[] = {
            "show, fold or hide reasoning (default: fold on a terminal, else show)",
            "show prints it, dimmed on a terminal and elsewhere between the template's delimiters; fold is one line on "
            "a terminal with the number of tokens and the time."),
-    INT(GENERATE, "--reasoning-budget", NULL, NULL, reasoning_budget, "N", -1, INT32_MAX,
+    CHOICE(
+        GENERATE | SERVE | BATCH, "--reasoning-effort", NULL, NULL, reasoning_effort, "LEVEL", efforts,
+        "level of reasoning where a conversation names none: none, minimal, low, medium, high, xhigh or max",
+        "Default: the middle one of the levels that the chat template knows (quern info), medium where it is one, and "
+        "the template's own where it knows fewer than two. none turns thinking off where the template can."),
+    INT(GENERATE | SERVE | BATCH, "--reasoning-budget", NULL, NULL, reasoning_budget, "N", -1, INT32_MAX,
         "maximum tokens of reasoning (default -1: no limit)",
         "Reasoning is then ended with the words of the model's chat template, which count as new tokens, and the "
-        "answer continues."),
+        "answer continues. A request's own limit has priority."),
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: maximum tokens (default: the model's, or what memory holds)",
         "The model's context is the one it was trained for; a note is printed if N is larger."),

@@ -1,6 +1,7 @@
 /* quern run: generates text from a prompt. */
 #include "cli/cli.h"
 #include "cli/conversation.h"
+#include "cli/effort.h"
 #include "cli/generate.h"
 #include "cli/grammar.h"
 
@@ -127,7 +128,7 @@ static qn_status turn_tokens(const qn_args *args, const qn_model *model, const q
     qn_conversation c;
     qn_cli_prompt prompt = { 0 };
     const size_t length = qn_session_length(session);
-    qn_status status = qn_conversation_begin(&c, model, args->system);
+    qn_status status = qn_conversation_begin(&c, model, args->system, qn_choose_effort(args, model));
     if (status == QN_OK)
         status = qn_conversation_load_tokens(&c, session);
     if (status == QN_OK)

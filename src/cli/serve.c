@@ -33,7 +33,7 @@ void qn_serve_defaults(qn_args *args)
     args->sampling.seed = QN_NO_SEED;
     args->host = "127.0.0.1";
     args->port = 8080;
-    args->max_tokens = -1;
+    args->max_tokens = args->reasoning_budget = -1;
     args->max_queued = MAX_QUEUED;
     args->models_stay = MODELS_STAY;
     args->max_body = 16 << 20;
@@ -267,9 +267,12 @@ static int add_model(serve *s)
         return qn_cli_fail();
     fputs("ready: ", stdout);
     qn_print_escaped(stdout, s->name, strlen(s->name));
-    printf(", %u tokens of context, %u requests at a time, %s for contexts\n", (unsigned)model.served.n_ctx,
+    printf(", %u tokens of context, %u requests at a time, %s for contexts", (unsigned)model.served.n_ctx,
            (unsigned)model.n_parallel,
            qn_print_size(memory, model.bytes - qn_serve_weight_bytes(qn_model_get_info(s->model)->file_bytes)));
+    if (model.served.effort)
+        printf(", reasoning effort %s", model.served.effort);
+    putchar('\n');
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 

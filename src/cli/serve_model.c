@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "cache/sequence.h"
 #include "cli/cli.h"
+#include "cli/effort.h"
 #include "gguf/gguf.h"
 #include "quern/grammar.h"
 
@@ -122,7 +123,9 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
                                .max_tokens = args->max_tokens,
                                .sampling = choose_sampling(args, path),
                                .breakers = breakers,
-                               .n_breakers = n_breakers };
+                               .n_breakers = n_breakers,
+                               .effort = qn_choose_effort(args, model),
+                               .reasoning_budget = args->reasoning_budget };
     out->n_parallel = n_parallel;
     out->page_tokens = QN_PAGE;
     out->n_pages = page_bytes ? capacity.memory_limit / page_bytes : 0;

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-_Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK && (int)QN_KEY_PAGE == (int)QN_AURA_PAGE,
+_Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK && (int)QN_PAGE == (int)QN_PAGE,
                "fp16 and AURA caches have the same blocks and pages");
 
 static const qn_kv_view *cache_of(const qn_row *row)

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-_Static_assert((int)QN_PAGE == (int)QN_AURA_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK,
+_Static_assert((int)QN_PAGE == (int)QN_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK,
                "pages of both kinds of caches and chunks of the delta rule cover the same positions");
 
 /* A sequence's KV cache, as the operations read and write it.

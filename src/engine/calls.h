@@ -9,8 +9,10 @@
 /* qn_model_check_process - QN_ERR_INVALID in a forked child of the process that loaded the model. */
 qn_status qn_model_check_process(const qn_model *model, const char *function);
 
-/* qn_model_enter - QN_ERR_INVALID in a forked child, and if the calling thread holds the model's lock: in a callback
- * during a step, and between the steps of a scheduler with run_ahead. */
+/* qn_model_enter - Checks at the beginning of a public function that takes the model's lock or waits for its threads
+ * whether it may. Takes nothing, so there is no qn_model_leave. QN_ERR_INVALID in a forked child, and if the calling
+ * thread already holds the model's lock: it is in a callback during a step, or a scheduler that it runs with run_ahead
+ * has a step in flight. */
 qn_status qn_model_enter(qn_model *model, const char *function);
 
 /* qn_session_enter - Does what qn_model_enter does, and marks the session as used until qn_session_leave.
@@ -20,7 +22,8 @@ qn_status qn_session_enter(qn_session *session, const char *function);
 /* qn_session_leave - Ends the use of a session by a call. */
 void qn_session_leave(qn_session *session);
 
-/* qn_session_take - Marks the session as used, as qn_session_enter does, without qn_model_enter. */
+/* qn_session_take - Marks the session as used, as qn_session_enter does, but may be called where the thread holds the
+ * model's lock: for qn_session_free. */
 qn_status qn_session_take(qn_session *session, const char *function);
 
 /* The scheduler whose callbacks a thread calls, and its model; NULL: none. */

@@ -112,8 +112,8 @@ static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
     for (size_t i = 0; i < g->counts.n; i++) {
         kept_grammar *k = &g->kept[i];
         if (k->hash != hash || k->kind != s->kind || k->style.space != s->style.space ||
-            k->style.order != s->style.order || k->length != s->length || memcmp(k->text, s->text, s->length) ||
-            strcmp(k->scope, s->scope) != 0)
+            k->style.order != s->style.order || k->style.closed != s->style.closed || k->length != s->length ||
+            memcmp(k->text, s->text, s->length) || strcmp(k->scope, s->scope) != 0)
             continue;
         k->used = ++g->n_uses;
         return qn_grammar_share(k->grammar);

@@ -177,7 +177,9 @@ qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out)
     *out = NULL;
     if (calls->output->form == QN_OUTPUT_PLAIN)
         return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has no calls that can be parsed back");
-    qn_status status = qn_schema_begin(&k.c, &(qn_grammar_options){ .closed = true, .style = calls->style });
+    qn_json_style style = calls->style;
+    style.closed = true;
+    qn_status status = qn_schema_begin(&k.c, &(qn_grammar_options){ .style = style });
     if (status == QN_OK && is_xml) {
         status = qn_output_tools_create(calls->tools, QN_OUTPUT_XML, &tools);
         k.c.xml.tools = tools;

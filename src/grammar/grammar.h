@@ -32,7 +32,6 @@ enum { QN_GRAMMAR_THREADS = 512, QN_GRAMMAR_DEPTH = 256 };
 
 typedef struct qn_grammar_options {
     bool strict; /* true: an unsupported keyword is QN_ERR_UNSUPPORTED; false: it is ignored */
-    bool closed; /* objects with properties but without additionalProperties allow no others */
     qn_json_style style;
 } qn_grammar_options;
 

@@ -55,9 +55,10 @@ static qn_status reserve(qn_grammar_state *s, size_t n)
 
 /* ---- Alternatives ---- */
 
-/* Configurations by how they read a byte: [begin, dfas) one by one, [dfas, strings) in the same state of a DFA,
- * [strings, end) in JSON strings that continue alike, keys of undeclared names included. The last are walked as
- * their copies [end, top). */
+/* Configurations by how they read a byte: [begin, dfas) one by one; [dfas, strings) in the same state of a DFA;
+ * [strings, end) in JSON strings whose state and character counts are the same (go_on_alike), so that a byte moves all
+ * or none of them. Among these are keys, as far as they are no declared names. A walk changes configurations, so the
+ * strings are copied to [end, top), and the copies are walked. */
 typedef struct alternatives {
     size_t begin, dfas, strings, end, top;
     uint64_t taken[4];    /* bytes that may follow one of [begin, dfas), and perhaps some others */

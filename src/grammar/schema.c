@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Objects that begin alike have three configurations each after the bracket. */
 enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3 };
@@ -408,6 +409,25 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
 static const char *const type_names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
 enum { N_TYPES = sizeof type_names / sizeof *type_names };
 
+/* The JSON name of a type by its name in a programming language; NULL if it is none. */
+static const char *meant_type(const char *name)
+{
+    static const char *const names[][2] = {
+        { "str", "string" },   { "text", "string" },   { "char", "string" },    { "int", "integer" },
+        { "long", "integer" }, { "uint", "integer" },  { "int32", "integer" },  { "int64", "integer" },
+        { "float", "number" }, { "double", "number" }, { "decimal", "number" }, { "bool", "boolean" },
+        { "list", "array" },   { "tuple", "array" },   { "set", "array" },      { "dict", "object" },
+        { "map", "object" },   { "struct", "object" }, { "none", "null" },      { "nil", "null" },
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcasecmp(name, names[i][0]))
+            return names[i][1];
+    for (size_t i = 0; i < N_TYPES; i++)
+        if (!strcasecmp(name, type_names[i]))
+            return type_names[i];
+    return NULL;
+}
+
 static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *types)
 {
     const char *name = json_string_value(type);
@@ -416,7 +436,9 @@ static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *t
             *types |= 1u << i;
             return QN_OK;
         }
-    return qn_fail(QN_ERR_INVALID, "%s/type: '%s' is not a type", qn_schema_path(c), name ? name : "(no string)");
+    const char *meant = name ? meant_type(name) : NULL;
+    return qn_fail(QN_ERR_INVALID, "%s/type: '%.40s' is not a type%s%s%s", qn_schema_path(c),
+                   name ? name : "(no string)", meant ? ", expected \"" : "", meant ? meant : "", meant ? "\"" : "");
 }
 
 static bool has_constants(json_t *schema)

@@ -428,13 +428,29 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     return QN_OK;
 }
 
+/* Whether an object can do without names that its schema does not declare. */
+static bool declares(const json_t *schema, const json_t *properties, const json_t *required)
+{
+    const json_t *least = json_object_get(schema, "minProperties");
+    if (!json_is_object(properties) || json_object_get(schema, "patternProperties"))
+        return json_is_object(properties);
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+        if (name && !json_object_get(properties, name))
+            return false;
+    }
+    return !json_is_integer(least) || json_integer_value(least) <= (json_int_t)json_object_size(properties);
+}
+
 qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required,
                             json_t **rest)
 {
     *properties = json_object_get(schema, "properties");
     *required = json_object_get(schema, "required");
     *rest = json_object_get(schema, "additionalProperties");
-    *rest = *rest ? *rest : c->options.closed && *properties ? json_false() : json_true();
+    *rest = *rest                                                                 ? *rest
+            : c->options.style.closed && declares(schema, *properties, *required) ? json_false()
+                                                                                  : json_true();
     if ((*properties && !json_is_object(*properties)) ||
         (*required && !json_is_array(*required) && !json_is_boolean(*required)))
         return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));

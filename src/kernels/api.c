@@ -220,7 +220,7 @@ static qn_attention_block block_at(const qn_kv_cache *cache, size_t kv_head, siz
 {
     qn_attention_block block = { 0 };
     for (size_t i = 0; i < QN_BLOCK_PAGES; i++) {
-        const size_t at = (kv_head * cache->capacity + first + i * QN_KEY_PAGE) * cache->head_dim;
+        const size_t at = (kv_head * cache->capacity + first + i * QN_PAGE) * cache->head_dim;
         block.keys[i] = (const uint16_t *)cache->keys.data + at;
         block.values[i] = (const uint16_t *)cache->values.data + at;
     }

@@ -22,9 +22,9 @@ typedef struct qn_hparams {
     bool qkv_bias; /* the q, k and v projections have biases */
 } qn_hparams;
 
-/* qn_model_build - reads the hyperparameters of a file and builds its plan. It reserves no workspace.
+/* qn_model_build - reads the hyperparameters of a file and builds its plan. It allocates no buffers of steps.
  *
- *   file      must outlive the plan, which references weights in its map
+ *   file      must outlive the plan, whose matrices point into the mapped file
  *   hparams   output: the hyperparameters
  *   plan      output: the plan; after QN_OK free it with qn_plan_free
  *

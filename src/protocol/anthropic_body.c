@@ -1,5 +1,6 @@
 /* Reads the body of Anthropic's Messages as a chat: system, messages, tools, thinking, the format of the answer. */
 #include "protocol/anthropic.h"
+#include "protocol/parts.h"
 #include "protocol/turns.h"
 
 #include <stdio.h>
@@ -27,6 +28,13 @@ static void add_system(qn_turns *turns, const json_t *text)
     }
     qn_turns_system(turns, from, (size_t)(end - from));
 }
+
+/* A content's part that is no text is added by `add_text` if it has one. */
+typedef struct adder {
+    void (*add)(qn_turns *, const json_t *);
+    void (*add_text)(qn_turns *turns, const char *text, size_t length);
+    bool is_result;
+} adder;
 
 static void add_user(qn_turns *turns, const json_t *text)
 {
@@ -56,20 +64,37 @@ static bool check_block(const json_t *block, const char *where, qn_refusal *refu
     return true;
 }
 
+static const adder system_texts = { add_system, qn_turns_system, false },
+                   user_texts = { add_user, qn_turns_user, false },
+                   result_texts = { add_result, qn_turns_result_text, true };
+
+/* Adds the text of a block that is a document, a search result, or of a result and no text. False: it has none. */
+static bool add_other(qn_turns *turns, const json_t *block, const adder *to)
+{
+    qn_bytes text = { .account = turns->reading->account };
+    const bool has_text = qn_part_text(block, to->is_result, turns->reading, &text);
+    if (has_text && !text.has_failed)
+        to->add_text(turns, text.data, text.length);
+    turns->has_failed = turns->has_failed || text.has_failed;
+    qn_bytes_free(&text);
+    return has_text;
+}
+
 /* Adds each text of a content: a string, or blocks. A missing or null content is empty. */
-static bool add_texts(qn_turns *turns, const json_t *content, const char *where,
-                      void (*add)(qn_turns *, const json_t *), qn_refusal *refusal)
+static bool add_texts(qn_turns *turns, const json_t *content, const char *where, const adder *to, qn_refusal *refusal)
 {
     if (json_is_string(content))
-        add(turns, content);
+        to->add(turns, content);
     else if (content && !json_is_array(content))
         return qn_refuse_type(refusal, where, content, "a string or an array of blocks");
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i);
+        if (add_other(turns, block, to))
+            continue;
         if (!check_block(block, where, refusal))
             return false;
         if (qn_json_is(json_object_get(block, "type"), "text"))
-            add(turns, json_object_get(block, "text"));
+            to->add(turns, json_object_get(block, "text"));
     }
     return true;
 }
@@ -92,7 +117,7 @@ static bool take_result(qn_turns *turns, const json_t *block, const char *where,
     qn_turns_result(turns, json_string_value(id));
     if (is_error)
         qn_turns_result_text(turns, "Error:", strlen("Error:"));
-    return add_texts(turns, qn_field(block, "content"), where, add_result, refusal);
+    return add_texts(turns, qn_field(block, "content"), where, &result_texts, refusal);
 }
 
 /* Results come first, as nothing may separate them from their calls. Reminders next to results are added to the last
@@ -110,10 +135,14 @@ static bool take_user(qn_turns *turns, const json_t *content, const char *where,
     }
     if (!has_results) {
         qn_turns_user(turns, "", 0);
-        return add_texts(turns, content, where, add_user, refusal);
+        return add_texts(turns, content, where, &user_texts, refusal);
     }
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i), *text = json_object_get(block, "text");
+        if (!is_result(block) && add_other(turns, block, &user_texts)) {
+            has_texts = true;
+            continue;
+        }
         if (!check_block(block, where, refusal))
             return false;
         if (!qn_json_is(json_object_get(block, "type"), "text"))
@@ -174,7 +203,8 @@ static bool take_message(qn_turns *turns, const json_t *message, size_t index, q
         return qn_refuse_type(refusal, where, content, "a string or an array of blocks");
     if (is_answer)
         return take_answer(turns, content, where, refusal);
-    return is_user ? take_user(turns, content, where, refusal) : add_texts(turns, content, where, add_system, refusal);
+    return is_user ? take_user(turns, content, where, refusal)
+                   : add_texts(turns, content, where, &system_texts, refusal);
 }
 
 static bool take_messages(qn_turns *turns, const json_t *body, qn_reading *reading, qn_refusal *refusal)
@@ -184,7 +214,7 @@ static bool take_messages(qn_turns *turns, const json_t *body, qn_reading *readi
     if (!n)
         return qn_refuse_type(refusal, "messages", messages, "an array with at least one message");
     if (!qn_openai_check_count(n, "messages", reading->limits, refusal) ||
-        !add_texts(turns, qn_field(body, "system"), "system", add_system, refusal))
+        !add_texts(turns, qn_field(body, "system"), "system", &system_texts, refusal))
         return false;
     for (size_t i = 0; i < n; i++)
         if (!take_message(turns, json_array_get(messages, i), i, refusal))

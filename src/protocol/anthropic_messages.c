@@ -16,7 +16,7 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
     if (!qn_field(body, "max_tokens"))
         qn_refuse_type(refusal, "max_tokens", NULL, "an integer");
     else if (qn_openai_common(x, body, refusal) &&
-             qn_field_integer(body, "max_tokens", 1, INT32_MAX, &x->params.max_tokens, refusal) &&
+             qn_field_integer(body, "max_tokens", 0, INT32_MAX, &x->params.max_tokens, refusal) &&
              qn_openai_take_stop(x, body, "stop_sequences", refusal) &&
              qn_anthropic_conversation((qn_anthropic *)x, body, reading, refusal))
         return &x->base;

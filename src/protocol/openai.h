@@ -112,6 +112,9 @@ typedef struct qn_llama_fields {
     bool is_given; /* else answers have all fields */
 } qn_llama_fields;
 
+/* reasoning_budget of a body that has none, until bind. */
+enum { QN_BUDGET_OF_SERVED = -2 };
+
 /* The exchange of all protocols whose answers are generated text. */
 typedef struct qn_text_exchange {
     qn_exchange base;

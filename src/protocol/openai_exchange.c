@@ -20,6 +20,8 @@ qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind
     x->base.account = x->conversation.account = x->settings.account = reading->account;
     x->params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
     x->style = (qn_json_style)QN_JSON_STYLE_INIT;
+    x->style.closed = true;
+    x->params.reasoning_budget = QN_BUDGET_OF_SERVED;
     x->n_choices = 1;
     return x;
 }
@@ -83,11 +85,22 @@ static uint64_t seed_of(uint64_t seed, size_t choice)
     return choice ? XXH64(&number, sizeof number, seed) : seed;
 }
 
+/* Whether a conversation says nothing of how much is to be reasoned. */
+static bool needs_effort(const json_t *conversation)
+{
+    return !json_object_get(conversation, "reasoning_effort") &&
+           !json_is_false(json_object_get(conversation, "enable_thinking"));
+}
+
 /* The last use of the body's values. The scheduler keeps this text, and the template's text made of it; all choices
  * share both. */
 bool qn_text_exchange_dump_conversation(qn_text_exchange *x, qn_refusal *refusal)
 {
     enum { COPIES = 2 };
+    const char *effort = x->served->effort;
+    if (effort && needs_effort(x->base.conversation) &&
+        json_object_set_new(x->base.conversation, "reasoning_effort", json_string(effort)) != 0)
+        return qn_refuse_memory(refusal);
     qn_json_dump(x->base.conversation, &x->conversation);
     release_body(x);
     qn_exchange_give_values(&x->base);
@@ -133,6 +146,8 @@ bool qn_text_exchange_bind(qn_text_exchange *x, const qn_served *served, qn_refu
     const bool is_chat = x->base.conversation;
     const size_t n_prompts = is_chat ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
     x->served = served;
+    if (x->params.reasoning_budget == QN_BUDGET_OF_SERVED)
+        x->params.reasoning_budget = served->reasoning_budget;
     if (!qn_openai_bind_params(x, refusal) || !qn_openai_constrain(x, refusal) ||
         !(is_chat ? qn_text_exchange_dump_conversation : qn_openai_bind_prompts)(x, refusal))
         return false;

@@ -1,6 +1,7 @@
 /* Reads the body of a chat as a conversation of qn_request_params: messages and tools in the form that chat templates
  * take, and the template variables that a request can set. */
 #include "protocol/openai.h"
+#include "protocol/parts.h"
 
 #include "gguf/json_decode.h"
 #include "chat/adapt.h"
@@ -9,7 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_MESSAGES = 4096, MAX_TOOLS = 512, MAX_NAME = 256 };
+enum { MAX_MESSAGES = 4096, MAX_TOOLS = 512, MAX_NAME = 256, PART_BYTES = 256 };
+
+/* Variables of templates: nesting, and bytes of texts and values. */
+enum { VARIABLE_DEPTH = 16, VARIABLE_BYTES = 64 << 10, VALUE_BYTES = 16 };
 
 /* The place of a field, for refusals: "messages[3].content". */
 typedef struct place {
@@ -25,15 +29,31 @@ static place place_of(const char *list, size_t index, const char *field)
 
 /* ---- Messages ---- */
 
-/* A part that is a refusal, from an earlier answer, counts as text. */
-static bool take_parts(const json_t *parts, size_t index, qn_refusal *refusal)
+/* Makes a part that has another type one of the type "text": documents, search results, and a refusal of an earlier
+ * answer. A part without a text is left as it is. */
+static bool rewrite_part(json_t *part, bool in_result, qn_reading *reading, qn_refusal *refusal)
+{
+    json_t *refused = json_object_get(part, "refusal"), *text = NULL;
+    qn_bytes of_part = { .account = reading->account };
+    if (qn_json_is(json_object_get(part, "type"), "refusal") && json_is_string(refused))
+        text = json_incref(refused);
+    else if (!qn_part_text(part, in_result, reading, &of_part))
+        return true;
+    if (!text && !of_part.has_failed && qn_reading_take(reading, PART_BYTES + of_part.length))
+        text = json_stringn(of_part.length ? of_part.data : "", of_part.length);
+    qn_bytes_free(&of_part);
+    return (json_object_set_new(part, "text", text) == 0 &&
+            json_object_set_new(part, "type", json_string("text")) == 0) ||
+           qn_reading_refuse(reading, refusal);
+}
+
+static bool take_parts(const json_t *parts, size_t index, bool in_result, qn_reading *reading, qn_refusal *refusal)
 {
     char found[QN_JSON_FOUND_BYTES];
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        json_t *part = json_array_get(parts, i), *refused = json_object_get(part, "refusal");
-        if (qn_json_is(json_object_get(part, "type"), "refusal") && json_is_string(refused) &&
-            (json_object_set(part, "text", refused) || json_object_set_new(part, "type", json_string("text"))))
-            return qn_refuse_memory(refusal);
+        json_t *part = json_array_get(parts, i);
+        if (!rewrite_part(part, in_result, reading, refusal))
+            return false;
         const json_t *type = json_object_get(part, "type");
         if (!qn_json_is(type, "text") || !json_is_string(json_object_get(part, "text")))
             return qn_refuse(refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
@@ -83,16 +103,24 @@ static bool take_calls(json_t *message, size_t index, qn_reading *reading, qn_re
     return true;
 }
 
-/* A message with calls may have no content. */
-static bool take_content(json_t *message, size_t index, qn_refusal *refusal)
+/* Whether a message of the assistant has something beside its content. */
+static bool has_other(const json_t *message)
+{
+    return json_array_size(json_object_get(message, "tool_calls")) ||
+           (qn_json_is(json_object_get(message, "role"), "assistant") &&
+            (qn_field(message, "reasoning_content") || qn_field(message, "reasoning")));
+}
+
+/* A message with calls or reasoning may have no content. */
+static bool take_content(json_t *message, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *content = qn_field(message, "content");
     json_t *refused = qn_field(message, "refusal");
     if (json_is_array(content))
-        return take_parts(content, index, refusal);
+        return take_parts(content, index, qn_json_is(json_object_get(message, "role"), "tool"), reading, refusal);
     if (!content && json_is_string(refused))
         return json_object_set(message, "content", refused) == 0 || qn_refuse_memory(refusal);
-    if (!content && json_array_size(json_object_get(message, "tool_calls")))
+    if (!content && has_other(message))
         return json_object_set_new(message, "content", json_string("")) == 0 || qn_refuse_memory(refusal);
     return json_is_string(content) || qn_refuse_type(refusal, "content", content, "a string or an array of texts");
 }
@@ -107,7 +135,7 @@ static bool take_message(json_t *message, size_t index, qn_reading *reading, qn_
     if (i == sizeof roles / sizeof *roles)
         return qn_refuse_choice(refusal, "role", role,
                                 "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
-    return take_calls(message, index, reading, refusal) && take_content(message, index, refusal);
+    return take_calls(message, index, reading, refusal) && take_content(message, index, reading, refusal);
 }
 
 static bool is_answer(const json_t *messages, size_t index)
@@ -247,6 +275,57 @@ static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal 
     return true;
 }
 
+/* Whether a name is one that the server sets, or a function of templates. Values of tokens count as text of the
+ * template, which may spell control tokens. */
+static bool is_reserved(const char *name)
+{
+    static const char *const names[] = { "messages",  "tools",  "documents", "add_generation_prompt",
+                                         "functions", "range",  "dict",      "continue_final_message",
+                                         "namespace", "cycler", "joiner",    "raise_exception",
+                                         "lipsum",    "loop",   "caller",    "strftime_now" };
+    const size_t n = strlen(name), suffix = strlen("_token");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return n >= suffix && !strcmp(name + n - suffix, "_token");
+}
+
+/* Counts the bytes of a value's texts, and its values. False: it is nested deeper than `depth`. */
+static bool measure_variable(const json_t *value, int depth, size_t *bytes)
+{
+    const char *name;
+    json_t *member;
+    *bytes += VALUE_BYTES + json_string_length(value);
+    if (!json_is_object(value) && !json_is_array(value))
+        return true;
+    if (depth == 0)
+        return false;
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!measure_variable(json_array_get(value, i), depth - 1, bytes))
+            return false;
+    json_object_foreach((json_t *)value, name, member)
+    {
+        *bytes += strlen(name);
+        if (!measure_variable(member, depth - 1, bytes))
+            return false;
+    }
+    return true;
+}
+
+/* Any other variable of the template. */
+static bool take_variable(const char *name, json_t *value, json_t *conversation, qn_refusal *refusal)
+{
+    size_t bytes = 0;
+    if (is_reserved(name))
+        return qn_refuse(refusal, 400, "unsupported", "chat_template_kwargs",
+                         "'chat_template_kwargs' has '%.40s', which the server sets", name);
+    if (!measure_variable(value, VARIABLE_DEPTH, &bytes) || bytes > VARIABLE_BYTES)
+        return qn_refuse(refusal, 400, NULL, "chat_template_kwargs",
+                         "'chat_template_kwargs': '%.40s' is nested deeper than %d or larger than %d KiB", name,
+                         VARIABLE_DEPTH, VARIABLE_BYTES >> 10);
+    return json_object_set(conversation, name, value) == 0 || qn_refuse_memory(refusal);
+}
+
 bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     json_t *effort = qn_field(body, "reasoning_effort"), *thinks = qn_field(body, "enable_thinking"),
@@ -265,12 +344,9 @@ bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refus
                 return false;
             continue;
         }
-        if (strcmp(name, "enable_thinking") != 0 && strcmp(name, "preserve_thinking") != 0)
-            return qn_refuse(
-                refusal, 400, "unsupported", "chat_template_kwargs",
-                "'chat_template_kwargs' has '%.40s', expected enable_thinking, preserve_thinking or reasoning_effort",
-                name);
-        if (!take_switch(name, name, value, conversation, refusal))
+        const bool is_switch = !strcmp(name, "enable_thinking") || !strcmp(name, "preserve_thinking");
+        if (!(is_switch ? take_switch(name, name, value, conversation, refusal)
+                        : take_variable(name, value, conversation, refusal)))
             return false;
     }
     return true;

@@ -281,13 +281,24 @@ static bool take_logprobs(qn_text_exchange *x, const json_t *body, qn_refusal *r
     return true;
 }
 
+/* -1 is no limit, as other servers take it. */
+static bool take_length(const json_t *body, const char *name, int64_t least, int64_t *most, qn_refusal *refusal)
+{
+    int64_t given;
+    if (qn_json_integer_of(qn_field(body, name), &given) && given == -1) {
+        *most = -1;
+        return true;
+    }
+    return qn_field_integer(body, name, least, INT32_MAX, most, refusal);
+}
+
 static bool take_lengths(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     int64_t *most = &x->params.max_tokens;
     const int64_t least = x->kind == QN_CHAT_EXCHANGE ? 1 : 0;
     *most = x->kind == QN_COMPLETION_EXCHANGE ? COMPLETION_TOKENS : -1;
-    return qn_field_integer(body, "max_tokens", least, INT32_MAX, most, refusal) &&
-           qn_field_integer(body, "max_completion_tokens", least, INT32_MAX, most, refusal) &&
+    return take_length(body, "max_tokens", least, most, refusal) &&
+           take_length(body, "max_completion_tokens", least, most, refusal) &&
            qn_field_integer(body, "n_predict", -1, INT32_MAX, most, refusal) &&
            qn_field_bool(body, "ignore_eos", &x->params.ignore_end, refusal);
 }

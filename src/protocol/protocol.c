@@ -46,6 +46,7 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_re
     exchange->protocol = protocol;
     exchange->account = reading->account;
     exchange->n_values = n_values;
+    exchange->n_omitted = reading->n_omitted;
     if (exchange->is_read)
         qn_exchange_give_values(exchange);
     exchange->created = origin->created;

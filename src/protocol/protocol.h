@@ -60,6 +60,7 @@ typedef struct qn_reading {
     qn_account *account;              /* NULL: none */
     size_t most, promised, left;      /* bytes for values: the limit; reserved; of these not used yet */
     bool is_over;                     /* the values needed too much */
+    size_t n_omitted;                 /* parts of tools' results that a line of text replaces */
 } qn_reading;
 
 /* The values that tell exchanges with the same body apart. Copied. */
@@ -80,6 +81,8 @@ typedef struct qn_served {
     qn_sampling sampling;        /* defaults of the body's fields; its seed and breakers are ignored */
     const char *const *breakers; /* [n_breakers] of DRY, as texts; NULL: the library's defaults */
     size_t n_breakers;
+    const char *effort;       /* reasoning_effort of conversations that name none; NULL: the template's own */
+    int64_t reasoning_budget; /* of requests that have none; -1: no limit */
 } qn_served;
 
 /* A parsed body, and its answer. Callers read these members; protocols append their own. */
@@ -99,6 +102,7 @@ typedef struct qn_exchange {
     char *id, *secret;
     qn_account *account; /* of the request, or NULL */
     size_t n_values;     /* bytes reserved for values of the body; they are freed by bind at the latest */
+    size_t n_omitted;    /* parts of tools' results that a line of text replaces */
     bool is_read;        /* after parse: the body is not needed any more */
     int64_t created;
     uint64_t seed;

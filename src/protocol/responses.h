@@ -24,6 +24,7 @@ typedef struct qn_responses {
     qn_bytes items;                /* the complete items, as JSON values */
     size_t call;                   /* number of the call that is the open item */
     json_t *custom;                /* names of the tools that take raw input, or NULL */
+    json_t *names;                 /* of tools in namespaces: name for the model to {"namespace", "name"}; or NULL */
     qn_bytes instructions, choice; /* repeated in answers: instructions and tool_choice, as JSON; empty: none */
     qn_custom_input input;
     /* Of the open message, with log probabilities. */
@@ -37,6 +38,20 @@ typedef struct qn_responses {
 /* qn_responses_conversation - turn instructions, input, tools and format of a body into base.base.conversation,
  * base.tools and base.format. False: refused. */
 bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
+
+/* ---- responses_tools.c ---- */
+
+/* qn_responses_take_tools - turn tools and tool_choice of a body into functions, base.tools and the fields of names.
+ * tools: an array that gets the tools. False: refused. */
+bool qn_responses_take_tools(qn_responses *x, const json_t *body, qn_reading *reading, json_t *tools,
+                             qn_refusal *refusal);
+
+/* qn_responses_tool_name - the name by which the model calls a tool: `name`, or namespace and name, with "__" between
+ * them unless the namespace ends with a separator. A new reference; NULL: see qn_reading_refuse. */
+json_t *qn_responses_tool_name(const json_t *space, json_t *name, qn_reading *reading);
+
+/* qn_responses_name - the client's {"namespace", "name"} of a tool that the model called; NULL if it has none. */
+const json_t *qn_responses_name(const qn_responses *x, const char *name, size_t length);
 
 /* qn_responses_is_custom - whether a tool of the body takes raw input. */
 bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t length);

@@ -1,4 +1,5 @@
-/* Reads the body of OpenAI's Responses as a chat: instructions, input items, tools, the format of the answer. */
+/* Reads the body of OpenAI's Responses as a chat: instructions, input items, the format of the answer. */
+#include "protocol/parts.h"
 #include "protocol/responses.h"
 #include "protocol/turns.h"
 
@@ -20,6 +21,17 @@ static const json_t *text_of(const json_t *part)
     return qn_json_is(type, "refusal") ? json_object_get(part, "refusal") : NULL;
 }
 
+/* Adds the line that replaces a part of a result. False: it has none. */
+static bool add_omitted(qn_turns *turns, const json_t *part)
+{
+    qn_bytes line = { .account = turns->reading->account };
+    const bool has_line = qn_part_text(part, true, turns->reading, &line);
+    if (has_line)
+        qn_turns_result_text(turns, line.data, line.length);
+    qn_bytes_free(&line);
+    return has_line;
+}
+
 /* Adds each text of a content: a string, or parts. */
 static bool add_texts(qn_turns *turns, const json_t *content, const char *where, add_text *add, qn_refusal *refusal)
 {
@@ -29,6 +41,8 @@ static bool add_texts(qn_turns *turns, const json_t *content, const char *where,
         return qn_refuse_type(refusal, where, content, "a string or an array of parts");
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i), *text = text_of(part), *type = json_object_get(part, "type");
+        if (add == qn_turns_result_text && !text && add_omitted(turns, part))
+            continue;
         if (!json_is_string(text))
             return qn_refuse(refusal, 400, "unsupported_content", where,
                              "%s: a part is of the type '%.40s', which is not supported: the model reads only text",
@@ -59,16 +73,19 @@ static bool take_message(qn_turns *turns, const json_t *item, const char *where,
 static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const char *where, qn_reading *reading,
                       qn_refusal *refusal)
 {
-    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
-    json_t *text = json_object_get(item, is_custom ? "input" : "arguments");
+    const json_t *id = json_object_get(item, "call_id");
+    json_t *name = json_object_get(item, "name"), *text = json_object_get(item, is_custom ? "input" : "arguments");
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(text))
         return qn_refuse(refusal, 400, NULL, where, "%s: the call has no call_id, no name or no %s, expected strings",
                          where, is_custom ? "input" : "arguments");
-    json_t *arguments = is_custom ? json_pack("{s:O}", "input", text) : qn_openai_arguments(text, reading);
-    if (!arguments)
-        return qn_reading_refuse(reading, refusal);
-    qn_turns_call(turns, json_string_value(id), json_string_value(name), arguments);
-    return true;
+    json_t *whole = qn_responses_tool_name(qn_field(item, "namespace"), name, reading);
+    json_t *arguments = !whole      ? NULL
+                        : is_custom ? json_pack("{s:O}", "input", text)
+                                    : qn_openai_arguments(text, reading);
+    if (arguments)
+        qn_turns_call(turns, json_string_value(id), json_string_value(whole), arguments);
+    json_decref(whole);
+    return arguments || qn_reading_refuse(reading, refusal);
 }
 
 static bool take_result(qn_turns *turns, const json_t *item, const char *where, qn_refusal *refusal)
@@ -139,121 +156,6 @@ static bool take_input(qn_responses *x, qn_turns *turns, const json_t *body, qn_
     return true;
 }
 
-/* ---- Tools ---- */
-
-/* A custom tool becomes a function with one text argument. A grammar of its input is described to the model. */
-static json_t *function_of_custom(const json_t *tool)
-{
-    json_t *description = qn_field(tool, "description"), *name = json_object_get(tool, "name");
-    const json_t *format = qn_field(tool, "format"), *syntax = json_object_get(format, "syntax"),
-                 *definition = json_object_get(format, "definition");
-    json_t *function =
-        json_pack("{s:O?, s:{s:s, s:{s:{s:s}}, s:[s], s:b}}", "name", name, "parameters", "type", "object",
-                  "properties", "input", "type", "string", "required", "input", "additionalProperties", 0);
-    qn_bytes text = { 0 };
-    if (json_is_string(description))
-        qn_bytes_add(&text, json_string_value(description), json_string_length(description));
-    if (json_is_string(syntax) && json_is_string(definition)) {
-        qn_bytes_print(&text, "%sThe input is a text of this %.20s grammar:\n", text.length ? "\n\n" : "",
-                       json_string_value(syntax));
-        qn_bytes_add(&text, json_string_value(definition), json_string_length(definition));
-    }
-    if (text.has_failed ||
-        (text.length && json_object_set_new(function, "description", json_stringn(text.data, text.length)) != 0)) {
-        json_decref(function);
-        function = NULL;
-    }
-    qn_bytes_free(&text);
-    return function;
-}
-
-static json_t *function_of(const json_t *tool)
-{
-    static const char *const fields[] = { "name", "description", "parameters", "strict" };
-    json_t *function = json_object();
-    bool done = function != NULL;
-    for (size_t i = 0; done && i < sizeof fields / sizeof *fields; i++) {
-        json_t *value = qn_field(tool, fields[i]);
-        done = !value || json_object_set(function, fields[i], value) == 0;
-    }
-    if (done)
-        return function;
-    json_decref(function);
-    return NULL;
-}
-
-/* Tools of other types are run by OpenAI's servers. */
-static bool take_tool(qn_responses *x, const json_t *tool, size_t index, json_t *tools, qn_refusal *refusal)
-{
-    const json_t *type = json_object_get(tool, "type");
-    const bool is_custom = qn_json_is(type, "custom");
-    if (!json_is_object(tool))
-        return qn_refuse_type(refusal, "tools", tool, "an array of objects");
-    if (!is_custom && !qn_json_is(type, "function"))
-        return true;
-    json_t *function = is_custom ? function_of_custom(tool) : function_of(tool);
-    const bool done = function ? qn_openai_check_function(function, index, tools, json_array_size(tools), refusal)
-                               : qn_refuse_memory(refusal);
-    json_t *wrapped = done ? json_pack("{s:s, s:O}", "type", "function", "function", function) : NULL;
-    json_decref(function);
-    if (!done)
-        return false;
-    if (is_custom && !x->custom)
-        x->custom = json_array();
-    return (json_array_append_new(tools, wrapped) == 0 &&
-            (!is_custom || json_array_append(x->custom, json_object_get(tool, "name")) == 0)) ||
-           qn_refuse_memory(refusal);
-}
-
-bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t length)
-{
-    for (size_t i = 0; i < json_array_size(x->custom); i++) {
-        const json_t *of = json_array_get(x->custom, i);
-        if (json_string_length(of) == length && !memcmp(json_string_value(of), name, length))
-            return true;
-    }
-    return false;
-}
-
-/* A choice of a skipped tool leaves the choice to the model. is_skipped: all tools are skipped. */
-static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tools, bool is_skipped, qn_refusal *refusal)
-{
-    const json_t *type = json_object_get(choice, "type");
-    const bool is_named = qn_json_is(type, "function") || qn_json_is(type, "custom");
-    if (choice && !json_is_object(choice) && !qn_json_is(choice, "none") && !qn_json_is(choice, "auto") &&
-        !qn_json_is(choice, "required"))
-        return qn_refuse_choice(refusal, "tool_choice", choice,
-                                "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}");
-    if (json_array_size(tools) && !qn_json_is(choice, "none"))
-        x->base.tools.list = json_incref(tools);
-    x->base.tools.is_required = qn_json_is(choice, "required") && !is_skipped;
-    if (is_named)
-        qn_openai_call(&x->base, json_object_get(choice, "name"));
-    if (choice)
-        qn_json_dump(choice, &x->choice);
-    if (x->choice.has_failed)
-        return qn_refuse_over(x->base.base.account, refusal);
-    return !qn_json_is(type, "allowed_tools") || qn_openai_allow(&x->base, choice, refusal);
-}
-
-static bool take_tools(qn_responses *x, const json_t *body, qn_reading *reading, json_t *tools, qn_refusal *refusal)
-{
-    const json_t *given = qn_field(body, "tools");
-    bool is_parallel = true;
-    if (given && !json_is_array(given))
-        return qn_refuse_type(refusal, "tools", given, "an array");
-    if (!qn_openai_check_count(json_array_size(given), "tools", reading->limits, refusal) ||
-        !qn_field_bool(body, "parallel_tool_calls", &is_parallel, refusal))
-        return false;
-    for (size_t i = 0; i < json_array_size(given); i++)
-        if (!take_tool(x, json_array_get(given, i), i, tools, refusal))
-            return false;
-    const bool is_skipped = json_array_size(given) && !json_array_size(tools);
-    x->base.tools.is_single = !is_parallel;
-    return take_tool_choice(x, qn_field(body, "tool_choice"), tools, is_skipped, refusal) &&
-           qn_openai_check_tools(&x->base, refusal);
-}
-
 /* ---- Format, effort ---- */
 
 static bool take_format(qn_responses *x, const json_t *text, qn_refusal *refusal)
@@ -304,13 +206,13 @@ bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *
     qn_turns turns;
     qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done = check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
-                      take_format(x, qn_field(body, "text"), refusal) &&
-                      qn_openai_take_format(&x->base, body, reading, refusal) &&
-                      take_tools(x, body, reading, tools, refusal) && take_effort(body, conversation, refusal) &&
-                      qn_openai_take_variables(body, conversation, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, false, conversation) ||
-                       qn_reading_refuse(reading, refusal));
+    const bool done =
+        check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
+        take_format(x, qn_field(body, "text"), refusal) && qn_openai_take_format(&x->base, body, reading, refusal) &&
+        qn_responses_take_tools(x, body, reading, tools, refusal) && take_effort(body, conversation, refusal) &&
+        qn_openai_take_variables(body, conversation, refusal) &&
+        (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, false, conversation) ||
+         qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

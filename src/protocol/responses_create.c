@@ -12,6 +12,7 @@ static void free_responses(qn_exchange *exchange)
     qn_bytes_free(&x->items);
     qn_bytes_free(&x->logprobs);
     json_decref(x->custom);
+    json_decref(x->names);
     qn_bytes_free(&x->instructions);
     qn_bytes_free(&x->choice);
     qn_text_exchange_free(exchange);

@@ -141,14 +141,26 @@ static void write_content(const qn_responses *x, bool is_added, qn_bytes *out)
     qn_json_close(out, ']');
 }
 
-static void write_call(const qn_responses *x, bool is_added, qn_bytes *out)
+/* The name of the called tool, as its client knows it: with its namespace, if it has one. */
+static void write_call_name(const qn_responses *x, bool has_namespace, qn_bytes *out)
 {
     const qn_bytes *name = &x->base.choices[0].name;
+    const json_t *own = name->length ? qn_responses_name(x, name->data, name->length) : NULL,
+                 *local = json_object_get(own, "name"), *space = json_object_get(own, "namespace");
+    qn_json_key(out, "name");
+    qn_json_text(out, own ? json_string_value(local) : name->data, own ? json_string_length(local) : name->length);
+    if (!own || !has_namespace)
+        return;
+    qn_json_key(out, "namespace");
+    qn_json_text(out, json_string_value(space), json_string_length(space));
+}
+
+static void write_call(const qn_responses *x, bool is_added, qn_bytes *out)
+{
     char id[QN_CALL_ID_BYTES];
     qn_exchange_call_id(&x->base.base, 0, x->call, id);
     qn_json_member_string(out, "call_id", id);
-    qn_json_key(out, "name");
-    qn_json_text(out, name->data, name->length);
+    write_call_name(x, true, out);
     qn_json_key(out, x->item == QN_ITEM_CALL ? "arguments" : "input");
     qn_json_text(out, x->text.data, is_added ? 0 : x->text.length);
 }
@@ -220,11 +232,8 @@ static void send_text(qn_responses *x, bool is_delta, size_t from, size_t from_l
     write_part_index(x, out);
     qn_json_key(out, is_delta ? "delta" : texts[x->item].whole);
     qn_json_text(out, text, x->text.length - from);
-    if (x->item == QN_ITEM_CALL && !is_delta) {
-        const qn_bytes *name = &x->base.choices[0].name;
-        qn_json_key(out, "name");
-        qn_json_text(out, name->data, name->length);
-    }
+    if (x->item == QN_ITEM_CALL && !is_delta)
+        write_call_name(x, false, out);
     write_logprobs(x, from_logprob, out);
     qn_responses_close_event(out);
 }

@@ -57,9 +57,9 @@ static bool plausible_block(const struct layout *r, const uint8_t *block)
     return threes == 0;
 }
 
-/* The index of the first tensor that rules the layout out, or n. The same number of blocks is tested for each
- * tensor, so that one odd tensor at the start of a file does not decide alone. The number is doubled until the
- * sample reaches SAMPLE_BLOCKS even though small tensors have fewer, or covers all blocks. */
+/* The index of the first tensor that rules the layout out, or n. Up to the same number of blocks is tested of each
+ * tensor, so that one odd tensor at the start of a file does not decide alone. A small tensor may have fewer blocks:
+ * the number is doubled until all tensors together give SAMPLE_BLOCKS, or all blocks are tested. */
 static size_t first_mismatch(const struct layout *r, const qn_q2_tensor *tensors, size_t n)
 {
     uint64_t blocks_per_tensor = SAMPLE_BLOCKS / n + 1, sample, all = 0;

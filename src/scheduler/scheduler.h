@@ -378,8 +378,9 @@ void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
 /* qn_scheduler_requeue - Does what qn_scheduler_set_aside does, without counting it. */
 void qn_scheduler_requeue(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_end - Ends a request: keeps its pages for reuse and queues its last events. With QN_FINISH_ERROR, the
- * error is `status` with the thread's error text, and the pages are dropped. */
+/* qn_scheduler_end - Ends a running request that has no rows in flight: keeps its pages for reuse and queues its last
+ * events. With QN_FINISH_ERROR, the error is `status` with the calling thread's error text, and the pages are dropped.
+ * Called by the step thread, without s->lock. The delivery thread frees the request after its last callback. */
 void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
 
 /* qn_request_is_keepable - Returns true if the pages of the request's sequence may be kept for reuse. If the device
@@ -388,8 +389,9 @@ bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
 
 /* ---- admit.c ---- */
 
-/* qn_scheduler_admit - Admits queued requests, also while a step is in flight. If none is in flight, running requests
- * of clients with more than their share are set aside for other clients. */
+/* qn_scheduler_admit - Admits queued requests, also while a step is in flight. If no step is in flight, running
+ * requests of clients that have more than an equal share of the memory are set aside for other clients. Called by the
+ * step thread, without s->lock. */
 void qn_scheduler_admit(qn_scheduler *s);
 
 /* qn_scheduler_wants_place - Returns true if qn_scheduler_admit would set a request aside if no step were in flight. */

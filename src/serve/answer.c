@@ -439,7 +439,7 @@ static void on_end(void *user, const qn_request_result *result)
         return;
     }
     (void)pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
-    qn_metrics_ended(a->model->metrics, result);
+    qn_metrics_ended(a->model->metrics, result, is_first_choice(a->exchange, s->index));
     if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH || result->finish == QN_FINISH_CONTEXT)
         qn_recall_keep(a->model->recall, a->scope, a->exchange, s->index, &s->recalled);
     pthread_mutex_lock(&a->lock);
@@ -497,6 +497,9 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
         qn_bytes_free(&a->body);
     a->exchange = json ? qn_exchange_create(a->params.protocol, json, &reading, &origin, refusal) : NULL;
     json_decref(json);
+    pthread_mutex_lock(&a->lock);
+    a->view.n_omitted = a->exchange ? a->exchange->n_omitted : 0;
+    pthread_mutex_unlock(&a->lock);
     return a->exchange != NULL;
 }
 

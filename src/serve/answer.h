@@ -55,6 +55,7 @@ typedef struct qn_answer_view {
     bool has_ended;   /* it has no scheduler requests and will have none; `usage` is final */
     int status;
     unsigned retry_after; /* seconds, of a refusal */
+    size_t n_omitted;     /* parts of tools' results that a line of text replaces */
     qn_answer_usage usage;
 } qn_answer_view;
 

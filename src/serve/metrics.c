@@ -125,11 +125,11 @@ void qn_metrics_latency(qn_model_metrics *metrics, double seconds)
     observe(&metrics->latency, seconds);
 }
 
-void qn_metrics_ended(qn_model_metrics *metrics, const qn_request_result *result)
+void qn_metrics_ended(qn_model_metrics *metrics, const qn_request_result *result, bool is_first_choice)
 {
     add(&metrics->ended, 1);
-    add(&metrics->prompt_tokens, result->n_prompt);
-    add(&metrics->cached_tokens, result->n_reused);
+    add(&metrics->prompt_tokens, is_first_choice ? result->n_prompt : 0);
+    add(&metrics->cached_tokens, is_first_choice ? result->n_reused : 0);
     add(&metrics->generated_tokens, result->n_generated);
     add(&metrics->cancelled, qn_is_cancelled(result));
     add(&metrics->failed, result->finish == QN_FINISH_ERROR);

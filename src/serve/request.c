@@ -231,12 +231,20 @@ static bool check_route(qn_http_request *r)
     return true;
 }
 
+/* A client of this machine may leave out the type. A browser, which sends Origin, may not: without a preflight request
+ * any site could have it send bodies. */
+static bool is_json(const qn_http_request *r, struct MHD_Connection *mhd)
+{
+    const char *type = header(mhd, "Content-Type");
+    return type ? qn_guard_json(type) : r->connection->is_loopback && !header(mhd, "Origin");
+}
+
 static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
 {
     const char *length = header(mhd, "Content-Length"), *encoding = header(mhd, "Content-Encoding");
     if (!r->route->protocol)
         return true;
-    if (!qn_guard_json(header(mhd, "Content-Type")))
+    if (!is_json(r, mhd))
         return qn_request_refuse(r, 415, "unsupported_media_type", "the Content-Type is not application/json");
     if (encoding && strcasecmp(encoding, "identity") != 0)
         return qn_request_refuse(r, 415, "unsupported_media_type", "the body has a Content-Encoding");

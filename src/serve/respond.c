@@ -31,7 +31,7 @@ static void set_common(const qn_http_request *r, struct MHD_Response *response)
     if (!*r->origin)
         return;
     set(response, "Access-Control-Allow-Origin", r->origin);
-    set(response, "Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After");
+    set(response, "Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After, X-Quern-Omitted-Parts");
 }
 
 static void set_of_status(const qn_http_request *r, int status, struct MHD_Response *response)
@@ -188,16 +188,27 @@ static ssize_t read_stream(void *request, uint64_t position, char *out, size_t m
     return n;
 }
 
+static void set_omitted(struct MHD_Response *response, size_t n_omitted)
+{
+    char n[24];
+    snprintf(n, sizeof n, "%zu", n_omitted);
+    if (response && n_omitted)
+        set(response, "X-Quern-Omitted-Parts", n);
+}
+
 enum MHD_Result qn_respond_answer(qn_http_request *r)
 {
     const qn_answer_view view = qn_answer_look(r->answer);
     if (!view.is_stream) {
         qn_bytes body = qn_answer_body(r->answer);
         r->refusal.retry_after = view.retry_after;
-        return queue(r, view.status, of_bytes(r, &body, "application/json"), false);
+        struct MHD_Response *whole = of_bytes(r, &body, "application/json");
+        set_omitted(whole, view.n_omitted);
+        return queue(r, view.status, whole, false);
     }
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
+    set_omitted(response, view.n_omitted);
     if (response) {
         set(response, "Content-Type", "text/event-stream");
         set(response, "Cache-Control", "no-cache");

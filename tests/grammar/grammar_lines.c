@@ -115,8 +115,8 @@ static qn_status compile(json_t *line, qn_grammar **grammar)
 {
     const qn_grammar_options options = {
         .strict = json_is_true(json_object_get(line, "strict")),
-        .closed = json_is_true(json_object_get(line, "closed")),
-        .style = { .space = (qn_json_space)json_integer_value(json_object_get(line, "space")),
+        .style = { .closed = json_is_true(json_object_get(line, "closed")),
+                   .space = (qn_json_space)json_integer_value(json_object_get(line, "space")),
                    .order = (qn_json_order)json_integer_value(json_object_get(line, "order")) }
     };
     if (json_object_get(line, "tools"))

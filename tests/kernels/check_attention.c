@@ -27,18 +27,18 @@ static void shuffle(size_t *slots)
 
 static uint16_t *key_page(const struct problem *p, size_t page)
 {
-    return p->keys + p->slots[0][page] * QN_KEY_PAGE * p->head_dim;
+    return p->keys + p->slots[0][page] * QN_PAGE * p->head_dim;
 }
 
 static uint16_t *value_page(const struct problem *p, size_t page)
 {
-    return p->values + p->slots[1][page] * QN_KEY_PAGE * p->head_dim;
+    return p->values + p->slots[1][page] * QN_PAGE * p->head_dim;
 }
 
 static void store(const struct problem *p, const qn_attention_kernels *kernels, size_t j)
 {
-    kernels->store(key_page(p, j / QN_KEY_PAGE), value_page(p, j / QN_KEY_PAGE), j % QN_KEY_PAGE,
-                   p->k + j * p->head_dim, p->v + j * p->head_dim, p->head_dim);
+    kernels->store(key_page(p, j / QN_PAGE), value_page(p, j / QN_PAGE), j % QN_PAGE, p->k + j * p->head_dim,
+                   p->v + j * p->head_dim, p->head_dim);
 }
 
 /* Pages are in any order in memory. Positions n_stored and later keep their poison, so that reading one as a value is
@@ -89,7 +89,7 @@ static qn_attention_block block_of(const struct problem *p, size_t block, size_t
     qn_attention_block pages = { 0 };
     for (size_t i = 0; i < QN_BLOCK_PAGES; i++) {
         const size_t page = block * QN_BLOCK_PAGES + i;
-        const bool is_seen = page * QN_KEY_PAGE < n, is_prefetched = do_prefetch && i * QN_KEY_PAGE < n;
+        const bool is_seen = page * QN_PAGE < n, is_prefetched = do_prefetch && i * QN_PAGE < n;
         pages.keys[i] = is_seen ? key_page(p, page) : NULL;
         pages.values[i] = is_seen ? value_page(p, page) : NULL;
         pages.next_keys[i] = is_prefetched ? key_page(p, i) : NULL;

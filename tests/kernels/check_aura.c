@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "kernels/kernels.h"
 
-enum { MAX_DIM = QN_AURA_MAX_DIM, BLOCK = QN_AURA_BLOCK, PAGE = QN_AURA_PAGE, PAGES = QN_AURA_BLOCK_PAGES };
+enum { MAX_DIM = QN_AURA_MAX_DIM, BLOCK = QN_AURA_BLOCK, PAGES = QN_AURA_BLOCK_PAGES };
 
 static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 };
 static const unsigned all_bits[] = { 2, 3, 4, 6, 8 };
@@ -108,7 +108,7 @@ static void new_pages(struct problem *p)
 static qn_aura_block block_of(const struct problem *p, bool do_prefetch)
 {
     qn_aura_block block = { .key_codec = p->key_codec, .value_codec = p->value_codec };
-    for (size_t i = 0; i * PAGE < p->stored; i++) {
+    for (size_t i = 0; i * QN_PAGE < p->stored; i++) {
         block.keys[i] = p->keys[i];
         block.values[i] = p->values[i];
         block.next_keys[i] = do_prefetch ? p->keys[i] : NULL;
@@ -129,8 +129,8 @@ static void problem_new(struct problem *p, size_t dim, unsigned key_bits, unsign
         float key[MAX_DIM], value[MAX_DIM];
         qn_random_floats(key, dim, 2);
         qn_random_floats(value, dim, 1);
-        qn_aura_store_position(&kernels.aura, p->key_codec, p->value_codec, p->keys[j / PAGE], p->values[j / PAGE],
-                               j % PAGE, key, value);
+        qn_aura_store_position(&kernels.aura, p->key_codec, p->value_codec, p->keys[j / QN_PAGE],
+                               p->values[j / QN_PAGE], j % QN_PAGE, key, value);
     }
     for (size_t q = 0; q < QUERIES; q++) {
         float query[MAX_DIM];
@@ -148,7 +148,7 @@ static void attend_float64(const struct problem *p, size_t q, double *out)
     uint8_t codes[MAX_DIM];
     float scale;
     for (size_t j = 0; j < p->visible[q]; j++) {
-        qn_aura_load_key(p->keys[j / PAGE], j % PAGE, codes, &scale, kc->dim, kc->bits);
+        qn_aura_load_key(p->keys[j / QN_PAGE], j % QN_PAGE, codes, &scale, kc->dim, kc->bits);
         scores[j] = 0;
         for (size_t d = 0; d < kc->dim; d++)
             scores[j] += (double)p->queries[q * kc->dim + d] * (double)kc->codebook[codes[d]];
@@ -160,7 +160,7 @@ static void attend_float64(const struct problem *p, size_t q, double *out)
     for (size_t j = 0; j < p->visible[q]; j++) {
         const double weight = exp(scores[j] - largest);
         sum += weight;
-        qn_aura_load_value(p->values[j / PAGE], j % PAGE, codes, &scale, vc->dim, vc->bits);
+        qn_aura_load_value(p->values[j / QN_PAGE], j % QN_PAGE, codes, &scale, vc->dim, vc->bits);
         for (size_t d = 0; d < vc->dim; d++)
             out[d] += weight * (double)scale * (double)vc->codebook[codes[d]];
     }
@@ -260,7 +260,7 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *lev
     qn_aura_codec *codec = bits ? new_codec(BENCH_DIM, bits) : NULL;
     qn_kernels_init(&kernels, level->features);
     t = (struct timed){ .kernels = &kernels, .codec = codec, .n_queries = n_queries };
-    t.page_bytes = codec ? qn_aura_key_page_bytes(BENCH_DIM, bits) : sizeof(uint16_t) * PAGE * BENCH_DIM;
+    t.page_bytes = codec ? qn_aura_key_page_bytes(BENCH_DIM, bits) : sizeof(uint16_t) * QN_PAGE * BENCH_DIM;
     const size_t block_bytes = 2 * PAGES * t.page_bytes;
     t.n_blocks = BENCH_BYTES / block_bytes;
     t.memory = qn_new(t.n_blocks, block_bytes);

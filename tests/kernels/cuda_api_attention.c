@@ -62,7 +62,7 @@ static void caches_new(struct caches *c, const struct cache_shape *s)
     };
     if (s->paged) {
         const size_t row_bytes[QN_PAGED_ARRAYS] = { s->dim * sizeof(uint16_t), s->dim * sizeof(uint16_t) };
-        qn_paged_new(&c->pages, s->n_sequences, s->capacity / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
+        qn_paged_new(&c->pages, s->n_sequences, s->capacity / QN_PAGE, s->n_kv_heads, row_bytes);
         c->gpu.tables = qn_paged_tables(&c->pages);
         c->gpu.page_values = c->pages.offsets[0];
         c->gpu.page_keys = c->pages.offsets[1];

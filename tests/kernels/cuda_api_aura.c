@@ -291,9 +291,9 @@ static void check_store(const struct store_shape *s)
     store_on_cpu(s, &keys, &values, positions);
     side_compare(&keys, "keys", qn_gpu_read(keys.codes), qn_gpu_read(keys.scales));
     side_compare(&values, "values", qn_gpu_read(values.codes), qn_gpu_read(values.scales));
-    if (s->capacity % QN_ATTENTION_PAGE == 0) {
+    if (s->capacity % QN_PAGE == 0) {
         qn_paged_arrays pages;
-        use_pages(&cache, &pages, s->capacity / QN_ATTENTION_PAGE);
+        use_pages(&cache, &pages, s->capacity / QN_PAGE);
         store(&cache, &keys, &values, at);
         qn_paged_read(&pages);
         side_compare(&keys, "keys in pages", qn_paged_gather(&pages, KEY_CODES, s->capacity),
@@ -463,9 +463,9 @@ static void check_passes(struct attention_check *c, const float *attention)
 static void attention_use_pages(struct attention_check *c)
 {
     const qn_aura_ops_shape *s = c->p.s;
-    const size_t n_pages = (s->n_keys + QN_ATTENTION_PAGE - 1) / QN_ATTENTION_PAGE;
+    const size_t n_pages = (s->n_keys + QN_PAGE - 1) / QN_PAGE;
     use_pages(&c->cache, &c->pages, n_pages);
-    c->cache.capacity = (n_pages + 1) * QN_ATTENTION_PAGE;
+    c->cache.capacity = (n_pages + 1) * QN_PAGE;
     qn_paged_scatter(&c->pages, KEY_CODES, c->p.keys, s->capacity);
     qn_paged_scatter(&c->pages, VALUE_CODES, c->p.values, s->capacity);
     qn_paged_scatter(&c->pages, KEY_SCALES, c->p.key_scales, s->capacity);

@@ -109,7 +109,7 @@ static void make_cache(struct problem *p)
     }
     if (!s->pages)
         return;
-    const size_t f16 = (1 + N_OPEN) * QN_ATTENTION_PAGE * dim;
+    const size_t f16 = (1 + N_OPEN) * QN_PAGE * dim;
     qn_attention_gpu_pages *pages = &p->decode_args.pages;
     p->f16_keys = random_f16(heads * f16);
     p->f16_values = random_f16(heads * f16);
@@ -183,21 +183,21 @@ static void to_f32(float *x, const uint16_t *f16, size_t n)
 static void load_key_value(const struct problem *p, size_t head, size_t t, uint32_t position, float *key, float *value)
 {
     const struct shape *s = p->s;
-    const size_t dim = s->dim, page = t / QN_ATTENTION_PAGE;
+    const size_t dim = s->dim, page = t / QN_PAGE;
     size_t row = head * s->capacity + t;
     if (s->key_bits == 16) {
         to_f32(key, (const uint16_t *)(const void *)p->keys + row * dim, dim);
         to_f32(value, (const uint16_t *)(const void *)p->values + row * dim, dim);
         return;
     }
-    if (s->pages && (page == 0 || page == position / QN_ATTENTION_PAGE)) {
+    if (s->pages && (page == 0 || page == position / QN_PAGE)) {
         const size_t slot = page ? 1 + (page - 1) % N_OPEN : 0;
-        const size_t at = ((head * (1 + N_OPEN) + slot) * QN_ATTENTION_PAGE + t % QN_ATTENTION_PAGE) * dim;
+        const size_t at = ((head * (1 + N_OPEN) + slot) * QN_PAGE + t % QN_PAGE) * dim;
         to_f32(key, p->f16_keys + at, dim);
         to_f32(value, p->f16_values + at, dim);
         return;
     }
-    row -= s->pages ? QN_ATTENTION_PAGE : 0;
+    row -= s->pages ? QN_PAGE : 0;
     decode_row(key, p->keys + row * p->key_words, p->key_scales[row], p->key_codec);
     decode_row(value, p->values + row * p->value_words, p->value_scales[row], p->value_codec);
     for (size_t d = 0; s->pages && d < dim; d++)

@@ -39,9 +39,9 @@ static size_t session_values(const struct shape *s)
  * reverse order. */
 static size_t row_at(const struct shape *s, bool is_value, size_t head, uint32_t position)
 {
-    const size_t page = (s->capacity - 1 - position) / QN_ATTENTION_PAGE, in_page = position % QN_ATTENTION_PAGE,
-                 part = s->pages ? QN_ATTENTION_PAGE : s->capacity;
-    const size_t first = s->pages ? page * 2 * s->n_kv_heads * QN_ATTENTION_PAGE : 0;
+    const size_t page = (s->capacity - 1 - position) / QN_PAGE, in_page = position % QN_PAGE,
+                 part = s->pages ? QN_PAGE : s->capacity;
+    const size_t first = s->pages ? page * 2 * s->n_kv_heads * QN_PAGE : 0;
     return (first + ((is_value ? s->n_kv_heads : 0) + head) * part + (s->pages ? in_page : position)) * s->dim;
 }
 
@@ -66,8 +66,8 @@ static void make_cache(struct problem *p)
 static qn_attention_gpu_cache cache_of(struct problem *p, const struct way *way)
 {
     const struct shape *s = p->s;
-    const size_t n_pages = s->capacity / QN_ATTENTION_PAGE,
-                 head = (s->pages ? QN_ATTENTION_PAGE : s->capacity) * s->dim * 2, session = session_values(s) * 2;
+    const size_t n_pages = s->capacity / QN_PAGE, head = (s->pages ? QN_PAGE : s->capacity) * s->dim * 2,
+                 session = session_values(s) * 2;
     qn_attention_gpu_cache cache = { .key_head_stride = head,
                                      .value_head_stride = head,
                                      .key_session_stride = session,

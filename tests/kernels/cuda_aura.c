@@ -120,8 +120,8 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
 static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned key_bits, unsigned value_bits,
                                 uint32_t first_page, size_t n_pages)
 {
-    enum { HEADS = 2, PAGE = QN_ATTENTION_PAGE, SLOTS = 1 + N_OPEN };
-    const size_t n_f16 = (size_t)HEADS * SLOTS * PAGE * dim, rows = (size_t)(first_page + n_pages) * PAGE;
+    enum { HEADS = 2, SLOTS = 1 + N_OPEN };
+    const size_t n_f16 = (size_t)HEADS * SLOTS * QN_PAGE * dim, rows = (size_t)(first_page + n_pages) * QN_PAGE;
     const size_t key_words = qn_aura_row_words(dim, key_bits), value_words = qn_aura_row_words(dim, value_bits);
     const qn_aura_codec *keys = qn_codec(dim, key_bits, 7), *values = qn_codec(dim, value_bits, 8);
     qn_launch launch;
@@ -136,7 +136,7 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
         f16_values[i] = qn_f32_to_f16(qn_random_normal());
     }
     const uint32_t bad_page = first_page ? first_page : 1;
-    f16_keys[((1 + (bad_page - 1) % N_OPEN) * PAGE + 3) * dim] = 0x7e00; /* a key of head 0 */
+    f16_keys[((1 + (bad_page - 1) % N_OPEN) * QN_PAGE + 3) * dim] = 0x7e00; /* a key of head 0 */
     const qn_aura_quantize_page_args args = { .cache = { .keys = qn_gpu_new(HEADS * rows * key_words * 4),
                                                          .values = qn_gpu_new(HEADS * rows * value_words * 4),
                                                          .key_scales = qn_gpu_floats(HEADS * rows),
@@ -147,7 +147,7 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
                                               .pages = { .keys = qn_gpu_copy(f16_keys),
                                                          .values = qn_gpu_copy(f16_values),
                                                          .means = qn_gpu_floats(HEADS * dim),
-                                                         .head = (uint64_t)SLOTS * PAGE * dim * 2,
+                                                         .head = (uint64_t)SLOTS * QN_PAGE * dim * 2,
                                                          .n_open_pages = N_OPEN },
                                               .key_levels = qn_gpu_levels(keys),
                                               .value_levels = qn_gpu_levels(values),
@@ -159,21 +159,21 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
                 *found_means = qn_gpu_read(args.pages.means);
     size_t n_codes = 0;
     for (size_t head = 0; head < HEADS; head++) {
-        const uint16_t *k = f16_keys + head * SLOTS * PAGE * dim, *v = f16_values + head * SLOTS * PAGE * dim;
+        const uint16_t *k = f16_keys + head * SLOTS * QN_PAGE * dim, *v = f16_values + head * SLOTS * QN_PAGE * dim;
         float mean[QN_AURA_MAX_DIM], x[QN_AURA_MAX_DIM], scale;
         uint8_t codes[QN_AURA_MAX_DIM];
         for (size_t d = 0; d < dim; d++) {
             mean[d] = 0;
-            for (size_t i = 0; i < PAGE; i++)
+            for (size_t i = 0; i < QN_PAGE; i++)
                 mean[d] += qn_f16_to_f32(k[i * dim + d]);
-            mean[d] /= PAGE;
+            mean[d] /= QN_PAGE;
         }
         if (first_page == 0)
             qn_expect_same(found_means + head * dim, mean, dim, "mean");
         for (size_t page = first_page ? first_page : 1; page < first_page + n_pages; page++)
-            for (size_t i = 0; i < PAGE; i++) {
-                const size_t from = ((1 + (page - 1) % N_OPEN) * PAGE + i) * dim,
-                             to = head * rows + (page - 1) * PAGE + i;
+            for (size_t i = 0; i < QN_PAGE; i++) {
+                const size_t from = ((1 + (page - 1) % N_OPEN) * QN_PAGE + i) * dim,
+                             to = head * rows + (page - 1) * QN_PAGE + i;
                 for (size_t d = 0; d < dim; d++)
                     x[d] = qn_f16_to_f32(k[from + d]) - mean[d];
                 if (!qn_aura_encode_rotated(&kernels->aura, keys, x, codes, &scale))

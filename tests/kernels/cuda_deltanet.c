@@ -136,7 +136,7 @@ enum { N_DIVISIONS = QN_LENGTH(divisions) };
 static qn_gdn_division division_of(const qn_gdn_chunk_args *args, size_t i)
 {
     const uint32_t chunks = divisions[i].chunks;
-    const uint32_t all = (args->tokens / QN_GDN_CHUNK_TOKENS + args->sequences) * args->v_heads;
+    const uint32_t all = (args->tokens / QN_GDN_CHUNK + args->sequences) * args->v_heads;
     return (qn_gdn_division){ chunks ? (all + chunks - 1) / chunks : 0, divisions[i].slices };
 }
 
@@ -304,7 +304,7 @@ static void check_sizes(void)
 /* ---- A layer: pieces of rows as the engine computes them, complete chunks by the chunk kernels, others in open chunks
  * ---- */
 
-enum { SESSIONS = 2, LAYER_TOKENS = 390, CHUNK = QN_GDN_CHUNK_TOKENS };
+enum { SESSIONS = 2, LAYER_TOKENS = 390, CHUNK = QN_GDN_CHUNK };
 
 struct layer {
     struct delta_layer h;

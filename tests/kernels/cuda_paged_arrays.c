@@ -16,7 +16,7 @@ void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t
     for (size_t i = 0; i < QN_PAGED_ARRAYS && row_bytes[i]; i++) {
         p->row_bytes[i] = row_bytes[i];
         p->offsets[i] = p->item_bytes;
-        p->item_bytes += (n_heads * QN_ATTENTION_PAGE * row_bytes[i] + ALIGN - 1) / ALIGN * ALIGN + ALIGN;
+        p->item_bytes += (n_heads * QN_PAGE * row_bytes[i] + ALIGN - 1) / ALIGN * ALIGN + ALIGN;
     }
     p->host = qn_new(p->n_items, p->item_bytes);
     memset(p->host, 0xff, p->n_items * p->item_bytes);
@@ -45,12 +45,12 @@ struct rows {
 static struct rows rows_of(const qn_paged_arrays *p, size_t array, size_t index, size_t capacity)
 {
     const size_t head = index % p->n_heads, page = index / p->n_heads % p->n_pages,
-                 sequence = index / p->n_heads / p->n_pages, first = page * QN_ATTENTION_PAGE,
+                 sequence = index / p->n_heads / p->n_pages, first = page * QN_PAGE,
                  left = first < capacity ? capacity - first : 0, row = p->row_bytes[array];
     return (struct rows){ .in_page = p->host + p->items[sequence * p->n_pages + page] * p->item_bytes +
-                                     p->offsets[array] + head * QN_ATTENTION_PAGE * row,
+                                     p->offsets[array] + head * QN_PAGE * row,
                           .contiguous = ((sequence * p->n_heads + head) * capacity + first) * row,
-                          .bytes = (left < QN_ATTENTION_PAGE ? left : QN_ATTENTION_PAGE) * row };
+                          .bytes = (left < QN_PAGE ? left : QN_PAGE) * row };
 }
 
 void qn_paged_scatter(qn_paged_arrays *p, size_t i, const void *from, size_t capacity)

@@ -17,7 +17,7 @@ typedef struct qn_paged_arrays {
     uint64_t pool, entries, tables;
 } qn_paged_arrays;
 
-/* qn_paged_new - Allocates pages of poison, in random order, with arrays [n_heads][QN_ATTENTION_PAGE] of rows of
+/* qn_paged_new - Allocates pages of poison, in random order, with arrays [n_heads][QN_PAGE] of rows of
  * row_bytes[i] bytes; row_bytes ends with 0. Each page table has one more entry, 0. */
 void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t n_heads,
                   const size_t row_bytes[QN_PAGED_ARRAYS]);

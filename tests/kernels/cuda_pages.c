@@ -21,7 +21,7 @@ static size_t add_array(size_t *item, size_t bytes)
 
 qn_pages_layout qn_pages_layout_of(const qn_pages_shape *s)
 {
-    const size_t heads = s->n_kv_heads * QN_ATTENTION_PAGE;
+    const size_t heads = s->n_kv_heads * QN_PAGE;
     qn_pages_layout l = { .key_row = qn_attention_gpu_row_bytes(s->dim, s->key_bits),
                           .value_row = qn_attention_gpu_row_bytes(s->dim, s->value_bits) };
     const bool codes = s->key_bits != 16;
@@ -42,9 +42,9 @@ qn_attention_gpu_cache qn_pages_cache(const qn_pages_shape *s, const qn_pages_la
                                      .values = at + l->values,
                                      .key_scales = at + l->key_scales,
                                      .value_scales = at + l->value_scales,
-                                     .key_head_stride = QN_ATTENTION_PAGE * l->key_row,
-                                     .value_head_stride = QN_ATTENTION_PAGE * l->value_row,
-                                     .scale_head_stride = s->key_bits == 16 ? 0 : QN_ATTENTION_PAGE * sizeof(float),
+                                     .key_head_stride = QN_PAGE * l->key_row,
+                                     .value_head_stride = QN_PAGE * l->value_row,
+                                     .scale_head_stride = s->key_bits == 16 ? 0 : QN_PAGE * sizeof(float),
                                      .tables = tables };
 }
 
@@ -54,7 +54,7 @@ qn_attention_gpu_pages qn_pages_f16(const qn_pages_shape *s, const qn_pages_layo
     return (qn_attention_gpu_pages){ .keys = at + l->f16_keys,
                                      .values = at + l->f16_values,
                                      .means = at + l->means,
-                                     .head = QN_ATTENTION_PAGE * s->dim * sizeof(uint16_t),
+                                     .head = QN_PAGE * s->dim * sizeof(uint16_t),
                                      .tables = tables };
 }
 
@@ -134,19 +134,19 @@ static void fill_codes(const struct problem *p, uint8_t *row, size_t bytes, uint
 
 static size_t last_page(const struct problem *p, size_t piece)
 {
-    return (p->pieces[piece].length - 1) / QN_ATTENTION_PAGE;
+    return (p->pieces[piece].length - 1) / QN_PAGE;
 }
 
 /* Pages with rows of the step are fp16, and page 0. */
 static bool is_f16_page(const struct problem *p, size_t piece, size_t page)
 {
-    return p->codes && (page == 0 || page >= p->pieces[piece].first / QN_ATTENTION_PAGE);
+    return p->codes && (page == 0 || page >= p->pieces[piece].first / QN_PAGE);
 }
 
 static size_t f16_row(const struct problem *p, size_t position)
 {
-    const size_t page = position / QN_ATTENTION_PAGE;
-    return (page ? 1 + (page - 1) % p->n_open : 0) * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE;
+    const size_t page = position / QN_PAGE;
+    return (page ? 1 + (page - 1) % p->n_open : 0) * QN_PAGE + position % QN_PAGE;
 }
 
 static void copy_row(const struct problem *p, size_t array, size_t layer, size_t piece, size_t head, size_t row)
@@ -158,10 +158,10 @@ static void copy_row(const struct problem *p, size_t array, size_t layer, size_t
 /* Contents of a head of a sequence: rows below its length, or below `stored`, those of shared pages from piece 0. */
 static void fill_head(struct problem *p, size_t layer, size_t piece, size_t head, size_t stored)
 {
-    const size_t shared = piece ? p->pieces[piece].n_shared * QN_ATTENTION_PAGE : 0, dim = p->s->dim;
+    const size_t shared = piece ? p->pieces[piece].n_shared * QN_PAGE : 0, dim = p->s->dim;
     for (size_t t = 0; t < stored; t++) {
-        const size_t page = t / QN_ATTENTION_PAGE;
-        const bool complete = (page + 1) * QN_ATTENTION_PAGE <= stored;
+        const size_t page = t / QN_PAGE;
+        const bool complete = (page + 1) * QN_PAGE <= stored;
         if (!p->codes && t < shared) {
             copy_row(p, KEYS, layer, piece, head, t);
             copy_row(p, VALUES, layer, piece, head, t);
@@ -170,7 +170,7 @@ static void fill_head(struct problem *p, size_t layer, size_t piece, size_t head
             fill_f16(row_of(p, VALUES, layer, piece, head, t), dim);
         }
         if (p->codes && page > 0 && complete) {
-            const size_t row = t - QN_ATTENTION_PAGE;
+            const size_t row = t - QN_PAGE;
             for (size_t i = 0; i < 2; i++) {
                 if (t < shared) {
                     copy_row(p, KEYS + i, layer, piece, head, row);
@@ -239,7 +239,7 @@ static void pool_upload(struct problem *p, struct pool *pool)
 static void copy_to_page(const struct problem *p, size_t array, size_t layer, size_t piece, size_t row, uint8_t *to)
 {
     const struct array *a = &p->arrays[array];
-    const size_t rows = a->rows < QN_ATTENTION_PAGE ? a->rows : QN_ATTENTION_PAGE;
+    const size_t rows = a->rows < QN_PAGE ? a->rows : QN_PAGE;
     for (size_t head = 0; head < p->s->n_kv_heads; head++)
         memcpy(to + head * rows * a->row_bytes, row_of(p, array, layer, piece, head, row), rows * a->row_bytes);
 }
@@ -250,10 +250,10 @@ static void fill_pages(struct problem *p, size_t piece, bool sealed)
 {
     const qn_pages_layout *l = &p->layout;
     for (size_t page = 0; page <= last_page(p, piece); page++) {
-        const bool complete = (page + 1) * QN_ATTENTION_PAGE <= p->pieces[piece].length,
+        const bool complete = (page + 1) * QN_PAGE <= p->pieces[piece].length,
                    has_item = !p->codes || (page > 0 && (page < last_page(p, piece) || (sealed && complete)));
         uint8_t *item = has_item ? pool_add(p, &p->pages, piece, page) : NULL;
-        const size_t row = (page - (p->codes ? 1 : 0)) * QN_ATTENTION_PAGE;
+        const size_t row = (page - (p->codes ? 1 : 0)) * QN_PAGE;
         for (size_t layer = 0; item && layer < p->n_layers; layer++, item += l->layer_bytes) {
             copy_to_page(p, KEYS, layer, piece, row, item + l->keys);
             copy_to_page(p, VALUES, layer, piece, row, item + l->values);
@@ -262,7 +262,7 @@ static void fill_pages(struct problem *p, size_t piece, bool sealed)
         }
         item = is_f16_page(p, piece, page) ? pool_add(p, &p->f16_pages, piece, page) : NULL;
         for (size_t layer = 0; item && layer < p->n_layers; layer++, item += l->f16_layer_bytes) {
-            const size_t from = f16_row(p, page * QN_ATTENTION_PAGE);
+            const size_t from = f16_row(p, page * QN_PAGE);
             copy_to_page(p, F16_KEYS, layer, piece, from, item + l->f16_keys);
             copy_to_page(p, F16_VALUES, layer, piece, from, item + l->f16_values);
             if (page == 0)
@@ -306,13 +306,13 @@ static void problem_new(struct problem *p, const qn_pages_shape *s, const struct
                            .codes = s->key_bits != 16,
                            .layout = qn_pages_layout_of(s) };
     for (size_t i = 0; i < n_pieces; i++) {
-        const size_t open = last_page(p, i) - pieces[i].first / QN_ATTENTION_PAGE + 1;
+        const size_t open = last_page(p, i) - pieces[i].first / QN_PAGE + 1;
         longest = pieces[i].length > longest ? pieces[i].length : longest;
         p->n_open = open > p->n_open ? open : p->n_open;
         p->n_rows += pieces[i].length - pieces[i].first;
     }
-    p->n_pages = (longest + QN_ATTENTION_PAGE - 1) / QN_ATTENTION_PAGE;
-    const size_t rows = p->n_pages * QN_ATTENTION_PAGE, f16 = p->codes ? (1 + p->n_open) * QN_ATTENTION_PAGE : 0;
+    p->n_pages = (longest + QN_PAGE - 1) / QN_PAGE;
+    const size_t rows = p->n_pages * QN_PAGE, f16 = p->codes ? (1 + p->n_open) * QN_PAGE : 0;
     for (unsigned i = 0; p->codes && i < 2; i++)
         p->codecs[i] = qn_codec(s->dim, i ? s->value_bits : s->key_bits, 1 + i);
     array_new(p, KEYS, rows, p->layout.key_row);
@@ -415,7 +415,7 @@ static void decode_new(struct decode *d, const qn_pages_shape *s, const struct p
 {
     problem_new(&d->p, s, pieces, n_pieces, 1, true);
     d->gpu = qn_pages_gpu(s);
-    const qn_attention_splits splits = qn_attention_gpu_splits(&d->gpu, d->p.n_pages * QN_ATTENTION_PAGE);
+    const qn_attention_splits splits = qn_attention_gpu_splits(&d->gpu, d->p.n_pages * QN_PAGE);
     d->decode = qn_decode_args(&d->gpu, d->p.n_rows, &splits);
     d->decode.queries = qn_gpu_floats_of(d->p.n_rows * s->n_heads * s->dim, 1);
     d->decode.key_codec = gpu_codec(&d->p, 0);
@@ -433,7 +433,7 @@ static void run_rows(struct decode *d, bool paged, size_t row, size_t n, uint64_
     decode.queries += row * row_bytes;
     decode.mask = (qn_attention_mask){ .positions = d->p.gpu_positions + row * sizeof(uint32_t),
                                        .sessions = sessions,
-                                       .n_keys = (uint32_t)(d->p.n_pages * QN_ATTENTION_PAGE),
+                                       .n_keys = (uint32_t)(d->p.n_pages * QN_PAGE),
                                        .causal = 1 };
     decode.cache = cache_of(&d->p, paged, 0);
     decode.pages = f16_of(&d->p, paged, 0);
@@ -556,7 +556,7 @@ static void store_rows(struct problem *p, bool paged, size_t layer, uint64_t ses
                                               .n_kv_heads = (uint32_t)s->n_kv_heads,
                                               .key_row_stride = (uint32_t)row,
                                               .value_row_stride = (uint32_t)row,
-                                              .capacity = (uint32_t)(p->n_pages * QN_ATTENTION_PAGE) };
+                                              .capacity = (uint32_t)(p->n_pages * QN_PAGE) };
     qn_launch launch;
     qn_assert_ok(qn_rope_gpu_qk_norm_store(s->dim, p->codes, p->n_rows, 0, s->n_kv_heads, &launch));
     qn_gpu_launch(&launch, &args);
@@ -578,7 +578,7 @@ static void quantize_pages(struct problem *p, bool paged, const qn_aura_gpu_leve
                                                   .n_pieces = (uint32_t)p->n_pieces };
         qn_launch launch;
         qn_assert_ok(qn_aura_gpu_quantize_page(p->s->dim, p->s->key_bits, p->s->value_bits,
-                                               p->n_rows / QN_ATTENTION_PAGE + p->n_pieces, p->s->n_kv_heads,
+                                               p->n_rows / QN_PAGE + p->n_pieces, p->s->n_kv_heads,
                                                paged ? p->n_layers : 1, &launch));
         qn_gpu_launch(&launch, &args);
     }

@@ -8,7 +8,7 @@ static uint64_t tables_new(size_t item_bytes, size_t n_iterations, const uint32_
 {
     size_t n_items = 0, used = 0;
     for (size_t i = 0; i < n_rows; i++)
-        n_items += positions[i] / QN_ATTENTION_PAGE + 1;
+        n_items += positions[i] / QN_PAGE + 1;
     n_items *= n_iterations;
     uint64_t *entries = qn_new(n_items, sizeof *entries), *tables = qn_new(n_iterations * n_rows, sizeof *tables);
     const uint64_t items = qn_gpu_random(n_items * item_bytes);
@@ -19,7 +19,7 @@ static uint64_t tables_new(size_t item_bytes, size_t n_iterations, const uint32_
     }
     const uint64_t gpu_entries = qn_gpu_copy(entries);
     for (size_t k = 0; k < n_iterations; k++)
-        for (size_t i = 0; i < n_rows; used += positions[i++] / QN_ATTENTION_PAGE + 1)
+        for (size_t i = 0; i < n_rows; used += positions[i++] / QN_PAGE + 1)
             tables[k * n_rows + i] = gpu_entries + used * sizeof *entries;
     return qn_gpu_copy(tables);
 }
@@ -32,8 +32,8 @@ static double bytes_of(const qn_pages_shape *s, const uint32_t *positions, size_
                                                           qn_attention_gpu_row_bytes(s->dim, s->value_bits) + 8);
     double bytes = 0;
     for (size_t i = 0; i < n_rows; i++) {
-        const uint32_t n = positions[i] + 1, page = positions[i] / QN_ATTENTION_PAGE;
-        const double in_codes = s->key_bits == 16 || page == 0 ? 0 : (page - 1) * (double)QN_ATTENTION_PAGE;
+        const uint32_t n = positions[i] + 1, page = positions[i] / QN_PAGE;
+        const double in_codes = s->key_bits == 16 || page == 0 ? 0 : (page - 1) * (double)QN_PAGE;
         bytes += in_codes * codes + (n - in_codes) * f16;
     }
     return bytes;

@@ -66,7 +66,7 @@ static void attention_new(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, splits = splits_of(s), queries = s->n_heads * p->query_stride, row = s->n_kv_heads * dim,
-                 head_bytes = (p->paged ? QN_ATTENTION_PAGE : p->capacity) * dim * 2;
+                 head_bytes = (p->paged ? QN_PAGE : p->capacity) * dim * 2;
     const uint64_t biases = s->biases ? qn_gpu_copy(p->biases) : 0;
     p->attention =
         (qn_persistent_attention){ .qkv = qn_persistent_partials_of(&p->first, false),
@@ -94,7 +94,7 @@ static void attention_new(struct problem *p)
     qn_attention_gpu_cache *cache = &p->attention.cache;
     if (p->paged) {
         const size_t row_bytes[QN_PAGED_ARRAYS] = { dim * 2, dim * 2 };
-        qn_paged_new(&p->pages, 1, p->capacity / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
+        qn_paged_new(&p->pages, 1, p->capacity / QN_PAGE, s->n_kv_heads, row_bytes);
         cache->keys = p->pages.offsets[0];
         cache->values = p->pages.offsets[1];
         cache->tables = p->pages.tables;
@@ -540,9 +540,8 @@ static void bench_model(const struct model *m)
     for (size_t i = 0; i < 2 * QN_LENGTH(depths); i++) {
         const uint32_t depth = depths[i / 2];
         const bool paged = i % 2;
-        const size_t n_pages = depth / QN_ATTENTION_PAGE + 1, capacity = n_pages * QN_ATTENTION_PAGE,
-                     row = s->n_kv_heads * s->dim * 2, positions = paged ? QN_ATTENTION_PAGE : capacity,
-                     mark = qn_mark();
+        const size_t n_pages = depth / QN_PAGE + 1, capacity = n_pages * QN_PAGE, row = s->n_kv_heads * s->dim * 2,
+                     positions = paged ? QN_PAGE : capacity, mark = qn_mark();
         const uint64_t cache = qn_gpu_random(2 * LAYERS * capacity * row), tables = page_tables(cache, n_pages);
         p->attention.cache = (qn_attention_gpu_cache){ .keys = paged ? 0 : cache,
                                                        .tables = paged ? tables : 0,

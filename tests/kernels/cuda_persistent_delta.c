@@ -19,7 +19,7 @@
  * square: an error of 4 / 16383 / sqrt(12), 7e-5 of the norm. */
 #define TOLERANCE_OUT 2e-4
 
-enum { HEAD = 128, PHASES = 4, CHUNK = QN_GDN_CHUNK_TOKENS };
+enum { HEAD = 128, PHASES = 4, CHUNK = QN_GDN_CHUNK };
 
 /* State slots: those of the persistent kernel and of qn_gdn_open_step, and one for folds at any length. The first two
  * are open slots too. */

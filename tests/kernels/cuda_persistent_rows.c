@@ -18,7 +18,7 @@ enum {
     HEAD = 128,
     TAPS = 4,
     CAPACITY = 1088,
-    CHUNK = QN_GDN_CHUNK_TOKENS,
+    CHUNK = QN_GDN_CHUNK,
     SCALES = HEAD / QN_GDN_SCALE_VALUES, /* of a row of values */
     MAX_PHASES = 96
 };
@@ -85,7 +85,7 @@ static void caches_new(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t row_bytes[QN_PAGED_ARRAYS] = { s->dim * 2, s->dim * 2 }, head = CAPACITY * s->dim;
-    qn_paged_new(&p->pages, ROWS, CAPACITY / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
+    qn_paged_new(&p->pages, ROWS, CAPACITY / QN_PAGE, s->n_kv_heads, row_bytes);
     for (size_t array = 0; array < 2; array++) {
         uint16_t *cache = qn_new(ROWS * s->n_kv_heads * head, sizeof *cache);
         for (size_t i = 0; i < ROWS * s->n_kv_heads * head; i++)
@@ -223,7 +223,7 @@ static qn_persistent_partials add_attention(struct run *r, const struct problem 
 {
     const struct shape *s = p->s;
     const qn_persistent_gpu gpu = qn_persistent_device();
-    const size_t queries = s->n_heads * p->query_stride, page_head = QN_ATTENTION_PAGE * s->dim * 2;
+    const size_t queries = s->n_heads * p->query_stride, page_head = QN_PAGE * s->dim * 2;
     const qn_persistent_gemv qkv = add_gemv(r, p, QKV,
                                             (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM,
                                                                   .x = row_at(p->x, r, s->hidden),

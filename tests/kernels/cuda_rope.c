@@ -35,7 +35,7 @@ struct problem {
 /* f16 rows of a head in the cache. */
 static size_t head_rows(const struct shape *s)
 {
-    return s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY;
+    return s->pages ? (1 + N_OPEN) * QN_PAGE : CAPACITY;
 }
 
 static size_t query_stride(const struct shape *s)
@@ -88,9 +88,9 @@ static void expect_f16(const uint16_t *found, const double *expected, size_t n, 
 /* The row of a position's f16 values in the cache of a session's head. */
 static size_t row_of(const struct shape *s, size_t session, size_t head, uint32_t position)
 {
-    const size_t rows = head_rows(s), page = position / QN_ATTENTION_PAGE;
+    const size_t rows = head_rows(s), page = position / QN_PAGE;
     const size_t slot = page ? 1 + (page - 1) % N_OPEN : 0;
-    const size_t at = s->pages ? slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE : position;
+    const size_t at = s->pages ? slot * QN_PAGE + position % QN_PAGE : position;
     return (session * s->n_kv_heads + head) * rows + at;
 }
 

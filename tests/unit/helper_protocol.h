@@ -18,6 +18,7 @@ static int load_vocab(void)
                           .name = "m",
                           .n_ctx = 100,
                           .max_tokens = -1,
+                          .reasoning_budget = -1,
                           .sampling = { .size = sizeof(qn_sampling),
                                         .temperature = 0.25f,
                                         .top_k = 7,

@@ -378,6 +378,7 @@ _STYLES = {"json_whitespace": ("default", "indent", "compact", "any"), "json_pro
 def _take_style(options: Options) -> Any:
     """A qn_json_style."""
     style = sized("qn_json_style")
+    style.closed = True
     for (name, known), field in zip(_STYLES.items(), ("space", "order"), strict=True):
         value = options.take(name, known[0])
         if value not in known:

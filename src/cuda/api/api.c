@@ -208,9 +208,9 @@ qn_status qn_api_check_eps(float eps)
 
 qn_status qn_api_check_tables(qn_cuda_view tables, size_t n_sequences, size_t capacity)
 {
-    if (capacity % QN_ATTENTION_PAGE)
+    if (capacity % QN_PAGE)
         return qn_fail(QN_ERR_INVALID, "capacity: %zu, expected a multiple of %d with page tables", capacity,
-                       (int)QN_ATTENTION_PAGE);
+                       (int)QN_PAGE);
     return qn_api_check_array("tables", tables, QN_DTYPE_I64, n_sequences);
 }
 

@@ -52,7 +52,7 @@ static qn_status check_sizes(const qn_cuda_kernels *kernels, const qn_cuda_kv_ca
 /* Fills the kernels' form of a cache in pages. */
 static qn_status check_pages(const qn_cuda_kv_cache *cache, qn_attention_gpu_cache *out)
 {
-    const size_t head = QN_ATTENTION_PAGE * cache->head_dim * sizeof(uint16_t);
+    const size_t head = QN_PAGE * cache->head_dim * sizeof(uint16_t);
     QN_TRY(qn_api_check_tables(cache->tables, cache->n_sequences, cache->capacity));
     QN_TRY(qn_api_check_page_offset("page_keys", cache->page_keys));
     QN_TRY(qn_api_check_page_offset("page_values", cache->page_values));

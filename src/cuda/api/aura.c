@@ -189,7 +189,7 @@ static qn_status check_cache(const qn_cuda_aura_cache *cache)
 static qn_attention_gpu_cache gpu_rows(const qn_cuda_aura_cache *cache)
 {
     const bool paged = qn_api_given(cache->tables);
-    const size_t rows = paged ? QN_ATTENTION_PAGE : cache->capacity, row = rows * sizeof(uint32_t);
+    const size_t rows = paged ? QN_PAGE : cache->capacity, row = rows * sizeof(uint32_t);
     return (qn_attention_gpu_cache){ .keys = paged ? cache->page_key_codes : qn_api_address(cache->key_codes),
                                      .values = paged ? cache->page_value_codes : qn_api_address(cache->value_codes),
                                      .key_scales = paged ? cache->page_key_scales : qn_api_address(cache->key_scales),

@@ -3,7 +3,7 @@
 #include "cuda/api/deltanet.h"
 #include "cuda/kernels/deltanet/stages.h"
 
-enum { CHUNK = QN_GDN_CHUNK_TOKENS };
+enum { CHUNK = QN_GDN_CHUNK };
 
 typedef struct stage_call {
     qn_api_gdn gdn;

@@ -44,7 +44,7 @@ static size_t completed_pages(const qn_cuda_rows_step *s)
     size_t pages = s->is_decode ? s->n_pieces : 0;
     for (size_t i = 0; !s->is_decode && i < s->n_pieces; i++) {
         const qn_cuda_piece *piece = &s->pieces[i];
-        pages += (piece->position + piece->n) / QN_ATTENTION_PAGE - piece->position / QN_ATTENTION_PAGE;
+        pages += (piece->position + piece->n) / QN_PAGE - piece->position / QN_PAGE;
     }
     return pages;
 }

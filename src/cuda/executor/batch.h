@@ -11,7 +11,7 @@ typedef struct qn_cuda_batch {
     qn_cuda_rows_step step;
     const qn_row *rows;
     size_t n_rows;
-    const uint32_t *logit_rows;  /* [n_logits], of the caller's step */
+    const uint32_t *logit_rows;  /* [n_logits] row numbers in the caller's step: `first` more than in `rows` */
     size_t first, n_logits;      /* first: index of rows[0] in the caller's step */
     float *logits;               /* [n_logits, n_vocab], or NULL */
     qn_sample_request *requests; /* [n_logits], or NULL */

@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { ALIGN = 256, PAGE = QN_ATTENTION_PAGE, IDLE_SHARE = 16 };
-_Static_assert((int)PAGE == (int)QN_PAGE && (int)PAGE == (int)QN_GDN_CHUNK_TOKENS,
+enum { ALIGN = 256, IDLE_SHARE = 16 };
+_Static_assert((int)QN_PAGE == (int)QN_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK,
                "pages and chunks are the same on every device");
 
 struct qn_cuda_caches {
@@ -36,12 +36,13 @@ static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
 
 static qn_status lay_out_pages(const qn_attention_gpu *a, size_t n_layers, qn_cuda_kv_layout *l)
 {
-    const size_t heads = a->n_kv_heads, f16_rows = PAGE * a->head_dim * sizeof(uint16_t), scales = PAGE * sizeof(float);
+    const size_t heads = a->n_kv_heads, f16_rows = QN_PAGE * a->head_dim * sizeof(uint16_t),
+                 scales = QN_PAGE * sizeof(float);
     size_t bytes, f16_bytes;
     l->key_row = qn_attention_gpu_row_bytes(a->head_dim, a->key_bits);
     l->value_row = qn_attention_gpu_row_bytes(a->head_dim, a->value_bits);
-    bool fits = add_array(&l->layer_bytes, heads, PAGE * l->key_row, &l->keys) &&
-                add_array(&l->layer_bytes, heads, PAGE * l->value_row, &l->values);
+    bool fits = add_array(&l->layer_bytes, heads, QN_PAGE * l->key_row, &l->keys) &&
+                add_array(&l->layer_bytes, heads, QN_PAGE * l->value_row, &l->values);
     if (a->pages)
         fits = fits && add_array(&l->layer_bytes, heads, scales, &l->key_scales) &&
                add_array(&l->layer_bytes, heads, scales, &l->value_scales) &&
@@ -96,18 +97,18 @@ void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attentio
     const uint64_t at = format->slots[layer] * l->layer_bytes, f16_at = format->slots[layer] * l->f16_layer_bytes;
     *cache = (qn_attention_gpu_cache){ .keys = at + l->keys,
                                        .values = at + l->values,
-                                       .key_head_stride = PAGE * l->key_row,
-                                       .value_head_stride = PAGE * l->value_row };
+                                       .key_head_stride = QN_PAGE * l->key_row,
+                                       .value_head_stride = QN_PAGE * l->value_row };
     *pages = (qn_attention_gpu_pages){ 0 };
     if (!format->attention.pages)
         return;
     cache->key_scales = at + l->key_scales;
     cache->value_scales = at + l->value_scales;
-    cache->scale_head_stride = PAGE * sizeof(float);
+    cache->scale_head_stride = QN_PAGE * sizeof(float);
     *pages = (qn_attention_gpu_pages){ .keys = f16_at + l->f16_keys,
                                        .values = f16_at + l->f16_values,
                                        .means = f16_at + l->means,
-                                       .head = PAGE * format->attention.head_dim * sizeof(uint16_t) };
+                                       .head = QN_PAGE * format->attention.head_dim * sizeof(uint16_t) };
 }
 
 uint64_t qn_cuda_format_bytes(const qn_cuda_format *f, size_t length)
@@ -117,9 +118,9 @@ uint64_t qn_cuda_format_bytes(const qn_cuda_format *f, size_t length)
     const uint64_t fixed = f->n_recurrent * (f->recurrent.state_layer_bytes + f->recurrent.open.bytes);
     if (!a->pages)
         return fixed + heads * length * (f->kv.key_row + f->kv.value_row);
-    const size_t quantized = length > PAGE ? length / PAGE * PAGE - PAGE : 0;
+    const size_t quantized = length > QN_PAGE ? length / QN_PAGE * QN_PAGE - QN_PAGE : 0;
     return fixed + heads * (quantized * (f->kv.key_row + f->kv.value_row + 2 * sizeof(float)) +
-                            (length - quantized) * f16_row + (length < PAGE ? 0 : a->head_dim * sizeof(float)));
+                            (length - quantized) * f16_row + (length < QN_PAGE ? 0 : a->head_dim * sizeof(float)));
 }
 
 /* ---- Codecs ---- */

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { CHUNK = QN_GDN_CHUNK_TOKENS };
+enum { CHUNK = QN_GDN_CHUNK };
 
 /* The operations of a recurrent layer are consecutive: QN_OP_CONV, QN_OP_DELTA_RULE, QN_OP_GATED_NORM. */
 struct delta {

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PAGE = QN_PAGE, MIN_EXPONENT = -126 };
+enum { MIN_EXPONENT = -126 };
 
 /* Items as on the device, and a region as in the file. */
 struct transfer {
@@ -69,7 +69,7 @@ static void convert_codes(const struct transfer *t, bool is_keys, uint8_t *rows)
     const size_t row = is_keys ? t->f->kv.key_row : t->f->kv.value_row;
     uint8_t codes[QN_AURA_MAX_DIM];
     float unused = 0;
-    for (size_t p = 0; p < PAGE; p++) {
+    for (size_t p = 0; p < QN_PAGE; p++) {
         uint32_t *words = (uint32_t *)(void *)(rows + p * row);
         if (t->fills) {
             (is_keys ? qn_aura_load_key : qn_aura_load_value)(t->region, p, codes, &unused, codec->dim, codec->bits);
@@ -151,11 +151,11 @@ static void convert_region(const struct transfer *t, const qn_saved_region *r)
 static qn_status copy_f16_pages(const struct transfer *t)
 {
     const qn_sequence *s = &t->m->sequence;
-    const size_t last = (t->extent.length - t->extent.has_last_page) / PAGE, bytes = t->f->f16_page_stride;
+    const size_t last = (t->extent.length - t->extent.has_last_page) / QN_PAGE, bytes = t->f->f16_page_stride;
     if (!s->cache->f16_pages || !t->extent.length)
         return QN_OK;
     QN_TRY(copy_item(t, qn_pool_address(s->cache->f16_pages, s->f16_pages[0]), t->f16_pages, bytes));
-    return last && (t->extent.length % PAGE || t->extent.has_last_page)
+    return last && (t->extent.length % QN_PAGE || t->extent.has_last_page)
                ? copy_item(t, qn_pool_address(s->cache->f16_pages, s->f16_pages[last]), t->f16_pages + bytes, bytes)
                : QN_OK;
 }
@@ -174,7 +174,7 @@ static qn_status enter_block(struct transfer *t, size_t page)
 {
     const bool codes = t->f->attention.pages;
     const size_t first = (page - codes) / QN_SAVED_BLOCK_PAGES * QN_SAVED_BLOCK_PAGES + codes,
-                 end = codes ? t->extent.length / PAGE : (t->extent.length + PAGE - 1) / PAGE;
+                 end = codes ? t->extent.length / QN_PAGE : (t->extent.length + QN_PAGE - 1) / QN_PAGE;
     if (t->n_pages && first == t->first_page)
         return QN_OK;
     if (t->fills)
@@ -218,7 +218,7 @@ static qn_status allocate_pages(struct transfer *t)
     qn_saved_region region;
     for (size_t i = 0; qn_saved_find_region(&t->f->saved, &t->extent, i, &region); i++)
         t->region_bytes = region.bytes > t->region_bytes ? region.bytes : t->region_bytes;
-    t->region_bytes += PAGE * sizeof(float); /* scales after codes */
+    t->region_bytes += QN_PAGE * sizeof(float); /* scales after codes */
     QN_TRY(qn_alloc(&t->region, t->region_bytes, 1, "session"));
     QN_TRY(qn_alloc(&t->pages, QN_SAVED_BLOCK_PAGES, t->f->page_stride, "session"));
     return qn_alloc(&t->f16_pages, 2, t->f->f16_page_stride, "session");
@@ -294,12 +294,12 @@ static float scale_of(const float *values, size_t n)
 static void convert_values(const struct transfer *t, const struct layers *l, float *v_new, size_t head, size_t row)
 {
     const size_t n = t->f->saved.recurrent.head_v, n_groups = QN_GDN_SCALE_GROUPS(n);
-    uint16_t *values = (uint16_t *)open_at(l, t->f->recurrent.open.values) + (head * PAGE + row) * n;
+    uint16_t *values = (uint16_t *)open_at(l, t->f->recurrent.open.values) + (head * QN_PAGE + row) * n;
     float *scales = open_at(l, t->f->recurrent.open.scales);
     for (size_t group = 0; group < n_groups; group++) {
         const size_t begin = group * QN_GDN_SCALE_VALUES,
                      end = begin + QN_GDN_SCALE_VALUES < n ? begin + QN_GDN_SCALE_VALUES : n;
-        float *scale = &scales[(head * n_groups + group) * PAGE + row];
+        float *scale = &scales[(head * n_groups + group) * QN_PAGE + row];
         if (t->fills)
             *scale = scale_of(v_new + begin, end - begin);
         for (size_t i = begin; i < end; i++)
@@ -313,9 +313,9 @@ static void convert_values(const struct transfer *t, const struct layers *l, flo
 static void convert_keys(const struct transfer *t, const struct layers *l, float *keys, size_t head, size_t row)
 {
     const size_t n = t->f->saved.recurrent.head_k;
-    uint16_t *of_row = (uint16_t *)open_at(l, t->f->recurrent.open.keys) + (head * PAGE + row) * n;
+    uint16_t *of_row = (uint16_t *)open_at(l, t->f->recurrent.open.keys) + (head * QN_PAGE + row) * n;
     for (size_t i = 0; i < n; i++) {
-        float *key = &keys[(head * n + i) * PAGE + row];
+        float *key = &keys[(head * n + i) * QN_PAGE + row];
         if (t->fills)
             of_row[i] = qn_f32_to_f16(*key);
         else
@@ -343,7 +343,7 @@ static void convert_layer(const struct transfer *t, const struct layers *l)
     convert_state(t, l);
     for (size_t row = 0; row < n_open; row++) {
         for (size_t h = 0; h < s->n_v_heads; h++) {
-            const size_t at = h * PAGE + row;
+            const size_t at = h * QN_PAGE + row;
             convert_values(t, l, l->file[QN_SAVED_V_NEW] + at * s->head_v, h, row);
             copy_values(t, &decays[at], &l->file[QN_SAVED_LOG_DECAY][at], sizeof *decays);
         }

@@ -12,7 +12,8 @@
 typedef struct qn_cuda_piece {
     qn_cuda_memory *memory;
     uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
-    const qn_row *rows;        /* [n] of the caller; NULL: padding, on the device a piece without rows */
+    const qn_row *rows;        /* [n] of the caller, until the step ends; NULL: padding of a graph, without rows on
+                                  the device */
 } qn_cuda_piece;
 
 /* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS, some of a step's rows.

@@ -88,7 +88,7 @@ static void place_recurrent(qn_cuda_workspace *workspace, size_t max_rows, struc
     if (!r->n_v_heads)
         return;
     const qn_gdn_chunk_args longest = { .tokens = (uint32_t)max_rows,
-                                        .sequences = (uint32_t)(max_rows / QN_GDN_CHUNK_TOKENS + 1), /* with complete
+                                        .sequences = (uint32_t)(max_rows / QN_GDN_CHUNK + 1), /* with complete
                                                                                                         chunks */
                                         .cu_seqlens = workspace->inputs,
                                         .v_heads = (uint32_t)r->n_v_heads,

@@ -9,7 +9,7 @@
  * include/quern/kernels.h. A cache is either contiguous, with the caller's strides between heads and between sessions,
  * or in pages. The capacity of a contiguous cache is a multiple of 16.
  *
- * A page holds QN_ATTENTION_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of
+ * A page holds QN_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of
  * each page. Rows of position p of head h begin at table[p / 64] + keys + h * key_head_stride + (p % 64) * row bytes;
  * values and scales likewise: the fields of the structs below are then byte offsets within a page. Sessions may share
  * pages. Entries of pages that a session does not have are never read as addresses. Kernels read page tables before the
@@ -18,6 +18,7 @@
 #define QN_CUDA_KERNELS_KV_H
 
 #include "cuda/kernels/launch.h"
+#include "plan/page.h"
 
 /* Addresses of the cache of one layer. Heads, sessions and pages begin at multiples of 16 bytes, so that rows do if
  * their size is a multiple of 16. Strides are in bytes. */
@@ -31,20 +32,18 @@ typedef struct qn_attention_gpu_cache {
     QN_GPU_PTR(const uint64_t) tables; /* [n_sessions] addresses of page tables; 0: rows are contiguous */
 } qn_attention_gpu_cache;
 
-enum { QN_ATTENTION_PAGE = 64 };
-
 /* Session index of a row that belongs to no session: nothing is stored for the row, and its attention is zeros. */
 #define QN_ATTENTION_NO_SESSION 0xffffffffu
 
 /* The fp16 pages of a cache of AURA codes. A session's first page and its newest pages are kept in fp16, in the rotated
  * basis of the codes: a query in page r reads pages 0 and r in fp16, and the codes of the pages between. The codes of
- * position p are in row p - QN_ATTENTION_PAGE of a contiguous cache; with page tables they are in page p /
- * QN_ATTENTION_PAGE, and entry 0 of the table of codes is not used. The mean of page 0's keys is subtracted from keys
+ * position p are in row p - QN_PAGE of a contiguous cache; with page tables they are in page p /
+ * QN_PAGE, and entry 0 of the table of codes is not used. The mean of page 0's keys is subtracted from keys
  * before they are quantised. With page tables, page r is entry r of the table of fp16 pages, and the means are in page
  * 0. */
 typedef struct qn_attention_gpu_pages {
     QN_GPU_PTR(const uint8_t)
-    keys; /* [1 + n_open_pages][QN_ATTENTION_PAGE][head_dim] f16: page 0, and page r at 1 + (r-1) % n_open_pages */
+    keys; /* [1 + n_open_pages][QN_PAGE][head_dim] f16: page 0, and page r at 1 + (r-1) % n_open_pages */
     QN_GPU_PTR(const uint8_t) values; /* the same */
     QN_GPU_PTR(const uint8_t) means;  /* [n_kv_heads][head_dim] f32 */
     uint64_t head, session;           /* strides in bytes between key-value heads, and between sessions */

@@ -32,19 +32,19 @@ QN_DEVICE uint64_t qn_kv_page(const uint64_t *table, uint32_t page)
 // A row's index from there on.
 QN_DEVICE uint32_t qn_kv_row_in_page(const uint64_t *table, uint32_t row)
 {
-    return table ? row % QN_ATTENTION_PAGE : row;
+    return table ? row % QN_PAGE : row;
 }
 
 QN_DEVICE const uint8_t *qn_kv_row(const qn_kv_rows &rows, uint32_t row, uint32_t row_bytes)
 {
-    return rows.first + qn_kv_page(rows.table, row / QN_ATTENTION_PAGE) +
+    return rows.first + qn_kv_page(rows.table, row / QN_PAGE) +
            (uint64_t)qn_kv_row_in_page(rows.table, row) * row_bytes;
 }
 
 // The first row of page `page` of AURA codes of `row_bytes` bytes: a contiguous cache has none for page 0.
 QN_DEVICE const uint8_t *qn_kv_code_page(const qn_kv_rows &rows, uint32_t page, uint32_t row_bytes)
 {
-    return rows.table ? rows.first + rows.table[page] : rows.first + (uint64_t)(page - 1) * QN_ATTENTION_PAGE * row_bytes;
+    return rows.table ? rows.first + rows.table[page] : rows.first + (uint64_t)(page - 1) * QN_PAGE * row_bytes;
 }
 
 // The first row of page `page` of the fp16 pages of a cache of AURA codes. array: keys or values.
@@ -53,7 +53,7 @@ QN_DEVICE const uint8_t *qn_kv_f16_page(const qn_attention_gpu_pages &pages, con
 {
     const qn_kv_rows rows = qn_kv_rows_of(table, array, head, pages.head, session, pages.session);
     const uint32_t slot = page ? 1 + (page - 1) % pages.n_open_pages : 0;
-    return table ? rows.first + table[page] : rows.first + (uint64_t)slot * QN_ATTENTION_PAGE * row_bytes;
+    return table ? rows.first + table[page] : rows.first + (uint64_t)slot * QN_PAGE * row_bytes;
 }
 
 // The mean of the keys of page 0: [head_dim].

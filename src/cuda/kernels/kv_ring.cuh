@@ -16,7 +16,7 @@ struct kv_source {
     const uint8_t *keys, *values;
     const float *key_scales, *value_scales;
     uint32_t last_row;
-    const uint64_t *table; // or 0; row r is in page r / QN_ATTENTION_PAGE
+    const uint64_t *table; // or 0; row r is in page r / QN_PAGE
 };
 
 // ---- Order of bytes within a slot: rows after each other, with 16-byte segments permuted within 128 or 512 bytes, so
@@ -197,7 +197,7 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     __device__ __forceinline__ uint64_t page_of(uint32_t tile) const
     {
         const uint32_t row = tile * QN_ATTENTION_TILE_KV;
-        return row <= last_row ? qn_kv_page(table, row / QN_ATTENTION_PAGE) : 0;
+        return row <= last_row ? qn_kv_page(table, row / QN_PAGE) : 0;
     }
 
     // Issue the copies of a tile; step: to the next one. A tile's rows are contiguous: it is within a page.

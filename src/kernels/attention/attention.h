@@ -1,10 +1,10 @@
 /* Attention over an fp16 KV cache.
  *
- * A cache is stored in pages of QN_KEY_PAGE positions, each at its own address. A page holds, for each layer and
+ * A cache is stored in pages of QN_PAGE positions, each at its own address. A page holds, for each layer and
  * key-value head,
  *
- *   keys     [QN_KEY_PAGE/16][head_dim][16] f16   sixteen positions interleaved: one vector load serves sixteen scores
- *   values   [QN_KEY_PAGE][head_dim] f16
+ *   keys     [QN_PAGE/16][head_dim][16] f16   sixteen positions interleaved: one vector load serves sixteen scores
+ *   values   [QN_PAGE][head_dim] f16
  *
  * Keys are processed in blocks of QN_KEY_BLOCK positions (QN_BLOCK_PAGES pages), which begin at absolute positions.
  * Within a block and for one query:
@@ -23,14 +23,15 @@
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_H
 #define QN_KERNELS_ATTENTION_ATTENTION_H
 
+#include "plan/page.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
     QN_KEY_TILE = 16,
-    QN_KEY_PAGE = 64,
     QN_KEY_BLOCK = 256,
-    QN_BLOCK_PAGES = QN_KEY_BLOCK / QN_KEY_PAGE,
+    QN_BLOCK_PAGES = QN_KEY_BLOCK / QN_PAGE,
     QN_QUERY_TILE = 64,
     QN_HEAD_UNIT = 16
 };

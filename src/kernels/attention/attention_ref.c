@@ -27,8 +27,8 @@ static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const f
 
 static float score_ref(const float *query, const qn_attention_block *block, size_t position, size_t head_dim)
 {
-    const uint16_t *tile = block->keys[position / QN_KEY_PAGE] +
-                           position % QN_KEY_PAGE / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
+    const uint16_t *tile = block->keys[position / QN_PAGE] + position % QN_PAGE / QN_KEY_TILE * QN_KEY_TILE * head_dim +
+                           position % QN_KEY_TILE;
     float score = 0;
     for (size_t d = 0; d < head_dim; d++)
         score = fmaf(query[d], qn_f16_to_f32(tile[d * QN_KEY_TILE]), score);
@@ -37,7 +37,7 @@ static float score_ref(const float *query, const qn_attention_block *block, size
 
 static const uint16_t *value_ref(const qn_attention_block *block, size_t position, size_t head_dim)
 {
-    return block->values[position / QN_KEY_PAGE] + position % QN_KEY_PAGE * head_dim;
+    return block->values[position / QN_PAGE] + position % QN_PAGE * head_dim;
 }
 
 static void block_ref(const float *queries, size_t n_queries, const qn_attention_block *block, const uint16_t *visible,

@@ -86,7 +86,7 @@ QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys,
 /* Returns tile t of a block's keys. The values of the same positions have the same number of elements. */
 QN_INLINE const uint16_t *tile_of(const uint16_t *const *pages, size_t t, size_t head_dim)
 {
-    const size_t page_tiles = QN_KEY_PAGE / QN_KEY_TILE;
+    const size_t page_tiles = QN_PAGE / QN_KEY_TILE;
     return pages[t / page_tiles] + t % page_tiles * QN_KEY_TILE * head_dim;
 }
 
@@ -170,11 +170,11 @@ QN_INLINE void vector_values(const float *p, size_t n, const qn_attention_block 
 #pragma GCC unroll 16
     for (size_t i = 0; i < n * width; i++)
         sum[i] = v16_set1(0);
-    for (size_t first = 0; first < n_keys; first += QN_KEY_PAGE) {
-        const uint16_t *next_keys = block->next_keys[first / QN_KEY_PAGE];
-        page_values(p + first, n, block->values[first / QN_KEY_PAGE] + d,
-                    n_keys - first < QN_KEY_PAGE ? n_keys - first : QN_KEY_PAGE, next_keys ? next_keys + d : NULL,
-                    width, head_dim, sum);
+    for (size_t first = 0; first < n_keys; first += QN_PAGE) {
+        const uint16_t *next_keys = block->next_keys[first / QN_PAGE];
+        page_values(p + first, n, block->values[first / QN_PAGE] + d,
+                    n_keys - first < QN_PAGE ? n_keys - first : QN_PAGE, next_keys ? next_keys + d : NULL, width,
+                    head_dim, sum);
     }
 #pragma GCC unroll 16
     for (size_t i = 0; i < width; i++)

@@ -5,11 +5,11 @@
  * include/quern/kernels.h describes the method and the packed stream; decode, dot and axpy work on rows of that stream,
  * decoded to float32. Method: Zandieh et al., TurboQuant (2025), MSE variant, with norm correction.
  *
- * A cache (cpu/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a
+ * A cache (cpu/view.h) stores a head's codes in pages of QN_PAGE positions, each at an address of its own, in a
  * layout whose vectors need no shuffle after a load. The keys of a page, and its values, are stored as
  *
- *   codes    of QN_AURA_PAGE positions
- *   scales   [QN_AURA_PAGE] f32
+ *   codes    of QN_PAGE positions
+ *   scales   [QN_PAGE] f32
  *
  * Codes are stored in vectors of sixteen 4-byte lanes. For keys a lane is a position and contains the codes of
  * consecutive dimensions; for values a lane is a dimension and contains the codes of consecutive positions:
@@ -38,6 +38,7 @@
 #define QN_KERNELS_AURA_AURA_H
 
 #include "plan/limits.h"
+#include "plan/page.h"
 #include "quern/kernels.h"
 
 #include <stdbool.h>
@@ -45,9 +46,8 @@
 #include <stdint.h>
 
 enum {
-    QN_AURA_PAGE = 64,
     QN_AURA_BLOCK = 256,
-    QN_AURA_BLOCK_PAGES = QN_AURA_BLOCK / QN_AURA_PAGE,
+    QN_AURA_BLOCK_PAGES = QN_AURA_BLOCK / QN_PAGE,
     QN_AURA_TILE = 16, /* positions of a tile of keys, dimensions of a column of values */
     QN_AURA_MAX_DIM = 512,
     QN_AURA_MAX_LEVELS = 256,
@@ -185,13 +185,13 @@ size_t qn_aura_key_code_bytes(size_t dim, unsigned bits);
 /* qn_aura_value_code_bytes - returns the bytes of the codes of a page's values, which is the offset of their scales. */
 size_t qn_aura_value_code_bytes(size_t dim, unsigned bits);
 
-/* qn_aura_store_key - stores codes [dim] and scale of one position, 0 to QN_AURA_PAGE - 1, in a page's keys; bits of
+/* qn_aura_store_key - stores codes [dim] and scale of one position, 0 to QN_PAGE - 1, in a page's keys; bits of
  * other positions do not change. Two threads must not write to the same aligned group of 32 positions at the same
  * time. */
 void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,
                        unsigned bits);
 
-/* qn_aura_store_value - stores codes [dim] and scale of one position, 0 to QN_AURA_PAGE - 1, in a page's values; bits
+/* qn_aura_store_value - stores codes [dim] and scale of one position, 0 to QN_PAGE - 1, in a page's values; bits
  * of other positions do not change. Two threads must not write to the same aligned group of 32 positions at the same
  * time: these may share a unit. */
 void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim,

@@ -73,8 +73,8 @@ static uint32_t mul_i16(int16_t a, int16_t b)
 static float value_scale(const qn_aura_block *block, size_t position)
 {
     const qn_aura_codec *codec = block->value_codec;
-    const uint8_t *scales = block->values[position / QN_AURA_PAGE] + qn_aura_value_code_bytes(codec->dim, codec->bits);
-    return ((const float *)(const void *)scales)[position % QN_AURA_PAGE];
+    const uint8_t *scales = block->values[position / QN_PAGE] + qn_aura_value_code_bytes(codec->dim, codec->bits);
+    return ((const float *)(const void *)scales)[position % QN_PAGE];
 }
 
 static void attend_query_ref(const int16_t *query, float query_scale, const qn_aura_block *block, size_t visible,
@@ -87,7 +87,7 @@ static void attend_query_ref(const int16_t *query, float query_scale, const qn_a
     uint8_t codes[QN_AURA_MAX_DIM];
     for (size_t j = 0; j < visible; j++) {
         uint32_t sum = 0;
-        qn_aura_load_key(block->keys[j / QN_AURA_PAGE], j % QN_AURA_PAGE, codes, &scales[j], kc->dim, kc->bits);
+        qn_aura_load_key(block->keys[j / QN_PAGE], j % QN_PAGE, codes, &scales[j], kc->dim, kc->bits);
         for (size_t d = 0; d < kc->dim; d++)
             sum += mul_i16(query[d], kc->centroids[codes[d]]);
         p[j] = (float)(int32_t)sum * query_scale * scales[j];
@@ -104,7 +104,7 @@ static void attend_query_ref(const int16_t *query, float query_scale, const qn_a
         scales[j] = value_scale(block, j);
     quantize_weights(weights_i16, &weight_scale, p, scales, visible);
     for (size_t j = 0; j < visible; j++) {
-        qn_aura_load_value(block->values[j / QN_AURA_PAGE], j % QN_AURA_PAGE, codes, &scales[j], vc->dim, vc->bits);
+        qn_aura_load_value(block->values[j / QN_PAGE], j % QN_PAGE, codes, &scales[j], vc->dim, vc->bits);
         for (size_t d = 0; d < vc->dim; d++)
             sums[d] += mul_i16(weights_i16[j], vc->centroids[codes[d]]);
     }

@@ -42,7 +42,7 @@ static void axpy_simd(float *y, float weight, const float *x, size_t n)
 /* ---- Blocks ---- */
 
 #define KEY_TILES(n) (KEY_ACCUMULATORS / (n) < 2 ? KEY_ACCUMULATORS / (n) : 2) /* tiles per step */
-#define PAGE_TILES ((size_t)QN_AURA_PAGE / QN_AURA_TILE)
+#define PAGE_TILES ((size_t)QN_PAGE / QN_AURA_TILE)
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
@@ -172,8 +172,8 @@ static float largest_of(const float *p, size_t n)
 /* Loads the scales of the values of sixteen positions from j on. */
 QN_INLINE v16 value_scales(const qn_aura_block *block, size_t code_bytes, size_t j)
 {
-    const uint8_t *scales = block->values[j / QN_AURA_PAGE] + code_bytes;
-    return v16_load((const float *)(const void *)scales + j % QN_AURA_PAGE);
+    const uint8_t *scales = block->values[j / QN_PAGE] + code_bytes;
+    return v16_load((const float *)(const void *)scales + j % QN_PAGE);
 }
 
 /* Converts scores to int16 weights and returns their unit. Weights after the query's last visible key, up to the
@@ -247,9 +247,9 @@ QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_sca
     QN_UNROLLED
     for (size_t i = 0; i < n * width; i++)
         sum[i] = v16i_set1(0);
-    for (size_t first = 0; first < n_keys; first += QN_AURA_PAGE)
-        page_values(weights_i16 + first, n, block->values[first / QN_AURA_PAGE] + column * UNIT_BYTES(bits), stride,
-                    n_keys - first < QN_AURA_PAGE ? n_keys - first : QN_AURA_PAGE, width, bits, t, next, sum);
+    for (size_t first = 0; first < n_keys; first += QN_PAGE)
+        page_values(weights_i16 + first, n, block->values[first / QN_PAGE] + column * UNIT_BYTES(bits), stride,
+                    n_keys - first < QN_PAGE ? n_keys - first : QN_PAGE, width, bits, t, next, sum);
     QN_UNROLLED
     for (size_t c = 0; c < width; c++)
         QN_UNROLLED
@@ -347,7 +347,7 @@ static void group_block(const int16_t *queries, const float *query_scales, size_
                                          g.weights_i16 + q * QN_AURA_BLOCK, &m[q], &l[q]) *
                              block->value_codec->step;
     g.next = prefetch_stream_of(do_prefetch ? block->next_keys : NULL, qn_aura_key_page_bytes(dim, key_bits),
-                                QN_AURA_PAGE / UNIT_CODES(value_bits) * passes);
+                                QN_PAGE / UNIT_CODES(value_bits) * passes);
     values_of[n][value_bits](&g);
 }
 

@@ -53,22 +53,22 @@ static unsigned code_at(const uint8_t *lane, size_t i, unsigned bits)
 
 size_t qn_aura_key_code_bytes(size_t dim, unsigned bits)
 {
-    return QN_AURA_PAGE * LANE * qn_aura_row_words(dim, bits);
+    return QN_PAGE * LANE * qn_aura_row_words(dim, bits);
 }
 
 size_t qn_aura_value_code_bytes(size_t dim, unsigned bits)
 {
-    return QN_AURA_PAGE * dim * bits / 8;
+    return QN_PAGE * dim * bits / 8;
 }
 
 size_t qn_aura_key_page_bytes(size_t dim, unsigned bits)
 {
-    return qn_aura_key_code_bytes(dim, bits) + QN_AURA_PAGE * sizeof(float);
+    return qn_aura_key_code_bytes(dim, bits) + QN_PAGE * sizeof(float);
 }
 
 size_t qn_aura_value_page_bytes(size_t dim, unsigned bits)
 {
-    return qn_aura_value_code_bytes(dim, bits) + QN_AURA_PAGE * sizeof(float);
+    return qn_aura_value_code_bytes(dim, bits) + QN_PAGE * sizeof(float);
 }
 
 /* Returns the offset of a position's lane in the first vector of dimension d's unit. */

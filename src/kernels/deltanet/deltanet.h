@@ -26,10 +26,12 @@
 #ifndef QN_KERNELS_DELTANET_DELTANET_H
 #define QN_KERNELS_DELTANET_DELTANET_H
 
+#include "plan/page.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { QN_GDN_CHUNK = 64, QN_GDN_UNIT = 16, QN_GDN_MAX_DIM = 256, QN_CONV_MAX_TAPS = 8 };
+enum { QN_GDN_UNIT = 16, QN_GDN_MAX_DIM = 256, QN_CONV_MAX_TAPS = 8 };
 
 typedef struct qn_deltanet_kernels {
     /* c[i, x] = (accumulate ? c[i, x] : 0), then += a[i*a_row + j*a_col] * b[j*b_row + x] for j < k ascending, one

@@ -163,6 +163,15 @@ static const struct golden {
     { QN_OUTPUT_XML, 0,
       "<tool_call><function=f><parameter=a>x</parameter><parameter=b></parameter></function></tool_call>",
       "[f|{\"a\": \"x\", \"b\": \"\"}]=" },
+    /* Lists and dictionaries as Python prints them. */
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=get_weather>\n<parameter=list>\n['a', \"it's\", 'say \"x\"', 'don\\'t', 'a\\n', True, None, "
+      "(1, 2.5,), 'True', ]\n</parameter>\n<parameter=where>\n{'x': [False], 'y': {}, 'K\xc3\xb6ln': -1}\n</parameter>\n"
+      "<parameter=list>\n['a', x]\n</parameter>\n<parameter=list>\n['a\n</parameter>\n<parameter=either>\n['a']\n"
+      "</parameter>\n</function>\n</tool_call>",
+      "[get_weather|{\"list\": [\"a\", \"it's\", \"say \\\"x\\\"\", \"don't\", \"a\\n\", true, null, [1, 2.5], \"True\" ], "
+      "\"where\": {\"x\": [false], \"y\": {}, \"K\xc3\xb6ln\": -1}, \"list\": \"['a', x]\", \"list\": \"['a\", "
+      "\"either\": \"['a']\"}]=" },
     /* Tags inside values, twice, or missing. */
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=f>\n<parameter=a>\n<b>\n</parameter>\n</b>\n</tool_call>\n</function> "

@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
+enum { CONTEXT = 512, BATCH = 100 };
 
 static struct cuda_fixture fixture; /* of the current test */
 
@@ -54,7 +54,7 @@ static void append(qn_memory *memory, size_t n)
 
 static void check_table(const uint64_t *table, const qn_pool_class *class, const uint32_t *items, size_t n)
 {
-    for (size_t i = 0; i < CONTEXT / PAGE; i++)
+    for (size_t i = 0; i < CONTEXT / QN_PAGE; i++)
         assert_int_equal(table[i], i < n && items[i] != QN_NO_ITEM ? qn_pool_address(class, items[i]) : 0);
 }
 
@@ -65,7 +65,7 @@ static int check_prepared(qn_memory *memory, size_t n)
     const qn_sequence *s = memory->sequence;
     fake.copied_in_bytes = 0;
     assert_ok(memory->vtable->prepare(memory, n));
-    const size_t n_pages = (s->length + n + PAGE - 1) / PAGE;
+    const size_t n_pages = (s->length + n + QN_PAGE - 1) / QN_PAGE;
     check_table((const uint64_t *)(uintptr_t)m->kv_table, s->cache->pages, s->pages, n_pages);
     if (s->cache->f16_pages)
         check_table((const uint64_t *)(uintptr_t)m->f16_table, s->cache->f16_pages, s->f16_pages, n_pages);
@@ -116,7 +116,7 @@ TEST(adopted_pages)
 {
     set_up("qwen35.q1_0", 0);
     qn_memory *memory = memory_of(), *other = memory_of();
-    append(memory, 3 * PAGE);
+    append(memory, 3 * QN_PAGE);
     append(memory, 1);
     assert_ok(qn_sequence_begin(other->sequence, 3));
     for (size_t i = 0; i < 3; i++)
@@ -124,7 +124,7 @@ TEST(adopted_pages)
     qn_sequence_take_state(other->sequence, memory->sequence->state);
     free_memory(memory);
     check_prepared(other, 4);
-    qn_memory_on_append(other, 3 * PAGE + 4);
+    qn_memory_on_append(other, 3 * QN_PAGE + 4);
     assert_int_equal(qn_memory_open_tokens(other), 4);
     free_memory(other);
     tear_down();
@@ -483,7 +483,7 @@ static void compare_layer(const qn_memory *gpu, const qn_cpu_memory *cpu, size_t
 /* Every array of an item is where the kernels expect it. */
 static void check_items(const char *golden, unsigned bits, const char *kv)
 {
-    enum { LENGTH = 4 * PAGE + 20 };
+    enum { LENGTH = 4 * QN_PAGE + 20 };
     label("%s, %s", golden, kv);
     open_both(golden, bits);
     qn_memory *gpu = memory_of();
@@ -497,9 +497,9 @@ static void check_items(const char *golden, unsigned bits, const char *kv)
             continue;
         }
         for (size_t page = bits != 0; page < (bits ? 4 : 5); page++)
-            compare_page(gpu, cpu_memory_of(session), layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+            compare_page(gpu, cpu_memory_of(session), layer, page, page < 4 ? QN_PAGE : LENGTH % QN_PAGE);
         for (size_t page = 0; bits && page <= 4; page += 4)
-            compare_f16_page(gpu, cpu_memory_of(session), layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+            compare_f16_page(gpu, cpu_memory_of(session), layer, page, page < 4 ? QN_PAGE : LENGTH % QN_PAGE);
     }
     free(cpu.bytes);
     qn_session_free(session);
@@ -550,8 +550,8 @@ TEST(an_empty_open_chunk)
     open_both("qwen35.q1_0", 0);
     qn_memory *gpu = memory_of();
     const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
-    const qn_extent extent = { .length = 2 * PAGE, .state_position = 2 * PAGE, .shortest = 2 * PAGE };
-    qn_session *session = session_of("f16", ids, 2 * PAGE), *later = session_of("f16", ids, 2 * PAGE + 1);
+    const qn_extent extent = { .length = 2 * QN_PAGE, .state_position = 2 * QN_PAGE, .shortest = 2 * QN_PAGE };
+    qn_session *session = session_of("f16", ids, 2 * QN_PAGE), *later = session_of("f16", ids, 2 * QN_PAGE + 1);
     struct contents c = contents_of(session->memory), of_later = contents_of(later->memory);
     const size_t kv_bytes = (size_t)qn_saved_kv_bytes(&f->saved, &extent),
                  bytes = f->n_recurrent * (size_t)qn_saved_layer_bytes(&f->saved.recurrent);
@@ -569,7 +569,7 @@ TEST(an_empty_open_chunk)
     assert_int_equal(qn_memory_open_tokens(gpu), 1);
     struct contents on_gpu = contents_of(gpu);
     assert_same(&c, &on_gpu);
-    assert_ok(qn_session_eval(session, ids + 2 * PAGE, 10, QN_LOGITS_LAST, expected));
+    assert_ok(qn_session_eval(session, ids + 2 * QN_PAGE, 10, QN_LOGITS_LAST, expected));
     continues_on_cpu(&on_gpu, &extent, "f16", expected);
     free(c.bytes);
     free(of_later.bytes);
@@ -630,19 +630,19 @@ TEST(budget)
 {
     set_up("qwen3.q1_0", 0);
     ((qn_cuda_model *)fixture.device)->common.memory_limit = 2 * (uint64_t)FAKE_GRANULE;
-    const size_t n_ctx = 100 * PAGE;
+    const size_t n_ctx = 100 * QN_PAGE;
     const qn_memory_params params = memory_params(&fixture, n_ctx, BATCH);
     qn_memory *memory, *other;
     assert_ok(fixture.device->vtable->memory_new(fixture.device, &params, &memory));
     assert_ok(fixture.device->vtable->memory_new(fixture.device, &params, &other));
     const size_t page = qn_pool_stride(memory->sequence->cache->pages), most = 2 * FAKE_GRANULE / page;
-    assert_true(most > 2 && most < n_ctx / PAGE);
-    append(memory, most / 2 * PAGE);
-    append(other, (most - most / 2) * PAGE);
+    assert_true(most > 2 && most < n_ctx / QN_PAGE);
+    append(memory, most / 2 * QN_PAGE);
+    append(other, (most - most / 2) * QN_PAGE);
     const uint64_t held = held_by(memory);
     assert_fails(memory->vtable->prepare(memory, 1), QN_ERR_MEMORY, "page of keys and values on the GPU");
     assert_int_equal(held_by(memory), held);
-    qn_memory_truncate(other, PAGE);
+    qn_memory_truncate(other, QN_PAGE);
     append(memory, 1);
     free_memory(memory);
     free_memory(other);

@@ -4,7 +4,7 @@
 
 #include "cuda/executor/model.h"
 
-enum { CONTEXT = 512, BATCH = 100, PAGE = 64, SEQUENCES = 5 };
+enum { CONTEXT = 512, BATCH = 100, SEQUENCES = 5 };
 
 static struct cuda_fixture x;
 
@@ -38,7 +38,7 @@ static void check_table(uint64_t table, const qn_pool_class *class, const uint32
 static void append(qn_cuda_memory *m, size_t n)
 {
     const qn_sequence *s = &m->sequence;
-    const size_t length = s->length, n_pages = (length + n + PAGE - 1) / PAGE, n_entries = m->tables->n_pages;
+    const size_t length = s->length, n_pages = (length + n + QN_PAGE - 1) / QN_PAGE, n_entries = m->tables->n_pages;
     assert_ok(m->base.vtable->prepare(&m->base, n));
     check_table(m->kv_table, s->cache->pages, s->pages, n_pages, n_entries);
     if (s->cache->f16_pages)
@@ -75,7 +75,7 @@ TEST(tables_are_reused)
 }
 
 static qn_cuda_memory *waiting;
-static uint64_t host_before[2 * CONTEXT / PAGE];
+static uint64_t host_before[2 * CONTEXT / QN_PAGE];
 static int waits;
 
 /* The copy that the event follows reads the host's entries: they are as they were. */

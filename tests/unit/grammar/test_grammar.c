@@ -225,11 +225,30 @@ TEST(test_containers)
     check_schemas(cases, COUNT(cases), &any_style);
 }
 
+/* Objects are closed where their schema can be met without other names. */
+TEST(test_closed)
+{
+    static const qn_grammar_options options = { .style.closed = true };
+    static const struct texts cases[] = {
+        { "{\"properties\":{\"a\":{}}}", { "{}", "{\"a\": 1}" }, { "{\"b\"", "{\"a\": 1," } },
+        { "{\"type\":\"object\"}", { "{}", "{\"b\": 1}" }, { "[" } },
+        { "{\"properties\":{\"a\":{}},\"additionalProperties\":true}", { "{\"a\": 1, \"b\": 2}" }, { "1," } },
+        { "{\"properties\":{\"a\":{}},\"required\":[\"a\",\"b\"]}", { "{\"a\": 1, \"b\": 2}" }, { "{\"a\": 1}" } },
+        { "{\"properties\":{\"a\":{}},\"minProperties\":2}", { "{\"a\": 1, \"b\": 2}" }, { "{\"a\": 1}" } },
+        { "{\"properties\":{\"a\":{\"properties\":{\"b\":{}}}}}", { "{\"a\": {\"b\": 1}}" }, { "{\"a\": {\"c" } },
+        { "{\"allOf\":[{\"properties\":{\"a\":{}}},{\"properties\":{\"b\":{}}}]}",
+          { "{\"a\": 1, \"b\": 2}" },
+          { "{\"c\"" } },
+        { "{\"properties\":{\"a\":{}},\"patternProperties\":{\"^x\":{}}}", { "{\"a\": 1, \"x1\": 2}" }, { "{\"y\"" } },
+    };
+    check_schemas(cases, COUNT(cases), &options);
+}
+
 TEST(test_options)
 {
     static const char schema[] = "{\"properties\":{\"a\":{},\"b\":{}},\"required\":[\"b\"]}";
     qn_grammar *grammar;
-    assert_ok(from_schema(schema, &(qn_grammar_options){ .closed = true }, &grammar));
+    assert_ok(from_schema(schema, &(qn_grammar_options){ .style.closed = true }, &grammar));
     check_texts(grammar, &(struct texts){ schema, { "{\"a\": 1, \"b\": 1}" }, { "{\"c\": 1" } });
     qn_grammar_free(grammar);
     assert_ok(from_schema("{\"type\":\"string\",\"not\":{}}", NULL, &grammar));
@@ -374,7 +393,9 @@ TEST(test_refused_schemas)
     } cases[] = {
         { "1", QN_ERR_INVALID, "neither an object nor a boolean" },
         { "false", QN_ERR_INVALID, "no text fits 'schema: #'" },
-        { "{\"type\":\"text\"}", QN_ERR_INVALID, "#/type: 'text' is not a type" },
+        { "{\"type\":\"text\"}", QN_ERR_INVALID, "#/type: 'text' is not a type, expected \"string\"" },
+        { "{\"type\":[\"null\",\"List\"]}", QN_ERR_INVALID, "#/type: 'List' is not a type, expected \"array\"" },
+        { "{\"type\":\"file\"}", QN_ERR_INVALID, "#/type: 'file' is not a type" },
         { "{\"not\":{}}", QN_ERR_UNSUPPORTED, "#: keyword 'not' is not supported" },
         { "{\"properties\":{\"a\":{\"contains\":{}}}}", QN_ERR_UNSUPPORTED,
           "schema: #/properties/a: keyword 'contains'" },

@@ -27,21 +27,21 @@ TEST(same_as_the_stream)
                          value_bytes = qn_aura_value_page_bytes(dim, bits);
             uint8_t *keys = memory(key_bytes + 64, 0x5a), *values = memory(value_bytes + 64, 0x5a), codes[512],
                     back[512];
-            uint32_t *stream = memory(QN_AURA_PAGE * words * 4, 0);
+            uint32_t *stream = memory(QN_PAGE * words * 4, 0);
             float scale;
-            assert_true(key_bytes <= QN_AURA_PAGE * (4 * words + 4) && value_bytes <= QN_AURA_PAGE * (4 * words + 4));
+            assert_true(key_bytes <= QN_PAGE * (4 * words + 4) && value_bytes <= QN_PAGE * (4 * words + 4));
             assert_true(key_bytes % 64 == 0 && value_bytes % 64 == 0);
-            for (size_t n = 0; n < 8 * QN_AURA_PAGE; n++) {
-                const size_t position = n * 77 % QN_AURA_PAGE;
+            for (size_t n = 0; n < 8 * QN_PAGE; n++) {
+                const size_t position = n * 77 % QN_PAGE;
                 for (size_t d = 0; d < dim; d++)
                     codes[d] = (uint8_t)(uniform() * (double)(1u << bits));
                 qn_aura_pack(stream + position * words, codes, dim, bits);
                 qn_aura_store_key(keys, position, codes, (float)n, dim, bits);
                 qn_aura_store_value(values, position, codes, (float)n + 0.5f, dim, bits);
             }
-            for (size_t n = 7 * QN_AURA_PAGE; n < 8 * QN_AURA_PAGE; n++) {
-                label("position %zu", n * 77 % QN_AURA_PAGE);
-                const size_t position = n * 77 % QN_AURA_PAGE;
+            for (size_t n = 7 * QN_PAGE; n < 8 * QN_PAGE; n++) {
+                label("position %zu", n * 77 % QN_PAGE);
+                const size_t position = n * 77 % QN_PAGE;
                 qn_aura_unpack(codes, stream + position * words, dim, bits);
                 qn_aura_load_key(keys, position, back, &scale, dim, bits);
                 assert_memory_equal(back, codes, dim);
@@ -82,15 +82,14 @@ struct block_case {
 static uint8_t *key_page(const struct block_case *c, size_t position)
 {
     const qn_aura_codec *codec = c->block.key_codec;
-    return c->keys +
-           (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_key_page_bytes(codec->dim, codec->bits);
+    return c->keys + (QN_AURA_BLOCK_PAGES - 1 - position / QN_PAGE) * qn_aura_key_page_bytes(codec->dim, codec->bits);
 }
 
 static uint8_t *value_page(const struct block_case *c, size_t position)
 {
     const qn_aura_codec *codec = c->block.value_codec;
     return c->values +
-           (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_value_page_bytes(codec->dim, codec->bits);
+           (QN_AURA_BLOCK_PAGES - 1 - position / QN_PAGE) * qn_aura_value_page_bytes(codec->dim, codec->bits);
 }
 
 static void store(const struct block_case *c, size_t position, const float *key, const float *value)
@@ -100,7 +99,7 @@ static void store(const struct block_case *c, size_t position, const float *key,
     qn_aura_rotate(&kernels.aura, key_codec, rotated_rows[0], key);
     qn_aura_rotate(&kernels.aura, value_codec, rotated_rows[1], value);
     qn_aura_store_position(&kernels.aura, key_codec, value_codec, key_page(c, position), value_page(c, position),
-                           position % QN_AURA_PAGE, rotated_rows[0], rotated_rows[1]);
+                           position % QN_PAGE, rotated_rows[0], rotated_rows[1]);
 }
 
 /* Positions `stored` and later stay poisoned: codes of all ones, NaN scales; pages after them are NULL. */
@@ -110,9 +109,9 @@ static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value
                                        .value_codec = new_codec(dim, value_bits) } };
     c.keys = memory(QN_AURA_BLOCK_PAGES * qn_aura_key_page_bytes(dim, key_bits), 0xff);
     c.values = memory(QN_AURA_BLOCK_PAGES * qn_aura_value_page_bytes(dim, value_bits), 0xff);
-    for (size_t j = 0; j < stored; j += QN_AURA_PAGE) {
-        c.block.keys[j / QN_AURA_PAGE] = key_page(&c, j);
-        c.block.values[j / QN_AURA_PAGE] = value_page(&c, j);
+    for (size_t j = 0; j < stored; j += QN_PAGE) {
+        c.block.keys[j / QN_PAGE] = key_page(&c, j);
+        c.block.values[j / QN_PAGE] = value_page(&c, j);
     }
     c.decoded_keys = normals(QN_AURA_BLOCK * dim, 1);
     c.decoded_values = normals(QN_AURA_BLOCK * dim, 1);
@@ -123,8 +122,8 @@ static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value
             const qn_aura_codec *codec = i ? c.block.value_codec : c.block.key_codec;
             uint8_t codes[512];
             float scale, y[512];
-            (i ? qn_aura_load_value : qn_aura_load_key)((i ? value_page : key_page)(&c, j), j % QN_AURA_PAGE, codes,
-                                                        &scale, dim, codec->bits);
+            (i ? qn_aura_load_value : qn_aura_load_key)((i ? value_page : key_page)(&c, j), j % QN_PAGE, codes, &scale,
+                                                        dim, codec->bits);
             for (size_t d = 0; d < dim; d++)
                 y[d] = codec->codebook[codes[d]] * scale;
             qn_aura_rotate_back(&kernels.aura, codec, rows[i], y);
@@ -200,9 +199,8 @@ TEST(sums_fit)
             const uint16_t visible = QN_AURA_BLOCK;
             memset(codes, (int)(1u << aura_bits[j]) - 1, sizeof codes);
             for (size_t p = 0; p < QN_AURA_BLOCK; p++) {
-                qn_aura_store_key(key_page(&c, p), p % QN_AURA_PAGE, codes, 1, 512, aura_bits[j]);
-                qn_aura_store_value(value_page(&c, p), p % QN_AURA_PAGE, codes, kind && p ? 1e-6f : 1, 512,
-                                    aura_bits[j]);
+                qn_aura_store_key(key_page(&c, p), p % QN_PAGE, codes, 1, 512, aura_bits[j]);
+                qn_aura_store_value(value_page(&c, p), p % QN_PAGE, codes, kind && p ? 1e-6f : 1, 512, aura_bits[j]);
             }
             for (size_t d = 0; d < 512; d++)
                 query[d] = kind && d ? 1e-7f : 1;

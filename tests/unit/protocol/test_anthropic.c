@@ -97,6 +97,28 @@ TEST(blocks_become_calls_and_results)
         HM ",{'role':'assistant','content':'a'}," HM);
 }
 
+/* Clients keep screenshots of results in the conversation. Documents of text are text everywhere. */
+TEST(other_parts_become_text)
+{
+    converts("'messages':[" HM ",{'role':'assistant','content':[" USE("1") "]},{'role':'user','content':[" RESULT(
+                 "1", "[{'type':'image','source':{'type':'base64','media_type':'image/png','data':'x'}},{'type':"
+                      "'document','source':{'type':'base64','media_type':'application/pdf','data':'x'}},{'type':"
+                      "'search_result','title':'t','source':'u','content':[{'type':'text','text':'v'}]}]") "]}]",
+             HM ",{'role':'assistant','content':'','tool_calls':[" CALL("1") "]}," TOOL(
+                 "1", "[image omitted: this model has no vision]\\n\\n[document omitted: it is not plain "
+                      "text]\\n\\nt\\nu\\nv"));
+    converts(
+        "'messages':[{'role':'user','content':[{'type':'document','title':'t','source':{'type':'text','media_type':"
+        "'text/plain','data':'d'}},{'type':'document','source':{'type':'content','content':[{'type':'text','text':"
+        "'e'}]}},{'type':'text','text':'Hm?'}]}]",
+        "{'role':'user','content':'t\\nd\\n\\ne\\n\\nHm?'}");
+    x = must_take(MESSAGES,
+                  quoted("{'max_tokens':1,'messages':[" HM ",{'role':'assistant','content':[" USE(
+                      "1") "]},{'role':'user','content':[" RESULT("1", "[{'type':'image'},{'type':'image'}]") "]}]}"));
+    assert_int_equal(x->n_omitted, 2);
+    qn_exchange_free(x);
+}
+
 /* Neither at the beginning, nor between a call and its result, nor as the last message of the user. */
 TEST(reminders_stay_in_place)
 {
@@ -208,7 +230,7 @@ TEST(wrong_values_name_their_field)
         const char *body, *param, *part;
     } cases[] = {
         { "{'messages':[" HM "]}", "max_tokens", "missing" },
-        { "{'max_tokens':0,'messages':[" HM "]}", "max_tokens", "" },
+        { "{'max_tokens':-1,'messages':[" HM "]}", "max_tokens", "" },
         { "{'max_tokens':1}", "messages", "missing" },
         { "{'max_tokens':1,'messages':[]}", "messages", "" },
         { "{" ASK ",'thread':{'type':'continue','previous_message_id':'msg_1'}}", "thread", "not stored" },
@@ -220,9 +242,8 @@ TEST(wrong_values_name_their_field)
           "no text" },
         { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'image','source':{}}]}]}",
           "messages.0.content", "'image', which is not supported" },
-        { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'tool_result','tool_use_id':'1','content':["
-          "{'type':'image','source':{}}]}]}]}",
-          "messages.0.content", "'image'" },
+        { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'document','source':{'type':'base64'}}]}]}",
+          "messages.0.content", "'document'" },
         { "{'max_tokens':1,'messages':[{'role':'user','content':[{'type':'tool_result'}]}]}", "messages.0.content",
           "tool_use_id" },
         { "{'max_tokens':1,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f','input':'"

@@ -138,6 +138,24 @@ TEST(other_names_and_ends_of_ranges)
     assert_int_equal(x->n_requests, 2);
     qn_exchange_free(x);
 
+    x = with(CHAT, "\"max_tokens\":-1");
+    assert_int_equal(x->requests->max_tokens, -1);
+    qn_exchange_free(x);
+    served.reasoning_budget = 9;
+    served.effort = "low";
+    x = with(CHAT, "");
+    assert_int_equal(x->requests->reasoning_budget, 9);
+    assert_contains(x->requests->conversation, "\"reasoning_effort\":\"low\"");
+    qn_exchange_free(x);
+    x = with(CHAT, "\"thinking_budget_tokens\":-1,\"reasoning_effort\":\"high\"");
+    assert_int_equal(x->requests->reasoning_budget, -1);
+    assert_contains(x->requests->conversation, "\"reasoning_effort\":\"high\"");
+    qn_exchange_free(x);
+    x = with(CHAT, "\"enable_thinking\":false");
+    assert_null(strstr(x->requests->conversation, "reasoning_effort"));
+    qn_exchange_free(x);
+    served.effort = NULL;
+    served.reasoning_budget = -1;
     served.max_tokens = 6;
     for (int i = 0; i < 3; i++) {
         x = with(CHAT, i == 0 ? "" : i == 1 ? "\"max_tokens\":7" : "\"max_tokens\":5");
@@ -222,6 +240,18 @@ TEST(chats_become_conversations)
         "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
         "\"refusal\":\"No.\",\"text\":\"No.\"}]},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
         "\"content\":\"No.\",\"refusal\":\"No.\"}]}");
+    assert_conversation(
+        CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":"
+        "[{\"type\":\"image_url\"}]}],\"chat_template_kwargs\":{\"date\":\"today\"}}",
+        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"tool\","
+        "\"tool_call_id\":\"1\",\"content\":[{\"type\":\"text\",\"text\":\"[image omitted: this model has no "
+        "vision]\"}]}],\"date\":\"today\"}");
+    assert_conversation(CHAT,
+                        "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"Hm.\"},"
+                        "{\"role\":\"user\",\"content\":\"\"}]}",
+                        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"assistant\",\"content\":\"\","
+                        "\"reasoning_content\":\"Hm.\"},{\"role\":\"user\",\"content\":\"\"}]}");
     /* What was cut is an argument of its own. */
     static const char *const arguments[][2] = {
         { "\"{\\\"a\\\": [1\"", "{\"arguments\":\"{\\\"a\\\": [1\"}" },
@@ -281,7 +311,7 @@ TEST(wrong_values_name_their_field)
         { "\"repetition_penalty\":0", "repetition_penalty" },
         { "\"repeat_penalty\":[]", "repeat_penalty" },
         { "\"repeat_last_n\":-1", "repeat_last_n" },
-        { "\"max_tokens\":-1", "max_tokens" },
+        { "\"max_tokens\":-2", "max_tokens" },
         { "\"max_completion_tokens\":\"5\"", "max_completion_tokens" },
         { "\"n_predict\":-2", "n_predict" },
         { "\"n\":0", "n" },

@@ -102,11 +102,58 @@ TEST(tools_reach_the_template)
     converts(ASK ",'tools':[{'type':'web_search'}],'tool_choice':'required'", "'messages':[" HM "]");
 }
 
+#define SPACES                                                                                                         \
+    "'tools':[{'type':'namespace','name':'mcp__fs__','description':'files','tools':[{'type':'function','name':'read'," \
+    "'defer_loading':true},{'type':'custom','name':'patch'}]},{'type':'namespace','name':'mcp__js','tools':["          \
+    "{'type':'function','name':'run'},{'type':'web_search'}]},{'type':'function','name':'read'}]"
+
+/* Codex sends an MCP server's tools as a namespace. */
+TEST(namespaces_are_parts_of_names)
+{
+    converts("'input':[" HM ",{'type':'function_call','call_id':'1','name':'run','namespace':'mcp__js','arguments':"
+             "'{}'},{'type':'custom_tool_call','call_id':'2','name':'patch','namespace':'mcp__fs__','input':'x'},"
+             "{'type':'function_call','call_id':'3','name':'read','arguments':'{}'}]",
+             "'messages':[" HM ",{'role':'assistant','content':'','tool_calls':[{'id':'1','type':'function','function':"
+             "{'name':'mcp__js__run','arguments':{}}},{'id':'2','type':'function','function':{'name':"
+             "'mcp__fs__patch','arguments':{'input':'x'}}},{'id':'3','type':'function','function':{'name':'read',"
+             "'arguments':{}}}]}]");
+    static const char *const choices[] = {
+        "'auto'",
+        "{'type':'function','name':'run','namespace':'mcp__js'}",
+        "{'type':'function','name':'read'}",
+        "{'type':'allowed_tools','mode':'auto','tools':[{'type':'namespace','name':'mcp__js'}]}",
+        "{'type':'allowed_tools','mode':'required','tools':[{'type':'custom','name':'patch','namespace':'mcp__fs__'}]}",
+    };
+    for (size_t i = 0; i < COUNT(choices); i++) {
+        char fields[1200];
+        snprintf(fields, sizeof fields, ASK "," SPACES ",'tool_choice':%s", choices[i]);
+        converts(fields,
+                 "'messages':[" HM "],'tools':[{'type':'function','function':{'name':'mcp__fs__read'}},"
+                 "{'type':'function','function':{'name':'mcp__fs__patch','parameters':{'type':'object',"
+                 "'properties':{'input':{'type':'string'}},'required':['input'],'additionalProperties':false}}},"
+                 "{'type':'function','function':{'name':'mcp__js__run'}},{'type':'function','function':{'name':"
+                 "'read'}}]");
+    }
+}
+
+/* Screenshots in results would end the conversation. */
+TEST(results_need_no_vision)
+{
+    converts("'input':[" HM ",{'type':'function_call','call_id':'1','name':'f','arguments':'{}'},"
+             "{'type':'function_call_output','call_id':'1','output':[{'type':'input_text','text':'a'},{'type':"
+             "'input_image','image_url':'data:'},{'type':'input_file','file_data':'x'}]}]",
+             "'messages':[" HM ",{'role':'assistant','content':'','tool_calls':[{'id':'1','type':'function','function':"
+             "{'name':'f','arguments':{}}}]},{'role':'tool','tool_call_id':'1','content':'a\\n\\n[image omitted: this "
+             "model has no vision]\\n\\n[document omitted: it is not plain text]'}]");
+}
+
 TEST(values_reach_the_request)
 {
     converts(ASK ",'reasoning':{'effort':'low','summary':'auto'}", "'messages':[" HM "],'reasoning_effort':'low'");
     converts(ASK ",'enable_thinking':false,'chat_template_kwargs':{'preserve_thinking':true}",
              "'messages':[" HM "],'enable_thinking':false,'preserve_thinking':true");
+    converts(ASK ",'chat_template_kwargs':{'x':[1,{'y':'z'}],'builtin':'a'}",
+             "'messages':[" HM "],'x':[1,{'y':'z'}],'builtin':'a'");
     converts(ASK ",'reasoning':{'effort':null},'include':['reasoning.encrypted_content'],'prompt_cache_key':'k'",
              "'messages':[" HM "]");
     x = must_take(RESPONSES,
@@ -157,6 +204,14 @@ TEST(wrong_values_name_their_field)
         { ASK ",'tools':[{'type':'custom'}]", "tools[0]", "name" },
         { ASK ",'tools':[{'type':'web'},{'type':'function','name':'f'},{'type':'custom','name':'f'}]", "tools[2]",
           "another tool has its name" },
+        { ASK ",'tools':[{'type':'namespace','tools':[]}]", "tools", "no name" },
+        { ASK ",'tools':[{'type':'namespace','name':'n','tools':{}}]", "tools", "array" },
+        { ASK ",'tools':[{'type':'namespace','name':'n','tools':[5]}]", "tools", "" },
+        { ASK ",'tools':[{'type':'namespace','name':'n','tools':[{'type':'function'}]}]", "tools[0]", "name" },
+        { ASK ",'tools':[{'type':'namespace','name':'n','tools':[{'type':'function','name':'f'}]},{'type':'function',"
+              "'name':'n__f'}]",
+          "tools[1]", "another tool has its name" },
+        { ASK "," SPACES ",'tool_choice':{'type':'function','name':'run'}", "tool_choice", "not among" },
         { ASK "," TOOLS ",'tool_choice':'any'", "tool_choice", "" },
         { ASK "," TOOLS ",'tool_choice':{'type':'function','name':'g'}", "tool_choice", "not among" },
         { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "mode" },
@@ -172,7 +227,7 @@ TEST(wrong_values_name_their_field)
         { ASK ",'reasoning':5", "reasoning", "" },
         { ASK ",'reasoning':{'effort':'huge'}", "reasoning.effort", "" },
         { ASK ",'enable_thinking':1", "enable_thinking", "" },
-        { ASK ",'chat_template_kwargs':{'x':1}", "chat_template_kwargs", "" },
+        { ASK ",'chat_template_kwargs':{'tools':[]}", "chat_template_kwargs", "which the server sets" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char body[1000];
@@ -406,6 +461,32 @@ TEST(whole_responses)
     close_exchange();
 }
 
+/* With a stream and without one a call has the names of its client. */
+TEST(calls_have_their_namespace)
+{
+    static const struct {
+        const char *name, *part;
+    } cases[] = {
+        { "mcp__js__run", "'name':'run','namespace':'mcp__js','arguments':'{}'" },
+        { "mcp__fs__read", "'name':'read','namespace':'mcp__fs__','arguments':'{}'" },
+        { "mcp__fs__patch", "'name':'patch','namespace':'mcp__fs__','input':'{}'" },
+        { "read", "'name':'read','arguments':'{}'" },
+    };
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        label("%s %s", cases[i / 2].name, i % 2 ? "in a stream" : "");
+        open_exchange(RESPONSES, quoted(i % 2 ? "{" ASK "," SPACES ",'stream':true}" : "{" ASK "," SPACES "}"));
+        begin_call(0, 0, cases[i / 2].name);
+        arguments(0, 0, "{}");
+        end_call(0, 0, "<raw>", QN_OUTPUT_COMPLETE);
+        finish(0, QN_FINISH_STOP, false);
+        ends_with(200);
+        qn_bytes_add(&out, "", 1);
+        assert_contains(out.data, quoted(cases[i / 2].part));
+        assert_true(strstr(out.data, "__run") == NULL && strstr(out.data, "__patch") == NULL);
+        close_exchange();
+    }
+}
+
 /* The same with a stream and without one: the arguments so far, the input so far of a custom tool. */
 TEST(cut_calls_are_incomplete)
 {
@@ -456,7 +537,7 @@ TEST(settings_are_repeated)
         { "'tool_choice':'none'", "'tool_choice':'none','" },
         { TOOLS ",'tool_choice':'required'", "'tool_choice':'required','" },
         { TOOLS ",'tool_choice':{'name':'patch','type':'custom'}", "'tool_choice':{'name':'patch','type':'custom'},'" },
-        { TOOLS ",'tool_choice':{'type':'web_search_preview'}", "'tool_choice':{'type':'web_search_preview'},'" },
+        { TOOLS ",'tool_choice':{'type':'web_search'}", "'tool_choice':'auto','" },
         { TOOLS ",'tool_choice':null", "'tool_choice':'auto','" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {

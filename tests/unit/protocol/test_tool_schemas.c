@@ -47,9 +47,12 @@ static int load_models(void)
         unlink(file);
         free(bytes.data);
         free(text);
-        served[i] = (qn_served){
-            .model = model, .name = "m", .n_ctx = 1 << 20, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT
-        };
+        served[i] = (qn_served){ .model = model,
+                                 .name = "m",
+                                 .n_ctx = 1 << 20,
+                                 .max_tokens = -1,
+                                 .reasoning_budget = -1,
+                                 .sampling = (qn_sampling)QN_SAMPLING_INIT };
     }
     return 0;
 }

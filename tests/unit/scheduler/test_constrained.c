@@ -583,7 +583,8 @@ TEST(refuses)
     } texts[] = {
         { QN_GRAMMAR_SCHEMA, "{\n \"type\":}", QN_ERR_INVALID, "the schema is not JSON: line 2, column 9" },
         { QN_GRAMMAR_SCHEMA, "", QN_ERR_INVALID, "the schema is not JSON" },
-        { QN_GRAMMAR_SCHEMA, "{\"type\":\"int\"}", QN_ERR_INVALID, "schema: #/type: 'int' is not a type" },
+        { QN_GRAMMAR_SCHEMA, "{\"type\":\"int\"}", QN_ERR_INVALID,
+          "schema: #/type: 'int' is not a type, expected \"integer\"" },
         { QN_GRAMMAR_SCHEMA_STRICT, "{\"uniqueItems\":true}", QN_ERR_UNSUPPORTED,
           "keyword 'uniqueItems' is not supported" },
         { QN_GRAMMAR_REGEX, "(a", QN_ERR_INVALID, "at byte 2" },

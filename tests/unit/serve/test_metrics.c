@@ -93,9 +93,9 @@ TEST(numbers_are_written)
         qn_metrics_connected(metrics);
     qn_metrics_disconnected(metrics);
     qn_metrics_refused(metrics);
-    qn_metrics_ended(model, &done);
-    qn_metrics_ended(model, &gone);
-    qn_metrics_ended(model, &failed);
+    qn_metrics_ended(model, &done, true);
+    qn_metrics_ended(model, &gone, false); /* another choice of the same prompt */
+    qn_metrics_ended(model, &failed, true);
     qn_metrics_first_token(model, 0.3);
     qn_metrics_first_token(model, 0.5);
     qn_metrics_first_token(model, 1e6);
@@ -120,7 +120,7 @@ TEST(numbers_are_written)
                                          "vllm:prefix_cache_queries_total{model_name=" NAME "} 123456789",
                                          "vllm:prefix_cache_hits_total{model_name=" NAME "} 99",
                                          "quern_step_seconds_total{model=" NAME "} 0.125",
-                                         "quern_prompt_tokens_total{model=" NAME "} 110",
+                                         "quern_prompt_tokens_total{model=" NAME "} 100",
                                          "quern_cached_tokens_total{model=" NAME "} 64",
                                          "quern_generated_tokens_total{model=" NAME "} 8",
                                          "quern_answers_total{model=" NAME "} 3",

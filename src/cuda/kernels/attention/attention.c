@@ -165,7 +165,7 @@ enum { STATIC_BYTES = 2304 }; /* more than the static shared memory of the prefi
 /* Queries, two buffers each of keys and values, and look-up tables; overwritten by the results as floats. */
 static size_t prefill_bytes(const qn_attention_gpu *gpu)
 {
-    const size_t row = gpu->head_dim * 2 + 16, f16 = (QN_ATTENTION_PREFILL_ROWS + 4 * QN_ATTENTION_PAGE) * row;
+    const size_t row = gpu->head_dim * 2 + 16, f16 = (QN_ATTENTION_PREFILL_ROWS + 4 * QN_PAGE) * row;
     const size_t results = QN_ATTENTION_PREFILL_ROWS * (gpu->head_dim + 4) * sizeof(float);
     size_t tables = 0;
     if (!is_f16(gpu)) {
@@ -189,9 +189,9 @@ qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, s
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "prefill attention on the GPU: heads of %zu are not supported for this cache", gpu->head_dim);
     /* A piece of n rows has rows of at most (n + 126) / 64 pages. */
-    const size_t blocks = (QN_ATTENTION_PAGE * group + rows - 1) / rows,
+    const size_t blocks = (QN_PAGE * group + rows - 1) / rows,
                  pages = n_rows <= INT32_MAX && n_pieces <= INT32_MAX
-                             ? (n_rows + n_pieces * (2 * QN_ATTENTION_PAGE - 2)) / QN_ATTENTION_PAGE
+                             ? (n_rows + n_pieces * (2 * QN_PAGE - 2)) / QN_PAGE
                              : SIZE_MAX;
     if (n_rows == 0 || n_pieces == 0 || pages > INT32_MAX / blocks)
         return qn_fail(QN_ERR_INVALID, "prefill attention on the GPU: %zu rows in %zu pieces", n_rows, n_pieces);

@@ -96,7 +96,7 @@ typedef struct qn_attention_decode_args {
  * consecutive positions, whose keys and values are already in the cache; it may have no rows. With QN_PAGES the cache
  * holds a session's codes, and queries are already rotated; else the cache is fp16.
  *
- * B = ceil(QN_ATTENTION_PAGE * group / QN_ATTENTION_PREFILL_ROWS) blocks process a page's queries of a key-value head,
+ * B = ceil(QN_PAGE * group / QN_ATTENTION_PREFILL_ROWS) blocks process a page's queries of a key-value head,
  * where group is n_heads / n_kv_heads.
  *
  * grid (B * pages, n_kv_heads), where pages is at least the sum, over the pieces, of the pages that contain rows of the

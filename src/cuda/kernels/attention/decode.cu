@@ -166,7 +166,7 @@ QN_DEVICE void find_next(const qn_attention_decode_args &a, block_state &b, uint
         return;
     const uint32_t row = (span.tile0 + piece.first * span.tiles_per_split) * TILE_KV;
     const uint64_t *table = qn_kv_table(a.cache.tables, a.mask.sessions ? a.mask.sessions[piece.row] : 0);
-    b.page = row < span.end ? qn_kv_page(table, row / QN_ATTENTION_PAGE) : 0;
+    b.page = row < span.end ? qn_kv_page(table, row / QN_PAGE) : 0;
     b.work = work;
     b.piece = piece;
     b.span = span;

@@ -321,17 +321,17 @@ struct page_rows {
 QN_DEVICE page_rows find_page_rows(const qn_attention_decode_args &a, uint32_t position, const query_tile &tile,
                                    const team_coord &p)
 {
-    static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of the fp16 pages");
+    static_assert(QN_WARPS * TILE_KV >= 2 * QN_PAGE, "a warp has one tile of the fp16 pages");
     // bytes of the first page's rows
-    const uint32_t page = position / QN_ATTENTION_PAGE, before = QN_ATTENTION_PAGE * DIM * 2;
+    const uint32_t page = position / QN_PAGE, before = QN_PAGE * DIM * 2;
     const uint64_t *table = qn_kv_table(a.pages.tables, tile.session);
     const auto page_at = [&](const uint8_t *array, uint32_t i) {
         return qn_kv_f16_page(a.pages, table, array, tile.session, tile.head, i, DIM * 2);
     };
     page_rows rows;
     rows.tile = p.warp;
-    rows.end = (page ? QN_ATTENTION_PAGE : 0) + position % QN_ATTENTION_PAGE + 1;
-    rows.keys = p.warp < QN_ATTENTION_PAGE / TILE_KV ? page_at(a.pages.keys, 0) : page_at(a.pages.keys, page) - before;
+    rows.end = (page ? QN_PAGE : 0) + position % QN_PAGE + 1;
+    rows.keys = p.warp < QN_PAGE / TILE_KV ? page_at(a.pages.keys, 0) : page_at(a.pages.keys, page) - before;
     rows.values[0] = page_at(a.pages.values, 0);
     rows.values[1] = page_at(a.pages.values, page) - before;
     return rows;
@@ -343,7 +343,7 @@ QN_DEVICE void prefetch_tile(const page_rows &rows, const team_coord &p)
 #if __CUDA_ARCH__ >= 900
     if (p.lane >= 2 || rows.tile * TILE_KV >= rows.end)
         return;
-    const uint8_t *from = p.lane == 0 ? rows.keys : rows.values[rows.tile >= QN_ATTENTION_PAGE / TILE_KV];
+    const uint8_t *from = p.lane == 0 ? rows.keys : rows.values[rows.tile >= QN_PAGE / TILE_KV];
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + rows.tile * (TILE_KV * DIM * 2)),
                  "r"(TILE_KV * DIM * 2)
                  : "memory");
@@ -391,7 +391,7 @@ struct page_values {
 #pragma unroll
         for (int i = 0; i < PAGE_VALUE_TILES; i++) {
             const uint32_t tile = p.group * SLICES + first + i;
-            const uint8_t *values = rows.values[tile >= QN_ATTENTION_PAGE / TILE_KV] + p.slice * (SLICE_DIMS * 2);
+            const uint8_t *values = rows.values[tile >= QN_PAGE / TILE_KV] + p.slice * (SLICE_DIMS * 2);
             if (first + i >= SLICES || tile * TILE_KV >= rows.end)
                 continue;
 #pragma unroll

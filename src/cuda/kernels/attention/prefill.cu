@@ -19,7 +19,6 @@
 #include "cuda/kernels/typed_rows.cuh"
 
 #define ROWS QN_ATTENTION_PREFILL_ROWS
-#define PAGE QN_ATTENTION_PAGE
 #define THREADS (ROWS / 16 * QN_WARP_SIZE)
 #define CODES (QN_KEY_BITS != 16)
 #define VALUE_ENTRY 32
@@ -31,33 +30,33 @@
 
 struct shared {
     float factors[ROWS], biases[ROWS];
-    float key_scales[2][PAGE], value_scales[2][PAGE]; // of the two buffers
+    float key_scales[2][QN_PAGE], value_scales[2][QN_PAGE]; // of the two buffers
 };
 
 // A tile: one page of fp16 rows or of codes.
 struct tile {
     const uint8_t *keys, *values;
     const float *key_scales, *value_scales;
-    uint32_t n; // valid rows, at most PAGE; the others are filled with zeros
+    uint32_t n; // valid rows, at most QN_PAGE; the others are filled with zeros
     bool codes;
 };
 
-// Copies PAGE fp16 rows to shared memory, with all threads. The caller commits the cp.async group.
+// Copies QN_PAGE fp16 rows to shared memory, with all threads. The caller commits the cp.async group.
 QN_DEVICE void copy_f16(uint8_t *to, const uint8_t *from, uint32_t n)
 {
     constexpr int segments = DIM * 2 / 16;
-    for (int i = threadIdx.x; i < PAGE * segments; i += THREADS) {
+    for (int i = threadIdx.x; i < QN_PAGE * segments; i += THREADS) {
         const int row = i / segments, segment = i % segments;
         qn_cp_async_16(to + row * STRIDE + segment * 16, from + (uint64_t)min((uint32_t)row, n - 1) * (DIM * 2) + segment * 16,
                        row < n ? 16 : 0);
     }
 }
 
-// Dequantises PAGE rows of codes to fp16, without their scales: four threads a row.
+// Dequantises QN_PAGE rows of codes to fp16, without their scales: four threads a row.
 template <int bits, int offset> QN_DEVICE void dequantize(uint8_t *to, const uint8_t *from, uint32_t table)
 {
     using p = lane_fragment<bits, 4>;
-    for (int row = threadIdx.x / 4; row < PAGE; row += THREADS / 4) {
+    for (int row = threadIdx.x / 4; row < QN_PAGE; row += THREADS / 4) {
         const int t = threadIdx.x % 4;
         uint32_t words[p::words];
         load_lane_fragment<bits, 4>(words, from, row, t);
@@ -114,7 +113,7 @@ struct query_block {
 // Pages with rows of a piece of n rows from position `first` on.
 QN_DEVICE uint32_t pages_of(uint32_t first, uint32_t n)
 {
-    return n ? (first + n - 1) / PAGE - first / PAGE + 1 : 0;
+    return n ? (first + n - 1) / QN_PAGE - first / QN_PAGE + 1 : 0;
 }
 
 // False if the block has no queries. Blocks of the last page of a piece run first: they have the most keys.
@@ -123,7 +122,7 @@ QN_DEVICE bool find_query_block(query_block &b, const qn_attention_prefill_args 
     b.n_heads = a.n_heads;
     b.group = a.n_heads / a.n_kv_heads;
     b.head = blockIdx.y;
-    const uint32_t blocks_per_page = (PAGE * b.group + ROWS - 1) / ROWS, index = blockIdx.x / blocks_per_page;
+    const uint32_t blocks_per_page = (QN_PAGE * b.group + ROWS - 1) / ROWS, index = blockIdx.x / blocks_per_page;
     const auto rows_of = [&](uint32_t piece) {
         return a.cu_seqlens ? a.cu_seqlens[piece + 1] - a.cu_seqlens[piece] : a.n_rows;
     };
@@ -136,9 +135,9 @@ QN_DEVICE bool find_query_block(query_block &b, const qn_attention_prefill_args 
     b.first_row = a.cu_seqlens ? a.cu_seqlens[piece.index] : 0;
     b.session = a.sessions ? a.sessions[piece.index] : piece.index;
     const uint32_t end = b.first + rows_of(piece.index);
-    b.page = (end - 1) / PAGE - (index - (uint32_t)piece.begin);
-    b.begin = max(b.first, b.page * PAGE);
-    b.end = min(end, (b.page + 1) * PAGE);
+    b.page = (end - 1) / QN_PAGE - (index - (uint32_t)piece.begin);
+    b.begin = max(b.first, b.page * QN_PAGE);
+    b.end = min(end, (b.page + 1) * QN_PAGE);
     b.row0 = blockIdx.x % blocks_per_page * ROWS;
     b.n_rows = (b.end - b.begin) * b.group;
     return b.row0 < b.n_rows;
@@ -151,13 +150,13 @@ QN_DEVICE const uint8_t *page_rows(const uint64_t *table, const query_block &b, 
                                    uint64_t session_stride, uint32_t page, uint32_t row_bytes)
 {
     const qn_kv_rows rows = qn_kv_rows_of(table, array, b.head, head_stride, b.session, session_stride);
-    return QN_PAGES ? qn_kv_code_page(rows, page, row_bytes) : qn_kv_row(rows, page * PAGE, row_bytes);
+    return QN_PAGES ? qn_kv_code_page(rows, page, row_bytes) : qn_kv_row(rows, page * QN_PAGE, row_bytes);
 }
 
 QN_DEVICE tile tile_of_page(const qn_attention_prefill_args &a, const query_block &b, uint32_t page)
 {
     tile x;
-    x.n = page == b.page ? b.end - page * PAGE : PAGE;
+    x.n = page == b.page ? b.end - page * QN_PAGE : QN_PAGE;
     x.codes = QN_PAGES && page != 0 && page != b.page;
     x.key_scales = x.value_scales = 0;
     if (QN_PAGES && !x.codes) {
@@ -185,7 +184,7 @@ QN_DEVICE void load_tile(shared &s, uint8_t *keys, uint8_t *values, const qn_att
                          uint32_t page, uint32_t table)
 {
     const tile x = tile_of_page(a, b, page);
-    uint8_t *k = keys + page % 2 * (PAGE * STRIDE), *v = values + page % 2 * (PAGE * STRIDE);
+    uint8_t *k = keys + page % 2 * (QN_PAGE * STRIDE), *v = values + page % 2 * (QN_PAGE * STRIDE);
     if (x.codes) {
         if (CODES) {
             dequantize<CODES ? QN_KEY_BITS : 4, 0>(k, x.keys, table);
@@ -198,7 +197,7 @@ QN_DEVICE void load_tile(shared &s, uint8_t *keys, uint8_t *values, const qn_att
     qn_cp_async_commit();
     // Value scales multiply weights, which become fp16. Values were fp16 before quantisation, so scale / gain is in
     // fp16's range.
-    if (CODES && threadIdx.x < PAGE) {
+    if (CODES && threadIdx.x < QN_PAGE) {
         s.key_scales[page % 2][threadIdx.x] = x.codes ? x.key_scales[threadIdx.x] / a.key_codec.gain : 1;
         s.value_scales[page % 2][threadIdx.x] = x.codes ? fminf(x.value_scales[threadIdx.x] / a.value_codec.gain, 32752.0f) : 1;
     }
@@ -252,14 +251,14 @@ struct lane_rows {
 QN_DEVICE void compute_scores(float (*x)[4], const uint8_t *warp_queries, const uint8_t *k, int lane)
 {
 #pragma unroll
-    for (int i = 0; i < PAGE / 8; i++)
+    for (int i = 0; i < QN_PAGE / 8; i++)
         x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++) {
         uint32_t q[4];
         qn_ldmatrix_x4(q, warp_queries + lane % 16 * STRIDE + (2 * i + lane / 16) * 16);
 #pragma unroll
-        for (int j = 0; j < PAGE / 16; j++) {
+        for (int j = 0; j < QN_PAGE / 16; j++) {
             uint32_t b[4];
             qn_ldmatrix_x4(b, k + (j * 16 + lane / 16 * 8 + lane % 8) * STRIDE + (2 * i + lane / 8 % 2) * 16);
             qn_mma_m16n8k16_f16(x[2 * j], q, b);
@@ -280,12 +279,12 @@ QN_DEVICE void scale_scores(float (*x)[4], float row_max[2], const float *key_sc
 {
     const bool is_codes = QN_PAGES && page != 0 && page != b.page;
 #pragma unroll
-    for (int i = 0; i < PAGE / 8; i++) {
+    for (int i = 0; i < QN_PAGE / 8; i++) {
         const float2 scales = load_scales(key_scales, i, t);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             x[i][j] = fmaf(x[i][j], l.factors[j / 2] * (j % 2 ? scales.y : scales.x), is_codes ? l.biases[j / 2] : 0);
-            if (page == b.page && b.page * PAGE + i * 8 + 2 * t + j % 2 > b.position(l.rows[j / 2]))
+            if (page == b.page && b.page * QN_PAGE + i * 8 + 2 * t + j % 2 > b.position(l.rows[j / 2]))
                 x[i][j] = -QN_INFINITY;
             row_max[j / 2] = fmaxf(row_max[j / 2], x[i][j]);
         }
@@ -323,7 +322,7 @@ QN_DEVICE void rescale(softmax_state &state, float (*acc)[4], float row_max[2])
 QN_DEVICE void compute_weights(float (*x)[4], softmax_state &state, const float *value_scales, int t)
 {
 #pragma unroll
-    for (int i = 0; i < PAGE / 8; i++) {
+    for (int i = 0; i < QN_PAGE / 8; i++) {
         const float2 scales = load_scales(value_scales, i, t);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -337,7 +336,7 @@ QN_DEVICE void compute_weights(float (*x)[4], softmax_state &state, const float 
 QN_DEVICE void accumulate_values(float (*acc)[4], const float (*x)[4], const uint8_t *v, int lane)
 {
 #pragma unroll
-    for (int i = 0; i < PAGE / 16; i++) {
+    for (int i = 0; i < QN_PAGE / 16; i++) {
         const uint32_t p[4] = { qn_f32_to_f16x2(x[2 * i][0], x[2 * i][1]), qn_f32_to_f16x2(x[2 * i][2], x[2 * i][3]),
                                 qn_f32_to_f16x2(x[2 * i + 1][0], x[2 * i + 1][1]),
                                 qn_f32_to_f16x2(x[2 * i + 1][2], x[2 * i + 1][3]) };
@@ -392,8 +391,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ __align__(8) shared s;
     __shared__ query_block b; // the same for all threads: leaves registers to accumulators
-    uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * PAGE * STRIDE;
-    const uint32_t tables = qn_shared_address(values + 2 * PAGE * STRIDE);
+    uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * QN_PAGE * STRIDE;
+    const uint32_t tables = qn_shared_address(values + 2 * QN_PAGE * STRIDE);
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
     const uint32_t table = tables + lane % 8 * 4;
 
@@ -427,12 +426,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (page < b.page)
             load_tile(s, keys, values, a, b, page + 1, table);
         const uint32_t buffer = page % 2;
-        float x[PAGE / 8][4], row_max[2] = { state.m[0], state.m[1] };
-        compute_scores(x, queries + warp * 16 * STRIDE, keys + buffer * (PAGE * STRIDE), lane);
+        float x[QN_PAGE / 8][4], row_max[2] = { state.m[0], state.m[1] };
+        compute_scores(x, queries + warp * 16 * STRIDE, keys + buffer * (QN_PAGE * STRIDE), lane);
         scale_scores(x, row_max, s.key_scales[buffer], lane_rows, b, page, t);
         rescale(state, acc, row_max);
         compute_weights(x, state, s.value_scales[buffer], t);
-        accumulate_values(acc, x, values + buffer * (PAGE * STRIDE), lane);
+        accumulate_values(acc, x, values + buffer * (QN_PAGE * STRIDE), lane);
     }
     __syncthreads(); // all warps have read queries and tiles: results overwrite them
     store_results((float *)dynamic, a, b, lane_rows, state, acc, warp, lane);

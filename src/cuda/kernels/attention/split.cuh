@@ -27,9 +27,9 @@ QN_DEVICE qn_attention_span qn_attention_span_of(const qn_attention_mask &v, con
     const uint32_t position = v.positions ? v.positions[row] : 0;
     const bool has_session = !v.sessions || v.sessions[row] != QN_ATTENTION_NO_SESSION;
 #if QN_PAGES
-    const uint32_t page = position / QN_ATTENTION_PAGE;
+    const uint32_t page = position / QN_PAGE;
     s.begin = 0;
-    s.end = page ? (page - 1) * QN_ATTENTION_PAGE : 0;
+    s.end = page ? (page - 1) * QN_PAGE : 0;
     qn_attention_split_tiles(s, splits, splits.n - 1);
     s.active_splits++; // split 0: the fp16 pages
 #else

@@ -101,7 +101,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_store(const __grid
         store_side<QN_VALUE_BITS>(a, a.values, a.cache.values, a.cache.value_head_stride, a.cache.value_scales, row, lane);
 }
 
-#define PAGE QN_ATTENTION_PAGE
 
 // A page that a block quantises.
 struct page_of_block {
@@ -116,12 +115,12 @@ QN_DEVICE bool find_page(page_of_block &of, const qn_aura_quantize_page_args &a)
         return true;
     const qn_range piece = qn_find_range(a.n_pieces, blockIdx.x, [&](uint32_t i) {
         const uint32_t first = a.positions[i];
-        return (uint64_t)((first + a.cu_seqlens[i + 1] - a.cu_seqlens[i]) / PAGE - first / PAGE);
+        return (uint64_t)((first + a.cu_seqlens[i + 1] - a.cu_seqlens[i]) / QN_PAGE - first / QN_PAGE);
     });
     if (piece.index == a.n_pieces)
         return false;
     of.session = a.sessions ? a.sessions[piece.index] : piece.index;
-    of.page = a.positions[piece.index] / PAGE + (blockIdx.x - (uint32_t)piece.begin);
+    of.page = a.positions[piece.index] / QN_PAGE + (blockIdx.x - (uint32_t)piece.begin);
     return true;
 }
 
@@ -149,9 +148,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int d = threadIdx.x; d < DIM; d += THREADS) {
         float sum = 0;
 #pragma unroll 16
-        for (int i = 0; i < PAGE; i++)
+        for (int i = 0; i < QN_PAGE; i++)
             sum += qn_f16_to_f32(first_keys[i * DIM + d]);
-        mean[d] = sum / PAGE;
+        mean[d] = sum / QN_PAGE;
         if (of.page == 0)
             ((float *)((uint8_t *)qn_kv_means(a.pages, f16_table, of.session, head, DIM) + f16_layer))[d] = mean[d];
     }
@@ -168,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
              *values = (uint32_t *)code_rows(c.values, c.value_head_stride, c.value_session_stride, VALUE_WORDS * 4);
     float *key_scales = (float *)code_rows(c.key_scales, c.scale_head_stride, c.scale_session_stride, 4),
           *value_scales = (float *)code_rows(c.value_scales, c.scale_head_stride, c.scale_session_stride, 4);
-    for (int i = warp; i < PAGE; i += QN_AURA_GPU_WARPS) {
+    for (int i = warp; i < QN_PAGE; i += QN_AURA_GPU_WARPS) {
         float key[VALUES], value[VALUES];
 #pragma unroll
         for (int j = 0; j < VALUES; j++) {

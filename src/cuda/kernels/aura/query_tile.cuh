@@ -49,7 +49,7 @@ template <int bits, int lanes>
 QN_DEVICE void load_row(uint32_t *to, float &scale, const uint64_t *table, const uint8_t *codes, const float *scales,
                         uint32_t row, int lane)
 {
-    const uint64_t page = qn_kv_page(table, row / QN_ATTENTION_PAGE);
+    const uint64_t page = qn_kv_page(table, row / QN_PAGE);
     const uint32_t in_page = qn_kv_row_in_page(table, row);
     load_lane_fragment<bits, lanes>(to, codes + page, in_page, lane);
     scale = ((const float *)((const uint8_t *)scales + page))[in_page];

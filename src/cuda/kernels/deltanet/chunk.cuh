@@ -12,7 +12,7 @@
 #define QN_HEAD_K 128
 #endif
 
-#define TOKENS QN_GDN_CHUNK_TOKENS
+#define TOKENS QN_GDN_CHUNK
 #define HEAD_K QN_HEAD_K
 #define PADDED_K QN_GDN_PADDED(QN_HEAD_K)
 #define KEY_TILES (PADDED_K / 64)

@@ -120,8 +120,8 @@ static size_t tokens_of(const qn_gdn_chunk_args *a)
 static size_t count_indices(const qn_gdn_chunk_args *a)
 {
     if (a->cu_seqlens)
-        return a->tokens / QN_GDN_CHUNK_TOKENS + a->sequences;
-    return a->sequences * (a->tokens ? divide_up(a->tokens, QN_GDN_CHUNK_TOKENS) : 1);
+        return a->tokens / QN_GDN_CHUNK + a->sequences;
+    return a->sequences * (a->tokens ? divide_up(a->tokens, QN_GDN_CHUNK) : 1);
 }
 
 /* Of the MMAs of a chunk, relative to keys of two tiles: three with each tile of the keys, two with matrices of the
@@ -173,7 +173,7 @@ static size_t max_pieces(size_t head_v, uint32_t slices, const qn_gdn_gpu *gpu)
  * time, through L2: in the order of positions, tiled value heads of a key head are k_heads heads apart. */
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
 {
-    const size_t chunks = longest ? divide_up(longest, QN_GDN_CHUNK_TOKENS) : 1, step = a->v_heads / a->k_heads;
+    const size_t chunks = longest ? divide_up(longest, QN_GDN_CHUNK) : 1, step = a->v_heads / a->k_heads;
     const bool can_compose = has_spans(a->head_k, gpu);
     qn_gdn_division best = { 0, 1 };
     double best_time = division_time(a, &best, chunks, gpu->n_sms);
@@ -246,7 +246,7 @@ static qn_status check_chunks(const qn_gdn_chunk_args *a, const qn_gdn_division 
     if ((a->q | a->k | a->v | a->o | workspace) % 16 || (a->q_stride | a->k_stride | a->v_stride | a->o_stride) % 8)
         return qn_fail(QN_ERR_INVALID,
                        "delta rule over chunks: an address is no multiple of 16, or a stride none of 8 elements");
-    if (tokens > INT32_MAX / 2 || (tokens / QN_GDN_CHUNK_TOKENS + a->sequences) * a->v_heads > INT32_MAX / 8)
+    if (tokens > INT32_MAX / 2 || (tokens / QN_GDN_CHUNK + a->sequences) * a->v_heads > INT32_MAX / 8)
         return qn_fail(QN_ERR_INVALID, "delta rule over chunks: %zu tokens with %u heads are too many", tokens,
                        a->v_heads);
     if (d->pieces > MAX_BLOCKS)
@@ -408,10 +408,9 @@ size_t qn_gdn_gpu_state_bytes(size_t k_heads, size_t v_heads, size_t head_k, siz
 
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
 {
-    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v),
-                 gates = v_heads * QN_GDN_CHUNK_TOKENS;
+    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v), gates = v_heads * QN_GDN_CHUNK;
     qn_gdn_open_layout l = { 0 };
-    l.values = l.keys + k_heads * QN_GDN_CHUNK_TOKENS * head_k * sizeof(uint16_t);
+    l.values = l.keys + k_heads * QN_GDN_CHUNK * head_k * sizeof(uint16_t);
     l.scales = l.values + gates * head_v * sizeof(uint16_t);
     l.decays = l.scales + gates * QN_GDN_SCALE_GROUPS(head_v) * sizeof(float);
     l.inputs = l.decays + gates * sizeof(float);

@@ -32,11 +32,12 @@
 #define QN_CUDA_KERNELS_DELTANET_DELTANET_H
 
 #include "cuda/kernels/launch.h"
+#include "plan/page.h"
 
 /* Dimensions of the chunk kernels: chunks of 64 tokens, slices of 64 values, keys padded to tiles of 64 elements. Heads
  * of all kernels have at most QN_GDN_MAX_HEAD elements. With keys beyond QN_GDN_MAX_SPAN_KEY there are no pieces and a
  * block has one slice. */
-enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2, QN_GDN_MAX_HEAD = 256 };
+enum { QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2, QN_GDN_MAX_HEAD = 256 };
 
 /* Macros, because the preprocessor compares them. */
 #define QN_GDN_MAX_SPAN_KEY 128
@@ -227,11 +228,11 @@ enum {
 #define QN_GDN_OPEN_THREADS(head_v) ((head_v) <= 64 ? 128 : (head_v) >= 128 ? 256 : 2 * (head_v))
 #define QN_GDN_OPEN_SM_BLOCKS(head_k, head_v) (((head_k) <= 128 ? 512 : 256) / QN_GDN_OPEN_THREADS(head_v))
 #define QN_GDN_OPEN_FIXED_BYTES(head_k, head_v)                                                                        \
-    (QN_GDN_CHUNK_TOKENS * (2 * ((head_k) + 8 + (head_v) + 8) + 4 * (2 + QN_GDN_SCALE_GROUPS(head_v))) +               \
+    (QN_GDN_CHUNK * (2 * ((head_k) + 8 + (head_v) + 8) + 4 * (2 + QN_GDN_SCALE_GROUPS(head_v))) +                      \
      4 * (QN_GDN_OPEN_ROWS * (2 * (head_k) + 4 * (head_v) + 2 * QN_GDN_OPEN_ROWS + 7) + (head_v)) + 224)
 #define QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps)                                                                 \
     (4 * QN_GDN_MAX((2 * (taps)-1 + QN_GDN_OPEN_ROWS) * (2 * (head_k) + (head_v)),                                     \
-                    QN_GDN_OPEN_ROWS * (2 * QN_GDN_SCALE_GROUPS(head_v) * QN_GDN_CHUNK_TOKENS + (head_v))))
+                    QN_GDN_OPEN_ROWS * (2 * QN_GDN_SCALE_GROUPS(head_v) * QN_GDN_CHUNK + (head_v))))
 #define QN_GDN_MAX(x, y) ((x) > (y) ? (x) : (y))
 #define QN_GDN_OPEN_BYTES(head_k, head_v, taps)                                                                        \
     (QN_GDN_OPEN_FIXED_BYTES(head_k, head_v) + QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps))
@@ -239,7 +240,7 @@ enum {
 /* qn_gdn_open_row: threads of a block, blocks on an SM; shared memory of a block: the open chunk and computed values,
  * then inputs and weights of the convolution. */
 enum { QN_GDN_ROW_THREADS = 256, QN_GDN_ROW_SM_BLOCKS = 4 };
-#define QN_GDN_ROW_FIXED_BYTES(head_k, head_v) (QN_GDN_CHUNK_TOKENS * 2 * ((head_k) + (head_v)) + 6144)
+#define QN_GDN_ROW_FIXED_BYTES(head_k, head_v) (QN_GDN_CHUNK * 2 * ((head_k) + (head_v)) + 6144)
 #define QN_GDN_ROW_BYTES(head_k, head_v, taps)                                                                         \
     (QN_GDN_ROW_FIXED_BYTES(head_k, head_v) + 2 * (taps) * (2 * (head_k) + (head_v)) * 4)
 

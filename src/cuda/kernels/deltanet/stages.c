@@ -56,7 +56,7 @@ static qn_status fill_chunks(qn_gdn_stage_args *a, const char *function, uint32_
 {
     qn_gdn_chunk_args *r = &a->rule;
     const uint64_t tokens = r->cu_seqlens ? r->tokens : (uint64_t)r->tokens * r->sequences;
-    r->chunks = (uint32_t)(tokens / QN_GDN_CHUNK_TOKENS + r->sequences);
+    r->chunks = (uint32_t)(tokens / QN_GDN_CHUNK + r->sequences);
     if ((uint64_t)r->chunks * n > INT32_MAX)
         return qn_fail(QN_ERR_INVALID,
                        "%s: %" PRIu64 " tokens with %u heads, at most %d blocks of 64 tokens are allowed", function,

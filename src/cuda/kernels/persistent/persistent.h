@@ -247,13 +247,13 @@ typedef struct qn_persistent_phase {
     } u;
 } qn_persistent_phase;
 
-/* qn_persistent_decode - Executes the phases in order. grid: one block an SM, cooperative; QN_PERSISTENT_THREADS
- * threads. Defines: QN_BITS, QN_SCALES (of the weight tiles of all GEMVs), QN_STAGES (slots of the cp.async ring of
- * each warp). */
+/* Arguments of the kernel qn_persistent_decode, which executes the phases in order, and of that of several rows. It is
+ * launched cooperatively, one block of QN_PERSISTENT_THREADS threads on each SM, and is compiled for given values of
+ * QN_BITS and QN_SCALES (of the weight tiles of all GEMVs) and QN_STAGES (slots of the cp.async ring of each warp). */
 typedef struct qn_persistent_args {
     QN_GPU_PTR(const qn_persistent_phase) phases; /* [n_phases] */
     QN_GPU_PTR(uint32_t) barrier;                 /* arrival counter: 0 before and after each launch */
-    QN_GPU_PTR(const uint32_t) positions;         /* [1] position of the row; or 0 */
+    QN_GPU_PTR(const uint32_t) positions;         /* [1] position of the row; address 0: none has one */
     /* Recurrent layers: slots and position of the row's sequence, as in qn_gdn_open_args. states 0: no such layers */
     QN_GPU_PTR(const unsigned char) states;
     QN_GPU_PTR(unsigned char) open;

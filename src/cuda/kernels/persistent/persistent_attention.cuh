@@ -21,7 +21,7 @@
 #include "cuda/kernels/persistent/persistent.cuh"
 
 #define ATTENTION_TILE_KV 16 // positions of a tile
-#define ATTENTION_PAGE_TILES (QN_ATTENTION_PAGE / ATTENTION_TILE_KV)
+#define ATTENTION_PAGE_TILES (QN_PAGE / ATTENTION_TILE_KV)
 #define ATTENTION_TILE_Q QN_PERSISTENT_MAX_GROUP
 #define ATTENTION_LOG_SLICE 6 // log2 of the dimensions of a warp
 #define ATTENTION_SLICE (1 << ATTENTION_LOG_SLICE)
@@ -125,7 +125,7 @@ QN_DEVICE const uint8_t *attention_rows(const uint8_t *array, uint64_t head_stri
 // A position's row in a page, or in a contiguous cache.
 QN_DEVICE uint32_t attention_row(const qn_persistent_attention &s, uint32_t position)
 {
-    return s.cache.tables ? position % QN_ATTENTION_PAGE : position;
+    return s.cache.tables ? position % QN_PAGE : position;
 }
 
 // ---- Biases, qk_norm, rope, kv_store of the row ----

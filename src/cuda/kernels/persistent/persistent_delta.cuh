@@ -23,15 +23,15 @@
 
 static_assert(DELTA_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "a unit occupies all threads of a block");
 static_assert(DELTA_VALUES == QN_GDN_SCALE_VALUES, "the values of a unit have one scale");
-static_assert(DELTA_VALUES == QN_GDN_CHUNK_TOKENS, "eight lanes have a row of the state and a row of the chunk");
+static_assert(DELTA_VALUES == QN_GDN_CHUNK, "eight lanes have a row of the state and a row of the chunk");
 
 struct delta_shared {
-    __align__(16) uint16_t values[QN_GDN_CHUNK_TOKENS * DELTA_VALUE_ROW]; // v' of the chunk's rows, scaled
+    __align__(16) uint16_t values[QN_GDN_CHUNK * DELTA_VALUE_ROW]; // v' of the chunk's rows, scaled
     __align__(16) float inputs[DELTA_CHANNELS];                           // q, k, v after the convolution
     // of the row's key and query, gated, for scaled values
-    float2 scores[QN_GDN_CHUNK_TOKENS];
+    float2 scores[QN_GDN_CHUNK];
     // decay since the row, times the scale of its values
-    float factors[QN_GDN_CHUNK_TOKENS];
+    float factors[QN_GDN_CHUNK];
     __align__(16) float v_new[DELTA_VALUES];                              // v' of the new row
     float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE];                       // of q and k, one for each warp
     float g, decay, beta;                                                 // of the new row; decay = e^g
@@ -100,24 +100,24 @@ QN_DEVICE const float *delta_history(const persistent_sequence &sequence, const 
 
 QN_DEVICE uint16_t *delta_keys(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (uint16_t *)(sequence.open + s.open.keys) + delta_k_head(s, unit) * QN_GDN_CHUNK_TOKENS * DELTA_HEAD_DIM;
+    return (uint16_t *)(sequence.open + s.open.keys) + delta_k_head(s, unit) * QN_GDN_CHUNK * DELTA_HEAD_DIM;
 }
 
 // Rows of a head, DELTA_HEAD_DIM apart, from the unit's values on.
 QN_DEVICE uint16_t *delta_values(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (uint16_t *)(sequence.open + s.open.values) + unit / 2 * (QN_GDN_CHUNK_TOKENS * DELTA_HEAD_DIM) +
+    return (uint16_t *)(sequence.open + s.open.values) + unit / 2 * (QN_GDN_CHUNK * DELTA_HEAD_DIM) +
            unit % 2 * DELTA_VALUES;
 }
 
 QN_DEVICE float *delta_scales(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (float *)(sequence.open + s.open.scales) + unit * QN_GDN_CHUNK_TOKENS;
+    return (float *)(sequence.open + s.open.scales) + unit * QN_GDN_CHUNK;
 }
 
 QN_DEVICE float *delta_decays(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (float *)(sequence.open + s.open.decays) + unit / 2 * QN_GDN_CHUNK_TOKENS;
+    return (float *)(sequence.open + s.open.decays) + unit / 2 * QN_GDN_CHUNK;
 }
 
 // The inputs of the convolution at a position, a row of all channels.

@@ -166,7 +166,7 @@ QN_DEVICE row_place find_place(const qn_rope_qk_norm_store_args &a, uint32_t row
     // The pointers of caches are const for their readers; this kernel writes them.
 #if QN_PAGES
     const uint64_t *table = qn_kv_table(a.pages.tables, session);
-    const uint32_t page = position / QN_ATTENTION_PAGE, at = position % QN_ATTENTION_PAGE * DIM;
+    const uint32_t page = position / QN_PAGE, at = position % QN_PAGE * DIM;
     return { (uint16_t *)qn_kv_f16_page(a.pages, table, a.pages.keys, session, kv, page, DIM * 2) + at,
              (uint16_t *)qn_kv_f16_page(a.pages, table, a.pages.values, session, kv, page, DIM * 2) + at };
 #else

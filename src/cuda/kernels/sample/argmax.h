@@ -25,8 +25,8 @@ typedef struct qn_argmax_rows_args {
 
 #include <stddef.h>
 
-/* qn_argmax_gpu_rows - Fills a launch of qn_argmax_rows; the caller passes the arguments with it. QN_ERR_INVALID unless
- * n and n_rows are 1 to INT32_MAX. */
+/* qn_argmax_gpu_rows - Fills a launch of qn_argmax_rows for n values in each of n_rows rows. The kernel's arguments are
+ * given when it is launched (qn_cuda_launch). QN_ERR_INVALID unless n and n_rows are 1 to INT32_MAX. */
 qn_status qn_argmax_gpu_rows(size_t n, size_t n_rows, qn_launch *out);
 
 #endif
