@@ -2,6 +2,7 @@
 #include "cli/args.h"
 
 #include "base/append.h"
+#include "base/random.h"
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -178,13 +179,24 @@ static bool set_int32(const qn_option *option, const char *name, const char *val
     return true;
 }
 
-static bool set_u64(const char *name, const char *value, uint64_t *out)
+static bool set_seed(const qn_option *option, const char *name, const char *value, uint64_t *out)
 {
     char *end;
+    uint32_t random; /* 32 bits, so that it can be typed again */
+    if (strcmp(value, "-1") == 0) {
+        *out = QN_NO_SEED;
+        if (option->min >= 0 && !qn_random_bytes(&random, sizeof random)) {
+            qn_cli_error("%s: -1: the system has no random numbers", name);
+            return false;
+        }
+        if (option->min >= 0)
+            *out = random;
+        return true;
+    }
     errno = 0;
     const unsigned long long number = strtoull(value, &end, 10);
-    if (*value < '0' || *value > '9' || *end) { /* strtoull would accept -1 as 2^64-1 */
-        qn_cli_error("%s: '%s' is not an integer from 0 to 2^64-1", name, value);
+    if (*value < '0' || *value > '9' || *end) { /* strtoull would accept -2 as 2^64-2 */
+        qn_cli_error("%s: '%s' is not an integer from 0 to 2^64-1, or -1 for a new seed", name, value);
         return false;
     }
     if (errno == ERANGE) {
@@ -273,7 +285,7 @@ static bool set(const qn_option *option, const char *name, const char *value, qn
     }
     case QN_OPTION_INT: return set_int(option, name, value, out);
     case QN_OPTION_INT32: return set_int32(option, name, value, out);
-    case QN_OPTION_U64: return set_u64(name, value, out);
+    case QN_OPTION_SEED: return set_seed(option, name, value, out);
     case QN_OPTION_BYTES: return set_bytes(option, name, value, out);
     case QN_OPTION_NUMBER: return set_number(option, name, value, out);
     case QN_OPTION_ENUM: return set_choice(option, name, value, out);
@@ -290,7 +302,7 @@ static const qn_option *find_attached(const qn_command *command, const char *arg
     if (!option || option->kind == QN_OPTION_FLAG || nearest_option(command->id, argument, strlen(argument)))
         return NULL;
     const bool number = option->kind == QN_OPTION_INT || option->kind == QN_OPTION_INT32 ||
-                        option->kind == QN_OPTION_U64 || option->kind == QN_OPTION_BYTES ||
+                        option->kind == QN_OPTION_SEED || option->kind == QN_OPTION_BYTES ||
                         option->kind == QN_OPTION_NUMBER;
     return !number || plain_number_start(argument + 2) ? option : NULL;
 }

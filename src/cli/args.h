@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #define QN_BYTES_OFF UINT64_MAX /* of an option that a size or "off" is given to */
+#define QN_NO_SEED UINT64_MAX   /* each request has a new one */
 
 enum { QN_TEXTS_MAX = 64, QN_MAX_OPERANDS = 3, QN_MAX_OPTIONS = 256 };
 
@@ -53,7 +54,7 @@ typedef struct qn_args {
     int64_t requests, timeout;
     bool may_end;
     /* serve */
-    const char *host, *models_dir, *tls_cert, *tls_key, *access_log, *prefix_scope;
+    const char *host, *models_dir, *tls_cert, *tls_key, *access_log, *log_format, *prefix_scope;
     qn_texts models, aliases; /* take the place of model */
     int64_t models_max, models_stay;
     qn_texts api_keys, api_key_files, allowed_hosts, cors_origins;
@@ -110,7 +111,17 @@ typedef struct qn_command {
 extern const qn_command qn_commands[];
 extern const size_t qn_n_commands;
 
-/* qn_command_find - returns a command by name; NULL: there is none. */
+/* A command of another program that runs models. */
+typedef struct qn_foreign_command {
+    const char *name;
+    const char *same;   /* quern's name of it, by which it is run; or NULL */
+    const char *answer; /* without one, what to do instead */
+} qn_foreign_command;
+
+/* qn_foreign_command_find - returns another program's command by name; NULL: there is none. */
+const qn_foreign_command *qn_foreign_command_find(const char *name);
+
+/* qn_command_find - returns a command by name, its own or another program's; NULL: there is none. */
 const qn_command *qn_command_find(const char *name);
 
 /* ---- Options ---- */
@@ -121,7 +132,7 @@ typedef enum qn_option_kind {
     QN_OPTION_TEXTS, /* qn_texts: every value of an option that may be repeated */
     QN_OPTION_INT,   /* int64_t from min to max */
     QN_OPTION_INT32, /* int from min to max */
-    QN_OPTION_U64,   /* uint64_t, any */
+    QN_OPTION_SEED,  /* uint64_t, any; -1 is a new random one, or QN_NO_SEED if min is -1 */
     /* uint64_t: a number, which may have a fraction and K, M, G or T for powers of 1024; at least min bytes; "off" if
      * min is 1 */
     QN_OPTION_BYTES,
@@ -146,7 +157,7 @@ typedef struct qn_option {
 extern const qn_option qn_options[];
 extern const size_t qn_n_options;
 
-/* An option of llama.cpp's programs that quern does not have. */
+/* An option of another program that runs models, which quern does not have. */
 typedef struct qn_foreign_option {
     const char *name, *alias; /* alias may be NULL */
     unsigned ignored_by;      /* commands that always behave that way: they accept it */
@@ -173,9 +184,14 @@ bool qn_args_has_sampling(const qn_args *args);
 /* qn_args_put_sampling - copy the values that options have set, except the seed, into `sampling`. */
 void qn_args_put_sampling(const qn_args *args, qn_sampling *sampling);
 
-/* qn_args_take_model - without -m, take the first operand as the model if it looks like one: a file that begins as GGUF
- * files do, a name that ends in ".gguf", or a name of the hub with a ':' or "gguf" in it. */
-void qn_args_take_model(qn_args *args);
+/* qn_args_take_model - without -m, take the first operand as the model if there are more operands than the `n_others`
+ * of the command itself, or if it looks like a model: a file that begins as GGUF files do, a name that ends in ".gguf",
+ * an address of the hub, or a name of the hub with a ':' or "gguf" in it. */
+void qn_args_take_model(qn_args *args, size_t n_others);
+
+/* qn_args_check_prompt - returns QN_ARGS_BAD, with the reason printed, if the prompt that is the only operand left may
+ * have been meant as a model: a GGUF file next to a model, or without one a name of the hub, or of ollama. */
+qn_args_result qn_args_check_prompt(const char *command, const qn_args *args);
 
 /* qn_args_no_more - returns QN_ARGS_BAD, with the reason printed, if there are more than `n` operands. */
 qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t n);

@@ -42,6 +42,16 @@ typedef struct qn_batch {
 
 /* ---- Output ---- */
 
+static bool is_stream(const char *path)
+{
+    return strcmp(path, "-") == 0;
+}
+
+static const char *output_name(const qn_args *args)
+{
+    return is_stream(args->operands[1]) ? "standard output" : args->operands[1];
+}
+
 static void fail(qn_batch *b, const char *what)
 {
     if (!b->has_failed)
@@ -52,7 +62,7 @@ static void fail(qn_batch *b, const char *what)
 static void write_line(qn_batch *b, char *line)
 {
     if (!b->has_failed && !qn_batch_write(b->out, line)) {
-        qn_cli_error("%s: %s", b->args->operands[1], strerror(errno));
+        qn_cli_error("%s: %s", output_name(b->args), strerror(errno));
         b->has_failed = true;
     }
     free(line);
@@ -325,16 +335,23 @@ static ssize_t next_line(qn_batch *b, char **line, size_t *capacity, size_t numb
     return n;
 }
 
-/* Counts the lines that hold requests. */
+static const char *input_name(const qn_batch *b)
+{
+    return is_stream(b->args->operands[0]) ? "standard input" : b->args->operands[0];
+}
+
+/* Counts the lines that hold requests, for the progress. A pipe cannot be read twice, and has no progress. */
 static bool count_lines(qn_batch *b)
 {
+    if (lseek(fileno(b->in), 0, SEEK_CUR) < 0 && errno == ESPIPE)
+        return true;
     char *line = NULL;
     size_t capacity = 0;
     for (size_t number = 1; next_line(b, &line, &capacity, number) >= 0; number++)
         b->n_lines += !is_blank(line);
     free(line);
     if (ferror(b->in) || fseek(b->in, 0, SEEK_SET)) {
-        qn_cli_error("%s: %s", b->args->operands[0], strerror(errno));
+        qn_cli_error("%s: %s", input_name(b), strerror(errno));
         return false;
     }
     return true;
@@ -379,8 +396,8 @@ static bool has_answers(const qn_batch *b)
 {
     if (b->n_answers || b->n_answered_before || !(b->n_errors || b->n_skipped))
         return true;
-    qn_cli_error("%s: none of its %zu requests was answered; see %s for the errors", b->args->operands[0],
-                 b->n_errors + b->n_skipped, b->args->operands[1]);
+    qn_cli_error("%s: none of its %zu requests was answered; see %s for the errors", input_name(b),
+                 b->n_errors + b->n_skipped, output_name(b->args));
     return false;
 }
 
@@ -431,23 +448,33 @@ static int run(qn_batch *b, qn_model *model)
 
 static int check_args(qn_args *args)
 {
-    qn_args_take_model(args);
+    qn_args_take_model(args, 2);
     if (args->n_operands < 2) {
         qn_cli_error("batch: too few arguments: expected IN.jsonl and OUT.jsonl (see quern batch --help)");
         return QN_EXIT_USAGE;
     }
     if (qn_args_no_more("batch", args, 2) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
-    return qn_check_output(args, args->operands[0], args->operands[1]);
+    if (!is_stream(args->operands[1]))
+        return qn_check_output(args, args->operands[0], args->operands[1]);
+    if (args->resume) {
+        qn_cli_error("--resume: the answers before are read from OUT, which is standard output: expected a file");
+        return QN_EXIT_USAGE;
+    }
+    return QN_EXIT_DONE;
 }
 
 static int open_files(qn_batch *b)
 {
     const qn_args *args = b->args;
-    b->in = fopen(args->operands[0], "rbe");
+    b->in = is_stream(args->operands[0]) ? stdin : fopen(args->operands[0], "rbe");
     if (!b->in) {
         qn_cli_error("%s: %s", args->operands[0], strerror(errno));
         return QN_EXIT_FAILED;
+    }
+    if (is_stream(args->operands[1])) {
+        b->out = STDOUT_FILENO;
+        return QN_EXIT_DONE;
     }
     b->out = qn_batch_open(args->operands[1], args->resume, &b->done_ids, &b->done_lines, &b->n_answered_before);
     return b->out < 0 ? QN_EXIT_FAILED : QN_EXIT_DONE;
@@ -477,10 +504,10 @@ int qn_cli_batch(qn_args *args)
     qn_batch_set_free(&b.seen);
     qn_batch_set_free(&b.done_ids);
     qn_batch_set_free(&b.done_lines);
-    if (b.in)
+    if (b.in && b.in != stdin)
         fclose(b.in);
-    if (b.out >= 0 && close(b.out)) {
-        qn_cli_error("%s: %s", args->operands[1], strerror(errno));
+    if (b.out > STDERR_FILENO && close(b.out)) {
+        qn_cli_error("%s: %s", output_name(args), strerror(errno));
         return QN_EXIT_FAILED;
     }
     return status;

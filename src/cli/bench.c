@@ -92,7 +92,7 @@ static int run_prompt(const qn_bench *bench, qn_session *session, uint64_t bytes
 
 static int check_args(qn_args *args)
 {
-    qn_args_take_model(args);
+    qn_args_take_model(args, 0);
     if (qn_args_no_more("bench", args, 0) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
     if (!args->n_prompt && !args->n_generate) {

@@ -37,19 +37,20 @@ static bool set_sampling(json_t *to, const qn_args *args)
     return ok;
 }
 
-static json_t *read_schema(const char *path)
+static json_t *read_schema(const char *value)
 {
+    const char *name;
     char *text;
     size_t length;
     json_error_t error;
-    if (!qn_read_all(path, MAX_SCHEMA, &text, &length))
+    if (!qn_read_option("--json-schema", value, qn_is_json_object(value), MAX_SCHEMA, &text, &length, &name))
         return NULL;
     json_t *schema = qn_json_load(text, length, JSON_DECODE_ANY, 0, &error);
     free(text);
     if (!schema)
-        qn_cli_error("%s:%d:%d: %s", path, error.line, error.column, error.text);
+        qn_cli_error("%s:%d:%d: %s", name, error.line, error.column, error.text);
     else if (!json_is_object(schema))
-        qn_cli_error("%s: expected a JSON schema, which is an object", path);
+        qn_cli_error("%s: expected a JSON schema, which is an object", name);
     if (json_is_object(schema))
         return schema;
     json_decref(schema);

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/effort.h"
 #include "cli/signals.h"
+#include "hub/name.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +33,21 @@ static qn_chat_next take_message(qn_chat *chat, const char *text, size_t length)
     return QN_CHAT_FAILED;
 }
 
+/* Whether the conversation goes on after a message; otherwise sets the exit status. */
+static bool goes_on(qn_chat_next next, int *status)
+{
+    qn_signals_clear();
+    *status = next == QN_CHAT_FAILED && !ferror(stdout) ? QN_EXIT_FAILED : QN_EXIT_DONE; /* qn_out_finish reports a
+                                                                                            failing output */
+    return next == QN_CHAT_GO_ON && !qn_signals_stop_requested();
+}
+
 static int converse(qn_chat *chat)
 {
-    for (;;) {
+    const char *first = chat->args->prompt; /* is never a command */
+    int status = QN_EXIT_DONE;
+    bool go_on = !first || !*first || goes_on(qn_chat_ask(chat, first) ? QN_CHAT_GO_ON : QN_CHAT_FAILED, &status);
+    while (go_on) {
         char *text;
         size_t length;
         const qn_line_result got = qn_line_read(chat->lines, "> ", NULL, &text, &length);
@@ -47,12 +60,9 @@ static int converse(qn_chat *chat)
             next = take_message(chat, text, length);
             free(text);
         }
-        qn_signals_clear();
-        if (next == QN_CHAT_FAILED)
-            return ferror(stdout) ? QN_EXIT_DONE : QN_EXIT_FAILED; /* qn_out_finish reports a failing standard output */
-        if (next == QN_CHAT_LEAVE || qn_signals_stop_requested())
-            return QN_EXIT_DONE;
+        go_on = goes_on(next, &status);
     }
+    return status;
 }
 
 /* ---- The command ---- */
@@ -111,9 +121,14 @@ static int chat_on_session(const qn_args *args, const qn_model *model, qn_sessio
 
 static int check_args(qn_args *args)
 {
-    qn_args_take_model(args);
-    if (qn_args_no_more("chat", args, 0) != QN_ARGS_OK)
+    /* OWNER/REPO alone is a model here, as nobody begins a conversation with "and/or". */
+    const bool has_message = !args->prompt && args->n_operands && !qn_hub_name_is(args->operands[0]);
+    qn_args_take_model(args, has_message ? 1 : 0);
+    if (qn_args_no_more("chat", args, args->prompt ? 0 : 1) != QN_ARGS_OK ||
+        qn_args_check_prompt("chat", args) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
+    if (args->n_operands)
+        args->prompt = args->operands[0];
     if (args->system && args->load) {
         qn_cli_error("--system: the conversation of --load has already begun");
         return QN_EXIT_USAGE;

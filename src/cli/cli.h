@@ -79,6 +79,14 @@ int qn_out_finish(int status);
  * follows it. False: an error line was printed. */
 bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length);
 
+/* qn_read_option - read the value of an option that is either a text or a file's name: `is_text` says which. *name is
+ * what error lines name. free() the text. As qn_read_all. */
+bool qn_read_option(const char *option, const char *value, bool is_text, uint64_t limit, char **text, size_t *length,
+                    const char **name);
+
+/* qn_is_json_object - whether the value of an option is a JSON object rather than a file's name: it begins with '{'. */
+bool qn_is_json_object(const char *value);
+
 /* qn_read_text - read a file as a C string; a file with a NUL character is an error, too. */
 bool qn_read_text(const char *path, char **text);
 

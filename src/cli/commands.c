@@ -12,13 +12,13 @@ const qn_command qn_commands[] = {
       "input, one newline at the end and a byte order mark at the beginning are not part of it. Only generated text\n"
       "goes to standard output; a line with the speed goes to standard error. Ctrl-C stops.",
       0, 2, qn_run_defaults, qn_cli_run },
-    { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [options]",
+    { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [MESSAGE] [options]",
       "Talks with the model in its chat format. At each turn only new tokens are evaluated. On a terminal lines can\n"
       "be edited, and several pasted lines are one message; otherwise each line of standard input is one. Ctrl-C\n"
       "stops an answer, Ctrl-D leaves. /help lists commands: answer again, edit, thinking on or off, save and load.\n"
       "//TEXT sends a line that begins with a slash, and a backslash at the end of a line continues it. In a full\n"
-      "context the oldest turns are dropped.",
-      0, 1, qn_chat_defaults, qn_cli_chat },
+      "context the oldest turns are dropped. MESSAGE is the first message.",
+      0, 2, qn_chat_defaults, qn_cli_chat },
     { QN_CMD_SERVE, "serve", "answer requests over HTTP, as OpenAI's API does", "serve [MODEL] [options]",
       "Serves a model at http://HOST:PORT, to many clients at a time: /v1/chat/completions, /v1/completions,\n"
       "/v1/responses, /v1/messages, /v1/models, /health, /metrics, and llama-server's /completion, /tokenize,\n"
@@ -31,11 +31,11 @@ const qn_command qn_commands[] = {
       "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
       "Each line of IN is a request in OpenAI's batch format: an object with custom_id, url (/v1/chat/completions\n"
       "or /v1/completions) and body. OUT gets a line for each request as soon as it is finished: custom_id with\n"
-      "response, or with error, whose message has the number of the line. Bodies are those of quern serve\n"
-      "(docs/protocols.md): messages with tools, tool_choice, response_format and chat_template_kwargs, or prompt;\n"
-      "sampling, n, stop, logprobs. Answers are never streamed. After Ctrl-C or a crash, --resume answers the\n"
-      "remaining requests. The exit status is 0 if a request was answered, or there was none, and 1 if all are\n"
-      "errors, or the job could not continue.",
+      "response, or with error, whose message has the number of the line. IN and OUT may be -, which is standard\n"
+      "input and standard output. Bodies are those of quern serve (docs/protocols.md): messages with tools,\n"
+      "tool_choice, response_format and chat_template_kwargs, or prompt; sampling, n, stop, logprobs. Answers are\n"
+      "never streamed. After Ctrl-C or a crash, --resume answers the remaining requests. The exit status is 0 if a\n"
+      "request was answered, or there was none, and 1 if all are errors, or the job could not continue.",
       0, 3, qn_batch_defaults, qn_cli_batch },
     { QN_CMD_BENCH, "bench", "measure speed and compare it with the memory bandwidth", "bench [-m] MODEL [options]",
       "Measures prefill, a prompt of random token ids (ppN), and greedy decoding (tgN), after -d tokens of context.\n"
@@ -102,26 +102,31 @@ const qn_command qn_commands[] = {
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC. Without\n"
       "a GPU, lists the kernels that this program carries.",
       0, 0, NULL, qn_cli_kernels },
-    { QN_CMD_PULL, "pull", "download a model of the Hugging Face hub", "pull OWNER/REPO[:FILE | :TYPE] [options]",
+    { QN_CMD_PULL, "pull", "download a model of the Hugging Face hub",
+      "pull OWNER/REPO[@REVISION][:FILE | :TYPE] [options]",
       "Downloads a GGUF file, all parts of a split one, into the hub's cache, which huggingface_hub shares, and\n"
-      "prints its path. FILE is a path in the repository, TYPE a weight type such as Q1_0. Without them it takes\n"
-      "the largest 1-bit or ternary file that fits in memory, else the largest quantised one; a note says which and\n"
-      "why. An interrupted download is continued. Size and SHA-256 are verified. The same names may follow -m; a\n"
-      "model in the cache is then used without asking the hub.",
+      "prints its path. REVISION is a branch, tag or commit (default main), FILE a path in the repository, TYPE a\n"
+      "weight type such as Q1_0. Without FILE and TYPE it takes the largest 1-bit or ternary file that fits in\n"
+      "memory, else the largest quantised one; a note says which and why. An interrupted download is continued.\n"
+      "Size and SHA-256 are verified. The same names may follow -m; a model in the cache is then used without\n"
+      "asking the hub. Addresses as a browser shows them are names, too: hf.co/OWNER/REPO.",
       1, 1, NULL, qn_cli_pull },
     { QN_CMD_LIST, "list", "list the models in the hub's cache", "list",
       "Prints the GGUF files in the hub's cache: size, weight type, time of last use, and the name by which -m\n"
       "takes it. Incomplete downloads are listed by repository.",
       0, 0, NULL, qn_cli_list },
-    { QN_CMD_RM, "rm", "remove a model from the hub's cache", "rm OWNER/REPO[:FILE | :TYPE]",
+    { QN_CMD_RM, "rm", "remove a model from the hub's cache", "rm OWNER/REPO[@REVISION][:FILE | :TYPE]",
       "Removes a model from the hub's cache; without FILE and TYPE all GGUF files of the repository and incomplete\n"
-      "downloads. Other files of the repository stay.",
+      "downloads; with REVISION only files of that revision. Other files of the repository stay.",
       1, 1, NULL, qn_cli_rm },
 };
 const size_t qn_n_commands = sizeof qn_commands / sizeof *qn_commands;
 
 const qn_command *qn_command_find(const char *name)
 {
+    const qn_foreign_command *foreign = qn_foreign_command_find(name);
+    if (foreign && foreign->same)
+        name = foreign->same;
     for (size_t i = 0; i < qn_n_commands; i++)
         if (strcmp(qn_commands[i].name, name) == 0)
             return &qn_commands[i];

@@ -50,21 +50,24 @@ qn_jump_forward qn_find_jump_forward(const qn_args *args)
     return (qn_jump_forward)find_name(qn_jumps, args->jump_forward);
 }
 
-static int load_file(const char *path, qn_grammar_kind kind, const qn_args *args, qn_model *model, qn_grammar **out)
+/* `value` is the option's: a schema or grammar itself if `is_text`, else a file's name. */
+static int load_text(const char *option, const char *value, bool is_text, qn_grammar_kind kind, const qn_args *args,
+                     qn_model *model, qn_grammar **out)
 {
     const qn_json_style style = { .size = sizeof style,
                                   .space = (qn_json_space)find_name(qn_json_spaces, args->json_space),
                                   .order = (qn_json_order)find_name(qn_json_orders, args->json_order),
                                   .closed = true };
+    const char *name;
     char *text;
     size_t length;
-    if (!qn_read_all(path, UINT64_MAX, &text, &length))
+    if (!qn_read_option(option, value, is_text, UINT64_MAX, &text, &length, &name))
         return QN_EXIT_FAILED;
     const qn_status status = qn_grammar_create_in(model, NULL, &style, kind, text, length, out);
     free(text);
     if (status == QN_OK)
         return QN_EXIT_DONE;
-    qn_cli_error("%s: %s", path, qn_error_text());
+    qn_cli_error("%s: %s", name, qn_error_text());
     return QN_EXIT_FAILED;
 }
 
@@ -98,8 +101,10 @@ int qn_load_grammar(const qn_args *args, qn_model *model, qn_grammar **out)
 {
     *out = NULL;
     if (args->json_schema)
-        return load_file(args->json_schema, QN_GRAMMAR_SCHEMA_STRICT, args, model, out);
+        return load_text("--json-schema", args->json_schema, qn_is_json_object(args->json_schema),
+                         QN_GRAMMAR_SCHEMA_STRICT, args, model, out);
     if (args->grammar)
-        return load_file(args->grammar, QN_GRAMMAR_GBNF, args, model, out);
+        return load_text("--grammar", args->grammar, strstr(args->grammar, "::=") != NULL, QN_GRAMMAR_GBNF, args, model,
+                         out);
     return args->choices ? load_choices(args->choices, model, out) : QN_EXIT_DONE;
 }

@@ -9,7 +9,7 @@
 int qn_check_grammar(const qn_args *args);
 
 /* qn_load_grammar - compile the grammar that the options name; *out NULL: none. The caller frees it with
- * qn_grammar_free. Returns as qn_load_model; the error line names the file. */
+ * qn_grammar_free. Returns as qn_load_model; the error line names the file or the option. */
 int qn_load_grammar(const qn_args *args, qn_model *model, qn_grammar **out);
 
 /* qn_find_jump_forward - returns the value of --jump-forward. */

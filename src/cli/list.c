@@ -19,6 +19,10 @@ static bool print_entry(void *user, const qn_hub_entry *entry)
     qn_mask(type);
     printf("%-11s %-10s %-17s ", qn_print_size(size, entry->bytes), type, used);
     qn_print_escaped(stdout, entry->repo, strlen(entry->repo));
+    if (*entry->revision) {
+        putchar('@');
+        qn_print_escaped(stdout, entry->revision, strlen(entry->revision));
+    }
     if (entry->file) {
         putchar(':');
         qn_print_escaped(stdout, entry->file, strlen(entry->file));

@@ -188,7 +188,7 @@ static int evaluate(const qn_args *args, qn_model *model, const qn_token *ids, s
 
 int qn_cli_logits(qn_args *args)
 {
-    qn_args_take_model(args);
+    qn_args_take_model(args, 0);
     if (qn_args_no_more("logits", args, 0) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
     if (!args->ids || !args->output) {

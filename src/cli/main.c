@@ -42,7 +42,10 @@ static bool is_one_of(const char *name, const char *const *names)
 static int unknown_command(const char *name)
 {
     const char *near = qn_nearest_command(name);
-    if (near)
+    const qn_foreign_command *foreign = qn_foreign_command_find(name);
+    if (foreign)
+        qn_cli_error("unknown command '%s': %s (see quern help)", name, foreign->answer);
+    else if (near)
         qn_cli_error("unknown command '%s'; did you mean quern %s? (see quern help)", name, near);
     else if (*name != '-' && strstr(name, ".gguf"))
         qn_cli_error("unknown command '%s'; did you mean quern run %s, or quern chat %s? (see quern help)", name, name,

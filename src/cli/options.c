@@ -46,9 +46,9 @@ enum {
     {                                                                                                                  \
         commands, name, alias, accepted, QN_OPTION_INT32, AT(field), value, help, more, min, max, NULL                 \
     }
-#define U64(commands, name, alias, accepted, field, value, help, more)                                                 \
+#define SEED(commands, name, alias, accepted, field, value, min, help, more)                                           \
     {                                                                                                                  \
-        commands, name, alias, accepted, QN_OPTION_U64, AT(field), value, help, more, 0, 0, NULL                       \
+        commands, name, alias, accepted, QN_OPTION_SEED, AT(field), value, help, more, min, 0, NULL                    \
     }
 #define BYTES(commands, name, alias, accepted, field, value, min, help, more)                                          \
     {                                                                                                                  \
@@ -73,18 +73,22 @@ const char *const qn_json_orders[] = { "schema", "any", NULL };
 const char *const qn_jumps[] = { "auto", "on", "off", NULL };
 static const char *const formats[] = { "table", "json", NULL };
 static const char *const apis[] = { "chat", "completions", NULL };
+static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
 
 const qn_option qn_options[] = {
-    TEXT(GENERATE | BATCH, "-m", "--model", "-hf", model, "FILE",
-         "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model)",
-         "OWNER/REPO is a model of the Hugging Face hub, which is downloaded unless it is in the cache (quern pull). "
-         "Either may also be given without -m, as the first operand; a name of the hub then needs a ':' or gguf in it. "
-         "For a model split over several files, NAME-00001-of-0000N.gguf and so on, name any one; all must be in the "
-         "same folder. The demo model is quern-demo.gguf in ../models or ../share/quern relative to the folder of the "
-         "program, else in the data folder that quern was built for."),
+    TEXT(
+        GENERATE | BATCH, "-m", "--model", "-hf", model, "FILE",
+        "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model)",
+        "OWNER/REPO is a model of the Hugging Face hub, which is downloaded unless it is in the cache (quern pull); "
+        "@REVISION after REPO selects a branch, tag or commit, and addresses such as hf.co/OWNER/REPO are taken, too. "
+        "Any of them may also be given without -m, as the first operand; as the only operand of run, a name of the hub "
+        "needs a ':' or gguf in it. "
+        "For a model split over several files, NAME-00001-of-0000N.gguf and so on, name any one; all must be in the "
+        "same folder. The demo model is quern-demo.gguf in ../models or ../share/quern relative to the folder of the "
+        "program, else in the data folder that quern was built for."),
     TEXTS(SERVE, "-m", "--model", "-hf", models, "FILE",
           "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model); may be repeated",
           "As for the other commands. With several models, each is loaded when a request first names it, and requests "
@@ -102,6 +106,8 @@ const qn_option qn_options[] = {
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 
     TEXT(RUN, "-p", "--prompt", NULL, prompt, "TEXT", "the prompt", "It may also be given without -p, as an operand."),
+    TEXT(CHAT, "-p", "--prompt", NULL, prompt, "TEXT", "the first message",
+         "It may also be given without -p, as an operand. The conversation then goes on."),
     TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input",
          "One newline at its end and a byte order mark at its beginning are not part of the prompt."),
     INT(GENERATE, "-n", "--predict", "--n-predict", n_predict, "N", -1, INT32_MAX,
@@ -189,12 +195,12 @@ const qn_option qn_options[] = {
            "subtract X from a logit for each time the token was generated (default 0)", NULL),
     NUMBER(SAMPLE, "--presence-penalty", NULL, NULL, sampling.presence_penalty, "X", -2, 2,
            "subtract X from the logits of tokens that were generated (default 0)", NULL),
-    U64(GENERATE, "--seed", NULL, "-s", sampling.seed, "S", "seed of the sampler (default: a new one each time)",
-        "The same seed, model and prompt give the same text."),
-    U64(BENCH, "--seed", NULL, "-s", sampling.seed, "S", "seed of the sampler (default 1)",
-        "Of the first sequence; each has its own. The same ones are drawn in every repetition."),
-    U64(SERVE, "--seed", NULL, "-s", sampling.seed, "S",
-        "seed of requests that have none (default: a new one each time)", NULL),
+    SEED(GENERATE, "--seed", NULL, "-s", sampling.seed, "S", 0, "seed of the sampler (default -1: a new one each time)",
+         "The same seed, model and prompt give the same text."),
+    SEED(BENCH, "--seed", NULL, "-s", sampling.seed, "S", 0, "seed of the sampler (default 1); -1 is a new one",
+         "Of the first sequence; each has its own. The same ones are drawn in every repetition."),
+    SEED(SERVE, "--seed", NULL, "-s", sampling.seed, "S", -1,
+         "seed of requests that have none (default -1: a new one each time)", NULL),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
     TEXTS(RUN, "--stop-token", NULL, NULL, stop_tokens, "ID", "stop where this token is generated; may be repeated",
@@ -203,19 +209,22 @@ const qn_option qn_options[] = {
         "Until then tokens that end the text are not sampled, and --stop texts are printed. A grammar or schema that "
         "allows only the end still ends the text."),
     TEXT(BENCH, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
-         "also decode JSON that fits the schema in this file, as in run",
+         "also decode JSON that fits the schema in this file, or the schema itself, as in run",
          "When a document is complete, another one begins, until -n tokens are decoded."),
     TEXT(RUN, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
-         "the text is JSON that fits the schema in this file",
-         "Unsupported keywords are an error. With --chat it holds for the answer; reasoning before it is free."),
+         "the text is JSON that fits the schema in this file, or the schema itself",
+         "A value that begins with { is a schema, any other a file. Unsupported keywords are an error. With --chat it "
+         "holds for the answer; reasoning before it is free."),
     CHOICE(RUN | BENCH, "--json-whitespace", NULL, NULL, json_space, "HOW", qn_json_spaces,
            "with --json-schema: default, indent, compact or any",
            "default is the format of Python's json.dumps, indent that with indent=2; any leaves white space to the "
            "model."),
     CHOICE(RUN | BENCH, "--json-property-order", NULL, NULL, json_order, "ORDER", qn_json_orders,
            "with --json-schema: properties in the order of the schema, or any", NULL),
-    TEXT(RUN, "--grammar", NULL, "--grammar-file", grammar, "FILE", "the text fits the grammar in this file (GBNF)",
-         "The syntax is llama.cpp's, without token literals; the text is what the rule root derives."),
+    TEXT(RUN, "--grammar", NULL, "--grammar-file", grammar, "FILE",
+         "the text fits the grammar in this file, or the grammar itself (GBNF)",
+         "A value with ::= is a grammar, any other a file. The syntax is llama.cpp's, without token literals; the text "
+         "is what the rule root derives."),
     TEXT(RUN, "--choices", NULL, NULL, choices, "LIST", "the text is one of this list, as in yes,no",
          "For a choice with a comma use --grammar."),
     CHOICE(RUN | BENCH, "--jump-forward", NULL, NULL, jump_forward, "HOW", qn_jumps,
@@ -243,16 +252,17 @@ const qn_option qn_options[] = {
          "(-n); then three requests that share P tokens and have N tokens of their own. Prints the evaluated tokens "
          "and the time to the first token of each."),
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
-    CHOICE(BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
-           "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, "
-           "parallel, tok_per_s (an object of median, min, max), bytes_per_token (weights, cache and states that "
-           "decoding one token reads at that depth), read_gb_per_s (10^9 bytes a second; null when it could not be "
-           "measured) and peak_rss_bytes; of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
-           "typical_p, top_n_sigma, xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta, "
-           "dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers (a list of texts), "
-           "repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty, seed; null if it is greedy), "
-           "json_schema (the file, or null) and of_free (the rate over that of the row it is compared with, median of "
-           "the repetitions; null without one)."),
+    CHOICE(
+        BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
+        "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, "
+        "parallel, tok_per_s (an object of median, min, max), bytes_per_token (weights, cache and states that "
+        "decoding one token reads at that depth), read_gb_per_s (10^9 bytes a second; null when it could not be "
+        "measured) and peak_rss_bytes; of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
+        "typical_p, top_n_sigma, xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta, "
+        "dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers (a list of texts), "
+        "repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty, seed; null if it is greedy), "
+        "json_schema (the option, or null) and of_free (the rate over that of the row it is compared with, median of "
+        "the repetitions; null without one)."),
 
     TEXT(BENCH_SERVE, "-m", "--model", NULL, model, "NAME",
          "the model's name in requests (default: the first that the server lists)", NULL),
@@ -279,8 +289,8 @@ const qn_option qn_options[] = {
          "take prompts from this text, each beginning at a random word; - is standard input",
          "Without it they are frequent English words in random order. Either way the server counts their tokens, and "
          "prompts have as many words as that needs."),
-    U64(BENCH_SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of prompts and arrivals (default 1)",
-        "If tokens are sampled it is also sent as seed."),
+    SEED(BENCH_SERVE, "--seed", NULL, "-s", sampling.seed, "S", 0,
+         "seed of prompts and arrivals (default 1); -1 is a new one", "If tokens are sampled it is also sent as seed."),
     NUMBER(BENCH_SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
            "the requests' temperature (default 0)", NULL),
     INT32(BENCH_SERVE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
@@ -292,7 +302,7 @@ const qn_option qn_options[] = {
            "the requests' min_p (default: not sent)", "Not part of OpenAI's protocol, as top_k."),
     TEXT(
         BENCH_SERVE, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
-        "the requests' response_format is the JSON schema in this file, which is strict",
+        "the requests' response_format is the JSON schema in this file, or the schema itself; it is strict",
         "With ignore_eos quern begins another document when one is complete; answers of other servers may be shorter."),
     FLAG(BENCH_SERVE, "--may-end", NULL, NULL, may_end, "answers may end before their length",
          "Then ignore_eos, which is not part of OpenAI's protocol, is not sent."),
@@ -301,7 +311,7 @@ const qn_option qn_options[] = {
     CHOICE(BENCH_SERVE, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
            "JSON is one object with the keys test, url, model, api, requests, parallel (0 with --rate), rate, sent, "
            "answered, failed, cancelled, seconds, requests_per_s, tok_per_s (of answers), sampling (an object of the "
-           "values sent: temperature, and top_k, top_p, min_p, seed if they were sent), json_schema (the file, or "
+           "values sent: temperature, and top_k, top_p, min_p, seed if they were sent), json_schema (the option, or "
            "null), counted_by (usage, or events if the server counts no tokens), prompt_tokens, cached_tokens, "
            "completion_tokens; ttft_ms, inter_token_ms (between events with text), per_token_ms (of an answer's tokens "
            "after the first) and latency_ms, each null or an object of mean, p50, p95, p99, max, only for answered "
@@ -360,6 +370,9 @@ const qn_option qn_options[] = {
     TEXT(SERVE, "--access-log", NULL, NULL, access_log, "FILE",
          "write a line for each request to this file (default: standard error)",
          "Each line is a JSON object with time, id, address, key, method, path, status, bytes, tokens and seconds."),
+    CHOICE(SERVE, "--log-format", NULL, NULL, log_format, "FORMAT", log_formats,
+           "text or json: lines of requests (default: text on a terminal, else json)",
+           "A line of text has the time, method, path, status, tokens, seconds, address and the key's name."),
 
     INT(BATCH, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
         "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
@@ -441,30 +454,3 @@ const qn_option qn_options[] = {
 };
 const size_t qn_n_options = sizeof qn_options / sizeof *qn_options;
 _Static_assert(sizeof qn_options / sizeof *qn_options <= QN_MAX_OPTIONS, "qn_args.is_given has a place for each");
-
-/* Checked after the table above, so that quern's own options come first. */
-const qn_foreign_option qn_foreign_options[] = {
-    { "-ngl", "--n-gpu-layers", 0, "quern runs a model whole on one device: use --device cuda, or --device cpu" },
-    { "--gpu-layers", NULL, 0, "quern runs a model whole on one device: use --device cuda, or --device cpu" },
-    { "-mg", "--main-gpu", 0, "use --device cuda:N" },
-    { "-dev", NULL, 0, "use --device cuda:N" },
-    { "-no-cnv", "--no-conversation", RUN, "quern run is what continues a text" },
-    { "-cnv", "--conversation", CHAT, "use --chat, or quern chat for a conversation" },
-    { "-st", "--single-turn", 0, "use quern run --chat" },
-    { "-sys", NULL, 0, "use --system" },
-    { "-b", "--batch-size", 0, "use --batch" },
-    { "-ub", NULL, 0, "use --batch" },
-    { "-ctk", "--cache-type-k", 0, "use --kv, which sets both" },
-    { "-ctv", "--cache-type-v", 0, "use --kv, which sets both" },
-    { "-fa", "--flash-attn", 0, "quern's attention is always of that kind; leave it out" },
-    { "-hf", "--hf-repo", 0, "use -m OWNER/REPO[:FILE | :TYPE]" },
-    { "-tb", "--threads-batch", 0, "use -t, which counts for prompts as well" },
-    { "--mlock", NULL, 0, "quern keeps weights in memory without it; leave it out" },
-    { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
-    { "-e", "--escape", 0, "quern reads prompts as they are; use $'...' of the shell" },
-    { "--jinja", NULL, 0, "templates are always run; leave it out" },
-    { "--log-disable", NULL, 0, "use -q" },
-    { "--no-display-prompt", NULL, RUN, "quern never prints the prompt" },
-    { "--no-warmup", NULL, RUN | CHAT, "quern does not warm up" },
-};
-const size_t qn_n_foreign_options = sizeof qn_foreign_options / sizeof *qn_foreign_options;

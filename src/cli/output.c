@@ -161,6 +161,24 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
     return true;
 }
 
+bool qn_read_option(const char *option, const char *value, bool is_text, uint64_t limit, char **text, size_t *length,
+                    const char **name)
+{
+    *name = is_text ? option : value;
+    if (!is_text)
+        return qn_read_all(value, limit, text, length);
+    *length = strlen(value);
+    *text = strdup(value);
+    if (!*text)
+        qn_cli_error("%s: no memory for %zu bytes", option, *length);
+    return *text != NULL;
+}
+
+bool qn_is_json_object(const char *value)
+{
+    return value[strspn(value, " \t\r\n")] == '{';
+}
+
 bool qn_read_text(const char *path, char **text)
 {
     size_t length;

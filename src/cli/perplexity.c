@@ -131,7 +131,7 @@ static int measure(const qn_args *args, qn_model *model)
 
 int qn_cli_perplexity(qn_args *args)
 {
-    qn_args_take_model(args);
+    qn_args_take_model(args, 0);
     if (qn_args_no_more("perplexity", args, 0) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
     if (args->model && !args->file) {

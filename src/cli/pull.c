@@ -111,17 +111,35 @@ static int get(get_fn hub_get, const char *name, bool quiet, char **path)
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
+/* Refuses a name that can be neither a file's nor the hub's. Others are paths, which fail when they are opened. */
+static int check_path(const char *model)
+{
+    qn_hub_name name;
+    if (qn_hub_is_address(model) && qn_hub_name_parse(model, &name))
+        return qn_cli_fail();
+    if (!strstr(model, "://") && (strchr(model, '/') || qn_hub_path_is_gguf(model)))
+        return QN_EXIT_DONE;
+    qn_cli_error("%s: there is no such file, and it is no name of the hub: expected a GGUF file, or OWNER/REPO as in "
+                 "prism-ml/Bonsai-8B-gguf (quern list shows the models that are here)",
+                 model);
+    return QN_EXIT_FAILED;
+}
+
 int qn_resolve_model(const char **model, bool quiet)
 {
-    static char *path; /* lives until the program ends */
+    static char *paths[QN_TEXTS_MAX]; /* live until the program ends; an option takes no more names */
+    static size_t n_paths;
     struct stat st;
-    if (!*model || stat(*model, &st) == 0 || !qn_hub_name_is(*model))
+    if (!*model || stat(*model, &st) == 0)
         return QN_EXIT_DONE;
-    free(path);
-    path = NULL;
-    const int status = get(qn_hub_find, *model, quiet, &path);
-    if (status == QN_EXIT_DONE)
-        *model = path;
+    if (!qn_hub_name_is(*model))
+        return check_path(*model);
+    char **path = &paths[n_paths];
+    const int status = get(qn_hub_find, *model, quiet, path);
+    if (status == QN_EXIT_DONE) {
+        *model = *path;
+        n_paths++;
+    }
     return status;
 }
 

@@ -39,13 +39,15 @@ static bool parse_stop_tokens(const qn_args *args, qn_token tokens[QN_TEXTS_MAX]
 /* Checks the meaning of operands, and options that exclude each other. */
 static int check_args(qn_args *args)
 {
-    qn_args_take_model(args);
+    qn_args_take_model(args, args->prompt || args->file ? 0 : 1);
     if (args->n_operands && (args->prompt || args->file)) {
         qn_cli_error("run: unexpected argument '%s': the prompt is given with %s", args->operands[0],
                      args->prompt ? "-p" : "-f");
         return QN_EXIT_USAGE;
     }
     if (qn_args_no_more("run", args, 1) != QN_ARGS_OK)
+        return QN_EXIT_USAGE;
+    if (qn_args_check_prompt("run", args) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
     if (args->n_operands)
         args->prompt = args->operands[0];

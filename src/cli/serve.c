@@ -12,10 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_QUEUED = 512, WORKERS = 3, MODELS_STAY = 5 };
-
-#define NO_SEED UINT64_MAX
 
 typedef struct serve {
     qn_args *args;
@@ -31,7 +30,7 @@ typedef struct serve {
 /* Values that the command line does not set come from the model's file, or are the library's defaults. */
 void qn_serve_defaults(qn_args *args)
 {
-    args->sampling.seed = NO_SEED;
+    args->sampling.seed = QN_NO_SEED;
     args->host = "127.0.0.1";
     args->port = 8080;
     args->max_tokens = args->reasoning_budget = -1;
@@ -115,7 +114,7 @@ static void take_models(qn_args *args)
 {
     if (args->models.count)
         args->model = args->models.at[0];
-    qn_args_take_model(args);
+    qn_args_take_model(args, 0);
     if (args->model)
         args->models.at[0] = args->model;
     if (args->model && !args->models.count)
@@ -203,7 +202,10 @@ static int open_log(serve *s)
 {
     if (s->args->quiet && !s->args->access_log)
         return QN_EXIT_DONE;
-    return qn_access_log_create(s->args->access_log, &s->log) ? qn_cli_fail() : QN_EXIT_DONE;
+    const char *chosen = s->args->log_format;
+    const bool is_text = chosen ? strcmp(chosen, "text") == 0 : !s->args->access_log && isatty(STDERR_FILENO);
+    const qn_access_format format = is_text ? QN_ACCESS_TEXT : QN_ACCESS_JSON;
+    return qn_access_log_create(s->args->access_log, format, &s->log) ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
 /* ---- The server ---- */
@@ -232,7 +234,7 @@ static int open_server(serve *s)
                                       .n_workers = WORKERS,
                                       .shares_prefixes = args->prefix_scope && !strcmp(args->prefix_scope, "all"),
                                       .no_page = args->no_page,
-                                      .has_seed = args->sampling.seed != NO_SEED,
+                                      .has_seed = args->sampling.seed != QN_NO_SEED,
                                       .seed = args->sampling.seed,
                                       .log = s->log,
                                       .note = print_note };
@@ -288,6 +290,18 @@ static int load_model(serve *s)
     return status == QN_EXIT_DONE ? add_model(s) : status;
 }
 
+/* On a terminal, says what a person does next. */
+static void greet(const serve *s)
+{
+    const char *url = qn_server_url(s->server);
+    if (s->args->quiet || !isatty(STDOUT_FILENO))
+        return;
+    if (!s->args->no_page)
+        printf("chat page: %s/ in a browser\n", url);
+    printf("API: %s/v1 as OpenAI's\nCtrl-C stops\n", url);
+    (void)qn_out_flush(); /* the server needs no terminal */
+}
+
 /* A signal ends loading soon; that is not a failure. */
 static int end_early(const serve *s, int status)
 {
@@ -313,6 +327,7 @@ int qn_cli_serve(qn_args *args)
         status = load_model(&s);
     if (status == QN_EXIT_DONE) {
         (void)catch_stops(&s);
+        greet(&s);
         qn_notify("READY=1");
         qn_server_wait(s.server);
     } else if (s.server) {

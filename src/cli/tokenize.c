@@ -80,7 +80,7 @@ static int check_inputs(const qn_args *args)
 
 int qn_cli_tokenize(qn_args *args)
 {
-    qn_args_take_model(args);
+    qn_args_take_model(args, 0);
     if (qn_args_no_more("tokenize", args, 1) != QN_ARGS_OK || check_inputs(args) != QN_EXIT_DONE)
         return QN_EXIT_USAGE;
     qn_model *model;

@@ -3,6 +3,7 @@
 #include "http/access_log.h"
 
 #include "base/memory.h"
+#include "base/printable.h"
 #include "base/write_line.h"
 #include "http/bytes.h"
 
@@ -21,6 +22,7 @@ enum { MAX_PATH = 256, MAX_TEXT = 64 };
 
 struct qn_access_log {
     char *path; /* NULL: stderr */
+    qn_access_format format;
     pthread_mutex_t lock;
     int fd;
     uint64_t n_lost; /* since the last line that was written */
@@ -32,12 +34,13 @@ static qn_status open_path(const char *path, int *fd)
     return *fd >= 0 ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot open the access log: %s", path, strerror(errno));
 }
 
-qn_status qn_access_log_create(const char *path, qn_access_log **out)
+qn_status qn_access_log_create(const char *path, qn_access_format format, qn_access_log **out)
 {
     qn_access_log *log;
     *out = NULL;
     QN_TRY(qn_alloc(&log, 1, sizeof *log, "the access log"));
     log->fd = STDERR_FILENO;
+    log->format = format;
     log->path = path ? strdup(path) : NULL;
     const qn_status status = !path        ? QN_OK
                              : !log->path ? qn_fail(QN_ERR_MEMORY, "not enough memory for the access log")
@@ -99,7 +102,7 @@ static void add_text(qn_bytes *line, const char *key, const char *text, size_t m
         qn_json_null(line);
 }
 
-static void add_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
+static void add_json(const qn_access *a, uint64_t n_lost, qn_bytes *line)
 {
     add_time(line, a->time);
     add_text(line, "id", a->id, MAX_TEXT);
@@ -121,13 +124,48 @@ static void add_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
     qn_bytes_add(line, "}\n", 2);
 }
 
+/* Adds a text of a stranger that cannot falsify the line. */
+static void add_masked(qn_bytes *line, const char *text, size_t most)
+{
+    char shown[MAX_PATH + 1];
+    snprintf(shown, sizeof shown, "%.*s", (int)most, text);
+    qn_mask(shown);
+    qn_bytes_add(line, shown, strlen(shown));
+}
+
+static void add_text_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
+{
+    char clock[16] = "";
+    struct tm local;
+    const time_t time = (time_t)fmin(fmax(a->time, 0.0), LAST_SECOND);
+    if (localtime_r(&time, &local))
+        strftime(clock, sizeof clock, "%H:%M:%S ", &local);
+    qn_bytes_print(line, "%s", clock);
+    add_masked(line, a->method, MAX_TEXT);
+    qn_bytes_print(line, " ");
+    add_masked(line, a->path, MAX_PATH);
+    qn_bytes_print(line, " %d", a->status);
+    if (a->n_prompt)
+        qn_bytes_print(line, ", prompt %zu tokens (%zu cached), answer %zu", a->n_prompt, a->n_cached, a->n_generated);
+    qn_bytes_print(line, ", %.2f s, ", a->seconds);
+    add_masked(line, a->address, MAX_TEXT);
+    if (a->key) {
+        qn_bytes_print(line, ", ");
+        add_masked(line, a->key, MAX_TEXT);
+    }
+    qn_bytes_print(line, "%s", a->is_cancelled ? ", the client disconnected" : "");
+    if (n_lost)
+        qn_bytes_print(line, ", %llu lines lost before", (unsigned long long)n_lost);
+    qn_bytes_add(line, "\n", 1);
+}
+
 /* Every line is shorter than PIPE_BUF, so that a pipe takes it whole or not at all: escaping makes at most 6 bytes of
  * one. */
 void qn_access_log_write(qn_access_log *log, const qn_access *access)
 {
     qn_bytes line = { 0 };
     pthread_mutex_lock(&log->lock);
-    add_line(access, log->n_lost, &line);
+    (log->format == QN_ACCESS_TEXT ? add_text_line : add_json)(access, log->n_lost, &line);
     if (!line.has_failed && qn_write_line(log->fd, line.data, line.length))
         log->n_lost = 0;
     else

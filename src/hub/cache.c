@@ -94,20 +94,25 @@ void qn_hub_read_ref_file(const qn_hub_cache *cache, const char *path, char comm
         commit[0] = '\0';
 }
 
-void qn_hub_read_ref(const qn_hub_cache *cache, const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1])
+void qn_hub_read_ref(const qn_hub_cache *cache, const char *folder, const char *revision,
+                     char commit[QN_HUB_COMMIT_LENGTH + 1])
 {
-    char *path = qn_hub_path("%s/refs/main", folder);
     commit[0] = '\0';
+    if (qn_hub_is_hash(revision, QN_HUB_COMMIT_LENGTH)) {
+        strcpy(commit, revision);
+        return;
+    }
+    char *path = qn_hub_path("%s/refs/%s", folder, revision);
     if (path)
         qn_hub_read_ref_file(cache, path, commit);
     free(path);
 }
 
-qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const char *commit)
+qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const char *revision, const char *commit)
 {
-    char *path = qn_hub_path("%s/refs/main", folder), known[QN_HUB_COMMIT_LENGTH + 1];
+    char *path = qn_hub_path("%s/refs/%s", folder, revision), known[QN_HUB_COMMIT_LENGTH + 1];
     qn_status status = path ? QN_OK : QN_ERR_MEMORY;
-    qn_hub_read_ref(cache, folder, known);
+    qn_hub_read_ref(cache, folder, revision, known);
     if (!status && strcmp(known, commit) != 0)
         status = qn_hub_write_text(cache, path, commit);
     free(path);
@@ -273,7 +278,7 @@ qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name,
     qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
     *path = NULL;
     if (folder)
-        qn_hub_read_ref(cache, folder, commit);
+        qn_hub_read_ref(cache, folder, name->revision, commit);
     if (folder && *commit)
         status = find_in(cache, folder, commit, name, &found, path);
     free(folder);

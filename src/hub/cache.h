@@ -3,7 +3,8 @@
  *   models--OWNER--REPO/blobs/HASH                  content; HASH.incomplete while it is downloaded
  *   models--OWNER--REPO/snapshots/COMMIT/PATH       a relative symbolic link to the blob; the content itself if the
  *                                                   file system has no symbolic links
- *   models--OWNER--REPO/refs/main                   the commit, 40 digits without a newline
+ *   models--OWNER--REPO/refs/REVISION               the commit of a branch or tag, 40 digits without a newline; a
+ *                                                   commit as revision has none
  *   .locks/models--OWNER--REPO/HASH.lock            locked by flock while a blob is written
  *
  * A blob may itself be a link, into a store that huggingface_hub shares among repositories. No other links are
@@ -31,14 +32,15 @@ qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *h
 /* qn_hub_unlock - releases a lock; -1 is allowed. */
 void qn_hub_unlock(int fd);
 
-/* qn_hub_read_ref - reads the commit of branch main; "" if it is unknown. */
-void qn_hub_read_ref(const qn_hub_cache *cache, const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1]);
+/* qn_hub_read_ref - gets the commit of a revision, which is itself one if it looks like one; "" if it is unknown. */
+void qn_hub_read_ref(const qn_hub_cache *cache, const char *folder, const char *revision,
+                     char commit[QN_HUB_COMMIT_LENGTH + 1]);
 
 /* qn_hub_read_ref_file - reads the commit in any file of refs; "" if it has none. */
 void qn_hub_read_ref_file(const qn_hub_cache *cache, const char *path, char commit[QN_HUB_COMMIT_LENGTH + 1]);
 
-/* qn_hub_write_ref - sets the commit of branch main. */
-qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const char *commit);
+/* qn_hub_write_ref - sets the commit of a revision, unless it is that commit. */
+qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const char *revision, const char *commit);
 
 /* qn_hub_make_snapshot - creates the folders of snapshots/COMMIT/PATH. Without them huggingface_hub considers a
  * repository damaged. */
@@ -54,7 +56,7 @@ qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char 
  * missing snapshot has no files. Free the list with qn_hub_files_free, even after an error. */
 qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, qn_hub_files *files);
 
-/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the snapshot of branch main;
+/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the snapshot of its revision;
  * NULL if it is missing or incomplete. Marks the files as used now. */
 qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name, char **path);
 

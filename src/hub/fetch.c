@@ -55,10 +55,11 @@ static qn_status list_files(struct fetch *f)
     struct answer answer = { 0 };
     qn_hub_response response;
     unsigned failures = 0;
+    char *before = qn_hub_path("api/models/%s/revision/", f->name->repo);
     qn_hub_request request = {
         .repo = f->name->repo,
         .what = f->name->repo,
-        .url = qn_hub_http_url(f->http, "api/models/", f->name->repo, "/revision/main?blobs=true"),
+        .url = before ? qn_hub_http_url(f->http, before, f->name->revision, "?blobs=true") : NULL,
         .on_headers = on_answer_headers,
         .on_body = on_answer,
         .user = &answer,
@@ -67,6 +68,7 @@ static qn_status list_files(struct fetch *f)
     if (!status)
         status = qn_hub_files_parse(answer.text ? answer.text : "", answer.length, &f->files);
     free(request.url);
+    free(before);
     free(answer.text);
     return status;
 }
@@ -186,7 +188,7 @@ static qn_status fetch_selected(struct fetch *f)
         return status;
     qn_hub_tag(&f->cache);
     /* The reference comes last: until then, offline use finds the earlier content. */
-    QN_TRY(qn_hub_write_ref(&f->cache, f->folder, f->files.commit));
+    QN_TRY(qn_hub_write_ref(&f->cache, f->folder, f->name->revision, f->files.commit));
     f->path = qn_hub_path("%s/%s/snapshots/%s/%s", f->cache.path, f->folder, f->files.commit,
                           f->files.at[f->selection.at[0]].path);
     return f->path ? QN_OK : QN_ERR_MEMORY;

@@ -6,23 +6,27 @@
 #include "hub/fetch.h"
 
 #include <stdio.h>
+#include <string.h>
 
-/* Offline, any snapshot may be used, so that every model that `quern list` shows can be used. */
+/* Offline, any snapshot may be used for branch main, so that every model that `quern list` shows can be used. */
 static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *params, const qn_hub_name *name,
                               char **path)
 {
     char commit[QN_HUB_COMMIT_LENGTH + 1], line[320];
-    QN_TRY(qn_hub_find_elsewhere(cache, name, commit, path));
+    const bool is_main = strcmp(name->revision, "main") == 0;
+    if (is_main)
+        QN_TRY(qn_hub_find_elsewhere(cache, name, commit, path));
     if (!*path)
-        return qn_fail(QN_ERR_IO, "%s%s%s%s: not in %s, and HF_HUB_OFFLINE forbids to ask the hub", name->repo,
-                       *name->file || *name->type ? ":" : "", name->file, name->type, cache->path);
+        return qn_fail(QN_ERR_IO, "%s%s%s%s%s%s: not in %s, and HF_HUB_OFFLINE forbids to ask the hub", name->repo,
+                       is_main ? "" : "@", is_main ? "" : name->revision, *name->file || *name->type ? ":" : "",
+                       name->file, name->type, cache->path);
     snprintf(line, sizeof line, "%s: using commit %s, since branch main in the cache lacks it", name->repo, commit);
     if (params->on_log)
         params->on_log(params->user, line);
     return QN_OK;
 }
 
-/* Finds a model in the cache. Offline, in any snapshot; otherwise *path is NULL if that of branch main lacks it. */
+/* Finds a model in the cache. Offline, in any snapshot; otherwise *path is NULL if that of the revision lacks it. */
 static qn_status find(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name,
                       char **path)
 {

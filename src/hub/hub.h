@@ -47,10 +47,11 @@ qn_status qn_hub_find(const char *name, const qn_hub_params *params, char **path
 typedef struct qn_hub_entry {
     const char *repo, *file; /* file: the first part of a split model; NULL: incomplete downloads */
     const char *type;        /* or "" */
+    const char *revision;    /* a branch or tag of the file, other than main; or "" */
     uint32_t n_files;
     uint64_t bytes;
     time_t used;   /* time of last use */
-    bool outdated; /* branch main now has another file or none */
+    bool outdated; /* branch main now has another file or none, and no other branch or tag of the cache has it */
 } qn_hub_entry;
 
 /* qn_hub_list - lists the models in the cache, sorted by repository and file. on_entry returns false to stop. */
@@ -63,7 +64,8 @@ typedef struct qn_hub_removed {
 } qn_hub_removed;
 
 /* qn_hub_remove - removes a model from the cache; without file and type all models and incomplete downloads of the
- * repository. Other files of the repository stay, as do blobs to which another snapshot links. QN_ERR_INVALID if
+ * repository. A name with a revision removes it from that revision alone; without one, from all. Other files of the
+ * repository stay, as do blobs to which another snapshot links. QN_ERR_INVALID if
  * there is no such model, QN_ERR_IO while another process downloads it. */
 qn_status qn_hub_remove(const char *name, qn_hub_removed *removed);
 

@@ -2,6 +2,7 @@
 #include "hub/name.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -30,30 +31,147 @@ static bool is_type(const char *text)
     return length > 0 && length < QN_HUB_TYPE_SIZE && isalnum((unsigned char)text[0]);
 }
 
-/* Returns NULL, or the rule that the text violates. */
-static const char *parse(const char *text, qn_hub_name *name)
+/* ---- Revisions and files ---- */
+
+static const char revision_rule[] = "a revision is a branch, a tag or a commit: up to 127 letters, digits, '-', '_', "
+                                    "'+', '.' and '/', beginning with a letter or digit";
+
+/* Returns NULL, or the rule that the revision violates. */
+static const char *set_revision(qn_hub_name *name, const char *revision, size_t length)
 {
-    const size_t repo = strcspn(text, ":");
-    const char *slash = memchr(text, '/', repo), *wanted = text[repo] ? text + repo + 1 : NULL;
-    *name = (qn_hub_name){ 0 };
+    if (length == 0 || length >= sizeof name->revision || !isalnum((unsigned char)*revision))
+        return revision_rule;
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)revision[i]) && !strchr("-_+./", revision[i]))
+            return revision_rule;
+    memcpy(name->revision, revision, length);
+    name->revision[length] = '\0';
+    return qn_hub_path_is_safe(name->revision) ? NULL : revision_rule;
+}
+
+static const char *set_file(qn_hub_name *name, const char *file)
+{
+    if (!qn_hub_path_is_safe(file))
+        return "the file's name would leave its folder or has characters that no file should have";
+    strcpy(name->file, file);
+    return NULL;
+}
+
+/* Returns NULL, or the rule that the text violates. */
+static const char *parse_name(const char *text, qn_hub_name *name)
+{
+    const size_t repo = strcspn(text, ":@"), end = strcspn(text, ":");
+    const char *slash = memchr(text, '/', repo), *wanted = text[end] ? text + end + 1 : NULL;
+    *name = (qn_hub_name){ .revision = "main" };
     if (!slash)
         return "expected OWNER/REPO, OWNER/REPO:FILE or OWNER/REPO:TYPE";
     if (!is_part(text, (size_t)(slash - text)) || !is_part(slash + 1, repo - (size_t)(slash - text) - 1))
         return "OWNER and REPO are 1 to 96 letters, digits, '-', '_' and '.' each, beginning and ending with neither "
                "'-' nor '.', without '--' and '..'";
     memcpy(name->repo, text, repo);
-    if (!wanted)
-        return NULL;
-    if (strpbrk(wanted, "./\\")) {
-        if (!qn_hub_path_is_safe(wanted))
-            return "the file's name would leave its folder or has characters that no file should have";
-        strcpy(name->file, wanted);
-        return NULL;
-    }
+    const char *wrong = repo < end ? set_revision(name, text + repo + 1, end - repo - 1) : NULL;
+    if (wrong || !wanted)
+        return wrong;
+    if (strpbrk(wanted, "./\\"))
+        return set_file(name, wanted);
     if (!is_type(wanted))
         return "expected a file's name or a weight type such as Q1_0 after ':'";
     strcpy(name->type, wanted);
     return NULL;
+}
+
+/* ---- Addresses ---- */
+
+enum { LONGEST_ADDRESS = QN_HUB_REPO_SIZE + QN_HUB_REVISION_SIZE + 3 * QN_HUB_PATH_SIZE };
+
+/* Returns what follows the hub's host, or NULL if the text is no address of the hub. */
+static const char *after_host(const char *text)
+{
+    static const char *const begins[] = { "https://", "http://", "www.", NULL };
+    static const char *const hosts[] = { "huggingface.co/", "hf.co/", NULL };
+    for (size_t i = 0; begins[i]; i++)
+        if (strncasecmp(text, begins[i], strlen(begins[i])) == 0)
+            text += strlen(begins[i]);
+    for (size_t i = 0; hosts[i]; i++)
+        if (strncasecmp(text, hosts[i], strlen(hosts[i])) == 0)
+            return text + strlen(hosts[i]);
+    return NULL;
+}
+
+/* Replaces %XX by bytes, in place. */
+static void decode(char *text)
+{
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        unsigned byte;
+        if (*c == '%' && isxdigit((unsigned char)c[1]) && isxdigit((unsigned char)c[2]) &&
+            sscanf(c + 1, "%2x", &byte) == 1 && byte) {
+            *to++ = (char)byte;
+            c += 2;
+        } else {
+            *to++ = *c;
+        }
+    }
+    *to = '\0';
+}
+
+/* The end of the revision that a path begins with: one component, or three as in refs/pr/1. */
+static char *revision_end(char *path)
+{
+    const int slashes = strncmp(path, "refs/", 5) == 0 ? 3 : 1;
+    char *end = path;
+    for (int i = 0; i < slashes && *end; i++)
+        end += (i > 0) + strcspn(end + (i > 0), "/");
+    return end;
+}
+
+/* Parses the part of an address after OWNER/REPO/: blob/REVISION/FILE or tree/REVISION. */
+static const char *parse_page(char *page, qn_hub_name *name)
+{
+    static const char *const kinds[] = { "blob/", "resolve/", "raw/", "tree/", NULL };
+    size_t kind = 0;
+    while (kinds[kind] && strncmp(page, kinds[kind], strlen(kinds[kind])) != 0)
+        kind++;
+    if (!kinds[kind])
+        return "expected the address of a repository, or of a file in it: .../OWNER/REPO/blob/REVISION/FILE";
+    char *revision = page + strlen(kinds[kind]), *file = revision_end(revision);
+    if (*file)
+        *file++ = '\0';
+    decode(revision);
+    decode(file);
+    const char *wrong = set_revision(name, revision, strlen(revision));
+    if (wrong || !*file)
+        return wrong;
+    return strcmp(kinds[kind], "tree/") == 0 ? "the address is a folder's: expected a file's" : set_file(name, file);
+}
+
+static const char *parse_address(const char *path, qn_hub_name *name)
+{
+    char text[LONGEST_ADDRESS];
+    size_t length = strcspn(path, "?#");
+    while (length && path[length - 1] == '/')
+        length--;
+    *name = (qn_hub_name){ 0 };
+    if (length >= sizeof text)
+        return "the address is too long";
+    memcpy(text, path, length);
+    text[length] = '\0';
+    char *page = text + strcspn(text, "/:@");
+    page += *page == '/' ? 1 + strcspn(page + 1, "/:@") : 0;
+    if (*page != '/')
+        return parse_name(text, name);
+    *page = '\0';
+    const char *wrong = parse_name(text, name);
+    return wrong ? wrong : parse_page(page + 1, name);
+}
+
+/* ---- Names and addresses ---- */
+
+/* Returns NULL, or the rule that the text violates. */
+static const char *parse(const char *text, qn_hub_name *name)
+{
+    const char *path = after_host(text);
+    return path ? parse_address(path, name) : parse_name(text, name);
 }
 
 qn_status qn_hub_name_parse(const char *text, qn_hub_name *name)
@@ -65,7 +183,12 @@ qn_status qn_hub_name_parse(const char *text, qn_hub_name *name)
 bool qn_hub_name_is(const char *text)
 {
     qn_hub_name name;
-    return !parse(text, &name) && (strchr(text, ':') || !qn_hub_path_is_gguf(text));
+    return !parse(text, &name) && (strchr(text, ':') || !qn_hub_path_is_gguf(text) || after_host(text));
+}
+
+bool qn_hub_is_address(const char *text)
+{
+    return after_host(text) != NULL;
 }
 
 /* ---- Paths and hashes ---- */

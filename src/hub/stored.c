@@ -61,6 +61,12 @@ static qn_status read_names(const qn_hub_cache *cache, const char *folder, struc
     return status;
 }
 
+static bool is_folder(const qn_hub_cache *cache, const char *path)
+{
+    struct stat st;
+    return qn_hub_stat(cache, path, false, &st) && S_ISDIR(st.st_mode);
+}
+
 static bool ends_with(const char *text, const char *end)
 {
     const size_t length = strlen(text), n = strlen(end);
@@ -98,7 +104,7 @@ static bool is_in_main(const qn_hub_cache *cache, const char *folder, const char
 {
     struct stat here, main;
     char now[QN_HUB_COMMIT_LENGTH + 1];
-    qn_hub_read_ref(cache, folder, now);
+    qn_hub_read_ref(cache, folder, "main", now);
     char *path = qn_hub_path("%s/snapshots/%s/%s", folder, commit, file),
          *current = qn_hub_path("%s/snapshots/%s/%s", folder, now, file);
     const bool same = path && current && qn_hub_stat(cache, path, true, &here) &&
@@ -109,16 +115,57 @@ static bool is_in_main(const qn_hub_cache *cache, const char *folder, const char
     return same;
 }
 
+/* Finds a branch or tag of a commit in a folder of refs: "v1", or "refs/pr/1" in subfolders. `inside` is "" or a
+ * folder of refs. */
+static void find_ref(const qn_hub_cache *cache, const char *refs, const char *inside, int depth, const char *commit,
+                     char revision[QN_HUB_REVISION_SIZE])
+{
+    struct names names = { 0 };
+    const char *slash = *inside ? "/" : "";
+    char *folder = qn_hub_path("%s%s%s", refs, slash, inside);
+    if (folder)
+        (void)read_names(cache, folder, &names); /* without it there is no branch */
+    for (size_t i = 0; i < names.count && !*revision && depth < MAX_DEPTH; i++) {
+        char found[QN_HUB_COMMIT_LENGTH + 1];
+        char *name = qn_hub_path("%s%s%s", inside, slash, names.at[i]);
+        char *path = name ? qn_hub_path("%s/%s", refs, name) : NULL;
+        if (path && is_folder(cache, path)) {
+            find_ref(cache, refs, name, depth + 1, commit, revision);
+        } else if (path) {
+            qn_hub_read_ref_file(cache, path, found);
+            if (strcmp(found, commit) == 0 && !qn_print(revision, QN_HUB_REVISION_SIZE, "%s", name))
+                revision[0] = '\0';
+        }
+        free(path);
+        free(name);
+    }
+    free_names(&names);
+    free(folder);
+}
+
+/* Gets a branch or tag of a snapshot, "" if the cache has none. */
+static void find_revision(const struct listing *l, const char *commit, char revision[QN_HUB_REVISION_SIZE])
+{
+    char *refs = qn_hub_path("%s/refs", l->folder);
+    revision[0] = '\0';
+    if (refs)
+        find_ref(l->cache, refs, "", 0, commit, revision);
+    free(refs);
+}
+
 static void list_model(struct listing *l, const qn_hub_files *files, const qn_hub_model *model)
 {
+    char revision[QN_HUB_REVISION_SIZE] = "";
     char commit[QN_HUB_COMMIT_LENGTH + 1];
     qn_hub_name name = { 0 };
     qn_hub_selection selection;
-    qn_hub_read_ref(l->cache, l->folder, commit);
-    const bool outdated = strcmp(commit, files->commit) != 0;
+    qn_hub_read_ref(l->cache, l->folder, "main", commit);
+    const bool is_main = strcmp(commit, files->commit) == 0;
     strcpy(name.file, files->at[model->first].path);
-    if (outdated && is_in_main(l->cache, l->folder, files->commit, name.file))
+    if (!is_main && is_in_main(l->cache, l->folder, files->commit, name.file))
         return;
+    if (!is_main)
+        find_revision(l, files->commit, revision);
     if (qn_hub_select(files, &name, UINT64_MAX, &selection) == QN_OK) {
         const qn_hub_entry entry = {
             .repo = l->repo,
@@ -126,7 +173,8 @@ static void list_model(struct listing *l, const qn_hub_files *files, const qn_hu
             .type = model->type,
             .n_files = (uint32_t)selection.count,
             .bytes = selection.bytes,
-            .outdated = outdated,
+            .revision = revision,
+            .outdated = !is_main && !*revision,
             .used = last_use(l->cache, l->folder, files, &selection),
         };
         l->go_on = l->on_entry(l->user, &entry);
@@ -138,7 +186,7 @@ static void list_model(struct listing *l, const qn_hub_files *files, const qn_hu
 static qn_status list_incomplete(const struct listing *l)
 {
     struct names names;
-    qn_hub_entry entry = { .repo = l->repo, .type = "" };
+    qn_hub_entry entry = { .repo = l->repo, .type = "", .revision = "" };
     char *blobs = qn_hub_path("%s/blobs", l->folder);
     qn_status status = blobs ? read_names(l->cache, blobs, &names) : QN_ERR_MEMORY;
     if (!blobs)
@@ -199,7 +247,7 @@ static bool repo_of(const char *folder, char repo[QN_HUB_REPO_SIZE])
     const char *end = strncmp(folder, prefix, sizeof prefix - 1) == 0 ? strstr(owner, "--") : NULL;
     if (!end || !qn_print(repo, QN_HUB_REPO_SIZE, "%.*s/%s", (int)(end - owner), owner, end + 2))
         return false;
-    return qn_hub_name_parse(repo, &name) == QN_OK && !*name.file && !*name.type;
+    return !strpbrk(repo, ":@") && qn_hub_name_parse(repo, &name) == QN_OK;
 }
 
 qn_status qn_hub_list(on_entry_fn on_entry, void *user)
@@ -368,12 +416,6 @@ static qn_status remove_incomplete(const struct removal *r)
     return status;
 }
 
-static bool is_folder(const qn_hub_cache *cache, const char *path)
-{
-    struct stat st;
-    return qn_hub_stat(cache, path, false, &st) && S_ISDIR(st.st_mode);
-}
-
 /* Removes empty folders in a folder, with `files` also the files, then the folder itself if it is empty. */
 static void prune(const qn_hub_cache *cache, const char *folder, bool files, int depth)
 {
@@ -445,17 +487,23 @@ static void remove_rest(const struct removal *r)
 
 static qn_status remove_all(struct removal *r)
 {
+    const bool all_revisions = strcmp(r->name->revision, "main") == 0;
+    char commit[QN_HUB_COMMIT_LENGTH + 1];
     char *snapshots = qn_hub_path("%s/snapshots", r->folder);
     qn_status status = snapshots ? read_names(&r->cache, snapshots, &r->snapshots) : QN_ERR_MEMORY;
+    if (!all_revisions)
+        qn_hub_read_ref(&r->cache, r->folder, r->name->revision, commit);
     for (size_t s = 0; s < r->snapshots.count && !status; s++)
-        status = remove_from(r, r->snapshots.at[s]);
-    if (!status && !*r->name->file && !*r->name->type)
+        if (all_revisions || strcmp(r->snapshots.at[s], commit) == 0)
+            status = remove_from(r, r->snapshots.at[s]);
+    if (!status && all_revisions && !*r->name->file && !*r->name->type)
         status = remove_incomplete(r);
     if (!status)
         remove_rest(r);
     if (!status && !r->removed->n_files)
         status = r->refused ? r->refused
-                            : qn_fail(QN_ERR_INVALID, "%s: no models of it in %s", r->name->repo, r->cache.path);
+                            : qn_fail(QN_ERR_INVALID, "%s%s%s: no models of it in %s", r->name->repo,
+                                      all_revisions ? "" : "@", all_revisions ? "" : r->name->revision, r->cache.path);
     free_names(&r->snapshots);
     free(snapshots);
     return status;

@@ -39,7 +39,7 @@ for command in "run -p x" chat bench serve; do
     refuses 2 '--dry-sequence-breaker: the text is empty, expected 1 to 64 bytes, or none' $command -m "$model" --dry-sequence-breaker a --dry-sequence-breaker ''
     refuses 2 '--dry-sequence-breaker: the text is longer than 64 bytes' $command -m "$model" --dry-sequence-breaker "$(printf 'x%.0s' {1..65})"
 done
-refuses 2 "--seed: '-1' is not" run -m "$model" -p x --seed -1
+refuses 2 "--seed: '-2' is not" run -m "$model" -p x --seed -2
 refuses 2 '--seed: 18446744073709551616 is out of range' run -m "$model" -p x --seed 18446744073709551616
 refuses 2 "--kv: 'q4' is not one of" run -m "$model" -p x --kv q4
 refuses 2 "--device: 'tpu' is not one of" run -m "$model" -p x --device tpu

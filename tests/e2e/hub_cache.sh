@@ -31,6 +31,55 @@ quern pull old/models:F16
 [ $status -eq 0 ] || fail "a repository that was renamed: status $status"
 quern rm old/models
 
+# ---- Addresses as a browser shows them, and ollama's names ----
+for name in hf.co/t/models:F16 https://huggingface.co/t/models/blob/main/parrot-F16.gguf huggingface.co/t/models:f16 \
+    'https://huggingface.co/t/models/resolve/main/parrot-F16.gguf?download=true'; do
+    : >"$work/log"
+    quern run "$name" xyz -n 5 --temp 0 -q
+    cmp -s "$work/out" "$work/by-name" || fail "run $name: $(cat "$work/err")"
+    [ ! -s "$work/log" ] || fail "run $name: it is in the cache"
+done
+quern pull -q https://hf.co/t/models
+grep -q qwen3-Q1_0.gguf "$work/out" || fail "the address of a repository: $(cat "$work/out" "$work/err")"
+refuses 2 "expected the address of a repository, or of a file in it" pull https://huggingface.co/t/models/discussions
+refuses 1 "expected the address of a repository, or of a file in it" info https://huggingface.co/datasets/t/models
+refuses 2 "is a folder's" pull https://huggingface.co/t/models/tree/main/sub
+
+# ---- Revisions ----
+revisions=$(folder revisions)
+next=fedcba9876543210fedcba9876543210fedcba98
+quern pull -q t/revisions:Q1_0
+quern pull -q t/revisions@v1.0:Q1_0
+[ "$(cat "$work/out")" = "$revisions/snapshots/$next/qwen3-Q1_0.gguf" ] || fail "a tag: $(cat "$work/out" "$work/err")"
+[ "$(cat "$revisions/refs/main" "$revisions/refs/v1.0")" = "$commit$next" ] || fail "a tag: refs"
+quern pull -q t/revisions@refs/pr/1:F16
+[ "$(cat "$revisions/refs/refs/pr/1")" = $next ] || fail "a pull request: refs"
+grep -q '^hub GET /api/models/t/revisions/revision/refs/pr/1' "$work/log" || fail "a pull request: $(cat "$work/log")"
+quern pull -q t/revisions@$next:F16
+[ ! -e "$revisions/refs/$next" ] || fail "a commit: a reference"
+: >"$work/log"
+for name in t/revisions@v1.0:F16 t/revisions@$next:F16 https://huggingface.co/t/revisions/blob/v1.0/parrot-F16.gguf \
+    https://huggingface.co/t/revisions/blob/refs%2Fpr%2F1/parrot-F16.gguf https://hf.co/t/revisions/blob/refs/pr/1/parrot-F16.gguf; do
+    quern run $name xyz -n 5 --temp 0 -q
+    cmp -s "$work/out" "$work/by-name" || fail "run $name: $(cat "$work/err")"
+done
+[ ! -s "$work/log" ] || fail "revisions of the cache are requested again: $(cat "$work/log")"
+refuses 1 "404.*Invalid rev id: none" pull -q t/revisions@none:F16
+HF_HUB_OFFLINE=1 refuses 1 "t/revisions@none:F16: not in" run t/revisions@none:F16 x
+HF_HUB_OFFLINE=1 refuses 1 "t/revisions@${commit/0/1}: not in" info t/revisions@${commit/0/1}
+for name in t/models@ t/models@-x t/models@../x t/models@a//b 't/models@a b' t/models@a@b; do
+    refuses 2 "a revision is a branch" pull "$name"
+done
+quern list
+grep -qE ' t/revisions:qwen3-Q1_0.gguf$' "$work/out" || fail "list: no branch main"
+grep -qE ' t/revisions@(v1.0|refs/pr/1):qwen3-Q1_0.gguf$' "$work/out" || fail "list: no tag: $(cat "$work/out")"
+quern rm t/revisions@v1.0:Q1_0
+[ -e "$revisions/snapshots/$commit/qwen3-Q1_0.gguf" ] && [ ! -e "$revisions/snapshots/$next/qwen3-Q1_0.gguf" ] ||
+    fail "rm of a tag: $(find "$revisions")"
+refuses 1 "t/revisions@none: no models of it" rm t/revisions@none
+quern rm t/revisions
+[ ! -e "$revisions" ] || fail "rm of all revisions: $(find "$revisions")"
+
 # ---- Split models, files, the choice ----
 quern pull -q t/good-gguf:parts/s-Q4_K_M-00002-of-00003.gguf
 [ "$(ls -L "$(folder good-gguf)/snapshots/$commit/parts" | wc -l)" -eq 3 ] || fail "a split model: $(ls "$(folder good-gguf)"/snapshots/*/parts)"

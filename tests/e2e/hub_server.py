@@ -59,6 +59,8 @@ MODELS = {  # files that are models
     "parrot-F16.gguf": File(open(os.path.join(golden, "parrot.gguf"), "rb").read()),
     "qwen3-Q1_0.gguf": File(open(os.path.join(golden, "qwen3.q1_0.gguf"), "rb").read()),
 }
+OTHERS = {"parrot-F16.gguf": MODELS["parrot-F16.gguf"], "qwen3-Q1_0.gguf": small}  # of t/revisions, except on branch main
+REVISIONS = {"main": COMMIT, COMMIT: COMMIT, "v1.0": NEXT_COMMIT, "refs/pr/1": NEXT_COMMIT, NEXT_COMMIT: NEXT_COMMIT, "abc": "a" * 40}
 ONE = {"m-Q1_0.gguf": small}
 
 
@@ -105,18 +107,20 @@ class Handler(BaseHTTPRequestHandler):
                 return self.fail(404, "RepoNotFound", "Repository not found")
             return self.fail(401, "RepoNotFound", "Invalid username or password.")
         files, how = REPOS[name]
+        if how == "revisions" and ({COMMIT, "main"} & set(parts)):
+            name, files = "revisions-main", MODELS
         if how == "private" and self.headers.get("Authorization") != "Bearer " + TOKEN:
             return self.fail(401, "RepoNotFound", "Invalid username or password.")
         if api and parts[4] == "tree":
             return self.send_tree(files)
         if api:
-            return self.send_list(name, files, how)
+            return self.send_list(name, files, how, "/".join(parts[5:]))
         path = "/".join(parts[4:])
         if parts[2] != "resolve" or path not in files:
             return self.fail(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": COMMIT})
         self.send_file(name, path, files[path], how)
 
-    def send_list(self, name, files, how):
+    def send_list(self, name, files, how, revision):
         siblings = []
         for path, file in files.items():
             lfs = {"lfs": {"sha256": file.hash, "size": file.size, "pointerSize": 130}} if file.lfs else {}
@@ -128,7 +132,10 @@ class Handler(BaseHTTPRequestHandler):
         if how == "list-lies":
             siblings[0]["lfs"]["sha256"] = "0" * 64
         siblings += [{"rfilename": path} for path in EVIL.get(name, [])]
-        text = json.dumps({"id": "t/" + name, "sha": self.commit(how), "siblings": siblings})
+        commit = REVISIONS.get(revision) if how == "revisions" else self.commit(how)
+        if not commit:
+            return self.fail(404, "RevisionNotFound", "Invalid rev id: " + revision)
+        text = json.dumps({"id": "t/" + name, "sha": commit, "siblings": siblings})
         text = {"deep": "[" * 100000, "not-json": "<html>", "endless": '{"a": "' + "x" * (9 << 20) + '"}', "no-list": "{}",
                 "bad-commit": '{"sha": "../../../../etc", "siblings": []}', "empty": ""}.get(how, text)
         if how == "busy-list" and count(name) <= 1:
@@ -151,6 +158,8 @@ class Handler(BaseHTTPRequestHandler):
         etag = {"evil-etag": "../../../../etc/passwd", "weak-etag": "abc"}.get(how, file.hash)
         size = {"vast": str(1 << 62), "negative": "-1", "words": "many"}.get(how, str(file.size))
         commit = {"other-commit": NEXT_COMMIT, "no-commit": ""}.get(how, self.commit(how))
+        if how == "revisions":
+            commit = unquote(urlsplit(self.path).path).split("/")[4]
         if how == "gated":
             return self.fail(403, "GatedRepo", "Access to model t/gated is restricted", {"X-Repo-Commit": commit})
         if how == "gated-401":
@@ -256,6 +265,9 @@ REPOS = {name: (ONE, name) for name in (
     "bad-commit", "empty", "private", "evil", "evil2", "evil3", "evil4", "evil5", "odd")}
 REPOS["good-gguf"] = (FILES, "good")
 REPOS["models"] = (MODELS, "models")
+REPOS["revisions"] = (OTHERS, "revisions")
+REPOS["revisions-main"] = (MODELS, "good")
+REPOS["parrot"] = ({"parrot-F16.gguf": MODELS["parrot-F16.gguf"]}, "good")
 REPOS["moves"] = (FILES, "moves")
 REPOS["no-part"] = ({path: file for path, file in FILES.items() if path.startswith("parts/")}, "no-part")
 REPOS["long-name"] = ({"n" * 250 + ".gguf": small}, "long-name")

@@ -36,6 +36,7 @@ static void check_name(const char *text)
         return;
     }
     check_path(name.repo);
+    check_path(name.revision);
     const char *slash = strchr(name.repo, '/');
     if (!slash || strchr(slash + 1, '/') || strstr(name.repo, "--") || (*name.file && *name.type))
         abort();

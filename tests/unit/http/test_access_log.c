@@ -48,7 +48,7 @@ TEST_WITH(lines_have_what_is_known, make_folder, remove_folder)
     qn_access named = usual;
     named.key = "alice";
     named.is_cancelled = true;
-    assert_ok(qn_access_log_create(path, &log));
+    assert_ok(qn_access_log_create(path, QN_ACCESS_JSON, &log));
     qn_access_log_write(log, &usual);
     qn_access_log_write(log, &named);
     qn_access_log_free(log);
@@ -90,7 +90,7 @@ TEST_WITH(hostile_texts_stay_on_their_line, make_folder, remove_folder)
     access.seconds = -1e300;
     access.n_prompt = access.n_cached = access.n_generated = SIZE_MAX / 2;
     access.bytes = INT64_MAX;
-    assert_ok(qn_access_log_create(path, &log));
+    assert_ok(qn_access_log_create(path, QN_ACCESS_JSON, &log));
     qn_access_log_write(log, &access);
     qn_access_log_write(log, &usual);
     qn_access_log_free(log);
@@ -107,10 +107,44 @@ TEST_WITH(hostile_texts_stay_on_their_line, make_folder, remove_folder)
     assert_null(read_line(path, 2));
 }
 
+TEST_WITH(lines_of_text_are_for_people, make_folder, remove_folder)
+{
+    char line[1000], name[300];
+    qn_access_log *log;
+    qn_access named = usual, hostile = usual;
+    named.key = "alice";
+    named.is_cancelled = true;
+    named.n_prompt = 0;
+    memset(name, 'x', sizeof name);
+    strcpy(name + sizeof name - 5, "tail");
+    memcpy(name, "\x1b[1m\n\xc2\x9b", 7);
+    hostile.path = hostile.method = hostile.address = hostile.key = name;
+    assert_ok(qn_access_log_create(path, QN_ACCESS_TEXT, &log));
+    qn_access_log_write(log, &usual);
+    qn_access_log_write(log, &named);
+    qn_access_log_write(log, &hostile);
+    qn_access_log_free(log);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    assert_string_equal(line + strlen("12:00:00"),
+                        " POST /v1/chat/completions 200, prompt 20 tokens (5 cached), answer "
+                        "16, 0.75 s, 127.0.0.1\n");
+    assert_non_null(fgets(line, sizeof line, file));
+    assert_string_equal(line + strlen("12:00:00"),
+                        " POST /v1/chat/completions 200, 0.75 s, 127.0.0.1, alice, the client disconnected\n");
+    assert_non_null(fgets(line, sizeof line, file));
+    assert_non_null(strstr(line, "?[1m???xxx"));
+    assert_null(strstr(line, "tail"));
+    assert_null(strpbrk(line, "\x1b"));
+    assert_null(fgets(line, sizeof line, file));
+    fclose(file);
+}
+
 TEST_WITH(renamed_files_are_left, make_folder, remove_folder)
 {
     qn_access_log *log;
-    assert_ok(qn_access_log_create(path, &log));
+    assert_ok(qn_access_log_create(path, QN_ACCESS_JSON, &log));
     qn_access_log_write(log, &usual);
     assert_int_equal(rename(path, other_path), 0);
     qn_access_log_write(log, &usual);
@@ -124,12 +158,12 @@ TEST_WITH(renamed_files_are_left, make_folder, remove_folder)
     assert_non_null(json);
     /* Another log appends to the file. */
     qn_access_log_free(log);
-    assert_ok(qn_access_log_create(path, &log));
+    assert_ok(qn_access_log_create(path, QN_ACCESS_JSON, &log));
     qn_access_log_write(log, &usual);
     qn_access_log_free(log);
     json_decref(json = read_line(path, 1));
     assert_non_null(json);
-    assert_fails(qn_access_log_create("/nonexistent/log", &log), QN_ERR_IO, "/nonexistent/log");
+    assert_fails(qn_access_log_create("/nonexistent/log", QN_ACCESS_JSON, &log), QN_ERR_IO, "/nonexistent/log");
 }
 
 TEST(full_pipes_lose_lines)
@@ -141,7 +175,7 @@ TEST(full_pipes_lose_lines)
     assert_int_equal(pipe(pipe_fds), 0);
     const int saved = dup(STDERR_FILENO);
     assert_true(saved >= 0 && dup2(pipe_fds[1], STDERR_FILENO) == STDERR_FILENO);
-    assert_ok(qn_access_log_create(NULL, &log));
+    assert_ok(qn_access_log_create(NULL, QN_ACCESS_JSON, &log));
     for (int i = 0; i < N_LINES; i++)
         qn_access_log_write(log, &usual);
     const ssize_t first = read(pipe_fds[0], all, sizeof all / 2);

@@ -11,18 +11,31 @@
 TEST(test_names)
 {
     static const struct {
-        const char *text, *repo, *file, *type;
+        const char *text, *repo, *file, *type, *revision;
     } good[] = {
-        { "prism-ml/Bonsai-8B-gguf", "prism-ml/Bonsai-8B-gguf", "", "" },
-        { "a/b:Q1_0", "a/b", "", "Q1_0" },
-        { "a/b:ptq1_0", "a/b", "", "ptq1_0" },
-        { "unsloth/m-GGUF:UD-Q4_K_XL", "unsloth/m-GGUF", "", "UD-Q4_K_XL" },
-        { "a/b:c.gguf", "a/b", "c.gguf", "" },
-        { "a/b:c/d e.gguf", "a/b", "c/d e.gguf", "" },
-        { "a/b:c/d", "a/b", "c/d", "" },
-        { "_a/b_.1", "_a/b_.1", "", "" },
-        { "a/b:c:d.gguf", "a/b", "c:d.gguf", "" },
-        { "a/b:\xc2\xa9.g", "a/b", "\xc2\xa9.g", "" },
+        { "prism-ml/Bonsai-8B-gguf", "prism-ml/Bonsai-8B-gguf", "", "", "main" },
+        { "a/b:Q1_0", "a/b", "", "Q1_0", "main" },
+        { "a/b:ptq1_0", "a/b", "", "ptq1_0", "main" },
+        { "unsloth/m-GGUF:UD-Q4_K_XL", "unsloth/m-GGUF", "", "UD-Q4_K_XL", "main" },
+        { "a/b:c.gguf", "a/b", "c.gguf", "", "main" },
+        { "a/b:c/d e.gguf", "a/b", "c/d e.gguf", "", "main" },
+        { "a/b:c/d", "a/b", "c/d", "", "main" },
+        { "_a/b_.1", "_a/b_.1", "", "", "main" },
+        { "a/b:c:d.gguf", "a/b", "c:d.gguf", "", "main" },
+        { "a/b:\xc2\xa9.g", "a/b", "\xc2\xa9.g", "", "main" },
+        { "a/b@v1.0", "a/b", "", "", "v1.0" },
+        { "a/b@refs/pr/1:Q1_0", "a/b", "", "Q1_0", "refs/pr/1" },
+        { "a/b@main:c@d.gguf", "a/b", "c@d.gguf", "", "main" },
+        { "hf.co/a/b", "a/b", "", "", "main" },
+        { "hf.co/a/b:Q1_0", "a/b", "", "Q1_0", "main" },
+        { "https://hf.co/a/b@v1:c.gguf", "a/b", "c.gguf", "", "v1" },
+        { "HTTPS://www.HuggingFace.co/a/b/", "a/b", "", "", "main" },
+        { "http://huggingface.co/a/b?library=gguf#x", "a/b", "", "", "main" },
+        { "https://huggingface.co/a/b/tree/main", "a/b", "", "", "main" },
+        { "https://huggingface.co/a/b/blob/main/c.gguf", "a/b", "c.gguf", "", "main" },
+        { "huggingface.co/a/b/resolve/v2/c%20d/e.gguf?download=true", "a/b", "c d/e.gguf", "", "v2" },
+        { "huggingface.co/a/b/raw/refs%2Fpr%2F1/c", "a/b", "c", "", "refs/pr/1" },
+        { "huggingface.co/a/b/tree/refs/pr/1/", "a/b", "", "", "refs/pr/1" },
     };
     qn_hub_name name;
     for (size_t i = 0; i < COUNT(good); i++) {
@@ -31,6 +44,7 @@ TEST(test_names)
         assert_string_equal(name.repo, good[i].repo);
         assert_string_equal(name.file, good[i].file);
         assert_string_equal(name.type, good[i].type);
+        assert_string_equal(name.revision, good[i].revision);
         assert_true(qn_hub_name_is(good[i].text));
     }
     static const char *const bad[] = {
@@ -69,6 +83,25 @@ TEST(test_names)
         "a\\b/c",
         "\xc3\xa9/b",
         "a/b:Q1_0 ",
+        "a/b@",
+        "a/b@:c.gguf",
+        "a/b@-v",
+        "a/b@../v",
+        "a/b@v/../w",
+        "a/b@v/",
+        "a/b@v w",
+        "a/b@v@w",
+        "hf.co/a",
+        "hf.co//b",
+        "hf.co/a/b/c",
+        "hf.co/a/b/blob/main/../c.gguf",
+        "hf.co/a/b/blob/main/%2e%2e/c.gguf",
+        "hf.co/a/b/blob/main/%01.gguf",
+        "hf.co/a/b/blob/%2e%2e/c.gguf",
+        "hf.co/a/b/blob//c.gguf",
+        "hf.co/a/b/tree/main/c",
+        "https://huggingface.co/datasets/a/b",
+        "https://example.com/a/b",
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         label("'%s'", bad[i]);

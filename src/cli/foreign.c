@@ -1,0 +1,170 @@
+/* Commands and options of other programs that run models, and what to type instead: llama.cpp, ollama, LM Studio and
+ * vLLM. What means the same is run or accepted; anything else is refused with an answer. */
+#include "cli/args.h"
+
+#include <string.h>
+
+/* ---- Commands ---- */
+
+static const qn_foreign_command foreign_commands[] = {
+    { "ls", "list", NULL },
+    { "show", "info", NULL },
+    { "get", "pull", NULL },
+    { "download", "pull", NULL },
+    { "remove", "rm", NULL },
+    { "ps", NULL, "nothing runs in the background; a quern serve lists its models at /v1/models" },
+    { "stop", NULL, "nothing runs in the background; Ctrl-C or SIGTERM ends quern serve" },
+    { "load", NULL, "quern run, chat and serve load a model each time; use one of them with -m" },
+    { "unload", NULL, "nothing stays loaded after a command; Ctrl-C or SIGTERM ends quern serve" },
+    { "create", NULL, "use quern convert or quern quantize; --system and --chat-template are what a Modelfile sets" },
+    { "import", NULL, "GGUF files are used where they are; use -m FILE" },
+    { "cp", NULL, "GGUF files are used where they are; quern serve --alias gives a model a name" },
+    { "push", NULL, "quern uploads nothing; use hf upload" },
+    { "login", NULL, "set HF_TOKEN in the environment; quern uses the token of hf auth login, too" },
+    { "search", NULL, "search on huggingface.co, then use quern pull OWNER/REPO" },
+    { "server", NULL, "use quern serve" },
+    { "start", NULL, "use quern serve" },
+    { "status", NULL, "a quern serve answers at /health and /metrics" },
+    { "log", NULL, "quern serve logs on standard error, or to the file of --access-log" },
+    { "complete", NULL, "use quern run" },
+    { "generate", NULL, "use quern run" },
+    { "embed", NULL, "quern has no embeddings of texts; use quern run, chat or serve" },
+    { "run-batch", NULL, "use quern batch IN.jsonl OUT.jsonl" },
+    { "benchmark", NULL, "use quern bench, or quern bench-serve for a server" },
+};
+
+const qn_foreign_command *qn_foreign_command_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof foreign_commands / sizeof *foreign_commands; i++)
+        if (strcmp(foreign_commands[i].name, name) == 0)
+            return &foreign_commands[i];
+    return NULL;
+}
+
+/* ---- Options ---- */
+
+#define ONE_DEVICE "quern runs a model whole on one device: use --device cuda, or --device cpu"
+#define ALWAYS_SO "quern always does so; leave it out"
+#define NOT_THIS "quern has nothing like it; leave it out"
+
+/* Found only where quern has no option of that name. */
+const qn_foreign_option qn_foreign_options[] = {
+    /* The device and memory. */
+    { "-ngl", "--n-gpu-layers", 0, ONE_DEVICE },
+    { "--gpu-layers", "--gpu", 0, ONE_DEVICE },
+    { "-sm", "--split-mode", 0, ONE_DEVICE },
+    { "-ts", "--tensor-split", 0, ONE_DEVICE },
+    { "-ot", "--override-tensor", 0, ONE_DEVICE },
+    { "-cmoe", "--cpu-moe", 0, ONE_DEVICE },
+    { "-ncmoe", "--n-cpu-moe", 0, ONE_DEVICE },
+    { "-nkvo", "--no-kv-offload", 0, ONE_DEVICE },
+    { "-tp", "--tensor-parallel-size", 0, ONE_DEVICE },
+    { "-pp", "--pipeline-parallel-size", 0, ONE_DEVICE },
+    { "-dp", "--data-parallel-size", 0, "start a quern serve on each GPU, with --device cuda:N" },
+    { "--cpu-offload-gb", NULL, 0, ONE_DEVICE },
+    { "-mg", "--main-gpu", 0, "use --device cuda:N" },
+    { "-dev", NULL, 0, "use --device cuda:N" },
+    { "--list-devices", NULL, 0, "nvidia-smi lists GPUs; use --device cuda:N" },
+    { "--gpu-memory-utilization", NULL, 0, "use --memory SIZE, as in --memory 8G" },
+    { "--kv-cache-memory-bytes", NULL, 0, "use --memory SIZE, as in --memory 8G" },
+    { "-cram", "--cache-ram", 0, "use --prefix-host SIZE" },
+    { "--swap-space", NULL, 0, "use --prefix-host SIZE" },
+    { "--mlock", NULL, 0, "quern keeps weights in memory without it; leave it out" },
+    { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
+    { "--numa", NULL, 0, NOT_THIS },
+    { "-fit", "--fit", 0, "quern fits the context to the memory; leave it out" },
+    { "--dtype", NULL, 0, "weights keep the type of their file; quern quantize writes others" },
+    { "--quantization", NULL, 0, "weights keep the type of their file; quern quantize writes others" },
+    { "--load-format", NULL, 0, "quern reads GGUF files; quern convert writes them" },
+    { "-fa", "--flash-attn", 0, "quern's attention is always of that kind; leave it out" },
+    { "-ctk", "--cache-type-k", 0, "use --kv, which sets both" },
+    { "-ctv", "--cache-type-v", 0, "use --kv, which sets both" },
+    { "--kv-cache-dtype", NULL, 0, "use --kv" },
+    { "-kvu", "--kv-unified", 0, ALWAYS_SO },
+    { "-tb", "--threads-batch", 0, "use -t, which counts for prompts as well" },
+    { "-b", "--batch-size", 0, "use --batch" },
+    { "-ub", "--max-num-batched-tokens", 0, "use --batch" },
+    { "--enforce-eager", NULL, 0, NOT_THIS },
+    { "--no-warmup", NULL, QN_CMD_RUN | QN_CMD_CHAT, "quern does not warm up" },
+    { "--warmup", NULL, 0, "quern does not warm up" },
+    /* The model. */
+    { "-hf", "--hf-repo", 0, "use -m OWNER/REPO[:FILE | :TYPE]" },
+    { "-hff", "--hf-file", 0, "use -m OWNER/REPO:FILE" },
+    { "-hft", "--hf-token", 0, "set HF_TOKEN in the environment" },
+    { "-mu", "--model-url", 0, "use -m https://huggingface.co/OWNER/REPO/blob/main/FILE, or a file" },
+    { "--revision", NULL, 0, "use -m OWNER/REPO@REVISION" },
+    { "--download-dir", NULL, 0, "set HF_HUB_CACHE in the environment" },
+    { "--offline", NULL, 0, "set HF_HUB_OFFLINE=1 in the environment" },
+    { "--insecure", NULL, 0, "certificates are always verified; set SSL_CERT_FILE for your own" },
+    { "--tokenizer", NULL, 0, "the tokeniser is in the GGUF file; leave it out" },
+    { "--trust-remote-code", NULL, 0, "quern runs no code of models; leave it out" },
+    { "--hf-config-path", NULL, 0, "the configuration is in the GGUF file; leave it out" },
+    { "--modelfile", NULL, 0, "use quern info" },
+    { "--lora", "--enable-lora", 0, "quern has no adapters: merge it into the checkpoint, then use quern convert" },
+    { "-mm", "--mmproj", 0, NOT_THIS },
+    { "-md", "--model-draft", 0, NOT_THIS },
+    { "--draft-max", "--speculative-config", 0, NOT_THIS },
+    { "--rope-scaling", "--rope-freq-base", 0, "rope is that of the GGUF file; leave it out" },
+    { "--max-model-len", "--context-length", 0, "use -c" },
+    { "--num-ctx", NULL, 0, "use -c" },
+    { "--served-model-name", "--identifier", 0, "use --alias" },
+    { "--ttl", "--keepalive", 0, "quern serve keeps models loaded while there is memory; see --models-stay" },
+    /* Text in, text out. */
+    { "-no-cnv", "--no-conversation", QN_CMD_RUN, "quern run is what continues a text" },
+    { "-cnv", "--conversation", QN_CMD_CHAT, "use --chat, or quern chat for a conversation" },
+    { "-i", "--interactive", QN_CMD_CHAT, "use quern chat" },
+    { "-if", "--interactive-first", QN_CMD_CHAT, "use quern chat" },
+    { "-st", "--single-turn", 0, "use quern run --chat" },
+    { "-mli", "--multiline-input", QN_CMD_CHAT, "quern chat takes pasted lines as one message" },
+    { "-sys", NULL, 0, "use --system" },
+    { "-sysf", "--system-prompt-file", 0, "use --system \"$(cat FILE)\"" },
+    { "-r", NULL, 0, "use --stop" },
+    { "-bf", "--binary-file", 0, "use -f" },
+    { "-e", "--escape", 0, "quern reads prompts as they are; use $'...' of the shell" },
+    { "--num-predict", "--max-new-tokens", 0, "use -n" },
+    { "--max-tokens", NULL, 0, "use -n" },
+    { "--keep", "--context-shift", 0, "quern chat drops the oldest turns of a full context; leave it out" },
+    { "--no-context-shift", NULL, QN_CMD_RUN, "quern run ends in a full context; leave it out" },
+    { "--prompt-cache", NULL, 0, "use --save FILE, then --load FILE" },
+    { "--color", "-co", 0, "leave it out" },
+    { "--simple-io", "--nowordwrap", QN_CMD_RUN | QN_CMD_CHAT, "leave it out" },
+    { "--no-display-prompt", NULL, QN_CMD_RUN, "quern never prints the prompt" },
+    { "--jinja", NULL, QN_CMD_SERVE | QN_CMD_RUN | QN_CMD_CHAT, "templates are always run; leave it out" },
+    { "--format", NULL, 0, "use --json-schema SCHEMA" },
+    { "-j", NULL, 0, "use --json-schema" },
+    { "--guided-json", NULL, 0, "use --json-schema" },
+    { "-l", "--logit-bias", 0, "quern serve takes logit_bias in requests" },
+    { "--samplers", "--sampling-seq", 0, "their order is fixed; leave it out" },
+    { "--think", "--hidethinking", 0, "quern chat has --reasoning show, fold or hide" },
+    { "--log-disable", NULL, 0, "use -q" },
+    { "--verbose-prompt", NULL, 0, "use quern tokenize" },
+    { "--perf", "--no-perf", 0, "the last line of quern run is the speed; -q drops it" },
+    { "--json", NULL, 0, "quern prints text there; quern bench has --format json" },
+    /* The server. */
+    { "-to", NULL, 0, "use --idle-timeout, --header-timeout or --body-timeout" },
+    { "-cb", "--cont-batching", QN_CMD_SERVE, ALWAYS_SO },
+    { "--enable-prefix-caching", "--cache-prompt", QN_CMD_SERVE, ALWAYS_SO },
+    { "--enable-chunked-prefill", "--metrics", QN_CMD_SERVE, ALWAYS_SO },
+    { "--props", NULL, QN_CMD_SERVE, ALWAYS_SO },
+    { "--slots", "--no-slots", 0, NOT_THIS },
+    { "--enable-auto-tool-choice", NULL, QN_CMD_SERVE, ALWAYS_SO },
+    { "--no-enable-prefix-caching", "--no-cache-prompt", 0, "use --prefix-cache off" },
+    { "--max-num-seqs", NULL, 0, "use --parallel" },
+    { "--tool-call-parser", NULL, 0, "the parser is chosen by the chat template; leave it out" },
+    { "--reasoning-parser", "--reasoning-format", 0, "the parser is chosen by the chat template; leave it out" },
+    { "--chat-template-kwargs", NULL, 0, "requests have chat_template_kwargs; tokenize --chat has variables" },
+    { "--disable-log-requests", "--no-enable-log-requests", 0, "use -q" },
+    { "--uvicorn-log-level", "--log-level", 0, "use -q for fewer lines, -v for more" },
+    { "--ssl-keyfile", NULL, 0, "use --tls-key" },
+    { "--ssl-certfile", NULL, 0, "use --tls-cert" },
+    { "--allowed-origins", "--cors", 0, "use --cors-origin" },
+    { "--no-webui", "--webui", 0, "use --no-page; without it there is a page" },
+    { "--path", "--api-prefix", 0, "paths are fixed; a proxy before the server can change them" },
+    { "--threads-http", "--api-server-count", 0, NOT_THIS },
+    { "--embedding", "--embeddings", 0, "quern has no embeddings of texts; leave it out" },
+    { "--reranking", "--rerank", 0, NOT_THIS },
+    { "--slot-save-path", NULL, 0, NOT_THIS },
+    { "--generation-config", NULL, 0, "defaults of sampling are those of the GGUF file; use --temp and the like" },
+    { "-y", "--yes", 0, "quern asks nothing; leave it out" },
+};
+const size_t qn_n_foreign_options = sizeof qn_foreign_options / sizeof *qn_foreign_options;
