@@ -54,13 +54,14 @@ const qn_command qn_commands[] = {
       "server, so that prompts have the requested lengths. After Ctrl-C it prints the results so far.",
       1, 1, qn_bench_serve_defaults, qn_cli_bench_serve },
     { QN_CMD_PERPLEXITY, "perplexity", "measure how well a model predicts a text",
-      "perplexity [-m] MODEL -f TEXT [options]",
+      "perplexity [-m] MODEL {-f TEXT | --kl-divergence FILE} [options]",
       "Splits the text into pieces of -c tokens that do not overlap, evaluates each from an empty context, and\n"
       "scores the second half of each: tokens c/2 to c-1, counted from 0, each predicted from all tokens before it\n"
       "in its piece. A rest shorter than a piece is ignored. If the model uses a beginning-of-text token, it\n"
       "replaces the first token of every piece. Special tokens written in the text are plain text. Prints\n"
       "\"perplexity: X +/- Y (N tokens)\": exp of the mean of -log p, its standard error, and the number of tokens\n"
-      "scored.",
+      "scored. With --kl-divergence it compares the model with a base, token by token; scored are then tokens c/2+1\n"
+      "to c-1 of each piece, as llama-perplexity scores them.",
       0, 1, qn_perplexity_defaults, qn_cli_perplexity },
     { QN_CMD_TOKENIZE, "tokenize", "convert text to tokens",
       "tokenize [-m] MODEL [--ids] [-f FILE | --chat FILE [--text] | TEXT]",
