@@ -75,11 +75,13 @@ const qn_command qn_commands[] = {
       "evaluates the ids N at a time; on the CPU that never changes a bit of the result. The file appears whole or\n"
       "not at all. Logits that are not finite are an error.",
       0, 1, NULL, qn_cli_logits },
-    { QN_CMD_INFO, "info", "show the contents of a GGUF file", "info [-m] FILE [--plan]",
+    { QN_CMD_INFO, "info", "show the contents of a GGUF file", "info [-m] FILE [--plan | --device NAME]",
       "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight type,\n"
       "which of its layouts type 42 has, which weights are in a rotated basis, and whether quern has its tokeniser\n"
-      "and chat format, with tool calls, thinking and levels of effort. For a model split over several files, FILE\n"
-      "is any of them.",
+      "and chat format, with tool calls, thinking and levels of effort. Also the memory that its weights, the state\n"
+      "of a sequence and the KV cache in each format need, and whether they fit in the memory that is available, or\n"
+      "in the GPU's. Contexts may take half of what the weights leave unless --memory is given. For a model split\n"
+      "over several files, FILE is any of them.",
       0, 1, NULL, qn_cli_info },
     { QN_CMD_QUANTIZE, "quantize", "rewrite a GGUF file in another weight type", "quantize IN OUT TYPE [options]",
       "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 tq1_0 tq2_0.\n"

@@ -435,7 +435,7 @@ const qn_option qn_options[] = {
          "on a GPU, results that do not depend on what else is evaluated",
          "Slower: tokens are decoded as rows of larger steps, and prompts are evaluated 64 tokens at a time. Only for "
          "models whose weights all have one or two bits. On the CPU this is always so."),
-    TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
+    TEXT(EVALUATE | KERNELS | INFO, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
 
