@@ -158,7 +158,7 @@ qn_status qn_logits_read(qn_logits_reader *r, float *log_probs)
         return qn_fail(QN_ERR_FORMAT, "%s: row %zu has the scale %g from %g on: these are no log probabilities",
                        r->path, r->n_read, (double)head[0], (double)head[1]);
     for (size_t i = 0; i < r->n_vocab; i++)
-        log_probs[i] = head[1] + head[0] * r->row[SCALE_VALUES + i];
+        log_probs[i] = (float)((double)head[1] + (double)head[0] * r->row[SCALE_VALUES + i]);
     r->n_read++;
     return QN_OK;
 }

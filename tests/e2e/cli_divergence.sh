@@ -40,7 +40,7 @@ refuses 2 '--kv: more than 8' perplexity "$demo" --kl-divergence "$saved" --kv f
 refuses 2 '-f: no text given, which a model' perplexity "$demo" --kl-divergence "$demo"
 refuses 2 '-f: not with a file' perplexity "$demo" --kl-divergence "$saved" -f "$text"
 refuses 2 '--save-logits: not with' perplexity "$demo" --kl-divergence "$saved" --save-logits "$work/other"
-refuses 1 '-c 32: .* pieces of 48 tokens' perplexity "$demo" --kl-divergence "$saved" -c 32
+refuses 1 '-c 32: .* pieces of 160 tokens' perplexity "$demo" --kl-divergence "$saved" -c 32
 refuses 1 "tokens in the vocabulary" perplexity "$demo" --kl-divergence "$parrot" -f "$text"
 refuses 1 "tokens in the vocabulary" perplexity "$demo" --kl-divergence "$saved" --compare "$parrot"
 refuses 1 'not replaced' perplexity "$demo" -f "$text" --save-logits "$here/cli_divergence.sh"
