@@ -33,7 +33,7 @@ thinking    <think> and </think>, switched by enable_thinking'
 says "$turns{% if reasoning_effort not in ['xhigh', 'medium', 'low'] %}{{ raise_exception(reasoning_effort) }}{% endif %}" 'chat        the file'"'"'s template
 tool calls  none: the template has no tools
 thinking    none
-efforts     low medium xhigh'
+efforts     low medium xhigh, by default medium'
 says "$turns{{ reasoning_effort or 'medium' }}" 'chat        the file'"'"'s template
 tool calls  none: the template has no tools
 thinking    none
