@@ -70,6 +70,8 @@ typedef struct qn_args {
     int64_t limit_bytes;
     const char *ids, *output, *conversation;
     bool ids_only, bos, no_special, text_only, clear;
+    const char *kl_divergence, *save_logits;
+    qn_texts compare;
     /* info */
     bool plan;
     /* convert */

@@ -54,13 +54,14 @@ const qn_command qn_commands[] = {
       "server, so that prompts have the requested lengths. After Ctrl-C it prints the results so far.",
       1, 1, qn_bench_serve_defaults, qn_cli_bench_serve },
     { QN_CMD_PERPLEXITY, "perplexity", "measure how well a model predicts a text",
-      "perplexity [-m] MODEL -f TEXT [options]",
+      "perplexity [-m] MODEL {-f TEXT | --kl-divergence FILE} [options]",
       "Splits the text into pieces of -c tokens that do not overlap, evaluates each from an empty context, and\n"
       "scores the second half of each: tokens c/2 to c-1, counted from 0, each predicted from all tokens before it\n"
       "in its piece. A rest shorter than a piece is ignored. If the model uses a beginning-of-text token, it\n"
       "replaces the first token of every piece. Special tokens written in the text are plain text. Prints\n"
       "\"perplexity: X +/- Y (N tokens)\": exp of the mean of -log p, its standard error, and the number of tokens\n"
-      "scored.",
+      "scored. With --kl-divergence it compares the model with a base, token by token; scored are then tokens c/2+1\n"
+      "to c-1 of each piece, as llama-perplexity scores them.",
       0, 1, qn_perplexity_defaults, qn_cli_perplexity },
     { QN_CMD_TOKENIZE, "tokenize", "convert text to tokens",
       "tokenize [-m] MODEL [--ids] [-f FILE | --chat FILE [--text] | TEXT]",
@@ -74,11 +75,13 @@ const qn_command qn_commands[] = {
       "evaluates the ids N at a time; on the CPU that never changes a bit of the result. The file appears whole or\n"
       "not at all. Logits that are not finite are an error.",
       0, 1, NULL, qn_cli_logits },
-    { QN_CMD_INFO, "info", "show the contents of a GGUF file", "info [-m] FILE [--plan]",
+    { QN_CMD_INFO, "info", "show the contents of a GGUF file", "info [-m] FILE [--plan | --device NAME]",
       "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight type,\n"
       "which of its layouts type 42 has, which weights are in a rotated basis, and whether quern has its tokeniser\n"
-      "and chat format, with tool calls, thinking and levels of effort. For a model split over several files, FILE\n"
-      "is any of them.",
+      "and chat format, with tool calls, thinking and levels of effort. Also the memory that its weights, the state\n"
+      "of a sequence and the KV cache in each format need, and whether they fit in the memory that is available, or\n"
+      "in the GPU's. Contexts may take half of what the weights leave unless --memory is given. For a model split\n"
+      "over several files, FILE is any of them.",
       0, 1, NULL, qn_cli_info },
     { QN_CMD_QUANTIZE, "quantize", "rewrite a GGUF file in another weight type", "quantize IN OUT TYPE [options]",
       "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 tq1_0 tq2_0.\n"

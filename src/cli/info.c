@@ -1,6 +1,7 @@
 /* quern info: the contents of a GGUF file, from its structure; only the tokeniser is loaded, to check that it works. */
 #include "cli/cli.h"
 #include "cli/effort.h"
+#include "cli/info_memory.h"
 #include "cli/info_plan.h"
 
 #include "gguf/gguf.h"
@@ -284,8 +285,9 @@ static void print_rotation(const qn_gguf *file)
     qn_rotation_free(&rotation);
 }
 
-/* Prints the cache format that is forced; nothing for models that allow any, and for files that cannot be run. */
-static void print_kv(const qn_gguf *file)
+/* Prints the cache format that is forced, if the model does not allow any, and what needs memory; nothing for files
+ * that cannot be run. */
+static void print_kv(const qn_gguf *file, const char *device)
 {
     qn_hparams hparams;
     qn_plan plan;
@@ -298,6 +300,7 @@ static void print_kv(const qn_gguf *file)
                (unsigned)hparams.head_dim);
     else if (*layers)
         printf("KV cache    f16 in all layers, whatever --kv says: AURA codes would be inaccurate, as %s\n", layers);
+    qn_print_memory(file, &hparams, &plan, device);
     qn_plan_free(&plan);
 }
 
@@ -317,7 +320,7 @@ static qn_status open_file(const char *path, qn_gguf **file, bool *alone)
     return QN_OK;
 }
 
-static int print_file(const char *path)
+static int print_file(const char *path, const char *device)
 {
     qn_gguf *file;
     bool alone;
@@ -334,7 +337,7 @@ static int print_file(const char *path)
         printf("type 42     %s\n", qn_gguf_q2_layout(file));
     if (!alone) { /* these need all keys and tensors of the model */
         print_rotation(file);
-        print_kv(file);
+        print_kv(file, device);
         print_tokenizer(file);
     }
     const bool ok = print_metadata(file);
@@ -358,5 +361,5 @@ int qn_cli_info(qn_args *args)
     const int status = qn_resolve_model(&path, false);
     if (status != QN_EXIT_DONE)
         return status;
-    return args->plan ? qn_print_plan(path) : print_file(path);
+    return args->plan ? qn_print_plan(path) : print_file(path, args->device);
 }

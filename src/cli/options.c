@@ -384,6 +384,22 @@ const qn_option qn_options[] = {
     TEXT(PERPLEXITY, "-f", "--file", NULL, file, "FILE", "the text; - is standard input", NULL),
     INT(PERPLEXITY, "--limit-bytes", NULL, NULL, limit_bytes, "N", 1, 1e15, "read only the first N bytes of the text",
         NULL),
+    TEXT(
+        PERPLEXITY, "--save-logits", NULL, "--save-all-logits", save_logits, "FILE",
+        "also write the log probabilities of all tokens, for --kl-divergence",
+        "The format is llama-perplexity's: 2 bytes a token of the vocabulary and scored position. The files hold 16-bit "
+        "codes, and no log probability further than 16 below a position's largest."),
+    TEXT(
+        PERPLEXITY, "--kl-divergence", NULL, "--kl-divergence-base", kl_divergence, "BASE",
+        "compare with the predictions of BASE: a file of --save-logits, or a model",
+        "Prints the statistics of llama-perplexity: both perplexities with their ratio and correlation; the "
+        "Kullback-Leibler divergence of the model's probabilities from the base's, its mean and percentiles; the change "
+        "of the text's tokens' probability (\xce\x94p); and how often both have the same likeliest token. A file also "
+        "holds the text's tokens and -c; llama-perplexity's files are read too. A model is evaluated with a KV cache in "
+        "f16, on the text of -f. After the statistics of several measurements follows a table with a row for each."),
+    TEXTS(PERPLEXITY, "--compare", NULL, NULL, compare, "FILE",
+          "with --kl-divergence: a further model to measure; may be repeated",
+          "As the model of another weight type. All models are in memory at the same time."),
 
     FLAG(TOKENIZE, "--ids", NULL, NULL, ids_only, "print ids only", NULL),
     TEXT(TOKENIZE, "-f", "--file", NULL, file, "FILE", "read the text from a file; - is standard input", NULL),
@@ -403,7 +419,9 @@ const qn_option qn_options[] = {
     INT(GENERATE | SERVE | BATCH | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,
         "rows of a step (default 128; 2048 on a GPU)",
         "It changes memory use and speed; on the CPU it never changes results."),
-    CHOICE(EVALUATE, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
+    TEXT(PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", "format of the KV cache (default f16), or a list of them",
+         "As for the other commands. A list, such as f16,aura4,aura3, needs --kl-divergence."),
+    CHOICE(EVALUATE & ~PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
            "f16, or AURA codes with the given number of bits per value: aura8, aura6, aura4, aura3, aura2; aura4v3 and "
            "aura4v2 have fewer bits for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 "
            "values, and no large biases (Qwen2.5 has them); other models keep f16, and a note says so. A session file "
@@ -430,7 +448,7 @@ const qn_option qn_options[] = {
          "on a GPU, results that do not depend on what else is evaluated",
          "Slower: tokens are decoded as rows of larger steps, and prompts are evaluated 64 tokens at a time. Only for "
          "models whose weights all have one or two bits. On the CPU this is always so."),
-    TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
+    TEXT(EVALUATE | KERNELS | INFO, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
 

@@ -27,6 +27,14 @@ static qn_status describe(int ordinal, char text[QN_DEVICE_TEXT_MAX])
     return QN_OK;
 }
 
+static qn_status memory_of(int ordinal, uint64_t *bytes)
+{
+    qn_cuda_info info;
+    QN_TRY(qn_cuda_read_info(NULL, ordinal, &info));
+    *bytes = info.memory_bytes;
+    return QN_OK;
+}
+
 static qn_status open_device(int ordinal, const qn_device_params *params, qn_device **device)
 {
     return qn_cuda_executor_create(&(qn_cuda_executor_params){ .base = *params, .ordinal = ordinal }, device);
@@ -142,6 +150,10 @@ static const qn_backend_kernels kernels = { .devices = "NVIDIA GPUs",
                                             .loaded = loaded,
                                             .clear_cache = clear_cache };
 
-const qn_backend qn_cuda_backend = {
-    .name = "cuda", .is_numbered = true, .count = count, .describe = describe, .open = open_device, .kernels = &kernels
-};
+const qn_backend qn_cuda_backend = { .name = "cuda",
+                                     .is_numbered = true,
+                                     .count = count,
+                                     .describe = describe,
+                                     .memory = memory_of,
+                                     .open = open_device,
+                                     .kernels = &kernels };

@@ -1,6 +1,6 @@
 /* What a backend implements besides the tables of its devices (device/device.h): functions that count, describe and
  * open devices and, if it compiles kernels for a device, functions that list and load these. The registry
- * (device/registry.h) has the list of backends, and is the only caller of `count`, `describe` and `open`. */
+ * (device/registry.h) has the list of backends, and is the only caller of `count`, `describe`, `memory` and `open`. */
 #ifndef QN_DEVICE_BACKEND_H
 #define QN_DEVICE_BACKEND_H
 
@@ -70,6 +70,10 @@ typedef struct qn_backend {
 
     /* Describes a device in one line, without opening it. */
     qn_status (*describe)(int ordinal, char text[QN_DEVICE_TEXT_MAX]);
+
+    /* Returns the bytes of memory for models, without opening the device: on the CPU what is available now, UINT64_MAX
+     * if that is unknown; on a GPU all that it has. */
+    qn_status (*memory)(int ordinal, uint64_t *bytes);
 
     /* Opens a device for a plan. QN_ERR_UNSUPPORTED if the device does not exist or its kernels do not support the
      * plan. */

@@ -2,6 +2,7 @@
 #include "device/registry.h"
 
 #include "base/append.h"
+#include "base/available.h"
 #include "base/cpu.h"
 #include "cpu/device.h"
 #ifdef QN_HAVE_CUDA
@@ -31,13 +32,22 @@ static qn_status describe_cpu(int ordinal, char *text)
     return QN_OK;
 }
 
+static qn_status memory_of_cpu(int ordinal, uint64_t *bytes)
+{
+    (void)ordinal;
+    *bytes = qn_available_memory();
+    return QN_OK;
+}
+
 static qn_status open_cpu(int ordinal, const qn_device_params *params, qn_device **device)
 {
     (void)ordinal;
     return qn_cpu_device_create(params, device);
 }
 
-static const qn_backend cpu_backend = { .name = "cpu", .count = count_cpu, .describe = describe_cpu, .open = open_cpu };
+static const qn_backend cpu_backend = {
+    .name = "cpu", .count = count_cpu, .describe = describe_cpu, .memory = memory_of_cpu, .open = open_cpu
+};
 
 /* ---- The list ---- */
 
@@ -115,19 +125,19 @@ qn_status qn_device_name_select(const char *option, qn_device_name *name)
     return qn_device_name_parse("the environment variable QN_DEVICE", variable, name);
 }
 
-/* Returns whether there is a device other than the CPU. */
-static bool has_other_device(void)
+/* Returns the name's backend; for "auto", the first one other than the CPU's that has a device, else the CPU's. */
+static const qn_backend *backend_of(const qn_device_name *name)
 {
     int count;
-    for (size_t b = 1; b < N_BACKENDS; b++)
+    for (size_t b = 1; !name->backend && b < N_BACKENDS; b++)
         if (is_present(backends[b]) && backends[b]->count(&count) == QN_OK)
-            return true;
-    return false;
+            return backends[b];
+    return name->backend ? name->backend : &cpu_backend;
 }
 
 bool qn_device_is_cpu(const qn_device_name *name)
 {
-    return name->backend ? name->backend == &cpu_backend : !has_other_device();
+    return backend_of(name) == &cpu_backend;
 }
 
 /* ---- Devices ---- */
@@ -146,6 +156,13 @@ qn_status qn_device_describe(const qn_device_name *name, char text[QN_DEVICE_TEX
         return qn_fail(QN_ERR_INVALID, "%s: '%s' is more than one device", name->source, name->text);
     QN_TRY(check_present(name->backend));
     return name->backend->describe(name->ordinal, text);
+}
+
+qn_status qn_device_memory(const qn_device_name *name, uint64_t *bytes)
+{
+    const qn_backend *backend = backend_of(name);
+    QN_TRY(check_present(backend));
+    return backend->memory(name->ordinal, bytes);
 }
 
 /* Tries the next backend after QN_ERR_UNSUPPORTED: the device does not exist, or its kernels do not support the

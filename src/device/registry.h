@@ -35,6 +35,10 @@ qn_status qn_device_count(const qn_device_name *name, int *count);
  * name, capability, size and driver. Errors are those of opening it. */
 qn_status qn_device_describe(const qn_device_name *name, char text[QN_DEVICE_TEXT_MAX]);
 
+/* qn_device_memory - returns the bytes of a device's memory (qn_backend.memory); of "auto", the first device other than
+ * the CPU, if there is one. Errors are those of opening it. */
+qn_status qn_device_memory(const qn_device_name *name, uint64_t *bytes);
+
 /* qn_device_open - opens a device for a plan. Free it with device->vtable->free. "auto" tries the first device of each
  * backend; an error of one other than QN_ERR_UNSUPPORTED is returned. */
 qn_status qn_device_open(const qn_device_name *name, const qn_device_params *params, qn_device **device);

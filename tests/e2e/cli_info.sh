@@ -33,7 +33,7 @@ thinking    <think> and </think>, switched by enable_thinking'
 says "$turns{% if reasoning_effort not in ['xhigh', 'medium', 'low'] %}{{ raise_exception(reasoning_effort) }}{% endif %}" 'chat        the file'"'"'s template
 tool calls  none: the template has no tools
 thinking    none
-efforts     low medium xhigh'
+efforts     low medium xhigh, by default medium'
 says "$turns{{ reasoning_effort or 'medium' }}" 'chat        the file'"'"'s template
 tool calls  none: the template has no tools
 thinking    none
@@ -106,6 +106,37 @@ quern batch -m "$parrot" --kv aura4 "$work/in.jsonl" "$work/batched"
     fail "batch: no note on the KV cache"
 quern batch -q -m "$parrot" --kv aura4 "$work/in.jsonl" "$work/batched2"
 ! grep -q 'note: cache' "$work/err" || fail "batch -q: a note on the KV cache"
+
+# What a model needs, and what of it fits: the demo model with a context of 2^18, and of 2^30, for which no machine has enough.
+with_context() {
+    python3 - "$QN_SOURCE_DIR/models/quern-demo.gguf" "$work/long.gguf" "$1" <<'PY'
+import struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+key = b"qwen35.context_length"
+struct.pack_into("<I", data, data.index(key) + len(key) + 4, int(sys.argv[3]))
+open(sys.argv[2], "wb").write(data)
+PY
+    quern info "$work/long.gguf"
+}
+with_context 262144
+grep -qE '^memory      weights 9\.7 MiB, state 6\.3 MiB a sequence; [0-9.]+ [MGT]iB are available$' "$work/out" || fail "info: the memory"
+grep -qE '^KV for +4096 +32768 +262144 tokens$' "$work/out" || fail "info: the lengths"
+# 3 layers of 2 heads of 128: 3072 bytes a position in f16. With codes of 4 bits 3 * 2 * 2 * (64 + 4) = 816, but 3072 on the first page.
+grep -qE '^  f16 +12\.0 MiB +96\.0 MiB +768\.0 MiB  (fits|does not fit|fits up to [0-9]+ tokens)$' "$work/out" || fail "info: the cache in f16"
+grep -qE '^  aura4 +3\.3 MiB +25\.6 MiB +204\.1 MiB  ' "$work/out" || fail "info: the cache in aura4"
+[ "$(grep -cE '^  aura[0-9v]+ ' "$work/out")" -eq 7 ] || fail "info: the formats"
+with_context 1073741824
+python3 - "$work/out" <<'PY' || fail "info: what fits"
+import re, sys
+text = open(sys.argv[1]).read()
+value, unit = re.search(r"; ([0-9.]+) ([MGT])iB are available", text).groups()
+fits = int(re.search(r"^  f16 .* fits up to ([0-9]+) tokens$", text, re.M)[1])
+sys.exit(abs(fits * 3072 / (float(value) * 2 ** {"M": 20, "G": 30, "T": 40}[unit]) - 1) > 0.05)
+PY
+quern info "$golden/parrot.gguf" --device cuda:999
+[ $status -eq 0 ] && grep -q '^memory .*; the device is not usable: ' "$work/out" || fail "info: a device that is not there"
+quern info "$golden/parrot.gguf"
+! grep -q '^  aura' "$work/out" || fail "info: AURA codes of the parrot"
 
 quern info "$golden/caller.gguf"
 grep -q '^ends        [0-9].*[0-9] "<|im_end|>"' "$work/out" || fail "info: the end tokens"

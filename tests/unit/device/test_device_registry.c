@@ -58,6 +58,7 @@ TEST(sources)
 TEST(counts_and_descriptions)
 {
     char text[QN_DEVICE_TEXT_MAX], expected[QN_DEVICE_TEXT_MAX];
+    uint64_t bytes = 0;
     int count;
     qn_device_name name;
     assert_ok(qn_device_name_parse("here", "cpu", &name));
@@ -67,7 +68,10 @@ TEST(counts_and_descriptions)
     snprintf(expected, sizeof expected, "cpu, %s", qn_cpu_name(qn_cpu_present()));
     assert_ok(qn_device_describe(&name, text));
     assert_string_equal(text, expected);
+    assert_ok(qn_device_memory(&name, &bytes));
+    assert_true(bytes > 0);
     assert_ok(qn_device_name_parse("here", "auto", &name));
+    assert_ok(qn_device_memory(&name, &bytes));
     assert_ok(qn_device_count(&name, &count));
     assert_int_equal(count, 1);
     assert_int_equal(qn_device_describe(&name, text), QN_ERR_INVALID);
@@ -77,6 +81,7 @@ TEST(counts_and_descriptions)
     const qn_status counted = qn_device_count(&name, &count);
     assert_true(auto_is_cpu == (counted != QN_OK));
     assert_int_equal(qn_device_describe(&name, text), counted);
+    assert_int_equal(qn_device_memory(&name, &bytes), counted);
     if (counted == QN_OK)
         assert_memory_equal(text, "cuda:0, ", 8);
 }
@@ -125,7 +130,7 @@ TEST(backends)
         qn_built_in_kernel kernel;
         size_t n = 0;
         label("%s", backend->name);
-        assert_true(backend->count && backend->describe && backend->open);
+        assert_true(backend->count && backend->describe && backend->memory && backend->open);
         for (; backend->kernels && backend->kernels->built_in(n, &kernel); n++)
             assert_true(strstr(kernel.source, ".cu") && kernel.defines);
         assert_int_equal(n > 0, backend->kernels != NULL);

@@ -18,13 +18,22 @@ static qn_status describe(int ordinal, char text[QN_DEVICE_TEXT_MAX])
     return QN_OK;
 }
 
+static qn_status memory_of(int ordinal, uint64_t *bytes)
+{
+    (void)ordinal;
+    *bytes = UINT64_MAX;
+    return QN_OK;
+}
+
 static qn_status open_device(int ordinal, const qn_device_params *params, qn_device **device)
 {
     (void)ordinal;
     return counting_device_create(params, device);
 }
 
-static const qn_backend backend = { .name = "counting", .count = count, .describe = describe, .open = open_device };
+static const qn_backend backend = {
+    .name = "counting", .count = count, .describe = describe, .memory = memory_of, .open = open_device
+};
 
 const qn_backend *qn_device_backend(size_t i)
 {
@@ -56,6 +65,11 @@ qn_status qn_device_count(const qn_device_name *name, int *n)
 qn_status qn_device_describe(const qn_device_name *name, char text[QN_DEVICE_TEXT_MAX])
 {
     return name->backend->describe(name->ordinal, text);
+}
+
+qn_status qn_device_memory(const qn_device_name *name, uint64_t *bytes)
+{
+    return name->backend->memory(name->ordinal, bytes);
 }
 
 qn_status qn_device_open(const qn_device_name *name, const qn_device_params *params, qn_device **device)
