@@ -867,11 +867,22 @@ typedef struct qn_request_params {
     bool (*on_memory)(void *user, size_t bytes);
 
     void *user; /* passed to all callbacks */
+
+    /* Log probabilities of the prompt, for a scheduler; qn_generate refuses them, as does a reasoning_budget.
+     *   on_prompt_token     called for each token of the prompt in order, before all other callbacks of the request.
+     *                       `index` is its place in the prompt. logprobs is that of this token after the tokens before
+     *                       it, valid during the call; NULL for the first token. Returns false to end the request, as
+     *                       on_token does. NULL: not called
+     *   n_prompt_logprobs   0 to QN_MAX_LOGPROBS: the number of most likely tokens in logprobs; -1: on_prompt_token is
+     *                       not called. Not read without on_prompt_token
+     * The whole prompt is then evaluated, without a cached prefix, in steps of up to 64 of its rows. */
+    int n_prompt_logprobs;
+    bool (*on_prompt_token)(void *user, size_t index, qn_token token, const qn_logprobs *logprobs);
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \
     {                                                                                                                  \
         .size = sizeof(qn_request_params), .sampling = QN_SAMPLING_INIT, .n_logprobs = -1, .max_tokens = -1,           \
-        .reasoning_budget = -1                                                                                         \
+        .reasoning_budget = -1, .n_prompt_logprobs = -1                                                                \
     }
 
 /* qn_request_params_init - Does what QN_REQUEST_PARAMS_INIT does, for languages without macros. `size` is that of the

@@ -206,8 +206,8 @@ static bool waits_for_last(const qn_scheduler *s, const qn_request *r)
 static void adopt_prefix(qn_scheduler *s, qn_request *r)
 {
     uint32_t matched = 0;
-    if (!s->kept || qn_kept_adopt(&s->model->kept, s->kept, r->lists->scope, qn_token_ids(r->tokens), r->n_tokens,
-                                  r->memory, &matched) != QN_OK)
+    if (!s->kept || qn_kept_adopt(&s->model->kept, s->kept, r->lists->scope, qn_token_ids(r->tokens),
+                                  qn_request_n_reusable(r), r->memory, &matched) != QN_OK)
         return;
     r->branch = matched > r->memory->sequence->length ? matched : 0;
 }
@@ -259,7 +259,7 @@ static bool has_rows(const qn_scheduler *s)
 static bool waits_for_copy(const qn_scheduler *s, const qn_request *r)
 {
     return s->overlaps && !s->flight && s->kept && has_rows(s) &&
-           qn_kept_is_spilled(s->kept, r->lists->scope, qn_token_ids(r->tokens), r->n_tokens);
+           qn_kept_is_spilled(s->kept, r->lists->scope, qn_token_ids(r->tokens), qn_request_n_reusable(r));
 }
 
 static void take_out(qn_scheduler *s, qn_request *r, qn_status status, double now)

@@ -209,9 +209,19 @@ static bool is_stopped_before(const qn_scheduler *s, const qn_request *r)
     return s->generation && !r->result.n_generated && atomic_load(&s->generation->session->cancelled);
 }
 
-/* Processes the results of one piece; `sampled` are its tokens, or NULL. */
-static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
+/* Queues the log probabilities of a piece's prompt. A request without them fails. */
+static void take_scores(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *scores)
 {
+    qn_request *r = piece->request;
+    const qn_status status = r->is_over ? QN_OK : qn_request_take_scores(s, r, scores, piece->n_scored);
+    if (status != QN_OK)
+        qn_request_fail(r, status);
+}
+
+/* Processes the results of one piece; `results` are those of its scored rows, then its tokens. */
+static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *results)
+{
+    const qn_sample_request *sampled = piece->samples ? results + piece->n_scored : NULL;
     qn_request *r = piece->request;
     qn_sequence *sequence = r->memory->sequence;
     r->n_in_flight--;
@@ -224,6 +234,7 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
         qn_sequence_settle(sequence);
     else
         qn_memory_on_append(r->memory, sequence->length + piece->n);
+    take_scores(s, piece, results);
     const bool is_known = !r->is_over && sampled && !r->is_rejected;
     if (is_known && piece->n_drafted) {
         take_draft(s, piece, sampled);
@@ -256,8 +267,8 @@ static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
     qn_clients_charge(s, step);
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         const qn_piece *piece = &step->pieces[i];
-        complete_piece(s, piece, piece->samples ? &step->requests[logit_row] : NULL);
-        logit_row += piece->samples ? 1 + piece->n_drafted : 0;
+        complete_piece(s, piece, &step->requests[logit_row]);
+        logit_row += piece->n_scored + (piece->samples ? 1 + piece->n_drafted : 0);
     }
     if (next)
         void_pieces(next);
@@ -357,6 +368,9 @@ static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
     if ((s->params.no_thread && !s->params.run_ahead) || s->n_running > s->model->device->ahead ||
         qn_model_is_awaited(s->model) || qn_scheduler_wants_place(s))
         return false;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (qn_request_is_scored(s->running[i]))
+            return false;
     for (uint32_t i = 0; i < step->n_pieces; i++)
         if (step->pieces[i].n_drafted ||
             (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)))

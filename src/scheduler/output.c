@@ -12,7 +12,8 @@
 
 static bool has_callbacks(const qn_request *r)
 {
-    return r->scheduler->generation || r->params.on_token || r->params.on_text || r->params.on_event;
+    return r->scheduler->generation || r->params.on_token || r->params.on_text || r->params.on_event ||
+           r->params.on_prompt_token;
 }
 
 /* The caller of these two holds events_lock. */
@@ -59,6 +60,19 @@ void qn_scheduler_push(qn_scheduler *s, qn_event *event)
     pthread_mutex_lock(&s->events_lock);
     qn_scheduler_push_locked(s, event);
     pthread_mutex_unlock(&s->events_lock);
+}
+
+qn_status qn_request_push_prompt(qn_scheduler *s, qn_request *r, size_t index, const qn_logprobs *logprobs)
+{
+    qn_event *event;
+    QN_TRY(qn_alloc(&event, 1, sizeof *event + (logprobs ? sizeof *logprobs : 0), "log probabilities of a prompt"));
+    *event = (qn_event){ .request = r, .kind = QN_EVENT_PROMPT, .token = r->tokens[index], .index = index };
+    if (logprobs) {
+        event->logprobs = (qn_logprobs *)(void *)(event + 1);
+        *event->logprobs = *logprobs;
+    }
+    qn_scheduler_push(s, event);
+    return QN_OK;
 }
 
 static qn_status push_token(qn_scheduler *s, qn_request *r, qn_token token, const char *text, size_t length)
@@ -179,6 +193,15 @@ void qn_request_emit_end(qn_scheduler *s, qn_request *r)
 
 /* ---- Callbacks ---- */
 
+static void deliver_prompt(const qn_event *event)
+{
+    qn_request *r = event->request;
+    if (!r->is_muted && !r->params.on_prompt_token(r->params.user, event->index, event->token, event->logprobs)) {
+        r->is_muted = true;
+        atomic_store(&r->cancelled, true);
+    }
+}
+
 static void deliver_token(qn_scheduler *s, qn_event *event)
 {
     qn_request *r = event->request;
@@ -235,6 +258,10 @@ static void deliver_end(qn_scheduler *s, qn_request *r)
 static void deliver(qn_scheduler *s, qn_event *event)
 {
     switch (event->kind) {
+    case QN_EVENT_PROMPT:
+        deliver_prompt(event);
+        qn_free(event);
+        break;
     case QN_EVENT_OUTPUT:
         deliver_token(s, event);
         qn_free(event);

@@ -46,10 +46,18 @@ static qn_status check_prompt(const qn_scheduler *s, const qn_request_params *p)
 static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
 {
     const qn_tokenizer *tok;
+    const bool is_scored = p->on_prompt_token && p->n_prompt_logprobs >= 0;
     if (!(p->deadline >= 0) || isinf(p->deadline))
         return qn_fail(QN_ERR_INVALID, "deadline: %g seconds, expected 0 or more", p->deadline);
     if (p->n_logprobs < -1 || p->n_logprobs > QN_MAX_LOGPROBS)
         return qn_fail(QN_ERR_INVALID, "log probabilities: %d, expected -1 to %d", p->n_logprobs, QN_MAX_LOGPROBS);
+    if (p->n_prompt_logprobs < -1 || p->n_prompt_logprobs > QN_MAX_LOGPROBS)
+        return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: %d, expected -1 to %d", p->n_prompt_logprobs,
+                       QN_MAX_LOGPROBS);
+    if (is_scored && s->generation)
+        return qn_fail(QN_ERR_UNSUPPORTED, "log probabilities of the prompt: only a scheduler computes them");
+    if (is_scored && p->reasoning_budget >= 0)
+        return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: they are given with a reasoning budget");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
         return qn_fail(QN_ERR_INVALID, "min_tokens: %lld, expected at most max_tokens, %lld", (long long)p->min_tokens,
                        (long long)p->max_tokens);

@@ -111,7 +111,7 @@ static qn_status create_threads(qn_scheduler *s)
 
 static qn_status create(qn_scheduler *s)
 {
-    const uint32_t n = s->params.max_sequences;
+    const uint32_t n = s->params.max_sequences, n_logits = n + QN_STEP_DRAFTED + QN_STEP_SCORED;
     QN_TRY(create_locks(s));
     if (s->generation)
         s->cache = s->generation->session->memory->sequence->cache;
@@ -122,8 +122,8 @@ static qn_status create(qn_scheduler *s)
     for (size_t i = 0; i < 2; i++) {
         qn_scheduled *step = &s->steps[i];
         QN_TRY(qn_alloc(&step->pieces, n, sizeof *step->pieces, "scheduler"));
-        QN_TRY(qn_alloc(&step->logit_rows, n + QN_STEP_DRAFTED, sizeof *step->logit_rows, "scheduler"));
-        QN_TRY(qn_alloc(&step->requests, n + QN_STEP_DRAFTED, sizeof *step->requests, "scheduler"));
+        QN_TRY(qn_alloc(&step->logit_rows, n_logits, sizeof *step->logit_rows, "scheduler"));
+        QN_TRY(qn_alloc(&step->requests, n_logits, sizeof *step->requests, "scheduler"));
         QN_TRY(qn_alloc(&step->rows, s->params.max_rows, sizeof *step->rows, "scheduler"));
     }
     return create_threads(s);
@@ -247,6 +247,8 @@ void qn_scheduler_destroy(qn_scheduler *s)
         qn_free(s->steps[i].logit_rows);
         qn_free(s->steps[i].requests);
         qn_free(s->steps[i].masks);
+        qn_free(s->steps[i].score_masks);
+        qn_free(s->steps[i].scores);
         qn_free(s->steps[i].rows);
     }
     qn_free(s);

@@ -8,6 +8,7 @@
  *   queue.c       end of sequences
  *   step.c        rows of a step
  *   flight.c      steps on the device, and their tokens
+ *   score.c       log probabilities of prompts
  *   sample.c      parameters of sampling
  *   masks.c       order in which masks are made
  *   output.c      text and callbacks
@@ -35,6 +36,10 @@ enum { QN_MAX_SET_ASIDE = 2 };
 
 /* Most drafted rows of a step. */
 enum { QN_STEP_DRAFTED = 32 };
+
+/* Most scored rows of a step: rows of prompts whose log probabilities are computed. A GPU's pieces of fixed size fit.
+ */
+enum { QN_STEP_SCORED = 64 };
 
 typedef struct qn_request qn_request;
 
@@ -102,6 +107,7 @@ typedef struct qn_client {
 
 typedef enum qn_event_kind {
     QN_EVENT_OUTPUT, /* a token, text, or both */
+    QN_EVENT_PROMPT, /* a token of the prompt */
     QN_EVENT_PARSED, /* for on_event */
     QN_EVENT_MASK,   /* a token was rejected: call the caller's mask */
     QN_EVENT_END
@@ -113,6 +119,7 @@ typedef struct qn_event {
     qn_request *request;
     qn_event_kind kind;
     qn_token token;        /* or QN_NO_TOKEN */
+    size_t index;          /* of QN_EVENT_PROMPT */
     size_t length;         /* of the text */
     char *text;            /* in the allocation of the event, like logprobs and the text of parsed */
     qn_logprobs *logprobs; /* or NULL */
@@ -166,6 +173,8 @@ struct qn_request {
     qn_events events;     /* with on_event, instead of `utf8`; also with a reasoning budget */
     uint32_t branch;      /* an additional position whose state is kept, or 0 */
     uint32_t kept_state;  /* the last position whose state was kept */
+    size_t n_scored;      /* tokens of the prompt whose log probabilities are queued for on_prompt_token */
+    size_t score_share;   /* in the step being composed: rows that may be scored */
     bool has_kept_prompt; /* the pages of the prompt were added to the kept prefixes */
     bool has_output;      /* the last token is not yet emitted */
     bool is_forced;       /* the last token was not sampled */
@@ -213,6 +222,7 @@ typedef struct qn_piece {
     size_t n;
     size_t n_drafted;      /* of n, the last rows: drafted tokens, which may be rejected */
     const uint32_t *masks; /* [n_drafted, mask words]: tokens allowed after each drafted token */
+    size_t n_scored;       /* of n, rows that are scored: the first ones that have not been */
     bool samples;          /* a token is sampled from the last row before the draft, and from each drafted row */
     bool is_advanced;      /* rows of the next step are reserved after it */
     bool is_void;          /* its token should not have been evaluated: the row is discarded */
@@ -223,9 +233,13 @@ typedef struct qn_scheduled {
     qn_piece *pieces; /* [max_sequences] */
     uint32_t n_pieces;
     qn_row *rows;         /* [max_rows] */
-    uint32_t *logit_rows; /* [max_sequences + QN_STEP_DRAFTED] */
+    uint32_t *logit_rows; /* [max_sequences + QN_STEP_DRAFTED + QN_STEP_SCORED] */
     qn_sample_request *requests;
-    uint32_t *masks; /* [QN_STEP_DRAFTED, mask words] of drafts; NULL until there is one */
+    uint32_t *masks;       /* [QN_STEP_DRAFTED, mask words] of drafts; NULL until there is one */
+    uint32_t *score_masks; /* [QN_STEP_SCORED, mask words] each allows one token; NULL until there is one, like scores
+                            */
+    qn_logprobs *scores;   /* [QN_STEP_SCORED] */
+    size_t n_scored;
     qn_step step;
     size_t n_decoding;   /* pieces of one row, drafted rows not counted */
     double start;        /* when composing began */
@@ -452,6 +466,33 @@ void qn_request_fail(qn_request *r, qn_status status);
 /* qn_request_emit_last - Emits the last token. Call it only with has_output. */
 void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
+/* ---- score.c ---- */
+
+/* qn_request_is_scored - Returns true if tokens of the prompt have not been passed to on_prompt_token yet. No step runs
+ * ahead of one of such a request. */
+bool qn_request_is_scored(const qn_request *request);
+
+/* qn_request_n_reusable - Returns the number of tokens of which a prefix may be adopted: all but the last of them need
+ * no log probabilities. */
+size_t qn_request_n_reusable(const qn_request *request);
+
+/* qn_scheduler_share_scores - Sets score_share of all running requests: QN_STEP_SCORED rows go to the clients that have
+ * used the fewest rows. Requests fail if there is no memory for the results. */
+void qn_scheduler_share_scores(qn_scheduler *s, qn_scheduled *step);
+
+/* qn_request_most_rows - Returns how many rows a request may have in a step by its score_share; SIZE_MAX: any number.
+ */
+size_t qn_request_most_rows(const qn_request *request);
+
+/* qn_scheduler_fill_scores - Adds samples of the scored rows of a piece, whose rows begin at `first` in the step, and
+ * sets its n_scored. */
+void qn_scheduler_fill_scores(qn_scheduled *step, qn_piece *piece, size_t first);
+
+/* qn_request_take_scores - Queues the tokens of the prompt whose log probabilities a step has computed.
+ *
+ *   sampled   [n] */
+qn_status qn_request_take_scores(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled, size_t n);
+
 /* ---- sample.c ---- */
 
 /* qn_request_waits_for_token - Returns true if sampling the next token depends on the token before it, or the host
@@ -509,6 +550,9 @@ void qn_scheduler_push_locked(qn_scheduler *s, qn_event *event);
 
 /* qn_request_emit - Queues a sampled token and its text. Sets *found to true if a stop string ended the request. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
+
+/* qn_request_push_prompt - Queues a token of the prompt; logprobs may be NULL. */
+qn_status qn_request_push_prompt(qn_scheduler *s, qn_request *request, size_t index, const qn_logprobs *logprobs);
 
 /* qn_request_push_parsed - Queues a parsed event of a request's answer. */
 qn_status qn_request_push_parsed(void *request, const qn_output_event *event);
