@@ -159,6 +159,12 @@ static bool pass(qn_batch_slot *slot, const qn_exchange_event *event)
     return !exchange->has_failed;
 }
 
+static bool on_prompt_token(void *user, size_t index, qn_token token, const qn_logprobs *logprobs)
+{
+    return pass(
+        user, &(qn_exchange_event){ .kind = QN_EXCHANGE_PROMPT, .index = index, .token = token, .logprobs = logprobs });
+}
+
 static bool on_text(void *user, const char *text, size_t length)
 {
     return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = length });
@@ -275,6 +281,7 @@ static void submit(qn_batch *b, qn_batch_job *job)
         job->slots[i] = (qn_batch_slot){ job, i };
         params->on_text = job->exchange->has_events ? NULL : on_text;
         params->on_event = job->exchange->has_events ? on_event : NULL;
+        params->on_prompt_token = on_prompt_token;
         params->on_token = on_token;
         params->on_end = on_end;
         params->user = &job->slots[i];

@@ -20,10 +20,11 @@ typedef enum qn_text_exchange_kind {
 
 /* ---- Choices ---- */
 
-/* A token of the output whose text was not written yet. */
+/* A token of the answer whose text was not written yet. */
 typedef struct qn_choice_token {
     qn_token token;
-    size_t offset; /* with log probabilities: complete characters of the output before it */
+    bool is_first; /* of the prompt: it has no log probability */
+    size_t offset; /* with log probabilities: complete characters of the answer before it */
 } qn_choice_token;
 
 /* One choice of an answer. A stream sends its texts at once; without a stream they are collected here. */
@@ -38,6 +39,7 @@ typedef struct qn_choice {
     qn_choice_token *tokens;  /* [n_pending] */
     qn_logprobs *logprobs;    /* [n_pending], with log probabilities */
     size_t n_pending, cap_tokens, cap_logprobs;
+    size_t n_repeated;   /* of n_pending, tokens of the prompt, which come first */
     qn_account *account; /* of the request, or NULL */
     size_t n_promised;   /* bytes reserved in it for tokens and log probabilities */
     qn_utf8_stream stream;
@@ -52,8 +54,12 @@ typedef struct qn_choice {
 void qn_choice_init(qn_choice *choice, qn_account *account);
 void qn_choice_free(qn_choice *choice);
 
-/* qn_choice_take_token - count a token and, with `keeps`, keep it, unless it ends the answer by the request's params.
- * False: no memory. */
+/* qn_choice_take_prompt - keep a token of a prompt that the answer repeats, with its log probabilities. is_last: of the
+ * prompt. False: no memory. */
+bool qn_choice_take_prompt(qn_choice *choice, const qn_exchange_event *event, const qn_model *model, bool is_last);
+
+/* qn_choice_take_token - count a token and, with `keeps`, keep it, unless it ends the answer by the request's params;
+ * after a prompt with log probabilities it is kept in any case. False: no memory. */
 bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, const qn_model *model,
                           const qn_request_params *params, bool keeps);
 
@@ -184,7 +190,7 @@ qn_status qn_text_exchange_count_prompt(qn_text_exchange *x);
 bool qn_text_exchange_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
 
 /* qn_text_exchange_take - count an event. An error is written and ends the answer. True: the caller writes the event, a
- * text or an end. */
+ * text, a token of a repeated prompt or an end. */
 bool qn_text_exchange_take(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out);
 
 /* qn_openai_open - begin an object of an answer: id, with a prefix, object, created, model. */
@@ -311,6 +317,9 @@ bool qn_openai_check_prompts(qn_text_exchange *x, const json_t *body, qn_refusal
 
 /* qn_openai_bind_prompts - tokenise the prompts. */
 bool qn_openai_bind_prompts(qn_text_exchange *x, qn_refusal *refusal);
+
+/* qn_openai_prompt_of - returns the prompt of a request. */
+const qn_prompt *qn_openai_prompt_of(const qn_text_exchange *x, size_t request);
 
 /* qn_openai_prompt_json - returns the prompt of a request as a JSON string. */
 const qn_bytes *qn_openai_prompt_json(const qn_text_exchange *x, size_t request);

@@ -49,10 +49,19 @@ static qn_status promise(qn_choice *choice, bool has_logprobs)
     return QN_OK;
 }
 
-static qn_status keep(qn_choice *choice, qn_token token, const qn_logprobs *logprobs, const qn_model *model)
+/* Counts the characters that a token's bytes complete. */
+static qn_status count_token(qn_choice *choice, qn_token token, const qn_model *model)
 {
     const char *bytes = "", *text = "";
     size_t n = 0, length = 0;
+    if (qn_token_piece(model, token, &bytes, &n) == QN_OK) /* ids beyond the tokeniser's vocabulary have no text */
+        QN_TRY(qn_utf8_stream_feed(&choice->stream, bytes, n, &text, &length));
+    choice->n_characters += count_characters(text, length);
+    return QN_OK;
+}
+
+static qn_status keep(qn_choice *choice, const qn_choice_token *token, const qn_logprobs *logprobs)
+{
     QN_TRY(promise(choice, logprobs != NULL));
     QN_TRY(qn_realloc_array(&choice->tokens, &choice->cap_tokens, choice->n_pending + 1, sizeof *choice->tokens,
                             "tokens"));
@@ -61,12 +70,41 @@ static qn_status keep(qn_choice *choice, qn_token token, const qn_logprobs *logp
                                 sizeof *choice->logprobs, "log probabilities"));
         choice->logprobs[choice->n_pending] = *logprobs;
     }
-    choice->tokens[choice->n_pending++] = (qn_choice_token){ token, choice->n_characters };
-    /* Token ids beyond the tokeniser's vocabulary have no text. */
-    if (!qn_token_is_special(model, token) && qn_token_piece(model, token, &bytes, &n) == QN_OK)
-        QN_TRY(qn_utf8_stream_feed(&choice->stream, bytes, n, &text, &length));
-    choice->n_characters += count_characters(text, length);
+    choice->tokens[choice->n_pending++] = *token;
     return QN_OK;
+}
+
+static qn_status keep_output(qn_choice *choice, qn_token token, const qn_logprobs *logprobs, const qn_model *model)
+{
+    QN_TRY(keep(choice, &(qn_choice_token){ .token = token, .offset = choice->n_characters }, logprobs));
+    return qn_token_is_special(model, token) ? QN_OK : count_token(choice, token, model);
+}
+
+/* Ends the prompt's text, as its JSON does: the answer begins with another character. */
+static qn_status end_prompt(qn_choice *choice)
+{
+    const char *text;
+    size_t length;
+    QN_TRY(qn_utf8_stream_flush(&choice->stream, &text, &length));
+    choice->n_characters += count_characters(text, length);
+    choice->n_sent = choice->n_characters;
+    return QN_OK;
+}
+
+/* The text of a prompt has the names of special tokens. */
+static qn_status keep_prompt(qn_choice *choice, const qn_exchange_event *event, const qn_model *model, bool is_last)
+{
+    static const qn_logprobs none;
+    const qn_choice_token token = { event->token, !event->logprobs, choice->n_characters };
+    QN_TRY(keep(choice, &token, event->logprobs ? event->logprobs : &none));
+    QN_TRY(count_token(choice, event->token, model));
+    choice->n_repeated++;
+    return is_last ? end_prompt(choice) : QN_OK;
+}
+
+bool qn_choice_take_prompt(qn_choice *choice, const qn_exchange_event *event, const qn_model *model, bool is_last)
+{
+    return keep_prompt(choice, event, model, is_last) == QN_OK;
 }
 
 static bool ends_at(const qn_request_params *params, const qn_model *model, qn_token token)
@@ -81,15 +119,18 @@ bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, con
                           const qn_request_params *params, bool keeps)
 {
     choice->n_tokens++;
-    if (ends_at(params, model, event->token))
-        return true;
+    if (ends_at(params, model, event->token)) {
+        keeps = params->n_prompt_logprobs >= 0;
+        return !keeps || keep(choice, &(qn_choice_token){ .token = event->token, .offset = choice->n_characters },
+                              event->logprobs) == QN_OK;
+    }
     choice->n_since++;
-    return !keeps || keep(choice, event->token, event->logprobs, model) == QN_OK;
+    return !keeps || keep_output(choice, event->token, event->logprobs, model) == QN_OK;
 }
 
 size_t qn_choice_ready(const qn_choice *choice)
 {
-    size_t n = 0;
+    size_t n = choice->n_repeated;
     if (choice->has_reasoning || choice->has_calls)
         return choice->n_pending;
     while (n < choice->n_pending && choice->tokens[n].offset < choice->n_sent)
@@ -102,6 +143,7 @@ void qn_choice_drop(qn_choice *choice, size_t n)
     if (!n)
         return;
     choice->n_pending -= n;
+    choice->n_repeated -= n < choice->n_repeated ? n : choice->n_repeated;
     memmove(choice->tokens, choice->tokens + n, choice->n_pending * sizeof *choice->tokens);
     if (choice->logprobs)
         memmove(choice->logprobs, choice->logprobs + n, choice->n_pending * sizeof *choice->logprobs);

@@ -8,8 +8,7 @@ static bool check(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
         return qn_refuse(refusal, 400, "unsupported", "suffix", "'suffix' is not supported");
     if (!qn_field_bool(body, "echo", &x->is_echo, refusal))
         return false;
-    if (x->is_echo && x->params.n_logprobs >= 0)
-        return qn_refuse(refusal, 400, "unsupported", "echo", "'echo' with 'logprobs' is not supported");
+    x->params.n_prompt_logprobs = x->is_echo ? x->params.n_logprobs : -1;
     return qn_openai_check_prompts(x, body, refusal);
 }
 
@@ -92,9 +91,19 @@ static void add_text(const qn_text_exchange *x, size_t index, const char *text, 
         qn_bytes_add(&x->choices[index].text, text, length);
 }
 
+/* A stream repeats a prompt once the log probabilities of all its n tokens are there. */
+static void repeat_prompt(const qn_text_exchange *x, size_t request, size_t n, qn_bytes *out)
+{
+    const qn_prompt *prompt = qn_openai_prompt_of(x, request);
+    if (x->base.is_stream && n == prompt->n)
+        send_chunk(x, request, &prompt->json, "", 0, NULL, out);
+}
+
 static void begin(qn_exchange *exchange, qn_bytes *out)
 {
     const qn_text_exchange *x = (const qn_text_exchange *)exchange;
+    if (x->params.n_prompt_logprobs >= 0) /* then the prompt is sent with its log probabilities */
+        return;
     for (size_t i = 0; x->is_echo && x->base.is_stream && i < x->base.n_requests; i++)
         send_chunk(x, i, qn_openai_prompt_json(x, i), "", 0, NULL, out);
 }
@@ -107,6 +116,8 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
         return;
     if (event->kind == QN_EXCHANGE_TEXT)
         add_text(x, request, event->text, event->length, out);
+    else if (event->kind == QN_EXCHANGE_PROMPT)
+        repeat_prompt(x, request, event->index + 1, out);
     else if (event->kind == QN_EXCHANGE_END && x->base.is_stream)
         send_chunk(x, request, NULL, "", 0, qn_finish_reason(choice), out);
 }

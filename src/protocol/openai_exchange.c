@@ -276,12 +276,19 @@ static bool keeps_tokens(const qn_text_exchange *x)
     return x->params.n_logprobs >= 0 || x->has_tokens;
 }
 
+static bool take_prompt(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
+{
+    const bool is_last = event->index + 1 == qn_openai_prompt_of(x, (size_t)(choice - x->choices))->n;
+    return qn_choice_take_prompt(choice, event, x->served->model, is_last) || qn_refuse_over(x->base.account, refusal);
+}
+
 static bool take(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
 {
     switch (event->kind) {
     case QN_EXCHANGE_TOKEN:
         return qn_choice_take_token(choice, event, x->served->model, &x->params, keeps_tokens(x)) ||
                qn_refuse_over(x->base.account, refusal);
+    case QN_EXCHANGE_PROMPT: return take_prompt(x, choice, event, refusal);
     case QN_EXCHANGE_TEXT: qn_choice_take_text(choice, event->text, event->length); return true;
     case QN_EXCHANGE_OUTPUT: qn_choice_take_output(choice, event->output); return true;
     case QN_EXCHANGE_END: break;

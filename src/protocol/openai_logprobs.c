@@ -126,6 +126,22 @@ static void write_top(const qn_text_exchange *x, qn_token token, const qn_logpro
     qn_json_close(out, '}');
 }
 
+static void write_chosen(const qn_choice *choice, size_t i, qn_bytes *out)
+{
+    if (choice->tokens[i].is_first)
+        qn_json_null(out);
+    else
+        write_value(choice->logprobs[i].chosen, out);
+}
+
+static void write_likely(const qn_text_exchange *x, const qn_choice *choice, size_t i, qn_bytes *out)
+{
+    if (choice->tokens[i].is_first)
+        qn_json_null(out);
+    else
+        write_top(x, choice->tokens[i].token, &choice->logprobs[i], out);
+}
+
 void qn_openai_completion_logprobs(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out)
 {
     qn_json_open(out, '{');
@@ -137,12 +153,12 @@ void qn_openai_completion_logprobs(const qn_text_exchange *x, const qn_choice *c
     qn_json_key(out, "token_logprobs");
     qn_json_open(out, '[');
     for (size_t i = 0; i < n; i++)
-        write_value(choice->logprobs[i].chosen, out);
+        write_chosen(choice, i, out);
     qn_json_close(out, ']');
     qn_json_key(out, "top_logprobs");
     qn_json_open(out, '[');
     for (size_t i = 0; i < n; i++)
-        write_top(x, choice->tokens[i].token, &choice->logprobs[i], out);
+        write_likely(x, choice, i, out);
     qn_json_close(out, ']');
     qn_json_key(out, "text_offset");
     qn_json_open(out, '[');

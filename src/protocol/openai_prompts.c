@@ -213,9 +213,14 @@ bool qn_openai_check_repeats(const qn_text_exchange *x, size_t settings, qn_refu
     return true;
 }
 
+const qn_prompt *qn_openai_prompt_of(const qn_text_exchange *x, size_t request)
+{
+    return &x->prompts[request / x->n_choices];
+}
+
 const qn_bytes *qn_openai_prompt_json(const qn_text_exchange *x, size_t request)
 {
-    return &x->prompts[request / x->n_choices].json;
+    return &qn_openai_prompt_of(x, request)->json;
 }
 
 bool qn_openai_bind_prompts(qn_text_exchange *x, qn_refusal *refusal)

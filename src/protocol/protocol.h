@@ -96,7 +96,7 @@ typedef struct qn_exchange {
     const char *scope;    /* set before bind: the scope of grammars kept for later requests; NULL: the scope "" */
     size_t n_requests;    /* set by bind. 0: call `end` at once */
     /* [n_requests] set by bind, valid until the exchange is freed. The caller sets callbacks, user, scope, priority and
-     * deadline; all requests need on_token and on_end. */
+     * deadline; all requests need on_prompt_token, on_token and on_end. */
     qn_request_params *requests;
     /* Set by qn_exchange_create, for protocols. */
     char *id, *secret;
@@ -110,6 +110,7 @@ typedef struct qn_exchange {
 
 typedef enum qn_exchange_event_kind {
     QN_EXCHANGE_TOKEN,  /* on_token: token, logprobs */
+    QN_EXCHANGE_PROMPT, /* on_prompt_token: index, token, logprobs */
     QN_EXCHANGE_TEXT,   /* on_text: text, length */
     QN_EXCHANGE_OUTPUT, /* on_event: output */
     QN_EXCHANGE_END     /* on_end: result */
@@ -118,6 +119,7 @@ typedef enum qn_exchange_event_kind {
 /* The arguments of a scheduler callback. Pointers are not kept. */
 typedef struct qn_exchange_event {
     qn_exchange_event_kind kind;
+    size_t index;
     qn_token token;
     const qn_logprobs *logprobs;
     const char *text;

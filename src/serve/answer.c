@@ -54,7 +54,7 @@ struct qn_answer {
     bool may_open;      /* a stream that waits for its model */
     qn_bytes out;
     size_t n_taken; /* bytes of `out` */
-    size_t n_begun; /* length of the beginning of a stream, which may be long */
+    size_t n_begun; /* length of the beginning of a stream, which may be long: it may repeat prompts */
     qn_answer_view view;
     bool is_abandoned;  /* nothing is appended any more */
     bool is_stopped;    /* with `refusal` */
@@ -364,7 +364,9 @@ static bool pass(slot *s, const qn_exchange_event *event)
     const bool is_wanted = !a->is_abandoned && !a->view.is_done;
     const bool is_cut = a->is_stopped && event->kind == QN_EXCHANGE_END && qn_is_cancelled(event->result);
     if (is_wanted && !is_cut) { /* an answer that is cut ends with an error */
+        const size_t length = a->out.length;
         a->exchange->protocol->event(a->exchange, s->index, event, &a->out);
+        a->n_begun += event->kind == QN_EXCHANGE_PROMPT ? a->out.length - length : 0;
         check_waiting(a);
     }
     const bool go_on = is_wanted && !a->is_abandoned && !a->is_stopped && !a->exchange->has_failed,
@@ -373,6 +375,12 @@ static bool pass(slot *s, const qn_exchange_event *event)
     if (is_new && is_wanted)
         notify(a);
     return go_on;
+}
+
+static bool on_prompt_token(void *user, size_t index, qn_token token, const qn_logprobs *logprobs)
+{
+    return pass(
+        user, &(qn_exchange_event){ .kind = QN_EXCHANGE_PROMPT, .index = index, .token = token, .logprobs = logprobs });
 }
 
 static bool on_text(void *user, const char *text, size_t length)
@@ -558,6 +566,7 @@ static void prepare(qn_answer *a, size_t i)
     a->slots[i] = (slot){ .answer = a, .index = i };
     params->on_text = a->exchange->has_events ? NULL : on_text;
     params->on_event = a->exchange->has_events ? on_event : NULL;
+    params->on_prompt_token = on_prompt_token;
     params->on_token = on_token;
     params->on_end = on_end;
     params->on_memory = on_memory;

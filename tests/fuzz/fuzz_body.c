@@ -76,6 +76,18 @@ static void give_token(qn_exchange *exchange, size_t request, unsigned choice, q
     exchange->protocol->event(exchange, request, &event, out);
 }
 
+static void give_prompt(qn_exchange *exchange, size_t request, qn_bytes *out)
+{
+    const qn_request_params *params = &exchange->requests[request];
+    const qn_logprobs logprobs = { .chosen = -1.5f };
+    for (size_t i = 0; params->n_prompt_logprobs >= 0 && i < params->n_tokens; i++) {
+        const qn_exchange_event event = {
+            .kind = QN_EXCHANGE_PROMPT, .index = i, .token = params->tokens[i], .logprobs = i ? &logprobs : NULL
+        };
+        exchange->protocol->event(exchange, request, &event, out);
+    }
+}
+
 static void give_end(qn_exchange *exchange, size_t request, unsigned choice, qn_bytes *out)
 {
     const qn_finish finish = (qn_finish)(choice % 5);
@@ -92,6 +104,9 @@ static void answer(qn_exchange *exchange, const uint8_t *events, size_t n)
 {
     qn_bytes out = { 0 };
     exchange->protocol->begin(exchange, &out);
+    check(exchange, &out, false);
+    for (size_t i = 0; i < exchange->n_requests; i++)
+        give_prompt(exchange, i, &out);
     check(exchange, &out, false);
     for (size_t i = 0; exchange->n_requests && i < n && i < MAX_EVENTS; i++) {
         const size_t request = events[i] / 2 % exchange->n_requests;

@@ -43,6 +43,12 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
 }
 
+static bool on_prompt_token(void *user, size_t index, qn_token token, const qn_logprobs *logprobs)
+{
+    return pass(
+        user, &(qn_exchange_event){ .kind = QN_EXCHANGE_PROMPT, .index = index, .token = token, .logprobs = logprobs });
+}
+
 static bool on_text(void *user, const char *text, size_t length)
 {
     return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = length });
@@ -64,6 +70,7 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
     for (size_t i = 0; i < c->exchange->n_requests; i++) {
         qn_request_params *params = &c->exchange->requests[i];
         slots[i] = (slot){ c, i };
+        params->on_prompt_token = on_prompt_token;
         params->on_token = on_token;
         params->on_text = c->exchange->has_events ? NULL : on_text;
         params->on_event = c->exchange->has_events ? on_event : NULL;

@@ -36,6 +36,15 @@ static inline void likely(size_t request, qn_token token, float chosen)
     give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = &logprobs });
 }
 
+/* The first token of a prompt has no log probability. */
+static inline void repeated(size_t request, size_t index, qn_token token, float chosen)
+{
+    const qn_logprobs logprobs = { .n = 1, .chosen = chosen, .tokens = { 'z' }, .values = { -0.5f } };
+    give(request,
+         &(qn_exchange_event){
+             .kind = QN_EXCHANGE_PROMPT, .index = index, .token = token, .logprobs = index ? &logprobs : NULL });
+}
+
 static inline void text(size_t request, const char *text)
 {
     give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = strlen(text) });

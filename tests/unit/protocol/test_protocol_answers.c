@@ -392,6 +392,62 @@ TEST(whole_completions)
     close_exchange();
 }
 
+static qn_token end_token(void)
+{
+    qn_token token = 0;
+    while (!qn_token_is_end(model, token))
+        token++;
+    return token;
+}
+
+/* The lists span prompt and answer, the end token of which is listed, too: clients expect one entry for each token that
+ * was generated. The prompt ends within a character. */
+TEST(completions_repeat_prompts_with_log_probabilities)
+{
+    open_exchange(TEXT, "{\"prompt\":[97,195,169,195],\"logprobs\":1,\"echo\":true}");
+    repeated(0, 0, 'a', 0);
+    repeated(0, 1, 0xc3, -1);
+    repeated(0, 2, 0xa9, -2);
+    repeated(0, 3, 0xc3, -3);
+    likely(0, 'b', -4);
+    text(0, "b");
+    likely(0, end_token(), -5);
+    finish(0, QN_FINISH_STOP, false);
+    assert_choice(
+        "{\"index\":0,\"text\":\"aé\uFFFDb\",\"logprobs\":{\"tokens\":[\"a\",\"bytes:\\\\xc3\",\"bytes:\\\\xa9\","
+        "\"bytes:\\\\xc3\",\"b\",\"<|endoftext|>\"],\"token_logprobs\":[null,-1.0,-2.0,-3.0,-4.0,-5.0],"
+        "\"top_logprobs\":[null,{\"z\":-0.5,\"bytes:\\\\xc3\":-1.0},{\"z\":-0.5,\"bytes:\\\\xa9\":-2.0},"
+        "{\"z\":-0.5,\"bytes:\\\\xc3\":-3.0},{\"z\":-0.5,\"b\":-4.0},{\"z\":-0.5,\"<|endoftext|>\":-5.0}],"
+        "\"text_offset\":[0,1,1,2,3,4]},\"finish_reason\":\"stop\"}");
+}
+
+#define LISTED(index, text, lists, why)                                                                                \
+    "data: "                                                                                                           \
+    "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[{\"index\":" #index  \
+    ",\"text\":\"" text "\",\"logprobs\":{" lists "},\"finish_reason\":" why "}]}\n\n"
+#define LISTS(tokens, chosen, top, offsets)                                                                            \
+    "\"tokens\":[" tokens "],\"token_logprobs\":[" chosen "],\"top_logprobs\":[" top "],\"text_offset\":[" offsets "]"
+
+/* Each choice's first chunk has its prompt; a prompt without an answer ends with the limit of tokens. */
+TEST(streams_repeat_prompts_with_log_probabilities)
+{
+    open_exchange(TEXT, "{\"prompt\":[[97],[98,99]],\"logprobs\":1,\"echo\":true,\"stream\":true,\"max_tokens\":1}");
+    repeated(1, 0, 'b', 0);
+    repeated(0, 0, 'a', 0);
+    repeated(1, 1, 'c', -1);
+    finish(1, QN_FINISH_LENGTH, false);
+    likely(0, 'z', -0.5f);
+    text(0, "z");
+    finish(0, QN_FINISH_LENGTH, false);
+    ends_with(200);
+    assert_bytes(&out, LISTED(0, "a", LISTS("\"a\"", "null", "null", "0"), "null")
+                           LISTED(1, "bc", LISTS("\"b\",\"c\"", "null,-1.0", "null,{\"z\":-0.5,\"c\":-1.0}", "0,1"),
+                                  "null") LISTED(1, "", LISTS("", "", "", ""), "\"length\"")
+                               LISTED(0, "z", LISTS("\"z\"", "-0.5", "{\"z\":-0.5}", "1"), "null")
+                                   LISTED(0, "", LISTS("", "", "", ""), "\"length\"") DONE);
+    close_exchange();
+}
+
 /* ---- Streams that wait for their model ---- */
 
 TEST(streams_fail_before_bind)

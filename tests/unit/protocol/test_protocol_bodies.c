@@ -127,6 +127,14 @@ TEST(other_names_and_ends_of_ranges)
     x = with(TEXT, "\"logprobs\":0,\"max_tokens\":0,\"suffix\":\"\",\"best_of\":1");
     assert_int_equal(x->requests->n_logprobs, 0);
     assert_int_equal(x->requests->max_tokens, 0);
+    assert_int_equal(x->requests->n_prompt_logprobs, -1);
+    qn_exchange_free(x);
+    x = with(TEXT, "\"logprobs\":2,\"max_tokens\":0,\"echo\":true");
+    assert_int_equal(x->requests->n_logprobs, 2);
+    assert_int_equal(x->requests->n_prompt_logprobs, 2);
+    qn_exchange_free(x);
+    x = with(TEXT, "\"echo\":true");
+    assert_int_equal(x->requests->n_prompt_logprobs, -1);
     qn_exchange_free(x);
     x = with(LLAMA, "\"n_probs\":0,\"n_predict\":-1,\"seed\":-1,\"logit_bias\":[[5,false],[\"ab\",2]],\"n_cmpl\":2");
     assert_int_equal(x->requests->n_logprobs, -1);
@@ -430,7 +438,6 @@ TEST(wrong_values_name_their_field)
         { TEXT, "{\"prompt\":[[1],5]}", "prompt" },
         { TEXT, "{" PROMPT ",\"suffix\":\"x\"}", "suffix" },
         { TEXT, "{" PROMPT ",\"echo\":5}", "echo" },
-        { TEXT, "{" PROMPT ",\"echo\":true,\"logprobs\":0}", "echo" },
         { TEXT, "{" PROMPT ",\"logprobs\":true}", "logprobs" },
         { TEXT, "{" PROMPT ",\"logprobs\":21}", "logprobs" },
         { LLAMA, "{" PROMPT ",\"n_probs\":21}", "n_probs" },
