@@ -65,7 +65,7 @@ quern batch -m "$demo" "$work/bad.jsonl" "$work/bad.out" --resume -c 40
 [ $status -eq 0 ] && cmp -s "$work/bad.out" "$work/bad.before" || fail "batch: --resume of a finished job changes it"
 
 # Values of a wrong type or range, each with its field in the message.
-wrong=('"n":"2"' '"n":129' '"seed":1.5' '"stop":5' '"max_tokens":"x"' '"max_completion_tokens":-1' '"top_p":"1"' '"temperature":[]'
+wrong=('"n":"2"' '"n":129' '"seed":1.5' '"stop":5' '"max_tokens":"x"' '"max_completion_tokens":-2' '"top_p":"1"' '"temperature":[]'
     '"presence_penalty":"a"' '"frequency_penalty":3' '"logprobs":true' '"logprobs":21' '"logit_bias":[5]' '"logit_bias":{"x":1}'
     '"logit_bias":{"5x":1}' '"logit_bias":{"5":"a"}' '"logit_bias":{"5":101}')
 wrong_chat=('"logprobs":1' '"top_logprobs":21,"logprobs":true' '"top_logprobs":3')
