@@ -94,9 +94,8 @@ quern logits -m "$parrot" --ids 1 -o "$work/l"
 quern logits -m "$parrot" --ids 1 -o /dev/stdout
 [ "$(stat -c %s "$work/out")" -eq "$(stat -c %s "$work/l")" ] || fail "logits -o /dev/stdout"
 
-# "-" is no file.
-for command in "logits -m $parrot --ids 1 -o -" "run -m $parrot hi -n 1 --save -" "quantize $golden/qwen3.f16.gguf - q8_0" \
-    "batch -m $parrot /dev/null -"; do
+# "-" is no file. (batch writes to standard output: cli_habits.sh.)
+for command in "logits -m $parrot --ids 1 -o -" "run -m $parrot hi -n 1 --save -" "quantize $golden/qwen3.f16.gguf - q8_0"; do
     cd "$work" && refuses 1 'expected a file' $command
     [ ! -e "$work/-" ] || fail "$command: a file named -"
     cd - >/dev/null

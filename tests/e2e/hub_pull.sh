@@ -124,7 +124,7 @@ refused evil3 'could stay inside'
 refused evil4 'could stay inside'
 refused evil5 'could stay inside'
 refused none 'no GGUF file'
-refuses 1 'weight type of none.*m-IQ3_XXS.gguf, m-Q3_K_M.gguf' pull t/unreadable
+refuses 1 'weight type of none.*m-IQ2_S.gguf, m-IQ3_XXS.gguf' pull t/unreadable
 refuses 1 "2 models match the type q4_0; name a file: a-Q4_0.gguf, b-Q4_0.gguf" pull t/same:q4_0
 refuses 1 'lacks .*00003-of-00003' pull t/no-part:s-Q4_K_M-00002-of-00003.gguf
 refuses 1 "no model of type Q5_0; there is" pull t/good-gguf:Q5_0

@@ -272,7 +272,7 @@ REPOS["moves"] = (FILES, "moves")
 REPOS["no-part"] = ({path: file for path, file in FILES.items() if path.startswith("parts/")}, "no-part")
 REPOS["long-name"] = ({"n" * 250 + ".gguf": small}, "long-name")
 REPOS["none"] = ({"config.json": FILES["config.json"]}, "none")
-REPOS["unreadable"] = ({"m-IQ3_XXS.gguf": small, "m-Q3_K_M.gguf": small}, "unreadable")
+REPOS["unreadable"] = ({"m-IQ3_XXS.gguf": small, "m-IQ2_S.gguf": small}, "unreadable")
 REPOS["same"] = ({"a-Q4_0.gguf": small, "b-Q4_0.gguf": small}, "same")
 if len(sys.argv) > 2:
     REPOS["big"] = ({"big-Q1_0.gguf": File(path=sys.argv[2])}, "big")

@@ -211,7 +211,7 @@ TEST(test_best)
     add("m-F16.gguf", 16 * giga);
     add("m-Q8_0.gguf", 9 * giga);
     add("m-Q4_K_M.gguf", 5 * giga);
-    add("m-IQ4_XS.gguf", 8 * giga);
+    add("m-IQ3_XXS.gguf", 8 * giga);
     add("mmproj-Q8_0.gguf", 1);
     add("imatrix.gguf", 1);
     assert_selects("a/b", 100 * giga, 1, "m-Q8_0.gguf");
@@ -225,11 +225,11 @@ TEST(test_best)
     assert_selects("a/b", 7 * giga, 1, "m-Q4_K_M.gguf");
     assert_selects("a/b:f16", 1, 1, "m-F16.gguf"); /* what is named need not fit */
     assert_selects("a/b:Q4_K", 1, 1, "m-Q4_K_M.gguf");
-    assert_selects("a/b:iq4_xs", 1, 1, "m-IQ4_XS.gguf");
+    assert_selects("a/b:iq3_xxs", 1, 1, "m-IQ3_XXS.gguf");
     assert_selects("a/b:mmproj-Q8_0.gguf", 1, 1, "mmproj-Q8_0.gguf");
     assert_selects("a/b:Q4", 1, 1, "m-Q4_K_M.gguf");
     assert_null(select_from("a/b:Q5_0", 1, 1));
-    assert_text("no model of type Q5_0; there is F16, IQ4_XS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0");
+    assert_text("no model of type Q5_0; there is F16, IQ3_XXS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0");
     qn_hub_files_free(&listed);
 
     add("m-F32.gguf", 2);
