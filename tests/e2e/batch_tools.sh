@@ -146,7 +146,7 @@ unsupported line 3: tool 0 is of the type 'web_search', expected "function"
 - line 4: tool 0: expected {"type": "function", "function": {"name": ...}}
 - line 5: 'tools' is an object, expected an array
 - line 6: 'reasoning_effort' is "huge", expected "none", "minimal", "low", "medium", "high", "xhigh" or "max"
-unsupported line 7: 'chat_template_kwargs' has 'bos_token', expected enable_thinking, preserve_thinking or reasoning_effort
+unsupported line 7: 'chat_template_kwargs' has 'bos_token', which the server sets
 - line 8: 'enable_thinking' is a string, expected true or false
 - line 9: 'parallel_tool_calls' is an integer, expected true or false
 - line 10: message 1: tool call 0 has no function with a name
