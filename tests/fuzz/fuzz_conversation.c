@@ -64,7 +64,7 @@ static void round_trip(qn_conversation *c)
     char *folder = memory_folder("conversation");
     snprintf(path, sizeof path, "%.80s/saved", folder);
     require(qn_conversation_save(c, path) == QN_OK, "it is saved");
-    require(qn_conversation_begin(&again, model, "another system message") == QN_OK, "memory");
+    require(qn_conversation_begin(&again, model, "another system message", NULL) == QN_OK, "memory");
     require(qn_conversation_open(&again, path) == QN_OK, "what was saved opens");
     require_equal(c, &again);
     require(qn_conversation_save(&again, path) == QN_OK, "it replaces what it is");
@@ -103,8 +103,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         model = load_vocab_model();
     snprintf(text, sizeof text, "%.*s", (int)(left < MAX_TEXT ? left : MAX_TEXT), zero ? (const char *)zero + 1 : "");
     const int fd = memory_file(data, length, path);
-    require(qn_conversation_begin(&c, model, "be brief") == QN_OK &&
-                qn_conversation_begin(&before, model, "be brief") == QN_OK,
+    require(qn_conversation_begin(&c, model, "be brief", "low") == QN_OK &&
+                qn_conversation_begin(&before, model, "be brief", "low") == QN_OK,
             "memory");
     if (qn_conversation_open(&c, path) == QN_OK) {
         round_trip(&c);

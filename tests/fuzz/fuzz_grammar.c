@@ -53,10 +53,10 @@ static void set_up(void)
 
 static qn_status compile(uint8_t kind, const char *source, size_t n, qn_grammar **grammar)
 {
-    const qn_grammar_options options = { .strict = kind & 8,
-                                         .closed = kind & 16,
-                                         .style = { .space = (qn_json_space)(kind >> 6),
-                                                    .order = (qn_json_order)(kind >> 5 & 1) } };
+    const qn_grammar_options options = {
+        .strict = kind & 8,
+        .style = { .closed = kind & 16, .space = (qn_json_space)(kind >> 6), .order = (qn_json_order)(kind >> 5 & 1) }
+    };
     *grammar = NULL;
     if (kind % 4 == 1)
         return qn_grammar_from_regex(source, n, grammar);
