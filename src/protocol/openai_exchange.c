@@ -147,7 +147,7 @@ bool qn_text_exchange_bind(qn_text_exchange *x, const qn_served *served, qn_refu
     const size_t n_prompts = is_chat ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
     x->served = served;
     if (x->params.reasoning_budget == QN_BUDGET_OF_SERVED)
-        x->params.reasoning_budget = served->reasoning_budget;
+        x->params.reasoning_budget = is_chat ? served->reasoning_budget : -1;
     if (!qn_openai_bind_params(x, refusal) || !qn_openai_constrain(x, refusal) ||
         !(is_chat ? qn_text_exchange_dump_conversation : qn_openai_bind_prompts)(x, refusal))
         return false;

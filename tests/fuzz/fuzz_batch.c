@@ -62,7 +62,9 @@ static char *take_line(const char *text, size_t length)
 {
     qn_batch_job job = { .line = 1 };
     qn_batch_error error = { 0 };
-    const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = QN_SAMPLING_INIT };
+    const qn_served served = {
+        .model = model, .n_ctx = 64, .max_tokens = -1, .reasoning_budget = -1, .sampling = QN_SAMPLING_INIT
+    };
     char *line = NULL;
     if (qn_batch_parse(text, length, &job, &error) && qn_batch_bind(&job, &served, &error)) {
         require(job.exchange->n_requests > 0 && job.custom_id, "a line has requests and an id");

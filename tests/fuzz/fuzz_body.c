@@ -154,7 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols];
     const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     const qn_served served = {
-        .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT
+        .model = model, .n_ctx = 64, .max_tokens = -1, .reasoning_budget = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT
     };
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
     qn_refusal refusal;

@@ -190,6 +190,7 @@ int main(int argc, char **argv)
                          .fingerprint = "b1",
                          .n_ctx = CONTEXT,
                          .max_tokens = 64,
+                         .reasoning_budget = -1,
                          .sampling = (qn_sampling)QN_SAMPLING_INIT };
     served.sampling.temperature = 1;
     served.sampling.top_k = 0;
