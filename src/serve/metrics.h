@@ -41,8 +41,8 @@ void qn_metrics_next_token(qn_model_metrics *metrics, double seconds);
 /* qn_metrics_latency - count the seconds from the arrival of a request to its end. */
 void qn_metrics_latency(qn_model_metrics *metrics, double seconds);
 
-/* qn_metrics_ended - count an ended scheduler request by its on_end result: its tokens, cancelled or failed. The choices
- * of a prompt have one request each, whose first counts the prompt. */
+/* qn_metrics_ended - count an ended scheduler request by its on_end result: its tokens, cancelled or failed. The
+ * choices of a prompt have one request each, whose first counts the prompt. */
 void qn_metrics_ended(qn_model_metrics *metrics, const qn_request_result *result, bool is_first_choice);
 
 /* The metrics of one model, as text. */
