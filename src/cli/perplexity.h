@@ -11,9 +11,13 @@ typedef struct qn_scored_text {
     size_t count, n_begin;
 } qn_scored_text;
 
+/* ---- scored_text.c ---- */
+
 /* qn_read_scored_text - tokenise args->file, at least args->context tokens. Returns as qn_load_model; the caller frees
  * the tokens in any case. */
 int qn_read_scored_text(const qn_args *args, qn_model *model, qn_scored_text *text);
+
+/* ---- divergence.c ---- */
 
 /* qn_measure_divergence - `quern perplexity --kl-divergence`. Returns the exit status. */
 int qn_measure_divergence(qn_args *args);
