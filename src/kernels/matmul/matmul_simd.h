@@ -197,9 +197,10 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
     for (size_t group = n_groups; group < QN_SUPER_GROUPS; group++)
         out->scale[group] = out->offset[group] = 0;
     memset(codes + n_groups * QN_QUANT_GROUP, 0, QN_SUPER - n_groups * QN_QUANT_GROUP);
-    if (type->max_code > 127 && V16_WIDE_ZERO == 0) /* signed codes */
-        for (size_t i = 0; i < QN_SUPER; i++)
-            codes[i] ^= 0x80;
+#if defined(__aarch64__) /* gemm_neon.h reads wide codes as signed ones */
+    for (size_t i = 0; i < QN_SUPER && type->max_code > 127; i++)
+        codes[i] ^= 0x80;
+#endif
     interleave_groups(codes, out->codes);
     for (size_t group = 0; type->has_factor && group < QN_SUPER_GROUPS; group++) {
         out->factor_lower[group] = factor[2 * group];
