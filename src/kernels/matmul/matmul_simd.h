@@ -197,7 +197,7 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
     for (size_t group = n_groups; group < QN_SUPER_GROUPS; group++)
         out->scale[group] = out->offset[group] = 0;
     memset(codes + n_groups * QN_QUANT_GROUP, 0, QN_SUPER - n_groups * QN_QUANT_GROUP);
-#if QN_ARM64 /* gemm_neon.h takes codes of more than 7 bits as signed, as it reads Q8_0 */
+#if defined(__aarch64__) /* gemm_neon.h takes codes of more than 7 bits as signed, as it reads Q8_0 */
     for (size_t i = 0; i < QN_SUPER && type->max_code > 127; i++)
         codes[i] ^= 0x80;
 #endif

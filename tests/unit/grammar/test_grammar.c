@@ -230,16 +230,20 @@ TEST(test_closed)
 {
     static const qn_grammar_options options = { .style.closed = true };
     static const struct texts cases[] = {
-        { "{\"properties\":{\"a\":{}}}", { "{}", "{\"a\": 1}" }, { "{\"b\"", "{\"a\": 1," } },
+        { "{\"properties\":{\"a\":{}}}", { "{}", "{\"a\": 1}" }, { "{\"b\": 1}", "{\"a\": 1, \"b\": 2}" } },
         { "{\"type\":\"object\"}", { "{}", "{\"b\": 1}" }, { "[" } },
         { "{\"properties\":{\"a\":{}},\"additionalProperties\":true}", { "{\"a\": 1, \"b\": 2}" }, { "1," } },
         { "{\"properties\":{\"a\":{}},\"required\":[\"a\",\"b\"]}", { "{\"a\": 1, \"b\": 2}" }, { "{\"a\": 1}" } },
         { "{\"properties\":{\"a\":{}},\"minProperties\":2}", { "{\"a\": 1, \"b\": 2}" }, { "{\"a\": 1}" } },
-        { "{\"properties\":{\"a\":{\"properties\":{\"b\":{}}}}}", { "{\"a\": {\"b\": 1}}" }, { "{\"a\": {\"c" } },
+        { "{\"properties\":{\"a\":{\"properties\":{\"b\":{}}}}}",
+          { "{\"a\": {\"b\": 1}}" },
+          { "{\"a\": {\"c\": 1}}", "{\"b\": 1}" } },
         { "{\"allOf\":[{\"properties\":{\"a\":{}}},{\"properties\":{\"b\":{}}}]}",
           { "{\"a\": 1, \"b\": 2}" },
-          { "{\"c\"" } },
-        { "{\"properties\":{\"a\":{}},\"patternProperties\":{\"^x\":{}}}", { "{\"a\": 1, \"x1\": 2}" }, { "{\"y\"" } },
+          { "{\"c\": 1}" } },
+        { "{\"properties\":{\"a\":{}},\"patternProperties\":{\"^x\":{}}}",
+          { "{\"a\": 1, \"x1\": 2}" },
+          { "{\"y\": 1}" } },
     };
     check_schemas(cases, COUNT(cases), &options);
 }
