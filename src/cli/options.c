@@ -394,7 +394,7 @@ const qn_option qn_options[] = {
         "compare with the predictions of BASE: a file of --save-logits, or a model",
         "Prints the statistics of llama-perplexity: both perplexities with their ratio and correlation; the "
         "Kullback-Leibler divergence of the model's probabilities from the base's, its mean and percentiles; the change "
-        "of the text's tokens' probability (\xce\x94p); and how often both have the same likeliest token. A file also "
+        "of the text's tokens' probability (\xce\x94p); and how often the most likely token is the same in both. A file also "
         "holds the text's tokens and -c; llama-perplexity's files are read too. A model is evaluated with a KV cache in "
         "f16, on the text of -f. After the statistics of several measurements follows a table with a row for each."),
     TEXTS(PERPLEXITY, "--compare", NULL, NULL, compare, "FILE",
