@@ -50,7 +50,7 @@ static void decode_some(const qn_gguf_tensor *t)
 {
     const qn_type_info *info = qn_type_find(t->type);
     const size_t blocks = t->bytes / info->block_bytes;
-    float weights[256], scale[8], offset[8];
+    float weights[256], scale[8], offset[16];
     uint8_t codes[256];
     int8_t factor[16];
     if (t->bytes % info->block_bytes != 0 || blocks == 0 || info->find_nonfinite(t->data, blocks) > blocks)
