@@ -41,6 +41,22 @@ build() {
 # Attribute of the summary that ctest writes as JUnit XML.
 count() { sed -n "s/^[[:space:]]*$2=\"\([0-9]*\)\".*/\1/p" "$1" | head -n 1; }
 
+# The tests that failed, each with the first 40 and the last 40 lines that it printed.
+failures() {
+    awk '
+        function flush(   i) {
+            for (i = 1; i <= n; i++)
+                if (i <= 40 || i > n - 40) print "    " text[i]
+                else if (i == 41) print "    ..."
+            n = 0
+        }
+        /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { flush(); told = /\*\*\*(Failed|Timeout|Exception|Not Run)/; if (told) print; next }
+        /^ *Start +[0-9]+: / { next }
+        /^[0-9]+% tests passed/ { flush(); told = 0 }
+        told { text[++n] = $0 }
+    ' "$1"
+}
+
 # run NAME FOLDER ctest-arguments... - run tests and add up what came of them. More run at a time than there are cores: many wait.
 # Those that compute count for two (PROCESSORS in tests/CMakeLists.txt).
 run() {
@@ -61,9 +77,9 @@ run() {
     passed=$((passed + tests - bad - left)) failed=$((failed + bad)) skipped=$((skipped + left))
     line "test $name" "$((tests - bad - left)) passed, $bad failed, $left skipped in $((SECONDS - start)) s"
     if [ "$bad" -gt 0 ]; then
-        echo "end of $log:"
-        grep -E '\*\*\*(Failed|Timeout|Exception|Not Run)' "$log"
-        tail -n 60 "$log"
+        echo "of $log:"
+        failures "$log"
+        tail -n 30 "$log"
     fi
 }
 

@@ -174,7 +174,7 @@ quern run -m "$parrot" -p x --seed -1
 if command -v script >/dev/null; then
     mkfifo "$work/keys"
     : >"$work/out"
-    timeout 60 script -qfec "$(printf '%q serve -m %q --port 0' "$QN_BIN/quern" "$parrot")" /dev/null <"$work/keys" >"$work/out" 2>&1 &
+    timeout 60 script -qfec "$(printf 'exec %q serve -m %q --port 0' "$QN_BIN/quern" "$parrot")" /dev/null <"$work/keys" >"$work/out" 2>&1 &
     terminal=$!
     exec 8>"$work/keys"
     for _ in {1..300}; do
