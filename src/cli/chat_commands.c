@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct command {
-    const char *name, *arguments, *help;
-    qn_chat_next (*run)(qn_chat *chat, const char *rest); /* `rest`: the text after the name, trimmed */
-} command;
-
 static qn_chat_next fail(void)
 {
     qn_cli_fail();
@@ -126,34 +121,40 @@ static qn_chat_next run_edit(qn_chat *chat, const char *given)
 
 /* ---- Files ---- */
 
-static qn_chat_next run_save(qn_chat *chat, const char *path)
+/* False: an error line was printed. */
+static bool take_path(const char *command, const char *name, char path[PATH_MAX])
 {
-    const qn_conversation *c = &chat->conversation;
-    if (!*path) {
-        qn_cli_error("/save: a file is missing: /save FILE");
-        return QN_CHAT_GO_ON;
-    }
-    if (qn_check_output(chat->args, NULL, path))
-        return QN_CHAT_GO_ON;
-    if (qn_conversation_save(c, path))
-        return fail();
-    fprintf(stderr, "%zu messages are saved.%s\n", json_array_size(c->messages),
-            c->loaded ? " Tokens of --load have no messages and are not included." : "");
+    if (*name && qn_chat_path(name, path))
+        return true;
+    if (*name)
+        qn_cli_error("%s: the file's name is too long", command);
+    else
+        qn_cli_error("%s: a file is missing: %s FILE", command, command);
+    return false;
+}
+
+static qn_chat_next run_save(qn_chat *chat, const char *name)
+{
+    char path[PATH_MAX];
+    if (take_path("/save", name, path))
+        qn_chat_save(chat, path);
     return QN_CHAT_GO_ON;
 }
 
-static qn_chat_next run_load(qn_chat *chat, const char *path)
+static qn_chat_next run_load(qn_chat *chat, const char *name)
 {
-    qn_conversation *c = &chat->conversation;
-    if (!*path) {
-        qn_cli_error("/load: a file is missing: /load FILE");
+    char path[PATH_MAX];
+    const qn_conversation *c = &chat->conversation;
+    if (!take_path("/load", name, path))
         return QN_CHAT_GO_ON;
-    }
-    /* The session is emptied, as --save must not save the old one. */
-    if (qn_conversation_open(c, path) || qn_session_truncate(chat->session, 0))
+    if (qn_chat_load(chat, path))
         return fail();
     const size_t n = json_array_size(c->messages), last = qn_conversation_last_user(c, NULL);
-    fprintf(stderr, "%zu messages are loaded.%s\n", n, n && last == n - 1 ? " /regen answers the last one." : "");
+    qn_chat_show_last(chat);
+    if (c->loaded)
+        fprintf(stderr, "%zu tokens are loaded.%s", c->n_loaded, n ? " " : "\n");
+    if (n || !c->loaded)
+        fprintf(stderr, "%zu messages are loaded.%s\n", n, n && last == n - 1 ? " /regen answers the last one." : "");
     return QN_CHAT_GO_ON;
 }
 
@@ -246,20 +247,28 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
 
 static qn_chat_next run_help(qn_chat *chat, const char *rest);
 
-static const command commands[] = {
-    { "/help", "", "list the commands", run_help },
-    { "/regen", "", "answer the last message again", run_regen },
-    { "/edit", "[TEXT]", "edit the last message, or replace it by TEXT, and answer it", run_edit },
-    { "/think", "[on|off|LEVEL]", "thinking; LEVEL is none, minimal, low, medium, high, xhigh or max", run_think },
-    { "/system", "[TEXT]", "show the system's turn, or set it and begin again", run_system },
-    { "/reset", "", "begin again with the same system's turn", run_reset },
-    { "/save", "FILE", "write the messages to a file, as JSON", run_save },
-    { "/load", "FILE", "continue the messages of such a file", run_load },
-    { "/context", "", "tokens and memory used, speed of the last answer", run_context },
-    { "/exit", "", "leave (or Ctrl-D)", run_exit },
-    { "/quit", "", "the same", run_exit },
+static const qn_chat_command_info commands[] = {
+    { "/help", "", "list the commands", run_help, QN_CHAT_TAKES_TEXT },
+    { "/regen", "", "answer the last message again", run_regen, QN_CHAT_TAKES_TEXT },
+    { "/edit", "[TEXT]", "edit the last message, or replace it by TEXT, and answer it", run_edit, QN_CHAT_TAKES_TEXT },
+    { "/think", "[on|off|LEVEL]", "thinking; LEVEL is none, minimal, low, medium, high, xhigh or max", run_think,
+      QN_CHAT_TAKES_LEVEL },
+    { "/system", "[TEXT]", "show the system's turn, or set it and begin again", run_system, QN_CHAT_TAKES_TEXT },
+    { "/reset", "", "begin again with the same system's turn", run_reset, QN_CHAT_TAKES_TEXT },
+    { "/save", "FILE", "write the messages to FILE, as JSON, and their cache to FILE.session", run_save,
+      QN_CHAT_TAKES_FILE },
+    { "/load", "FILE", "continue such a file, or a session file of --save", run_load, QN_CHAT_TAKES_FILE },
+    { "/context", "", "tokens and memory used, speed of the last answer", run_context, QN_CHAT_TAKES_TEXT },
+    { "/exit", "", "leave (or Ctrl-D)", run_exit, QN_CHAT_TAKES_TEXT },
+    { "/quit", "", "the same", run_exit, QN_CHAT_TAKES_TEXT },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+const qn_chat_command_info *qn_chat_commands(size_t *n)
+{
+    *n = N_COMMANDS;
+    return commands;
+}
 
 static qn_chat_next run_help(qn_chat *chat, const char *rest)
 {
@@ -268,7 +277,8 @@ static qn_chat_next run_help(qn_chat *chat, const char *rest)
     for (size_t i = 0; i < N_COMMANDS; i++)
         fprintf(stderr, "%-8s %-15s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     fputs("//TEXT                   send /TEXT\n"
-          "A backslash at the end of a line continues the message on the next one. Ctrl-C stops an answer.\n",
+          "A backslash at the end of a line continues the message on the next one. Tab completes commands and files.\n"
+          "Ctrl-C stops an answer, Ctrl-Z the program. What is typed during an answer is kept for the next message.\n",
           stderr);
     return QN_CHAT_GO_ON;
 }
