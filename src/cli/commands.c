@@ -97,7 +97,8 @@ const qn_command qn_commands[] = {
       "of one of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM,\n"
       "Qwen3_5ForConditionalGeneration (its text model). TYPE is f32, f16, bf16, q8_0 or another of quern quantize;\n"
       "without it each matrix keeps its type. Matrices that are binary or ternary in groups of 128 weights are\n"
-      "recognised and stored without loss in q1_0, ptq1_0 or pq2_0, unless TYPE has more than 2 bits. For other\n"
+      "recognised and stored without loss in q1_0, ptq1_0 or pq2_0, unless TYPE has more than 2 bits. Matrices in\n"
+      "FP8, and those packed by MLX, GPTQ or AWQ, are unpacked; without TYPE they become bf16 or f16. For other\n"
       "weights types of 1 or 2 bits need --force. A missing or unknown tensor is an error. OUT appears whole or not\n"
       "at all; if it exists, it must be a GGUF file or empty.",
       2, 3, NULL, qn_cli_convert },
