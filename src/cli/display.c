@@ -95,7 +95,7 @@ static bool step(struct walk *w)
 
 static void put(qn_frame *f, const char *bytes, size_t n)
 {
-    if (qn_realloc_array(&f->bytes, &f->capacity, f->length + n, 1, "display"))
+    if (!n || qn_realloc_array(&f->bytes, &f->capacity, f->length + n, 1, "display"))
         return;
     memcpy(f->bytes + f->length, bytes, n);
     f->length += n;
@@ -223,8 +223,8 @@ static bool is_same_row(const qn_display *d, size_t row)
     if (row >= d->shown.n_rows)
         return false;
     const qn_display_row *a = &d->shown.rows[row], *b = &d->next.rows[row];
-    return a->end - a->begin == b->end - b->begin &&
-           memcmp(d->shown.bytes + a->begin, d->next.bytes + b->begin, a->end - a->begin) == 0;
+    const size_t n = b->end - b->begin;
+    return a->end - a->begin == n && (!n || memcmp(d->shown.bytes + a->begin, d->next.bytes + b->begin, n) == 0);
 }
 
 static bool is_same(const qn_display *d)
@@ -254,8 +254,10 @@ static void draw(qn_display *d)
             fputs("\r\n", d->to);
         if (is_same_row(d, r))
             continue;
-        fwrite(next->bytes + next->rows[r].begin, 1, next->rows[r].end - next->rows[r].begin, d->to);
-        if (next->rows[r].columns < d->columns) /* after the last column it would erase the last character */
+        const qn_display_row *row = &next->rows[r];
+        if (row->end > row->begin)
+            fwrite(next->bytes + row->begin, 1, row->end - row->begin, d->to);
+        if (row->columns < d->columns) /* after the last column it would erase the last character */
             fputs("\033[K", d->to);
     }
     if (d->shown.n_rows > next->n_rows)

@@ -17,6 +17,8 @@ void qn_edit_free(qn_edit *e)
 
 bool qn_edit_insert(qn_edit *e, const char *bytes, size_t n)
 {
+    if (!n)
+        return true;
     if (n > QN_EDIT_MAX - e->length || qn_realloc_array(&e->bytes, &e->capacity, e->length + n + 1, 1, "message"))
         return false;
     memmove(e->bytes + e->cursor + n, e->bytes + e->cursor, e->length - e->cursor);

@@ -275,12 +275,24 @@ static void complete(qn_editor *e)
  * characters except tab are dropped: they would be keys, or control a terminal that shows them. */
 static void add_pasted(qn_editor *e, unsigned char byte)
 {
-    char c = (char)byte;
-    if (c == '\r')
-        c = '\n';
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == ERASE)
-        return;
-    qn_edit_insert(&e->pasted, &c, 1);
+    const char c = byte == '\r' ? '\n' : (char)byte;
+    if (byte >= 0x20 || c == '\n' || c == '\t')
+        qn_edit_insert(&e->pasted, &c, 1);
+}
+
+/* Inserts the characters of a paste; bytes that are none are dropped. */
+static void insert_characters(qn_edit *edit, const char *text, size_t length)
+{
+    size_t begin = 0;
+    for (size_t i = 0, n; i < length; i += n) {
+        n = text[i] == '\n' || text[i] == '\t' ? 1 : qn_harmless(text + i, length - i);
+        if (n)
+            continue;
+        qn_edit_insert(edit, text + begin, i - begin);
+        n = 1;
+        begin = i + 1;
+    }
+    qn_edit_insert(edit, text + begin, length - begin);
 }
 
 static void end_paste(qn_editor *e)
@@ -289,7 +301,7 @@ static void end_paste(qn_editor *e)
     e->is_pasting = false;
     while (p->length && p->bytes[p->length - 1] == '\n') /* a final newline does not send the message */
         p->length--;
-    qn_edit_insert(&e->edit, p->bytes ? p->bytes : "", p->length);
+    insert_characters(&e->edit, p->bytes ? p->bytes : "", p->length);
     p->length = p->cursor = 0;
 }
 

@@ -82,6 +82,10 @@ static void open_editor(qn_line *line, bool quiet)
 static bool read_keys(qn_line *line)
 {
     for (;;) {
+        line->n_used = 0;
+        line->n_read = qn_terminal_take_kept(line->read, READ_BYTES);
+        if (line->n_read)
+            return true;
         const qn_signals_wake wake = qn_signals_wait_for_input(STDIN_FILENO);
         if (wake == QN_WAKE_STOP)
             return false;
@@ -95,7 +99,6 @@ static bool read_keys(qn_line *line)
         if (got < 0 && errno == EINTR)
             continue;
         line->n_read = got > 0 ? (size_t)got : 0;
-        line->n_used = 0;
         return got > 0;
     }
 }

@@ -8,7 +8,6 @@
 #include "base/append.h"
 
 #include <string.h>
-#include <unistd.h>
 
 /* Shorter work gets no line, and ten updates a second are enough. */
 static const double first_draw_delay = 0.25, redraw_interval = 0.1;
@@ -56,7 +55,7 @@ static void draw(const qn_progress *progress, size_t done, size_t total, double 
 void qn_progress_announce(qn_progress *progress, size_t n, const char *unit)
 {
     char line[MAX_LINE];
-    if (!isatty(STDERR_FILENO))
+    if (!qn_terminal_moves(stderr))
         return;
     qn_text_buffer text = QN_APPEND_TO(line);
     qn_append(&text, "%s %zu %s%s...", progress->label, n, unit, n == 1 ? "" : "s");
@@ -67,7 +66,7 @@ void qn_progress_announce(qn_progress *progress, size_t n, const char *unit)
 bool qn_progress_update(void *user, size_t done, size_t total)
 {
     qn_progress *progress = user;
-    if (!progress || !total || !isatty(STDERR_FILENO))
+    if (!progress || !total || !qn_terminal_moves(stderr))
         return !qn_signals_stop_requested();
     const double now = qn_seconds();
     const bool due =

@@ -1,5 +1,5 @@
-/* A progress line on standard error: only on a terminal, redrawn a few times a second, removed at the end. Its callback
- * also stops the work after Ctrl-C. */
+/* A progress line on standard error: only on a terminal that moves the cursor, redrawn a few times a second, removed at
+ * the end. Its callback also stops the work after Ctrl-C. */
 #ifndef QN_CLI_PROGRESS_H
 #define QN_CLI_PROGRESS_H
 

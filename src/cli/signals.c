@@ -129,6 +129,7 @@ static void on_suspend(int number)
     const int saved_errno = errno;
     struct sigaction stop, caught_here;
     sigset_t this_one, before;
+    qn_terminal_keep_input();
     qn_terminal_leave();
     memset(&stop, 0, sizeof stop);
     stop.sa_handler = SIG_DFL;

@@ -2,6 +2,7 @@
 #include "cli/terminal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,12 @@
 
 static struct termios found;  /* valid if is_found */
 static struct termios wanted; /* of the current mode; valid if is_changed */
-static volatile sig_atomic_t is_found, is_changed, pastes;
+static volatile sig_atomic_t is_found, is_changed, pastes, has_keys;
+
+/* Keys that the handler appends and the reader takes. Only the handler goes back to the beginning, when all are taken.
+ */
+static char kept[4096];
+static volatile size_t kept_begin, kept_end;
 
 static bool find(void)
 {
@@ -41,6 +47,7 @@ void qn_terminal_set(qn_terminal_mode mode)
     if (!find())
         return;
     struct termios modes = found;
+    has_keys = mode == QN_TERMINAL_KEYS;
     if (mode == QN_TERMINAL_FOUND) {
         if (is_changed)
             apply(&found, false);
@@ -74,6 +81,30 @@ void qn_terminal_paste(bool on)
 void qn_terminal_drop_input(void)
 {
     tcflush(STDIN_FILENO, TCIFLUSH);
+    kept_begin = kept_end;
+}
+
+void qn_terminal_keep_input(void)
+{
+    struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+    if (kept_begin == kept_end)
+        kept_begin = kept_end = 0;
+    while (has_keys && kept_end < sizeof kept && poll(&input, 1, 0) > 0 && input.revents & POLLIN) {
+        const ssize_t n = read(STDIN_FILENO, kept + kept_end, sizeof kept - kept_end);
+        if (n <= 0)
+            break;
+        kept_end += (size_t)n;
+    }
+}
+
+size_t qn_terminal_take_kept(char *bytes, size_t size)
+{
+    const size_t begin = kept_begin, end = kept_end, n = end - begin < size ? end - begin : size;
+    if (n) {
+        memcpy(bytes, kept + begin, n);
+        kept_begin = begin + n;
+    }
+    return n;
 }
 
 void qn_terminal_leave(void)

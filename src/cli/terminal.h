@@ -22,6 +22,13 @@ void qn_terminal_paste(bool on);
 /* qn_terminal_drop_input - drops keys that were typed and not read. */
 void qn_terminal_drop_input(void);
 
+/* qn_terminal_keep_input - reads keys that were typed and not yet read, for qn_terminal_take_kept: while the program is
+ * stopped, they would be read by another, as a shell's commands. For a signal handler, in QN_TERMINAL_KEYS. */
+void qn_terminal_keep_input(void);
+
+/* qn_terminal_take_kept - takes at most `size` such bytes. Returns their number. */
+size_t qn_terminal_take_kept(char *bytes, size_t size);
+
 /* qn_terminal_leave - leaves the terminal as it was found: modes, style, bracketed paste. qn_terminal_return takes that
  * back if the program is in the foreground. Both may be called by a signal handler. */
 void qn_terminal_leave(void);

@@ -128,11 +128,12 @@ static void print_tab(qn_wrap *w)
     }
 }
 
-/* Whether the line may end between two clusters without a space: at wide characters, as in Chinese and Japanese. */
-static bool may_break(uint32_t before, uint32_t code)
+/* Whether the line may end between two clusters without a space: at wide characters, as in Chinese and Japanese, and at
+ * emoji. What follows a cluster about which terminals differ can be moved only without it. */
+static bool may_break(uint32_t before, bool is_unsure, uint32_t code)
 {
-    return (qn_columns_of(before) == 2 || qn_columns_of(code) == 2) && !qn_is_wide_closing(code) &&
-           !qn_is_wide_opening(before);
+    return (is_unsure || qn_columns_of(before) == 2 || qn_columns_of(code) == 2 || qn_may_join(code)) &&
+           !qn_is_wide_closing(code) && !qn_is_wide_opening(before);
 }
 
 static void remember(qn_wrap *w, const char *bytes, size_t n)
@@ -149,10 +150,11 @@ static void print_character(qn_wrap *w, uint32_t code, const char *bytes, size_t
 {
     bool begins;
     const uint32_t before = (uint32_t)w->text.last;
+    const bool was_unsure = w->text.is_unsure;
     const unsigned columns = qn_columns_add(&w->text, code, &begins);
     if (w->breaks)
         break_line(w);
-    if (begins && w->column > 0 && may_break(before, code))
+    if (begins && w->column > 0 && may_break(before, was_unsure, code))
         begin_word(w);
     const size_t needed = begins && w->has_unsure_line && qn_may_join(code) ? JOINED : columns;
     if (w->column + needed > limit_of(w) && may_move(w))
