@@ -375,10 +375,10 @@ static void do_control(qn_editor *e, unsigned char byte)
 {
     qn_edit *edit = &e->edit;
     switch (byte) {
-    case CONTROL('A'): edit->cursor = qn_edit_line_begin(edit); break;
+    case CONTROL('A'): edit->cursor = 0; break;
     case CONTROL('B'): edit->cursor = qn_edit_left(edit); break;
     case CONTROL('D'): qn_edit_remove(edit, edit->cursor, qn_edit_right(edit)); break;
-    case CONTROL('E'): edit->cursor = qn_edit_line_end(edit); break;
+    case CONTROL('E'): edit->cursor = edit->length; break;
     case CONTROL('F'): edit->cursor = qn_edit_right(edit); break;
     case CONTROL('H'):
     case ERASE: qn_edit_remove(edit, qn_edit_left(edit), edit->cursor); break;

@@ -385,10 +385,12 @@ def test_keys():
     ):
         terminal.type(keys)
         terminal.see(line)
-    terminal.type("two\x1b\rlines\x01\x10")
-    terminal.wait(lambda: terminal.lines()[-2:] == ["> two", ". lines"], "two lines are not edited")
-    terminal.type("\x15\x04\x04\x04\x04\x0e\x0b\x15")
-    terminal.wait(lambda: terminal.lines()[-1:] in ([">"], ["> lines"]), "lines are not cut")
+    terminal.type("two\x1b\rlines")
+    terminal.see("> two", ". lines_")
+    terminal.type("\x1b[H-\x1b[A!")
+    terminal.wait(lambda: terminal.lines()[-2:] == ["> two!", ". -lines"], "two lines are not edited")
+    terminal.type("\x1b[B\x15\x7f")
+    terminal.see("> two!_")
     terminal.leave()
 
 
