@@ -14,8 +14,9 @@ const qn_command qn_commands[] = {
       0, 2, qn_run_defaults, qn_cli_run },
     { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [MESSAGE] [options]",
       "Talks with the model in its chat format. At each turn only new tokens are evaluated. On a terminal lines can\n"
-      "be edited, and several pasted lines are one message; otherwise each line of standard input is one. Ctrl-C\n"
-      "stops an answer, Ctrl-D leaves. /help lists commands: answer again, edit, thinking on or off, save and load.\n"
+      "be edited, and several pasted lines are one message; otherwise each line of standard input is one. What is\n"
+      "typed during an answer is kept for the next message. Ctrl-C stops an answer, Ctrl-Z the program, Ctrl-D\n"
+      "leaves. /help lists commands: answer again, edit, thinking on or off, save and load with the cache.\n"
       "//TEXT sends a line that begins with a slash, and a backslash at the end of a line continues it. In a full\n"
       "context the oldest turns are dropped. MESSAGE is the first message.",
       0, 2, qn_chat_defaults, qn_cli_chat },
