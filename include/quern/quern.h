@@ -971,8 +971,8 @@ typedef struct qn_convert_params {
  * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d
  * and -d; d, 0 and -d; or 2d, d, 0 and -d are recognised and stored without loss in Q1_0, PTQ1_0 or PQ2_0, or in `type`
  * if that has 1 or 2 bits and can represent them; a `type` of more bits is used as given. Matrices in FP8 (E4M3 with
- * scales of blocks, rows or matrices), and those packed by MLX, GPTQ or AWQ, are unpacked in f32; with type NULL they are
- * stored in f16 if config.json names that as the dtype, else in bf16. The target is written atomically, as by
+ * scales of blocks, rows or matrices), and those packed by MLX, GPTQ or AWQ, are unpacked in f32; with type NULL they
+ * are stored in f16 if config.json names that as the dtype, else in bf16. The target is written atomically, as by
  * qn_quantize_file.
  *
  * QN_ERR_INVALID       unknown type, n_threads outside its range, or a type of 1 or 2 bits for ordinary weights without

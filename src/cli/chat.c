@@ -111,13 +111,8 @@ static void greet(const qn_chat *chat)
     if (chat->args->quiet || !isatty(STDIN_FILENO))
         return;
     const char *slash = strrchr(chat->args->model, '/');
-    qn_print_escaped(stderr,
-                     *info->name ? info->name
-                     : slash     ? slash + 1
-                                 : chat->args->model,
-                     strlen(*info->name ? info->name
-                            : slash     ? slash + 1
-                                        : chat->args->model));
+    const char *name = *info->name ? info->name : slash ? slash + 1 : chat->args->model;
+    qn_print_escaped(stderr, name, strlen(name));
     fprintf(stderr, ", %s, context of %u tokens", info->quantisation, context);
     if (used)
         fprintf(stderr, ", of which %u are used", used);

@@ -563,7 +563,10 @@ def test_suspended():
 
 
 def test_killed():
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGABRT, signal.SIGSEGV):
+    numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+    if not os.environ.get("QN_SANITIZE"):  # a sanitizer catches the others itself
+        numbers += [signal.SIGABRT, signal.SIGSEGV]
+    for number in numbers:
         for in_answer in (False, True):
             terminal = chat("--seed", "1", model=DEMO)
             if in_answer:
