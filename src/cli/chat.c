@@ -6,6 +6,10 @@
 #include "cli/cli.h"
 #include "cli/effort.h"
 #include "cli/signals.h"
+#include "cli/wrap.h"
+
+#include "base/append.h"
+#include "base/printable.h"
 #include "hub/name.h"
 
 #include <stdlib.h>
@@ -111,12 +115,14 @@ static void greet(const qn_chat *chat)
     if (chat->args->quiet || !isatty(STDIN_FILENO))
         return;
     const char *slash = strrchr(chat->args->model, '/');
-    const char *name = *info->name ? info->name : slash ? slash + 1 : chat->args->model;
-    qn_print_escaped(stderr, name, strlen(name));
-    fprintf(stderr, ", %s, context of %u tokens", info->quantisation, context);
+    char name[256];
+    (void)qn_print(name, sizeof name, "%s", *info->name ? info->name : slash ? slash + 1 : chat->args->model);
+    qn_mask(name);
+    char of_them[64] = "";
     if (used)
-        fprintf(stderr, ", of which %u are used", used);
-    fputs(".\n/help lists the commands, Ctrl-D leaves.\n", stderr);
+        (void)qn_print(of_them, sizeof of_them, ", of which %u are used", used);
+    qn_wrap_print(stderr, "%s, %s, context of %u tokens%s.\n", name, info->quantisation, context, of_them);
+    qn_wrap_print(stderr, "/help lists the commands, Ctrl-D leaves.\n");
 }
 
 static int chat_on_session(const qn_args *args, qn_model *model, qn_session **session)

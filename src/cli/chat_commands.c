@@ -2,6 +2,7 @@
 #include "cli/chat.h"
 
 #include "cli/cli.h"
+#include "cli/wrap.h"
 
 #include "chat/adapt.h"
 
@@ -22,7 +23,7 @@ static qn_chat_next run_system(qn_chat *chat, const char *text)
     if (*text) {
         if (qn_conversation_set_system(&chat->conversation, text) || qn_session_truncate(chat->session, 0))
             return fail();
-        fputs("The system's turn is set, and the conversation begins again.\n", stderr);
+        qn_wrap_print(stderr, "The system's turn is set, and the conversation begins again.\n");
     } else if (system) {
         qn_print_text(stderr, system, strlen(system));
         fputc('\n', stderr);
@@ -154,7 +155,8 @@ static qn_chat_next run_load(qn_chat *chat, const char *name)
     if (c->loaded)
         fprintf(stderr, "%zu tokens are loaded.%s", c->n_loaded, n ? " " : "\n");
     if (n || !c->loaded)
-        fprintf(stderr, "%zu messages are loaded.%s\n", n, n && last == n - 1 ? " /regen answers the last one." : "");
+        qn_wrap_print(stderr, "%zu messages are loaded.%s\n", n,
+                      n && last == n - 1 ? " /regen answers the last one." : "");
     return QN_CHAT_GO_ON;
 }
 
@@ -231,13 +233,13 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
     const size_t n_new = last->n_prompt - last->n_reused;
     /* The evaluation of the prompt gives the first token. */
     const size_t n_timed = last->n_generated > 1 ? last->n_generated - 1 : 0;
-    fprintf(stderr, "context  %u of %u tokens, %zu messages, of which %zu dropped\n", length,
-            qn_session_capacity(session), json_array_size(c->messages), c->first);
+    qn_wrap_print(stderr, "context  %u of %u tokens, %zu messages, of which %zu dropped\n", length,
+                  qn_session_capacity(session), json_array_size(c->messages), c->first);
     fprintf(stderr, "cache    %s, %s\n", qn_print_size(bytes, qn_session_cache_bytes(session, length)),
             qn_session_kv(session));
     if (last->n_prompt) {
-        fprintf(stderr, "prompt   %zu tokens, of which %zu were evaluated, %.1f tok/s\n", last->n_prompt, n_new,
-                rate(n_new, last->prompt_seconds));
+        qn_wrap_print(stderr, "prompt   %zu tokens, of which %zu were evaluated, %.1f tok/s\n", last->n_prompt, n_new,
+                      rate(n_new, last->prompt_seconds));
         fprintf(stderr, "answer   %zu tokens, %.1f tok/s\n", last->n_generated, rate(n_timed, last->generate_seconds));
     }
     return QN_CHAT_GO_ON;
@@ -275,11 +277,12 @@ static qn_chat_next run_help(qn_chat *chat, const char *rest)
     (void)chat;
     (void)rest;
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(stderr, "%-8s %-15s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
-    fputs("//TEXT                   send /TEXT\n"
-          "A backslash at the end of a line continues the message on the next one. Tab completes commands and files.\n"
-          "Ctrl-C stops an answer, Ctrl-Z the program. What is typed during an answer is kept for the next message.\n",
-          stderr);
+        qn_wrap_print(stderr, "%-8s %-15s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    qn_wrap_print(
+        stderr, "%s",
+        "//TEXT                   send /TEXT\n"
+        "A backslash at the end of a line continues the message on the next one. Tab completes commands and files.\n"
+        "Ctrl-C stops an answer, Ctrl-Z the program. What is typed during an answer is kept for the next message.\n");
     return QN_CHAT_GO_ON;
 }
 

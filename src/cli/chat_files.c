@@ -8,6 +8,7 @@
 #include "cli/wrap.h"
 
 #include "base/append.h"
+#include "base/printable.h"
 #include "engine/state_file.h"
 
 #include <limits.h>
@@ -132,40 +133,34 @@ static bool cache_path(const char *path, char cache[PATH_MAX])
 
 /* ---- Saving ---- */
 
-/* Saves the cache, and says so at the end of the line about the messages. */
-static void save_cache(const qn_chat *chat, const char *path)
+static void say_saved(const qn_conversation *c, const char *more, const char *size, const char *cache)
 {
-    char cache[PATH_MAX], size[32];
-    const uint32_t n = qn_session_length(chat->session);
-    if (!cache_path(path, cache) || qn_check_output(chat->args, NULL, cache)) {
-        fputc('\n', stderr);
-        return;
-    }
-    if (!n && access(cache, F_OK) != 0) {
-        fputc('\n', stderr);
-        return;
-    }
-    if (qn_session_save(chat->session, cache)) {
-        fputc('\n', stderr);
-        qn_cli_error("%s; the messages are saved without the cache", qn_error_text());
-        return;
-    }
-    fprintf(stderr, " The cache, %s, is in ", qn_print_size(size, qn_session_cache_bytes(chat->session, n)));
-    qn_print_escaped(stderr, cache, strlen(cache));
-    fputs(".\n", stderr);
+    qn_wrap_print(stderr, "%zu messages are saved.%s%s%s%s%s\n", json_array_size(c->messages), more, size,
+                  *cache ? ", is in " : "", cache, *cache ? "." : "");
 }
 
 void qn_chat_save(const qn_chat *chat, const char *path)
 {
+    char cache[PATH_MAX], size[32];
     const qn_conversation *c = &chat->conversation;
+    const uint32_t n = qn_session_length(chat->session);
     if (qn_check_output(chat->args, NULL, path))
         return;
     if (qn_conversation_save(c, path)) {
         qn_cli_fail();
         return;
     }
-    fprintf(stderr, "%zu messages are saved.", json_array_size(c->messages));
-    save_cache(chat, path);
+    /* An empty session replaces an earlier one. */
+    if (!cache_path(path, cache) || qn_check_output(chat->args, NULL, cache) || (!n && access(cache, F_OK) != 0)) {
+        say_saved(c, "", "", "");
+    } else if (qn_session_save(chat->session, cache)) {
+        say_saved(c, "", "", "");
+        qn_cli_error("%s; the messages are saved without the cache", qn_error_text());
+    } else {
+        qn_print_size(size, qn_session_cache_bytes(chat->session, n));
+        qn_mask(cache);
+        say_saved(c, " The cache, ", size, cache);
+    }
 }
 
 /* ---- Loading ---- */

@@ -2,6 +2,10 @@
  * line of code is still one line. */
 #include "cli/wrap.h"
 
+#include "cli/cli.h"
+#include "cli/terminal.h"
+
+#include "base/append.h"
 #include "base/printable.h"
 #include "base/utf8.h"
 
@@ -204,4 +208,23 @@ void qn_wrap_text(qn_wrap *w, const char *text, size_t length, size_t columns)
         else
             print_character(w, code, text + i, n);
     }
+}
+
+void qn_wrap_print(FILE *to, const char *format, ...)
+{
+    char text[4096];
+    size_t columns, rows;
+    va_list arguments;
+    qn_wrap wrap;
+    qn_text_buffer buffer = QN_APPEND_TO(text);
+    va_start(arguments, format);
+    qn_append_list(&buffer, format, arguments);
+    va_end(arguments);
+    if (!qn_terminal_moves(to)) {
+        qn_print_text(to, text, buffer.length);
+        return;
+    }
+    qn_terminal_size(to, &columns, &rows);
+    qn_wrap_begin(&wrap, to);
+    qn_wrap_text(&wrap, text, buffer.length, columns);
 }

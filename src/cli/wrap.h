@@ -4,6 +4,7 @@
 #define QN_CLI_WRAP_H
 
 #include "cli/columns.h"
+#include "quern/status.h"
 
 #include <stdio.h>
 
@@ -34,5 +35,9 @@ void qn_wrap_begin(qn_wrap *wrap, FILE *to);
  *
  *   columns   of the terminal now, at least 1; may differ from call to call */
 void qn_wrap_text(qn_wrap *wrap, const char *text, size_t length, size_t columns);
+
+/* qn_wrap_print - prints a formatted text of at most 4095 bytes that begins a line: wrapped on a terminal that moves
+ * the cursor, unchanged elsewhere. */
+void qn_wrap_print(FILE *to, const char *format, ...) QN_PRINTF(2, 3);
 
 #endif

@@ -102,6 +102,22 @@ TEST(test_wrap)
     assert_wrapped("a\tb\tc", 16, 100, "a\tb c");
 }
 
+/* A terminal that becomes narrower than the line: nothing is erased, as it is not known where the word now stands. */
+TEST(test_narrower)
+{
+    char *printed = NULL;
+    size_t n_printed = 0;
+    FILE *to = open_memstream(&printed, &n_printed);
+    qn_wrap wrap;
+    assert_non_null(to);
+    qn_wrap_begin(&wrap, to);
+    qn_wrap_text(&wrap, "one two three fo", 16, 40);
+    qn_wrap_text(&wrap, "ur five six", 11, 8);
+    assert_int_equal(fclose(to), 0);
+    assert_string_equal(printed, "one two three fo\nur five\nsix");
+    free(printed);
+}
+
 /* ---- Keys ---- */
 
 static const char *const words[] = { "/save ", "/system ", "/reset" };
