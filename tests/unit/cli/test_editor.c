@@ -2,6 +2,7 @@
  * looks on a terminal is in tests/e2e/chat_terminal.py. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "cli/columns.h"
 #include "cli/editor.h"
 #include "cli/wrap.h"
@@ -35,12 +36,13 @@ TEST(test_clusters)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[64];
-        const int n = snprintf(text, sizeof text, "%sx", cases[i].text);
-        const qn_cluster cluster = qn_cluster_first(text, (size_t)n);
+        assert_true(qn_print(text, sizeof text, "%sx", cases[i].text));
+        const size_t n = strlen(text);
+        const qn_cluster cluster = qn_cluster_first(text, n);
         if (cluster.bytes != strlen(cases[i].text) || cluster.columns != cases[i].columns ||
             cluster.is_unsure != cases[i].is_unsure)
             fail_msg("case %zu: %zu bytes, %u columns", i, cluster.bytes, cluster.columns);
-        assert_int_equal(qn_cluster_before(text, (size_t)n - 1), 0);
+        assert_int_equal(qn_cluster_before(text, n - 1), 0);
     }
     /* Letters of flags are paired from the beginning. */
     assert_int_equal(qn_cluster_before("a" FLAG FLAG, 17), 9);
