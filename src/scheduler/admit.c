@@ -1,4 +1,4 @@
-/* Admission: chooses the requests to evaluate next.
+/* Admission: chooses the requests to evaluate next. All functions run on the step thread.
  *
  * Clients share the max_sequences places evenly. The next request comes from the client with the fewest places and,
  * among these, the fewest rows used (deficit round robin, in rows). Of a client's requests, the one of highest priority
@@ -62,7 +62,7 @@ static double priority_of(const qn_request *r, double now)
     return r->params.priority + (now - r->submitted);
 }
 
-/* The next request in a client's queue. NULL: no request of it may begin. */
+/* The next request in a client's queue. NULL: no request of it may begin. The caller holds the lock. */
 static qn_request *first_of(const qn_scheduler *s, const qn_client *c, double now)
 {
     qn_request *best = NULL;

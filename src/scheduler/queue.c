@@ -1,5 +1,6 @@
 /* The end of sequences: puts requests that are set aside back in the queue, and ends other requests, including those
- * that were cancelled, withdrawn or are past their deadline. */
+ * that were cancelled, withdrawn or are past their deadline. All functions run on the step thread; the delivery thread
+ * frees the requests (output.c). */
 #include "scheduler/scheduler.h"
 
 #include <string.h>

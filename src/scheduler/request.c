@@ -1,5 +1,5 @@
 /* Requests: the checks of qn_scheduler_submit, the data that a request shares with the previous one, and its own
- * data. */
+ * data. All of it runs on the submitting thread, without locks. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"

@@ -1,4 +1,5 @@
-/* Composes a step: chooses its rows and reserves memory for them. */
+/* Composes a step: chooses its rows and reserves memory for them. All functions run on the step thread. flight.c runs
+ * the step. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -244,7 +245,7 @@ static qn_status prepare_piece(qn_piece *piece)
 }
 
 /* Reserves memory for a piece. To get memory it drops kept prefixes first, then requests that are over, then the
- * youngest sequences, then rows of the piece. A request that does not fit alone ends. */
+ * youngest sequences, then rows of the piece. A request that does not fit alone ends; piece->request is then NULL. */
 static void reserve_piece(qn_scheduler *s, qn_scheduled *step, qn_piece *piece)
 {
     qn_request *r = piece->request;
