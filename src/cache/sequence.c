@@ -1,4 +1,5 @@
-/* Items that a sequence takes and drops as it grows, is truncated and is forked. */
+/* Items that a sequence takes and drops as it grows, is truncated and is forked. The device writes their contents;
+ * prefix.c shares them with other sequences. */
 #include "cache/sequence.h"
 
 #include "base/memory.h"

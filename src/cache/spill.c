@@ -1,4 +1,5 @@
-/* A pool in host memory next to the device's, and copies between the two. */
+/* A pool in host memory next to the device's, and copies between the two. One thread makes all copies to host memory;
+ * copies back are made by the thread that needs the item. */
 #include "cache/spill.h"
 
 #include "base/memory.h"
@@ -21,6 +22,7 @@ struct copy {
     qn_spilled result; /* valid once ENDED; kind and owner always */
 };
 
+/* Members before `lock` are constant after creation. */
 struct qn_spill {
     const qn_cache *cache;
     qn_pool *pool;

@@ -17,7 +17,7 @@ struct row_range {
     size_t matrix, begin, end;
 };
 
-/* Iterates over the row ranges that a thread computes in an operation. */
+/* Iterates over the row ranges that a thread computes in an operation. On the thread's stack. */
 struct work_iter {
     const qn_executor *ex;
     const qn_op *op;

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 
+/* Members but `formats` are constant after creation. */
 struct qn_cpu_caches {
     const qn_plan *plan;
     qn_pool *pool;
