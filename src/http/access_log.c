@@ -20,6 +20,7 @@
 enum { MAX_PATH = 256, MAX_TEXT = 64 };
 #define LAST_SECOND 253402300799.0 /* of the year 9999 */
 
+/* `lock` protects fd and n_lost, and is held while a line is written; path and format are constant. */
 struct qn_access_log {
     char *path; /* NULL: stderr */
     qn_access_format format;

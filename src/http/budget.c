@@ -12,8 +12,8 @@
 #include <malloc.h>
 #endif
 
-/* A client has an entry as long as it has accounts, so there are at most as many as connections and abandoned
- * streams. */
+/* A client has an entry as long as it has accounts, so there are at most as many as connections and abandoned streams.
+ * Under the budget's lock. */
 typedef struct client {
     struct client *next;
     size_t n_accounts, used;
@@ -28,6 +28,7 @@ struct qn_budget {
     size_t n_given; /* bytes given back since memory was returned to the system */
 };
 
+/* The budget's lock protects all members but `budget`, and `client`, which is constant until the account is freed. */
 struct qn_account {
     qn_budget *budget;
     client *client;
@@ -94,6 +95,7 @@ static client *client_of(qn_budget *budget, const char *name)
     return c;
 }
 
+/* Counts an account less; frees the client's entry with its last. The caller holds the lock. */
 static void leave_client(qn_budget *budget, client *c)
 {
     if (--c->n_accounts)
@@ -186,6 +188,7 @@ void qn_account_raise(qn_account *a, size_t body_bytes)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
+/* The limit that `bytes` more would pass. The caller holds the lock. */
 static qn_account_limit limit_of(const qn_account *a, size_t bytes)
 {
     enum { MOST_OF_ALL = 2 };

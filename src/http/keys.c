@@ -32,8 +32,9 @@ typedef struct key_set {
     size_t n, capacity;
 } key_set;
 
+/* Members but `set` are constant after creation. */
 struct qn_keys {
-    pthread_rwlock_t lock; /* of the set */
+    pthread_rwlock_t lock; /* of the set; held for reading while a key is looked up */
     key_set set;
     char **values, **files; /* [n_values], [n_files] */
     size_t n_values, n_files;

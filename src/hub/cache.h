@@ -26,7 +26,8 @@ char *qn_hub_folder(const char *repo);
 /* qn_hub_tag - marks the cache folder as a cache for backup programs (CACHEDIR.TAG), as huggingface_hub does. */
 void qn_hub_tag(const qn_hub_cache *cache);
 
-/* qn_hub_lock - tries to lock a blob. *fd is the lock, or -1 if another process holds it. */
+/* qn_hub_lock - tries to lock a blob, against other processes and other threads. *fd is the lock, or -1 if another
+ * holds it. */
 qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *hash, int *fd);
 
 /* qn_hub_unlock - releases a lock; -1 is allowed. */

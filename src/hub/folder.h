@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
+/* Constant while it is open; any thread may use it. */
 typedef struct qn_hub_cache {
     int fd;           /* -1: there is no cache */
     const char *path; /* borrowed */

@@ -1,5 +1,6 @@
 /* Models by their names on the Hugging Face hub: downloads, finds, lists and removes them. The cache is that of
- * huggingface_hub (cache.h); environment variables give its place (settings.h). */
+ * huggingface_hub (cache.h); environment variables give its place (settings.h). Any thread may call; the cache on disk
+ * is shared with other threads and processes by locks of files (cache.h). */
 #ifndef QN_HUB_HUB_H
 #define QN_HUB_HUB_H
 
@@ -17,7 +18,7 @@ typedef struct qn_hub_progress {
     uint32_t part, n_parts;
 } qn_hub_progress;
 
-/* Callbacks, on the calling thread. All may be NULL. */
+/* Callbacks, on the thread that called the function; their pointers are valid during the call. All may be NULL. */
 typedef struct qn_hub_params {
     uint64_t memory; /* bytes that a model may take if the name leaves a choice; 0: the available memory */
     void (*on_log)(void *user, const char *line);

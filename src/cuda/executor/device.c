@@ -45,7 +45,7 @@ static void device_free(qn_device *device)
     qn_free(model);
 }
 
-/* All weights are on the device. */
+/* Reserves the workspace, and the sampler with it. All weights are on the device. The caller holds stream_lock. */
 static qn_status reserve(qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
     qn_cuda_workspace *w = &model->workspace;

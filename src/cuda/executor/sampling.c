@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Sampling data of one step: a block. */
+/* Sampling data of one step: a block. The device reads and writes it until the step has ended. */
 struct block {
     qn_sample_result *results; /* [max_rows], pinned like `lists` */
     /* Masks of the rows that have one, and entries of all rows. `lists` also has the logits of the entries before they

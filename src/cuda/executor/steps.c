@@ -1,4 +1,5 @@
-/* Queueing, sampling and finishing steps. The launches themselves are in inputs.c, executor.c and sampling.c. */
+/* Queueing, sampling and finishing steps. The launches themselves are in inputs.c, executor.c and sampling.c. Static
+ * functions are called with stream_lock held, except launch(). */
 #include "cuda/executor/steps.h"
 
 #include "base/memory.h"
@@ -72,7 +73,8 @@ static qn_status queue_sampling(const qn_cuda_batch *b, size_t i, size_t n)
     return QN_OK;
 }
 
-/* Waits until the work queued with the current block has been computed. */
+/* Passes the results of the current block to the caller's arrays. The work that was queued with it has been
+ * computed. */
 static qn_status finish_flight(qn_cuda_model *model)
 {
     const qn_cuda_flight flight = model->flights.of_block[model->flights.block];
@@ -177,8 +179,8 @@ static qn_status abandon_block(qn_cuda_model *model, qn_status status)
     return qn_fail(status, "%s", text);
 }
 
-/* A step takes the block that no step in flight uses. is_timed: the time between this step and the previous one is
- * measured. */
+/* Queues a step. It takes the block that no step in flight uses. is_timed: the time between this step and the previous
+ * one is measured. Takes stream_lock. */
 static qn_status launch(qn_device *device, const qn_step *step, bool is_timed)
 {
     qn_cuda_model *model = cuda_model_of(device);

@@ -19,7 +19,7 @@ static uint64_t kernel_hash(const qn_launch *launch)
                                 XXH3_64bits(&launch->variant, sizeof launch->variant));
 }
 
-/* The caller holds device->lock. */
+/* The entry of a launch's function; NULL: none. The caller holds device->lock. */
 static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *launch)
 {
     for (size_t i = 0; i < device->n_kernels; i++) {
@@ -31,6 +31,7 @@ static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *l
     return NULL;
 }
 
+/* Adds an entry, without loading the function. The caller holds device->lock. */
 static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipeline, const qn_launch *launch,
                             qn_kernel **out)
 {
@@ -78,7 +79,7 @@ static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel 
 }
 
 /* Loads the function and the size of its argument struct: with a smaller struct on the host, the driver would read
- * beyond it. */
+ * beyond it. The caller holds the pipeline's lock. */
 static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
 {
     const qn_cuda_driver *driver = device->driver;

@@ -43,7 +43,8 @@ static double seconds_now(void)
 
 /* ---- One pipeline ---- */
 
-/* A search for the code of one pipeline, with the reasons why earlier sources failed. */
+/* A search for the code of one pipeline, with the reasons why earlier sources failed. On the stack of the thread that
+ * holds the pipeline's lock. */
 struct search {
     qn_cuda *device;
     qn_pipeline *pipeline;
@@ -200,6 +201,7 @@ qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *p)
 
 /* ---- The device's pipelines ---- */
 
+/* Adds an entry, without loading it. The caller holds device->lock. */
 static qn_status add(qn_cuda *device, const char *source, const char *defines, qn_pipeline **out)
 {
     QN_TRY(qn_realloc_array(&device->pipelines, &device->cap_pipelines, device->n_pipelines + 1,
@@ -233,6 +235,7 @@ qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defin
     return status;
 }
 
+/* Pipelines that several threads load: each takes the next one by `next`. */
 struct work_queue {
     qn_cuda *device;
     qn_pipeline *const *pipelines;

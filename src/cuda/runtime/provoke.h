@@ -1,5 +1,5 @@
 /* Two development instruments that make ordering faults reproducible. Each does nothing without its environment
- * variable.
+ * variable, which is read when a device is opened.
  *
  * QN_CUDA_POISON=1: memory that nothing may read until it is written is filled with unusable values, so that a read of
  * unwritten memory fails each time. The values are NaN as a float of any width, and out of range as an index or an
