@@ -68,7 +68,8 @@ static struct copy *next_queued(qn_spill *s)
     return next;
 }
 
-/* Called without the lock, because committing and first touching host memory takes long. */
+/* Copies an item to host memory; *copy is its item there. Called without the lock, because committing and first
+ * touching host memory takes long. */
 static qn_status make_copy(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t *copy)
 {
     const qn_pool_class *class = qn_item_class(s->cache, kind);

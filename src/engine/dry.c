@@ -1,4 +1,5 @@
-/* DRY's breakers: converts texts to token sequences, and token sequences to the form that samplers use. */
+/* The breakers of DRY, which penalises repetitions (qn_sampling): converts texts to token sequences, and token
+ * sequences to the form that samplers use. */
 #include "engine/dry.h"
 
 #include "base/memory.h"
@@ -35,7 +36,7 @@ static size_t count_sequences(const qn_token *given, size_t n)
     return count;
 }
 
-/* Each sequence is stored in reverse, because it is compared from its end. */
+/* Fills the breakers from tokens. Each sequence is stored in reverse, because it is compared from its end. */
 static void fill(qn_sample_breakers *breakers, const qn_token *given)
 {
     qn_token *to = breakers->tokens;

@@ -227,7 +227,7 @@ static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
     return QN_OK;
 }
 
-/* NULL: the defaults. */
+/* Reads a caller's style; NULL: the defaults. */
 static qn_status read_style(const qn_json_style *given, qn_json_style *style)
 {
     if (given)

@@ -168,7 +168,8 @@ void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent,
                          qn_sample_request *request);
 
-/* qn_sampler_breaker_bytes - Returns the bytes of DRY's breakers, which may be as large as the vocabulary. */
+/* qn_sampler_breaker_bytes - Returns the bytes of the breakers of DRY (qn_sampling.dry_breakers), which may be as large
+ * as the vocabulary. */
 size_t qn_sampler_breaker_bytes(const qn_sampler *sampler);
 
 /* qn_sampler_observe - Updates mirostat with the surprisal of a sampled token. Call it before the next request. */

@@ -26,7 +26,7 @@ void qn_kept_list_free(qn_kept_list *list)
 
 enum { HOST_SHARE = 4, ADDRESSES_SHARE = 8 };
 
-/* If the address space is limited, all kinds of items must fit in a part of it. */
+/* A quarter of the available memory. If the address space is limited, all kinds of items must fit in a part of it. */
 uint64_t qn_kept_host_budget(void)
 {
     const uint64_t available = qn_available_memory(), addresses = qn_available_addresses();

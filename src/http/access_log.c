@@ -160,8 +160,8 @@ static void add_text_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
     qn_bytes_add(line, "\n", 1);
 }
 
-/* Every line is shorter than PIPE_BUF, so that a pipe takes it whole or not at all: escaping makes at most 6 bytes of
- * one. */
+/* Takes the lock, then makes and writes the line. Every line is shorter than PIPE_BUF, so that a pipe takes it whole or
+ * not at all: escaping makes at most 6 bytes of one. */
 void qn_access_log_write(qn_access_log *log, const qn_access *access)
 {
     qn_bytes line = { 0 };

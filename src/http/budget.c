@@ -134,8 +134,9 @@ void qn_account_hold(qn_account *a)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
-/* glibc keeps free memory between blocks and at the end of each thread's heap. malloc_trim returns the former; a
- * thread's own heap shrinks when the thread frees a block of more than 64 KiB. */
+/* Gives free memory back to the system; called without the lock. glibc keeps free memory between blocks and at the end
+ * of each thread's heap. malloc_trim returns the former; a thread's own heap shrinks when the thread frees a block of
+ * more than 64 KiB. */
 static void return_memory(void)
 {
 #ifdef __GLIBC__

@@ -47,7 +47,8 @@ static bool is_name(const host *h, const char *name)
     return strlen(name) == h->length && !strncasecmp(h->name, name, h->length);
 }
 
-/* Strict: resolvers take "127.1" and "2130706433" for addresses, this function does not. */
+/* Whether a host is an IPv4 or IPv6 address. Strict: resolvers take "127.1" and "2130706433" for addresses, this
+ * function does not. */
 static bool is_address(const host *h)
 {
     char text[INET6_ADDRSTRLEN];

@@ -248,7 +248,8 @@ qn_status qn_keys_reload(qn_keys *keys)
     return QN_OK;
 }
 
-/* All ones if the keys are equal, else 0. The asm barrier keeps the compiler from stopping at the first difference. */
+/* Returns all ones if the keys are equal, else 0. The asm barrier keeps the compiler from stopping at the first
+ * difference. */
 static uint64_t equal_mask(const padded_key *a, const padded_key *b)
 {
     uint64_t difference = 0;

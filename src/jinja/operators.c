@@ -62,7 +62,7 @@ static qn_status apply_to_integers(const qn_run *r, qn_operator op, int64_t a, i
     return fits ? QN_OK : fail_overflow(r);
 }
 
-/* Python's modulo of floats has the sign of the divisor. */
+/* Computes Python's modulo of floats, which has the sign of the divisor. */
 static double modulo(double a, double b)
 {
     const double m = fmod(a, b);

@@ -195,7 +195,8 @@ static qn_status append_other(qn_run *r, qn_builder *b, const qn_value *v)
     }
 }
 
-/* Numbers, booleans and none. They cannot spell a special token, so their text counts as the template's. */
+/* Writes str() of a number, a boolean or none; false for other values. They cannot spell a special token, so their text
+ * counts as the template's. */
 static bool scalar_text(const qn_value *v, char *text, size_t size)
 {
     switch (v->type) {

@@ -128,7 +128,7 @@ static qn_status filter_items(qn_run *r, qn_scope *scope, const qn_node *node, c
     return QN_OK;
 }
 
-/* *completed: at least one iteration has reached the end of the body. */
+/* Renders the iterations of a for statement. *completed: at least one iteration has reached the end of the body. */
 static qn_status render_iterations(qn_run *r, qn_scope *scope, const qn_node *node, qn_loop *loop, qn_builder *b,
                                    bool *completed)
 {

@@ -199,7 +199,7 @@ qn_status qn_value_iterator(qn_arena *arena, const qn_value *items, size_t n, qn
 
 enum { LINEAR_ENTRIES = 8 };
 
-/* Equal values have equal hashes, including 1, 1.0 and True. */
+/* Returns the hash of a hashable value. Equal values have equal hashes, including 1, 1.0 and True. */
 static uint64_t hash_of(const qn_value *v)
 {
     uint64_t h = v->type;

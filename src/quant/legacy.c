@@ -125,7 +125,7 @@ void qn_quantize_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
     }
 }
 
-/* Sum of squared errors of a block quantised with step d; INFINITY if a code exceeds 127. */
+/* Returns the sum of squared errors of a block quantised with step d; INFINITY if a code exceeds 127. */
 static float q8_error(const float *weights, float d)
 {
     float sum = 0.0f;

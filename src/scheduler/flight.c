@@ -167,8 +167,8 @@ void qn_scheduler_catch_up(qn_scheduler *s)
     end_requests(s);
 }
 
-/* Host work during a step. A GPU's driver frees memory only when the GPU is idle: so freeing, and admission of requests
- * that wait for memory, come last. */
+/* Does host work during a step. A GPU's driver frees memory only when the GPU is idle: so freeing, and admission of
+ * requests that wait for memory, come last. */
 static void work_beside(qn_scheduler *s)
 {
     emit_outputs(s);

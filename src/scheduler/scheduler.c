@@ -265,7 +265,7 @@ static void free_all(qn_request *first)
     }
 }
 
-/* Request i of the caller's array, whose items may be smaller or larger than the library's struct. */
+/* Returns request i of the caller's array, whose items may be smaller or larger than the library's struct. */
 static const qn_request_params *params_of(const qn_request_params *params, size_t i)
 {
     return (const qn_request_params *)(const void *)((const char *)params + i * params->size);

@@ -46,7 +46,7 @@ size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, si
     return length + QN_PAGE <= state ? state - length : state + QN_PAGE - 1 - length;
 }
 
-/* Of n rows that could be evaluated, the number up to the next state that is to be kept. */
+/* Returns how many of n rows that could be evaluated come up to the next state that is to be kept. */
 static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const qn_sequence *q = r->memory->sequence;
@@ -84,7 +84,7 @@ static size_t prompt_multiple(const qn_scheduler *s)
     return s->model->device->prompt_multiple ? s->model->device->prompt_multiple : PROMPT_ROWS;
 }
 
-/* Most rows of prompts in a step with n_decoding decode rows. */
+/* Returns the most rows of prompts in a step with n_decoding decode rows. */
 static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
 {
     const size_t left = s->params.max_rows - n_decoding;
@@ -94,7 +94,8 @@ static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
     return rows < left ? rows : left;
 }
 
-/* Of n rows, fewer than the prompt has left, the number up to the last position where the device prefers a cut. */
+/* Returns how many of n rows, fewer than the prompt has left, come up to the last position where the device prefers a
+ * cut. */
 static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const size_t multiple = s->model->device->prompt_multiple, begin = r->memory->sequence->length;
@@ -166,7 +167,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
     }
 }
 
-/* One row for each sequence being decoded, then pieces of prompts; of one client, the oldest prompt first. */
+/* Adds one row for each sequence being decoded, then pieces of prompts; of one client, the oldest prompt first. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
 {
     size_t n_decoding = 0, n_prompts = 0;

@@ -52,7 +52,8 @@ static qn_status read_link(const char *given, const char *folder, const char *na
                : QN_OK;
 }
 
-/* If *path is a symbolic link, replaces *path by its target. */
+/* If *path is a symbolic link, replaces *path, which it frees, by its target, and sets *is_link. `given` is for error
+ * texts. */
 static qn_status follow(const char *given, char **path, bool *is_link)
 {
     char target[PATH_MAX], *next = NULL;
@@ -103,7 +104,7 @@ enum { RANDOM = 6, ADDED = sizeof "..XXXXXX" ENDING, ATTEMPTS = 100 };
 
 static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
 
-/* Six random characters. O_EXCL and linkat detect a collision with another process. */
+/* Writes six random characters, others for each attempt. O_EXCL and linkat detect a collision with another process. */
 static void random_suffix(char text[RANDOM + 1], int attempt)
 {
     struct timespec now;

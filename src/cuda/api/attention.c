@@ -23,8 +23,8 @@ static qn_attention_gpu gpu_of(const qn_cuda_kernels *kernels, size_t head_dim, 
                                .max_shared_bytes = info->max_shared_bytes };
 }
 
-/* rope supports the head sizes of attention. For the largest, attention needs more shared memory than some devices
- * have. */
+/* Checks a head size. rope supports the head sizes of attention. For the largest, attention needs more shared memory
+ * than some devices have. */
 static qn_status check_head_dim(size_t head_dim)
 {
     qn_launch launch;

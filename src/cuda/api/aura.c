@@ -166,7 +166,7 @@ static qn_status check_cache_sizes(const qn_cuda_kernels *kernels, const qn_cuda
     return QN_OK;
 }
 
-/* Of a cache whose sizes have been checked. */
+/* Checks the codecs and arrays of a cache whose sizes have been checked. */
 static qn_status check_cache(const qn_cuda_aura_cache *cache)
 {
     const size_t rows = cache->n_kv_heads * cache->capacity;
@@ -465,7 +465,7 @@ qn_status qn_cuda_aura_flash_block(const qn_cuda_kernels *kernels, const qn_cuda
     return QN_OK;
 }
 
-/* partials, m and l of n_queries queries in n_blocks blocks. */
+/* Checks the views of partials, m and l of n_queries queries in n_blocks blocks. */
 static qn_status check_partials(size_t n_queries, size_t n_blocks, size_t dim, qn_cuda_view partials, qn_cuda_view m,
                                 qn_cuda_view l)
 {

@@ -148,7 +148,8 @@ static size_t matmul_workspace_at(const matmul_call *c)
     return qn_round_up(c->acts_bytes + c->scale_bytes, ACTS_ALIGNMENT);
 }
 
-/* Padding for alignment, then activations, their scales, and the workspace of the matmul. */
+/* Computes the bytes of the workspace: padding for alignment, then activations, their scales, and the workspace of the
+ * matmul. */
 static qn_status workspace_bytes(const matmul_call *c, size_t *bytes)
 {
     const size_t others =

@@ -177,7 +177,7 @@ static uint32_t row_of(const qn_attention_shape *shape)
     return (uint32_t)(shape->n_heads * shape->head_dim);
 }
 
-/* Attention of the pieces of many rows, the last ones of the step. Writes final outputs, gates applied:
+/* Launches attention of the pieces of many rows, the last ones of the step. Writes final outputs, gates applied:
  * QN_OP_ATTENTION_COMBINE only quantises them. */
 static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
 {
@@ -234,7 +234,7 @@ static void add_new_rows(const qn_cuda_rows_step *s, const qn_op *op, qn_attenti
                                               .eps = op->qk_norm_rope_store.eps };
 }
 
-/* Attention of the rows of pieces of few rows. Writes final outputs, as run_prefill does. */
+/* Launches attention of the rows of pieces of few rows. Writes final outputs, as run_prefill does. */
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);

@@ -110,7 +110,8 @@ static const qn_device_vtable vtable = {
     .read_rate = device_read_rate,
 };
 
-/* QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode kernel. */
+/* Reads QN_CUDA. QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode
+ * kernel. */
 static qn_status read_environment(bool *launches_only)
 {
     const char *how = getenv("QN_CUDA");

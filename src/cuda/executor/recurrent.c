@@ -1,8 +1,9 @@
 /* The operations of Gated DeltaNet layers as launches, all of them at QN_OP_GATED_NORM. Rows go through the open chunk
  * of their sequence, in one launch for all pieces; complete chunks of 64 rows go through the chunk kernels, piece by
- * piece. All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous
- * kernel. This is safe because the data was written in an earlier step, or by a kernel before the previous one: after
- * each kernel that writes states or open chunks comes a kernel that waits for it before it triggers the next. */
+ * piece. All launches have PDL (programmatic dependent launch). Kernels over open chunks load states and open chunks
+ * before they wait for the previous kernel. This is safe because the data was written in an earlier step, or by a
+ * kernel before the previous one: after each kernel that writes states or open chunks comes a kernel that waits for it
+ * before it triggers the next. */
 #include "cuda/executor/recurrent.h"
 
 #include "cache/sequence.h"
@@ -28,8 +29,8 @@ static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
     return piece->memory->base.sequence;
 }
 
-/* op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in f32; of several rows, scratch, because the chunk
- * kernels write that buffer too. */
+/* Returns the data of a recurrent layer in a step. op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in
+ * f32; of several rows, scratch, because the chunk kernels write that buffer too. */
 static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_recurrent_shape *shape = &s->common->plan->recurrent;

@@ -116,8 +116,8 @@ static struct list_sizes measure_lists(const qn_cuda_sampler *s, const qn_sample
     return sizes;
 }
 
-/* Growing waits for all work of the device: the first lists are large, for masks of about 100 rows of a large
- * vocabulary. */
+/* Makes a block's lists large enough. Growing waits for all work of the device: the first lists are large, for masks of
+ * about 100 rows of a large vocabulary. */
 static qn_status reserve_lists(const qn_cuda_sampler *s, struct block *b, const struct list_sizes *sizes)
 {
     enum { LEAST_BYTES = 4 << 20 };
@@ -284,7 +284,7 @@ static qn_status copy_logits(const qn_cuda_sampler *s, const struct block *b, si
     return QN_OK;
 }
 
-/* row: index among the rows that were sampled together. */
+/* Sets the result of a request. row: its index among the rows that were sampled together. */
 static qn_status finish_row(qn_cuda_sampler *s, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
 {
     const struct block *b = &s->blocks[what->block];

@@ -55,8 +55,8 @@ static inline qn_status qn_cuda_step_launch(const qn_cuda_rows_step *s, const qn
     return qn_cuda_launch(s->common->cuda, s->common->stream, what, args);
 }
 
-/* Launches with PDL: the kernel may start before the previous one ends, and calls qn_pdl_wait before it accesses the
- * previous kernel's data. */
+/* Launches with PDL (programmatic dependent launch): the kernel may start before the previous one ends, and calls
+ * qn_pdl_wait before it accesses the previous kernel's data. */
 static inline qn_status qn_cuda_step_launch_pdl(const qn_cuda_rows_step *s, qn_launch *what, const void *args)
 {
     what->pdl = true;

@@ -20,7 +20,7 @@ static qn_cuda_model *cuda_model_of(qn_device *device)
 
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */
 
-/* Sampling may change the logits: they are copied before it. */
+/* Queues a decode step. Sampling may change the logits: they are copied before it. */
 static qn_status queue_decode(const qn_cuda_batch *b)
 {
     qn_cuda_model *model = b->model;
@@ -87,7 +87,8 @@ static qn_status finish_flight(qn_cuda_model *model)
     return flight.requests ? qn_cuda_finish_sampling(model->sampler, &flight.sampling, flight.requests) : QN_OK;
 }
 
-/* Called before inputs and logits of an earlier part of the step are overwritten. */
+/* Waits for the work queued with the current block, if any, and passes on its results. Called before inputs and logits
+ * of an earlier part of the step are overwritten. */
 static qn_status wait_for_flight(qn_cuda_model *model)
 {
     if (!model->flights.of_block[model->flights.block].is_queued)
@@ -263,7 +264,8 @@ qn_status qn_cuda_finish_step(qn_device *device)
     return status;
 }
 
-/* For steps that the caller waits for, the time that the device waited before them is not measured. */
+/* Runs a step in three calls. For steps that the caller waits for, the time that the device waited before them is not
+ * measured. */
 qn_status qn_cuda_run_step(qn_device *device, const qn_step *step)
 {
     QN_TRY(launch(device, step, false));

@@ -228,7 +228,8 @@ static qn_status alloc_inputs(qn_cuda_workspace *workspace, int embeddings, size
                               (void **)&workspace->host_logits);
 }
 
-/* Zeroed, because the grid barrier of the persistent decode kernel counts from zero. */
+/* Allocates the memory of the persistent decode kernel. It is zeroed, because the grid barrier of the persistent decode
+ * kernel counts from zero. */
 static qn_status alloc_persistent(qn_cuda_workspace *workspace)
 {
     size_t bytes;

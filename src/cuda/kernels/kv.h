@@ -9,11 +9,12 @@
  * include/quern/kernels.h. A cache is either contiguous, with the caller's strides between heads and between sessions,
  * or in pages. The capacity of a contiguous cache is a multiple of 16.
  *
- * A page holds QN_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of
- * each page. Rows of position p of head h begin at table[p / 64] + keys + h * key_head_stride + (p % 64) * row bytes;
- * values and scales likewise: the fields of the structs below are then byte offsets within a page. Sessions may share
- * pages. Entries of pages that a session does not have are never read as addresses. Kernels read page tables before the
- * PDL wait: no launch that may still be running may write them. kv_pages.cuh computes the addresses. */
+ * A page holds QN_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of each
+ * page. Rows of position p of head h begin at table[p / 64] + keys + h * key_head_stride + (p % 64) * row bytes; values
+ * and scales likewise: the fields of the structs below are then byte offsets within a page. Sessions may share pages.
+ * Entries of pages that a session does not have are never read as addresses. Kernels read page tables before they wait
+ * for the previous launch (programmatic dependent launch, PDL): no launch that may still be running may write them.
+ * kv_pages.cuh computes the addresses. */
 #ifndef QN_CUDA_KERNELS_KV_H
 #define QN_CUDA_KERNELS_KV_H
 

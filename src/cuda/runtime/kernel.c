@@ -175,7 +175,8 @@ qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t
     return status;
 }
 
-/* No PDL while memory is poisoned: a memset cannot trigger the next kernel. */
+/* Whether the launch uses PDL (programmatic dependent launch). Not while memory is poisoned: a memset cannot trigger
+ * the next kernel. */
 static bool is_programmatic(const qn_cuda *device, const qn_launch *launch)
 {
     return launch->pdl && device->info.major >= PDL_SINCE && !device->provoke.poisons;

@@ -61,7 +61,8 @@ static void add_reason(struct search *s, const char *where)
     qn_append(&reasons, "%s%s%.200s", reasons.length ? "; " : "", where, qn_error_text());
 }
 
-/* cuModuleLoadData gets no size, so only data with an ELF header is passed to it. */
+/* Loads a cubin as the pipeline's module; false, with the error text, if the driver rejects it. cuModuleLoadData gets
+ * no size, so only data with an ELF header is passed to it. */
 static bool load_image(struct search *s, const void *data, size_t bytes, qn_origin origin, const char *compiler)
 {
     qn_pipeline *p = s->pipeline;

@@ -56,7 +56,7 @@ static qn_status make_zeros(const qn_cuda_pool_memory *m, uint64_t address)
     return status;
 }
 
-/* After a failure: the granule may still be written. Keeps the error text. */
+/* Waits and unmaps a granule after a failure, because it may still be written. Keeps the error text. */
 static void unmap_after_failure(const qn_cuda_pool_memory *m, uint64_t address, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -98,8 +98,8 @@ qn_status qn_cuda_pool_memory_wait(const qn_cuda_pool_memory *m)
 
 /* ---- Opening ---- */
 
-/* Mapping 32 MiB takes the driver about as long as mapping 2 MiB: granules are the largest size with which the budget
- * has at least GRANULES granules. */
+/* Chooses the size of granules. Mapping 32 MiB takes the driver about as long as mapping 2 MiB: granules are the
+ * largest size with which the budget has at least GRANULES granules. */
 static qn_status find_granule(qn_cuda *cuda, uint64_t budget, size_t *granule)
 {
     enum { LARGEST = 32 << 20, GRANULES = 1024 };

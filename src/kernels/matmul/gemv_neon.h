@@ -30,8 +30,8 @@ QN_INLINE int8x16_t signed_bytes(uint8x16_t x)
     return vreinterpretq_s8_u8(x);
 }
 
-/* Digit n of a byte b is floor(3 x / 256) with x = 3^n b mod 256. Computed as ((x + x / 2) / 2) / 64: both halvings
- * stay within bytes and round down, which gives the same digit. */
+/* Returns a ternary digit of each byte. Digit n of a byte b is floor(3 x / 256) with x = 3^n b mod 256. Computed as ((x
+ * + x / 2) / 2) / 64: both halvings stay within bytes and round down, which gives the same digit. */
 QN_INLINE int8x16_t top_digit(uint8x16_t x)
 {
     return signed_bytes(vshrq_n_u8(vhaddq_u8(x, vshrq_n_u8(x, 1)), 6));
@@ -178,7 +178,7 @@ QN_INLINE float32x4_t f16_to_f32(uint16x4_t f16s)
     return vcvt_f32_f16(vreinterpret_f16_u16(f16s));
 }
 
-/* Four fp16 values, `step` bytes apart. */
+/* Loads four fp16 values, `step` bytes apart. */
 QN_INLINE uint16x4_t load_4_f16(const uint8_t *p, size_t step)
 {
     uint16_t half[4];

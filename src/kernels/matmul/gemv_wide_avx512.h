@@ -177,7 +177,7 @@ QN_INLINE __m512i add_fifth_bits(__m512i nibbles, __m512i bits, int from)
     return _mm512_mask_add_epi8(nibbles, set, nibbles, _mm512_set1_epi8(16));
 }
 
-/* Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
+/* Reads the codes of a quarter. Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
 QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[PIECES])
 {
     const struct block_layout block = block_of(type);
@@ -282,7 +282,7 @@ QN_INLINE __m512i bytes_to_groups(__m512i x, int first)
         x, _mm512_broadcast_i32x4(_mm_set_epi32(none + first + 3, none + first + 2, none + first + 1, none + first)));
 }
 
-/* Q4_K and Q5_K: unpack_scales of quant/kquants.c, vectorised. */
+/* Reads the scales and minima of Q4_K and Q5_K: unpack_scales of quant/kquants.c, vectorised. */
 QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *offset)
 {
     const __m512i head = load_4_rows(at, 0), d_dmin = _mm512_shuffle_epi32(head, _MM_PERM_AAAA);

@@ -314,8 +314,8 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
 }
 
-/* Nearly all calls are full tiles, or single tokens by a full tile of rows. The rest is computed one row and one token
- * at a time. */
+/* Computes a tile of any size from tiles of constant sizes. Nearly all calls are full tiles, or single tokens by a full
+ * tile of rows. The rest is computed one row and one token at a time. */
 QN_INLINE void gemm_shapes(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
                            size_t first, size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {

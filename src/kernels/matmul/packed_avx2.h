@@ -37,8 +37,8 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
 
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as
- * zero). */
+/* Returns the load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then
+ * counts as zero). */
 QN_INLINE __m256i pack_started(size_t group)
 {
     return _mm256_set1_epi32(group < QN_LANES ? 0 : -1);

@@ -37,8 +37,8 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
 /* The partial sums of one token and panel: [16 partials][64 rows]. */
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as
- * zero). */
+/* Returns the load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then
+ * counts as zero). */
 QN_INLINE __mmask16 pack_started(size_t group)
 {
     return group < QN_LANES ? 0 : 0xffff;

@@ -295,8 +295,8 @@ static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t 
     return last;
 }
 
-/* Meister et al., Locally Typical Sampling (2022). A token's distance from the entropy equals the distance of its
- * surprisal from the mean surprisal, both relative to the surprisal of the most likely token. */
+/* Applies typical_p. Meister et al., Locally Typical Sampling (2022). A token's distance from the entropy equals the
+ * distance of its surprisal from the mean surprisal, both relative to the surprisal of the most likely token. */
 static void apply_typical_p(qn_sample_draw *d, size_t n_vocab)
 {
     const int bits = qn_sample_weight_bits(n_vocab) - 17;
@@ -402,7 +402,7 @@ static double log2_of(double x)
     return result;
 }
 
-/* Basu et al., Mirostat (2021), in llama.cpp's second version. */
+/* Draws a token by mirostat. Basu et al., Mirostat (2021), in llama.cpp's second version. */
 int32_t qn_sample_draw_mirostat(qn_sample_draw *d, float *surprise)
 {
     const double all = (double)d->kernels->sum(&d->scale, d->left.logits, d->left.n);
