@@ -137,8 +137,8 @@ static size_t next_free(const qn_pool_class *class, size_t item)
     return item;
 }
 
-/* Bytes that taking a free item would use: its granules from `from` on that no other item touches, committed or not.
- * The caller holds the lock. */
+/* Returns the bytes that taking a free item would use: its granules from `from` on that no other item touches,
+ * committed or not. The caller holds the lock. */
 static uint64_t cost_of(const qn_pool_class *class, size_t item, size_t from)
 {
     const struct granules g = granules_of(class, item);
@@ -148,7 +148,7 @@ static uint64_t cost_of(const qn_pool_class *class, size_t item, size_t from)
     return cost;
 }
 
-/* Bytes of the budget that are not held by items. The caller holds the lock. */
+/* Returns the bytes of the budget that are not held by items. The caller holds the lock. */
 static uint64_t bytes_left(const qn_pool *pool)
 {
     return pool->budget - pool->committed + pool->idle;

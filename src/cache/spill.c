@@ -297,7 +297,7 @@ bool qn_spill_fits(const qn_spill *s, qn_item_kind kind)
     return qn_pool_stride(s->classes[kind]) <= qn_pool_get_usage(s->pool).budget;
 }
 
-/* Bytes of queued and running copies: their host memory is not taken yet, or just now. */
+/* Returns the bytes of queued and running copies: their host memory is not taken yet, or just now. */
 static uint64_t pending_bytes(qn_spill *s)
 {
     uint64_t bytes = 0;

@@ -438,7 +438,7 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
     return QN_OK;
 }
 
-/* The embeddings of rows are not kept, so these rows cannot be evaluated again. */
+/* Checks that truncation evaluates no rows with embeddings again: embeddings are not kept. */
 static qn_status check_embeddings(const qn_session *session, uint32_t length)
 {
     const uint32_t reach = qn_session_reach(session, length);

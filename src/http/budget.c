@@ -146,7 +146,8 @@ static void return_memory(void)
 #endif
 }
 
-/* The caller holds the lock. True: enough was given back to call return_memory(), without the lock. */
+/* Gives bytes of an account back. The caller holds the lock. True: enough was given back to call return_memory(),
+ * without the lock. */
 static bool give(qn_account *a, size_t bytes)
 {
     enum { KEPT = 8 << 20 };

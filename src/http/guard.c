@@ -197,7 +197,8 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The next character of a path, or -1 if it is not allowed. In names of models (is_name) clients escape slashes. */
+/* Decodes the next character of a path, or returns -1 if it is not allowed. In names of models (is_name) clients escape
+ * slashes. */
 static int decode(const char **path, bool is_name)
 {
     const char *at = *path;

@@ -57,8 +57,8 @@ qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char 
  * missing snapshot has no files. Free the list with qn_hub_files_free, even after an error. */
 qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, qn_hub_files *files);
 
-/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the snapshot of its revision;
- * NULL if it is missing or incomplete. Marks the files as used now. */
+/* qn_hub_find_cached - finds the path of a model's file, or of the first of its parts, in the snapshot of its revision;
+ * NULL if it is missing or incomplete; free() it. Marks the files as used now. */
 qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name, char **path);
 
 /* qn_hub_find_elsewhere - the same in any snapshot that has the model, the last changed first; returns its commit,

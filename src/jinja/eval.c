@@ -213,7 +213,7 @@ static bool loop_attribute(const qn_loop *loop, const char *name, size_t length,
     return false;
 }
 
-/* An undefined value with a copy of its name, for errors. */
+/* Makes an undefined value with a copy of its name, for errors. */
 static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_value *out)
 {
     char *copy;
@@ -223,7 +223,7 @@ static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_
     return QN_OK;
 }
 
-/* The name of a macro, and the names of its parameters. */
+/* Gets an attribute of a macro: its name, or the names of its parameters. */
 static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out,
                                  bool *found)
 {

@@ -145,7 +145,7 @@ static qn_status put_real(qn_run *r, qn_builder *b, const spec *s, double v)
     return put_number_text(r, b, s, text);
 }
 
-/* A string, cut to `precision` characters. */
+/* Appends a string, cut to `precision` characters. */
 static qn_status put_text(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, char default_align)
 {
     qn_value shown = *text;

@@ -24,8 +24,8 @@ static void drop_zeros(char *text)
     memmove(end, e, strlen(e) + 1);
 }
 
-/* The shortest digits that read back as x, at most 17: "d.ddde+XX". All doubles keep 15 digits, except those near
- * zero. */
+/* Writes the shortest digits that read back as x, at most 17: "d.ddde+XX". All doubles keep 15 digits, except those
+ * near zero. */
 static void shortest_digits(double x, char *text, size_t size)
 {
     const bool is_normal = x >= DBL_MIN || x == 0;

@@ -71,7 +71,7 @@ static qn_status render_set_block(qn_run *r, qn_scope *scope, const qn_node *nod
     return assign(r, scope, node->a, &value);
 }
 
-/* The result of a filter block or call block must be a string: it is printed as it is. */
+/* Appends the result of a filter block or call block, which must be a string: it is printed as it is. */
 static qn_status append_block(qn_run *r, const qn_node *node, qn_builder *b, const qn_value *value)
 {
     r->at = node->a;

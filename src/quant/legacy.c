@@ -86,8 +86,8 @@ static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
         bytes[j] = (uint8_t)(codes[j] | codes[j + WEIGHTS / 2] << 4);
 }
 
-/* Scales are ggml's. Codes are rounded with the stored fp16 scale, which is never worse than rounding with the f32
- * scale. */
+/* Quantises to Q4_0. Scales are ggml's. Codes are rounded with the stored fp16 scale, which is never worse than
+ * rounding with the f32 scale. */
 void qn_quantize_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += QN_Q4_0_BYTES) {

@@ -28,7 +28,7 @@ static uint64_t item_bytes(const qn_pool_class *class)
     return class ? qn_pool_stride(class) : 0;
 }
 
-/* Bytes of pages that a sequence of `held` tokens still needs for its request's tokens and one more. */
+/* Returns the bytes of pages that a sequence of `held` tokens still needs for its request's tokens and one more. */
 static uint64_t missing_bytes(const qn_scheduler *s, const qn_request *r, size_t held)
 {
     const size_t pages = (r->n_tokens + QN_PAGE) / QN_PAGE - held / QN_PAGE;

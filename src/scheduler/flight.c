@@ -115,7 +115,7 @@ static void take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *
         qn_request_fail(r, status);
 }
 
-/* A budget may be spent before the first token. */
+/* Adds the words that end reasoning to answers that have not begun: a budget may be spent before the first token. */
 static void begin_answers(qn_scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_running; i++)

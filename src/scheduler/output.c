@@ -126,7 +126,7 @@ static qn_status finish_events(qn_request *r)
 
 /* ---- Text ---- */
 
-/* The bytes of a token, none if it has no text. */
+/* Finds the bytes of a token, none if it has no text. They belong to the tokeniser. */
 static qn_status find_bytes(const qn_scheduler *s, const qn_request *r, qn_token token, const char **bytes,
                             size_t *length)
 {

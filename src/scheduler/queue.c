@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The caller holds s->lock. */
+/* Takes a request out of the running ones, if it is one of them. The caller holds s->lock. */
 static void unlink_running(qn_scheduler *s, const qn_request *r)
 {
     for (uint32_t i = 0; i < s->n_running; i++)

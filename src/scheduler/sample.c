@@ -96,8 +96,8 @@ static void prepare(void *request, qn_sample_request *sampled)
     r->expects_draft = r->scheduler->overlaps && qn_draft_expects(&r->drafter, &input);
 }
 
-/* A token sampled on the host is known only when the step has ended. After a forced token the next step has a draft:
- * several tokens, which save more than running one step ahead. */
+/* Whether the next step waits. A token sampled on the host is known only when the step has ended. After a forced token
+ * the next step has a draft: several tokens, which save more than running one step ahead. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
     return r->is_checked || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) ||

@@ -178,7 +178,7 @@ qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler
 
 /* ---- The end ---- */
 
-/* The caller holds s->lock. */
+/* Cancels all queued and running requests, which then end in the next step. The caller holds s->lock. */
 static void cancel_all(qn_scheduler *s)
 {
     for (const qn_client *c = s->clients; c; c = c->next)

@@ -136,7 +136,7 @@ static void add_piece(qn_scheduled *to, qn_request *r, size_t n)
     to->n_decoding += n == 1; /* the last token of a prompt costs as much */
 }
 
-/* Rows of prompts that a client gets at a time. */
+/* Returns the number of rows of prompts that a client gets at a time. */
 static size_t part_of_client(const qn_scheduler *s)
 {
     const size_t multiple = prompt_multiple(s), piece = s->model->device->piece;

@@ -63,7 +63,8 @@ qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal)
     return qn_cuda_kernels_open_with(kernels, ordinal, NULL, NULL);
 }
 
-/* The modules were freed with their context; a new context may have the same address. */
+/* Closes the device of a context, or abandons it if the context is gone: the modules were freed with it; a new context
+ * may have the same address. */
 static void close_context(const qn_cuda_kernels *k, const context_kernels *c)
 {
     unsigned long long id = 0;

@@ -31,7 +31,7 @@ static qn_status check_head_dim(size_t head_dim)
     return qn_rope_gpu_qk_norm_store(head_dim, false, 1, 1, 1, &launch);
 }
 
-/* Sizes of a cache and of tokens; views are not checked. */
+/* Checks the sizes of a cache and of tokens, not the views. */
 static qn_status check_sizes(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                              const qn_cuda_kv_tokens *tokens)
 {
@@ -174,7 +174,7 @@ static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, 
     return qn_api_run(kernels, stream, &launch, 1, &args);
 }
 
-/* The tokens of a group, from `first` on. */
+/* Launches attention for the tokens of a group, from `first` on. */
 static qn_status run_group(qn_cuda_kernels *kernels, const attention_call *c, size_t first,
                            qn_attention_decode_args args, qn_stream stream)
 {
@@ -236,7 +236,7 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
 
 /* ---- Stores ---- */
 
-/* Arguments of the kernel that stores, with the cache and the tokens' places. */
+/* Fills the arguments of the kernel that stores, with the cache and the tokens' places. */
 static qn_status begin_store(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                              const qn_cuda_kv_tokens *tokens, qn_cuda_view keys, qn_cuda_view values,
                              qn_rope_qk_norm_store_args *args)

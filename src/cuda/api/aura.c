@@ -234,7 +234,7 @@ qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache 
     return qn_api_run(kernels, stream, &launch, 1, &args);
 }
 
-/* Sizes of a call with n_tokens * n_heads queries; views are not checked. */
+/* Begins a call with n_tokens * n_heads queries: checks the sizes, not the views. */
 static qn_status begin(aura_call *c, const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, size_t n_tokens,
                        size_t n_heads)
 {
@@ -356,7 +356,7 @@ static qn_status check_out(qn_cuda_view out, size_t n_tokens, size_t row, uint32
     return qn_api_check_rows("out", out, out.dtype, n_tokens, row, QN_API_ALIGNMENT, stride);
 }
 
-/* An array of f32 for each query, and its size. */
+/* Checks an array of f32 for each query, and its size. */
 static qn_status check_of_queries(const char *name, qn_cuda_view view, size_t n_queries, size_t of_query)
 {
     size_t n;

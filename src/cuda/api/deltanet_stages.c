@@ -28,7 +28,7 @@ static qn_status run(qn_cuda_kernels *kernels, const stage_call *c, qn_status st
     return qn_api_run(kernels, stream, launch, 1, &c->args);
 }
 
-/* Rows of tokens that have `row` elements of D. */
+/* Checks a view of tokens whose rows have `row` elements of D. */
 static qn_status check_elements(const stage_call *c, const char *name, qn_cuda_view view, size_t row, uint64_t *address,
                                 uint32_t *stride)
 {
@@ -36,7 +36,7 @@ static qn_status check_elements(const stage_call *c, const char *name, qn_cuda_v
     return qn_api_check_rows(name, view, c->gdn.dtype, c->gdn.rows, row, QN_API_ALIGNMENT, stride);
 }
 
-/* Rows of a chunk's matrix for each value head. */
+/* Checks a view of the rows of a chunk's matrix, for each value head. */
 static qn_status check_matrix(const stage_call *c, const char *name, qn_cuda_view view, uint64_t *address,
                               uint32_t *stride)
 {

@@ -143,7 +143,7 @@ static qn_status describe_device(qn_cuda_common *common)
     return qn_attention_gpu_check(&common->attention);
 }
 
-/* Steps begin with the tokens' embeddings, and rows have no others. */
+/* Checks that the device supports the plan: steps begin with the tokens' embeddings, and rows have no others. */
 static qn_status check_plan(const qn_plan *plan)
 {
     for (size_t i = 0; i < plan->n_ops; i++)

@@ -79,7 +79,7 @@ static qn_status hadamard_quantize(const qn_cuda_rows_step *s, const struct acts
     return qn_cuda_step_launch(s, &config, &args);
 }
 
-/* The float rows from which an operation computes its activations. */
+/* Returns the float rows from which an operation computes its activations. */
 static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     int x = -1;
@@ -191,7 +191,8 @@ static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
            (!rotation->block || is_fused(s, writer) || quantizes_rotated(rotation, layouts_read(s, op, acts)));
 }
 
-/* The launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if they are fused. */
+/* Fills the launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if they are
+ * fused. */
 static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm,
                              const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
 {

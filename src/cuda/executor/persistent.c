@@ -114,7 +114,8 @@ static uint64_t other_buffer(const struct planner *p, int buffer)
     return p->workspace->persistent.x;
 }
 
-/* The buffer's value as partials; a value in the plan's buffer is one partial. False if it is a base plus partials. */
+/* Describes the buffer's value as partials; a value in the plan's buffer is one partial. False if it is a base plus
+ * partials. */
 static bool as_partials(const struct planner *p, int buffer, qn_persistent_partials *gemv_partials, uint32_t *row)
 {
     const struct location *v = &p->locations[buffer];

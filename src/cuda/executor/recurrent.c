@@ -60,7 +60,7 @@ static uint64_t row_of(const qn_cuda_rows_step *s, int buffer, size_t row)
 
 /* ---- Open chunks ---- */
 
-/* Arguments without the fields of sequences. */
+/* Returns the arguments of the kernels of open chunks, without the fields of sequences. */
 static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta *d)
 {
     return (qn_gdn_open_args){ .qkv = qn_cuda_step_buffer(s, d->conv->conv.qkv),
@@ -238,7 +238,7 @@ static qn_status run_norm(const qn_cuda_rows_step *s, const struct delta *d, con
 
 /* ---- Pieces ---- */
 
-/* Rows of a piece up to the first multiple of 64. */
+/* Returns the number of rows of a piece up to the first multiple of 64. */
 static uint32_t rows_before_chunks(const qn_cuda_piece *piece)
 {
     return (CHUNK - piece->position % CHUNK) % CHUNK;
@@ -249,7 +249,8 @@ static bool has_complete_chunk(const struct delta *d, const qn_cuda_piece *piece
     return d->has_chunks && piece->n >= rows_before_chunks(piece) + CHUNK;
 }
 
-/* A piece with complete chunks: rows that fill the open chunk, which is folded; chunks; rows of the next open chunk. */
+/* Launches a piece with complete chunks: rows that fill the open chunk, which is folded; chunks; rows of the next open
+ * chunk. */
 static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta *d, const qn_cuda_piece *piece)
 {
     const qn_sequence *sequence = sequence_of(piece);

@@ -185,7 +185,8 @@ struct preparation {
     atomic_size_t next;
 };
 
-/* The time to compute a mask varies. */
+/* Prepares requests until none is left, on each thread of the team. Threads take them one by one, because the time to
+ * compute a mask varies. */
 static void prepare_some(void *context, int thread)
 {
     struct preparation *p = context;
@@ -269,7 +270,7 @@ static float raw_logit(const struct block *b, const qn_sample_params *p, qn_toke
     return logit;
 }
 
-/* A row's logits before bias and penalties. */
+/* Copies a row's logits, as they were before bias and penalties, for `check`. */
 static qn_status copy_logits(const qn_cuda_sampler *s, const struct block *b, size_t row, const qn_sample_params *p,
                              float *copy)
 {
@@ -311,8 +312,8 @@ qn_status qn_cuda_finish_sampling(qn_cuda_sampler *s, const qn_cuda_sampling *wh
     return QN_OK;
 }
 
-/* The lists on the device are poisoned after the step in flight, which uses other lists. A failure appears in the next
- * call of the driver. */
+/* Poisons the lists on the device after the step in flight, which uses other lists. A failure appears in the next call
+ * of the driver. */
 void qn_cuda_poison_sampling(const qn_cuda_sampler *s, size_t block)
 {
     const struct block *b = &s->blocks[block];

@@ -136,7 +136,7 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
     return b->step.is_decode ? queue_decode(b) : queue_launches(b);
 }
 
-/* A step must be queued without waiting if another one is in flight. */
+/* Checks that a step can be queued without waiting, as it must if another one is in flight: it is one batch. */
 static qn_status check_ahead(const qn_cuda_model *model, const qn_step *step, const qn_cuda_batch *first)
 {
     if (model->flights.n_launched == model->flights.n_finished ||

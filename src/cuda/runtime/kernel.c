@@ -99,7 +99,8 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
     return QN_OK;
 }
 
-/* The caller holds the pipeline's lock. */
+/* Loads the kernel's function if necessary, checks the size of its arguments, and raises its limit of shared memory to
+ * that of the launch. The caller holds the pipeline's lock. */
 static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *launch)
 {
     if (!kernel->function)

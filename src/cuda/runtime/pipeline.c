@@ -115,7 +115,7 @@ static bool from_cache(struct search *s)
     return loaded;
 }
 
-/* A failure is only logged: the kernel is loaded already. */
+/* Writes a compiled cubin to the cache. A failure is only logged: the kernel is loaded already. */
 static void write_cache(struct search *s, const void *data, size_t bytes, const char *compiler)
 {
     if (s->cached && qn_cubin_write(s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)

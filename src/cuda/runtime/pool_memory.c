@@ -31,7 +31,8 @@ static void unreserve(void *context, uint64_t address, size_t bytes)
         (void)m->cuda->driver->cuMemAddressFree(address, bytes);
 }
 
-/* The mapping keeps the memory allocated, so the handle is released at once. */
+/* Allocates the memory of a granule and maps it. The mapping keeps the memory allocated, so the handle is released at
+ * once. */
 static qn_status map(const qn_cuda_pool_memory *m, uint64_t address)
 {
     const qn_cuda_driver *driver = m->cuda->driver;
@@ -77,7 +78,8 @@ static qn_status commit(void *context, uint64_t address)
     return status;
 }
 
-/* The device has completed all work on the item. A failure appears in the next call of the driver. */
+/* Poisons an item that has become free. The device has completed all work on it. A failure appears in the next call of
+ * the driver. */
 static void poison_item(void *context, uint64_t address, size_t bytes)
 {
     const qn_cuda_pool_memory *m = context;

@@ -43,8 +43,8 @@ QN_INLINE __m512i look_up_256(__m512i codes, __mmask64 upper, const __m512i *t)
                                   _mm512_permutex2var_epi8(t[2], codes, t[3]));
 }
 
-/* A look-up indexes with the low five bits of each word (six with two registers), and tables repeat: bits above a code
- * do not matter. */
+/* Looks up the centroids of a step's codes. A look-up indexes with the low five bits of each word (six with two
+ * registers), and tables repeat: bits above a code do not matter. */
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
 {
     if (bits == 8) {

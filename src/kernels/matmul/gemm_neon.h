@@ -193,8 +193,8 @@ TILE_VARIANT(zero_hilo, .hilo = true, .has_zero_point = true)
 TILE_VARIANT(wide_hilo, .hilo = true, .wide = true)
 TILE_VARIANT(offset_hilo, .hilo = true, .has_offset = true)
 
-/* Types with factors need two accumulators per element: the tile of matmul_simd.h, one row and one token at a time to
- * fit the registers. */
+/* Computes a tile of a type with factors. It needs two accumulators per element: the tile of matmul_simd.h, one row and
+ * one token at a time to fit the registers. */
 static void tile_factor(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                         size_t first, size_t n_tokens, float *out)
 {

@@ -362,7 +362,8 @@ QN_INLINE __m256i dot_2bit(qn_type type, const uint8_t *p, size_t half, const in
     return reduce_acc(add_acc(add_acc(one[0], one[1]), shift_acc(add_acc(four[0], four[1]), 2)), factor);
 }
 
-/* Lanes are the four groups of one block, then of the other. */
+/* Returns the integer dot product of PTQ1_0 codes and activations. Lanes are the four groups of one block, then of the
+ * other. */
 QN_INLINE __m256i dot_ptq1_0(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     __m256i code[8], group[4];

@@ -46,7 +46,8 @@ QN_INLINE __m512i look_up_256(const uint8_t *table, __m512i index)
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
 }
 
-/* Sums of four adjacent lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of vector j. */
+/* Returns the sums of four adjacent lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of
+ * vector j. */
 QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
 {
     const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));

@@ -34,7 +34,8 @@ static void sift_down(qn_sample_candidate *heap, size_t n, size_t at)
 /* Logits scanned per maximum: few enough that a single large logit causes few scalar comparisons. */
 enum { SCAN_BLOCK = 64 };
 
-/* The k tokens form a heap with the least likely at the root, so most tokens need one comparison. */
+/* Selects the k most likely tokens. They form a heap with the least likely at the root, so most tokens need one
+ * comparison. */
 void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top,
                           size_t k)
 {
@@ -141,8 +142,8 @@ static float largest_dropped(const struct deviations *s, float dropped, float ke
     return qn_sample_key_logit(first << 32);
 }
 
-/* The unit is a power of two. The largest deviation has half of the bits of a weight, so that sums of squares fit in 62
- * bits. */
+/* Applies top_n_sigma, with sums of integers. The unit is a power of two. The largest deviation has half of the bits of
+ * a weight, so that sums of squares fit in 62 bits. */
 static void apply_top_n_sigma(qn_sample_draw *d, size_t n_vocab)
 {
     const float least = d->kernels->least(d->left.logits, d->left.n), range = fminf(d->scale.largest - least, FLT_MAX);

@@ -64,7 +64,7 @@ static uint32_t teams_of(const qn_attention_gpu *gpu, size_t warps)
                                   qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
-/* Blocks of decode attention that an SM runs at a time. */
+/* Returns the number of blocks of decode attention that an SM runs at a time. */
 static size_t blocks_of(const qn_attention_gpu *gpu, size_t warps)
 {
     return qn_attention_gpu_blocks((uint32_t)gpu->head_dim, gpu->key_bits, (uint32_t)warps,

@@ -100,7 +100,7 @@ static size_t divide_up(size_t n, size_t by)
     return (n + by - 1) / by;
 }
 
-/* Blocks for `rows` rows of a state. */
+/* Returns the number of thread blocks for `rows` rows of a state. */
 static size_t blocks_of(size_t rows, uint32_t slices)
 {
     return divide_up(rows, slices * QN_GDN_SLICE);
@@ -419,7 +419,7 @@ qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t
     return l;
 }
 
-/* The checks of both kernels, and the launch without its function. */
+/* Checks the arguments of both kernels over open chunks, and fills the launch without its function. */
 static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu,
                              qn_launch *launch)
 {

@@ -156,7 +156,7 @@ qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, s
     return QN_OK;
 }
 
-/* Blocks of QN_ACTS_HILO_COLS columns, each with its scales. */
+/* Returns the number of blocks of QN_ACTS_HILO_COLS columns, each with its scales. */
 static size_t hilo_blocks_of(size_t n_cols)
 {
     return k_tiles_of(n_cols) * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
@@ -287,7 +287,8 @@ struct block {
     size_t k_warps, m_warps, reduce_tiles, shared_bytes;
 };
 
-/* Tiles per reduction: enough that reductions are rare, few enough that the partials need little shared memory. */
+/* Chooses the number of tiles per reduction: enough that reductions are rare, few enough that the partials need little
+ * shared memory. */
 static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps, size_t tiles)
 {
     const size_t step = step_tiles * m_warps, wanted = layout == QN_ACTS_HILO_N1 ? 16 : 2;
@@ -367,8 +368,9 @@ struct config {
     size_t cluster, unsplit, cost;
 };
 
-/* Blocks that run concurrently in clusters of this size. A cluster is confined to a GPC (graphics processing cluster)
- * of about 16 SMs, and GPCs differ: measured with cuOccupancyMaxActiveClusters for the 132 SMs of an H200. */
+/* Returns the number of thread blocks that run concurrently in clusters of this size. A cluster is confined to a GPC
+ * (graphics processing cluster) of about 16 SMs, and GPCs differ: measured with cuOccupancyMaxActiveClusters for the
+ * 132 SMs of an H200. */
 static size_t concurrent_blocks(const qn_matmul_gpu *gpu, size_t cluster)
 {
     static const uint8_t max_active_blocks[QN_GEMM_MAX_CLUSTER] = { 132, 132, 117, 120, 110, 102, 105, 120 };
@@ -654,7 +656,7 @@ qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_ma
     return few_launch(gpu, matrix, acts, n_tokens, next, out);
 }
 
-/* Weights that qn_matmul_gemm reads faster, even for one token. */
+/* Whether these are weights that qn_matmul_gemm reads faster than qn_matmul_gemv, even for one token. */
 static bool is_large_f16(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix)
 {
     return matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;

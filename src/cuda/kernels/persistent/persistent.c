@@ -49,7 +49,7 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
 
 /* ---- Partition of a GEMV ---- */
 
-/* Bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
+/* Returns the bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
 static uint64_t scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                               uint32_t block_tiles)
 {
@@ -64,7 +64,7 @@ static uint64_t groups_of(const qn_tile_layout *tiles, uint32_t block_tiles)
     return (block_tiles + QN_PERSISTENT_STEP_TILES(tiles->bits) - 1) / QN_PERSISTENT_STEP_TILES(tiles->bits);
 }
 
-/* Bytes of scratch of a GEMV of several rows (gemv_shared_of of persistent_rows.cu). */
+/* Returns the bytes of scratch of a GEMV of several rows (gemv_shared_of of persistent_rows.cu). */
 static uint64_t rows_scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                                    uint32_t block_tiles)
 {

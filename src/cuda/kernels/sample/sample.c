@@ -20,7 +20,7 @@ static bool has_typical_p(const qn_sampling *sampling)
     return sampling->typical_p > 0 && sampling->typical_p < 1;
 }
 
-/* Filters that only qn_sample_select has. */
+/* Whether a request has filters that only qn_sample_select has. */
 static bool has_filters(const qn_sampling *sampling)
 {
     return sampling->top_n_sigma > 0 || has_typical_p(sampling) || sampling->xtc_probability > 0;
