@@ -159,8 +159,8 @@ static qn_status add(breaker_search *search, qn_token token, const token_list *r
     return QN_OK;
 }
 
-/* Adds the sequence of a token that ends with the first bytes of a text. Adds nothing if no tokens
- * spell the rest of the text, or too many. */
+/* Adds the sequence of a token that ends with the first bytes of a text. Adds nothing if no tokens spell the rest of
+ * the text, or too many. */
 static qn_status add_beginning(breaker_search *search, qn_token token, size_t text, size_t length)
 {
     token_list *rest = &search->rests[text * QN_MAX_DRY_BREAKER_BYTES + length];

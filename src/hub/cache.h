@@ -40,7 +40,7 @@ void qn_hub_read_ref(const qn_hub_cache *cache, const char *folder, const char *
 /* qn_hub_read_ref_file - reads the commit in any file of refs; "" if it has none. */
 void qn_hub_read_ref_file(const qn_hub_cache *cache, const char *path, char commit[QN_HUB_COMMIT_LENGTH + 1]);
 
-/* qn_hub_write_ref - sets the commit of a revision, unless it is that commit. */
+/* qn_hub_write_ref - sets the commit of a revision; writes nothing if the revision already has that commit. */
 qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const char *revision, const char *commit);
 
 /* qn_hub_make_snapshot - creates the folders of snapshots/COMMIT/PATH. Without them huggingface_hub considers a

@@ -66,8 +66,8 @@ typedef struct qn_hub_removed {
 
 /* qn_hub_remove - removes a model from the cache; without file and type all models and incomplete downloads of the
  * repository. A name with a revision removes it from that revision alone; without one, from all. Other files of the
- * repository stay, as do blobs to which another snapshot links. QN_ERR_INVALID if
- * there is no such model, QN_ERR_IO while another process downloads it. */
+ * repository stay, as do blobs to which another snapshot links. QN_ERR_INVALID if there is no such model, QN_ERR_IO
+ * while another process downloads it. */
 qn_status qn_hub_remove(const char *name, qn_hub_removed *removed);
 
 #endif

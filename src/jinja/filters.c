@@ -206,7 +206,7 @@ FILTER(filter_format)
     return qn_format_percent(r, &text, &values, out);
 }
 
-/* Runs of letters, digits and _. */
+/* Counts words: runs of letters, digits and _. */
 FILTER(filter_wordcount)
 {
     qn_value text;

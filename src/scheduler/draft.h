@@ -12,7 +12,7 @@
 
 enum { QN_DRAFT_TOKENS = 15 };
 
-/* Zero: nothing is drafted. */
+/* How the tokens of one answer are drafted. Zero: nothing is drafted. */
 typedef struct qn_drafter {
     bool is_on;
     bool is_lone; /* only in steps without other sequences */

@@ -451,9 +451,9 @@ static bool has_prompts(const qn_scheduler *s)
 }
 
 /* Samples in the step in flight and finishes it, then releases the model's lock unless another step is in flight.
- * Meanwhile it launches the next step and does the remaining host work
- * of the previous one. The previous step's tokens are emitted first if the next step may have rows of prompts: such a
- * step has many launches, and if the driver's queue is full, launching it takes as long as the step in flight. */
+ * Meanwhile it launches the next step and does the remaining host work of the previous one. The previous step's tokens
+ * are emitted first if the next step may have rows of prompts: such a step has many launches, and if the driver's queue
+ * is full, launching it takes as long as the step in flight. */
 static qn_status finish(qn_scheduler *s, qn_scheduled **next)
 {
     qn_device *device = s->model->device;

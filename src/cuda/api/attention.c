@@ -124,7 +124,8 @@ static qn_status begin(attention_call *c, const qn_cuda_kernels *kernels, const 
     return QN_OK;
 }
 
-/* A counter for each query, then partials, then the maximum and sum of each. */
+/* Returns the bytes of the counters, one for each query, at the start of the workspace. After them come the partial
+ * results, then the maximum and the sum of each. */
 static size_t counters_bytes(const attention_call *c)
 {
     return c->splits.n > 1 ? (c->n_group_queries * sizeof(uint32_t) + 15) / 16 * 16 : 0;

@@ -38,10 +38,9 @@ typedef struct qn_attention_gpu_cache {
 
 /* The fp16 pages of a cache of AURA codes. A session's first page and its newest pages are kept in fp16, in the rotated
  * basis of the codes: a query in page r reads pages 0 and r in fp16, and the codes of the pages between. The codes of
- * position p are in row p - QN_PAGE of a contiguous cache; with page tables they are in page p /
- * QN_PAGE, and entry 0 of the table of codes is not used. The mean of page 0's keys is subtracted from keys
- * before they are quantised. With page tables, page r is entry r of the table of fp16 pages, and the means are in page
- * 0. */
+ * position p are in row p - QN_PAGE of a contiguous cache; with page tables they are in page p / QN_PAGE, and entry 0
+ * of the table of codes is not used. The mean of page 0's keys is subtracted from keys before they are quantised. With
+ * page tables, page r is entry r of the table of fp16 pages, and the means are in page 0. */
 typedef struct qn_attention_gpu_pages {
     QN_GPU_PTR(const uint8_t)
     keys; /* [1 + n_open_pages][QN_PAGE][head_dim] f16: page 0, and page r at 1 + (r-1) % n_open_pages */
