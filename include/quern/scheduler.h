@@ -77,8 +77,9 @@ typedef struct qn_scheduler_params {
  * Sequences use the memory of the model's sessions (qn_model_params.memory), page by page. Prefixes of ended requests
  * stay there until another sequence of the model needs the memory.
  *
- * QN_ERR_INVALID a value is outside its range, or the model was loaded with vocab_only QN_ERR_UNSUPPORTED unknown cache
- * format QN_ERR_MEMORY not enough memory */
+ * QN_ERR_INVALID       a value is outside its range, or the model was loaded with vocab_only
+ * QN_ERR_UNSUPPORTED   unknown cache format
+ * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out);
 
 /* qn_scheduler_free - Cancels all requests, calls their on_end and frees the scheduler. NULL is allowed. Does nothing
