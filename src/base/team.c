@@ -19,7 +19,8 @@
  * looks for pieces of others: that reads the cache lines of all threads. */
 enum { SPINS = 1500, TAKE_SPINS = 40 };
 
-/* A counter that threads wait on. It has its own cache line, to avoid false sharing with the spinning threads. */
+/* A counter that threads wait on, and the number of threads that sleep until it changes. It has its own cache line, to
+ * avoid false sharing with the spinning threads. */
 struct eventcount {
     _Alignas(QN_ALIGN) atomic_uint value;
     atomic_uint waiters;
@@ -39,6 +40,8 @@ struct member {
     qn_preempted preempted; /* used by the thread alone */
 };
 
+/* work and context are written by the caller of qn_team_run before `start` changes, and read by the workers after that;
+ * n_threads, spins and workers are constant. */
 struct qn_team {
     struct eventcount opened; /* phases opened, and ends of jobs */
     /* The open phase: its number << 32 | (threads - 1) << 22 | own << 14 | shared. Without pieces: no job. */

@@ -56,7 +56,8 @@ typedef struct qn_team_job {
  * QN_ERR_MEMORY    not enough memory, or a thread cannot be started */
 qn_status qn_team_create(int n_threads, qn_team **out);
 
-/* qn_team_free - ends the threads and frees the team. NULL is allowed. */
+/* qn_team_free - ends the threads, waits for them and frees the team. No qn_team_run may be in progress. NULL is
+ * allowed. */
 void qn_team_free(qn_team *team);
 
 /* qn_team_size - the number of threads. */

@@ -42,8 +42,8 @@ struct qn_executor {
     const qn_plan *plan;
     qn_cpu_weights weights;
     qn_cpu_workspace workspace;
-    const qn_step *step;
-    bool split_kv; /* this step's attention is split-KV: distributed over blocks of keys too */
+    const qn_step *step; /* of the caller; NULL between steps */
+    bool split_kv;       /* this step's attention is split-KV: distributed over blocks of keys too */
     size_t scratch_bytes;
     unsigned char *scratch; /* [n_threads, scratch_bytes] */
     float *zeros;   /* convolution inputs at positions before 0, and rows of a missing state; NULL without recurrent
@@ -55,11 +55,13 @@ struct qn_executor {
     size_t n_works;
 };
 
+/* Returns the address of a row in a buffer of the plan. */
 static inline float *qn_buffer_row(const qn_executor *ex, int id, size_t row)
 {
     return ex->workspace.buffers[id] + row * ex->plan->buffers[id].width;
 }
 
+/* Returns a thread's scratch, [scratch_bytes]: contents are kept only until the end of an operation. */
 static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread)
 {
     return ex->scratch + (size_t)thread * ex->scratch_bytes;
