@@ -40,8 +40,7 @@ struct member {
     qn_preempted preempted; /* used by the thread alone */
 };
 
-/* work and context are written by the caller of qn_team_run before `start` changes, and read by the workers after that;
- * n_threads, spins and workers are constant. */
+/* n_threads, n_started, spins and the pointers in members are constant while a job is done. */
 struct qn_team {
     struct eventcount opened; /* phases opened, and ends of jobs */
     /* The open phase: its number << 32 | (threads - 1) << 22 | own << 14 | shared. Without pieces: no job. */

@@ -6,7 +6,10 @@
  *
  * A waiting thread spins for some microseconds, then sleeps in the kernel: wake-up is fast between the phases of a
  * token, and an idle team uses no CPU time. If the team has more threads than the machine, it does not spin, since that
- * would take CPU time from working threads. */
+ * would take CPU time from working threads.
+ *
+ * The threads block all signals but SIGBUS, so that the process handles signals on its own threads. A team belongs to
+ * the process that created it (base/process.h). */
 #ifndef QN_BASE_TEAM_H
 #define QN_BASE_TEAM_H
 
@@ -56,14 +59,16 @@ typedef struct qn_team_job {
  * QN_ERR_MEMORY    not enough memory, or a thread cannot be started */
 qn_status qn_team_create(int n_threads, qn_team **out);
 
-/* qn_team_free - ends the threads, waits for them and frees the team. No qn_team_run may be in progress. NULL is
+/* qn_team_free - ends the threads, waits for them and frees the team. No job may be in progress. NULL is
  * allowed. */
 void qn_team_free(qn_team *team);
 
 /* qn_team_size - the number of threads. */
 int qn_team_size(const qn_team *team);
 
-/* qn_team_do - does a job and returns when it is done; the calling thread is thread 0. Only one call at a time. */
+/* qn_team_do - does a job and returns when it is done. Thread 0 is the calling thread, which may be another one in each
+ * call; its writes before the call are visible to all. Only one call at a time: the caller has a lock, or is the only
+ * user. `pieces` and `work` must not call it. */
 void qn_team_do(qn_team *team, const qn_team_job *job);
 
 /* qn_team_divide - does the work of [0, count) in ranges, as a job of one phase.

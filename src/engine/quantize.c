@@ -224,7 +224,7 @@ static qn_status rewrite(struct quantizer *q)
 {
     const size_t n_tensors = qn_gguf_n_tensors(q->source);
     QN_TRY(qn_gguf_writer_create(q->out, &q->writer));
-    QN_TRY(qn_team_create(q->params.n_threads ? q->params.n_threads : qn_cpu_cores(), &q->team));
+    QN_TRY(qn_team_create(q->params.n_threads ? q->params.n_threads : qn_cpu_best_threads(), &q->team));
     QN_TRY(qn_alloc(&q->types, n_tensors, sizeof *q->types, "types of tensors"));
     QN_TRY(qn_alloc(&q->piece, PIECE_WEIGHTS, sizeof(float), "piece of a tensor"));
     if (qn_gguf_q2_layout(q->source))
