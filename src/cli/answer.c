@@ -65,6 +65,10 @@ static void print(struct stream *s, const char *text, size_t length)
     if (!length)
         return;
     if (s->moves) {
+        if (qn_signals_drop_redraw()) { /* the style is plain again */
+            qn_wrap_again(&s->wrap);
+            fputs(s->in_reasoning && s->view == QN_REASONING_SHOW ? s->dim : "", stdout);
+        }
         qn_terminal_size(stdout, &columns, &rows);
         qn_wrap_text(&s->wrap, text, length, columns);
     } else {

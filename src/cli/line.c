@@ -109,7 +109,7 @@ static char *edited_line(qn_line *line, const char *initial, size_t *length)
     qn_editor_result result = QN_EDITOR_MORE;
     size_t columns, rows;
     qn_terminal_set(QN_TERMINAL_KEYS); /* before the prompt: a Ctrl-D until then would be another */
-    qn_signals_drop_redraw();
+    (void)qn_signals_drop_redraw();
     qn_terminal_size(stdout, &columns, &rows);
     qn_editor_begin(line->editor, line->prompt, initial, columns, rows);
     while (result == QN_EDITOR_MORE && (line->n_used < line->n_read || read_keys(line))) {

@@ -217,9 +217,11 @@ qn_signals_wake qn_signals_wait_for_input(int fd)
     }
 }
 
-void qn_signals_drop_redraw(void)
+bool qn_signals_drop_redraw(void)
 {
+    const bool returned = has_returned;
     is_resized = has_returned = 0;
+    return returned;
 }
 
 void qn_signals_disable_force_quit(void)

@@ -38,8 +38,9 @@ typedef enum qn_signals_wake {
 /* qn_signals_wait_for_input - wait until `fd` can be read or a signal came. */
 qn_signals_wake qn_signals_wait_for_input(int fd);
 
-/* qn_signals_drop_redraw - forget changes of the terminal until now: all is drawn next. */
-void qn_signals_drop_redraw(void);
+/* qn_signals_drop_redraw - forget changes of the terminal until now: all is drawn next. Returns whether the program was
+ * stopped and went on. */
+bool qn_signals_drop_redraw(void);
 
 /* qn_signals_disable_force_quit - from now on a second signal has no effect: for work that must clean up and checks for
  * a stop often enough. */

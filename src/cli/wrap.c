@@ -19,6 +19,13 @@ void qn_wrap_begin(qn_wrap *w, FILE *to)
     *w = (qn_wrap){ .to = to };
 }
 
+void qn_wrap_again(qn_wrap *w)
+{
+    fputc('\n', w->to);
+    w->column = w->word_column = w->n_word = 0;
+    w->breaks = w->has_unsure_line = w->has_unsure_word = false;
+}
+
 /* ---- Code ---- */
 
 /* Follows a line's beginning, for fences as CommonMark has them: three or more of one character, in an opening one

@@ -30,6 +30,9 @@ typedef struct qn_wrap {
 /* qn_wrap_begin - begins a text in the first column. */
 void qn_wrap_begin(qn_wrap *wrap, FILE *to);
 
+/* qn_wrap_again - others have printed something, or not: the text goes on in another line. */
+void qn_wrap_again(qn_wrap *wrap);
+
 /* qn_wrap_text - prints a piece of whole UTF-8 characters. Control characters other than newline and tab, and bytes
  * that are not UTF-8, are dropped.
  *

@@ -115,6 +115,17 @@ class Terminal:
     def type(self, keys):
         os.write(self.fd, keys.encode() if isinstance(keys, str) else keys)
 
+    def stop(self):
+        """Stops the program, which nothing can hinder. Whether it is in an answer."""
+        os.kill(self.pid, signal.SIGSTOP)
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            self.read(0.05)
+        return b"\x1b[?2004h" not in self.raw[self.seen :]
+
+    def go_on(self):
+        os.kill(self.pid, signal.SIGCONT)
+
     def modes(self):
         return termios.tcgetattr(self.fd)[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
 
@@ -310,8 +321,13 @@ def test_resize():
         terminal.expect("\x1b[?2004l")
         for _ in range(12):
             terminal.expect(" ")
+        runs = terminal.stop()
         terminal.resize(sizes[1], 100)
+        terminal.go_on()
         terminal.prompt()
+        if not runs:  # this script was slower than the answer
+            terminal.leave()
+            continue
         last = [row for row in terminal.lines() if row][-4:-1]
         check(all(len(row) <= sizes[1] for row in last), f"resize to {sizes[1]}: a row is too long")
         terminal.type(f"/save {path}\r")
@@ -499,11 +515,13 @@ def test_completion():
 # ---- Typing while an answer comes, and signals ----
 
 def story(terminal):
+    """Begins a long answer and stops the program in it. False: this script was slower than the answer, as on a busy machine."""
     terminal.prompt()
     terminal.type("Tell me a long story about a dog.\r")
     terminal.expect("\x1b[?2004l")
     for _ in range(4):
         terminal.expect(" ")
+    return terminal.stop()
 
 
 def test_typed_ahead():
@@ -511,6 +529,7 @@ def test_typed_ahead():
     story(terminal)
     check(not terminal.modes() & termios.ECHO, "the terminal echoes during an answer")
     terminal.type("typxed\x7f\x7f\x7fed ahead")
+    terminal.go_on()
     terminal.see("> typed ahead_")
     answer = "\n".join(terminal.lines()[:-1])
     check("typ" not in answer.split("about a dog.")[1], f"typed text is in the answer: {answer}")
@@ -522,10 +541,14 @@ def test_typed_ahead():
 
 def test_interrupted():
     terminal = chat("--seed", "1", model=DEMO)
-    story(terminal)
+    runs = story(terminal)
     terminal.type("kept")
     terminal.type("\x03")
-    terminal.see("> kept_")
+    terminal.go_on()
+    if runs:
+        terminal.see("> kept_")
+    else:
+        terminal.see("> _")
     terminal.type("\x03")
     terminal.see("> _")
     terminal.type("\x04")
@@ -559,6 +582,15 @@ def test_suspended():
     check(terminal.modes() == sane, "stopped in an answer, the terminal has other modes")
     terminal.type("fg\r")
     terminal.see("> kept_")
+    path = os.path.join(WORK, "suspended.json")
+    terminal.type(f"\x15/save {path}\r")
+    terminal.expect("saved")
+    rows = terminal.lines()
+    after = rows[max(i for i, row in enumerate(rows) if "--seed 1" in row or row.endswith("seed 1")) + 1 :]
+    shown = " ".join(after[: next(i for i, row in enumerate(after) if row.startswith("> "))])
+    content = " ".join(json.load(open(path))["messages"][-1]["content"].split())
+    check("".join(content.split()).endswith("".join(shown.split())), f"stopped in an answer, it does not go on where it was: {shown}")
+    terminal.prompt()
     terminal.type("\x15/exit\r")
     terminal.expect("shell$ ")
     check(terminal.modes() == sane, "after chat, the terminal has other modes")
@@ -579,6 +611,7 @@ def test_killed():
                 terminal.prompt()
             check(not terminal.modes() & termios.ECHO, "the terminal echoes")
             os.kill(terminal.pid, number)
+            terminal.go_on()
             status = terminal.finish(f"signal {number}")
             check(os.WIFSIGNALED(status) and os.WTERMSIG(status) == number, f"signal {number}: status {status}")
 
