@@ -4,6 +4,7 @@
 
 Each test is a function; those whose names are given after the folder are run, or all.
 """
+
 import fcntl
 import json
 import os
@@ -100,7 +101,12 @@ class Terminal:
 
     def prompt(self):
         """Waits until a message can be typed."""
-        self.wait(lambda: self.raw.rfind(b"\x1b[?2004h") > self.raw.rfind(b"\x1b[?2004l") and self.lines()[-1:] and self.lines()[-1].startswith(">"), "no prompt")
+        self.wait(
+            lambda: self.raw.rfind(b"\x1b[?2004h") > self.raw.rfind(b"\x1b[?2004l")
+            and self.lines()[-1:]
+            and self.lines()[-1].startswith(">"),
+            "no prompt",
+        )
         self.seen = len(self.raw)
 
     def lines(self):
@@ -256,7 +262,14 @@ LONG = "See https://example.org/a/very/long/address/without/any/place/to/break/i
 
 def test_words():
     for columns in (20, 40, 80, 132):
-        for text in (WORDS + "\n\n  indented by two\n" + WORDS[:-1], LONG, "a " * 150, "x" * (3 * columns), ("y" * columns + " ") * 3, ("z" * (columns - 1) + " ") * 3 + "\nend"):
+        for text in (
+            WORDS + "\n\n  indented by two\n" + WORDS[:-1],
+            LONG,
+            "a " * 150,
+            "x" * (3 * columns),
+            ("y" * columns + " ") * 3,
+            ("z" * (columns - 1) + " ") * 3 + "\nend",
+        ):
             text = text.rstrip()
             rows, raw = says(text, columns)
             expected = wrapped(text, columns)
@@ -282,7 +295,10 @@ def test_wide():
         rows, raw = says(text, columns)
         check("".join(rows) == text, f"wide text in {columns} columns: {rows}")
         check(all(columns_of(row) <= columns for row in rows), f"wide text in {columns} columns: a row is too long")
-        check(not any(row[0] in "、。」" or row[-1] == "「" for row in rows), f"wide text in {columns} columns: punctuation at the edge: {rows}")
+        check(
+            not any(row[0] in "、。」" or row[-1] == "「" for row in rows),
+            f"wide text in {columns} columns: punctuation at the edge: {rows}",
+        )
 
 
 CLUSTERS = ["👨‍👩‍👧‍👦", "👩🏽‍🚀", "🇩🇪", "🇫🇷", "👍🏿", "1️⃣", "❤️", "🏳️‍🌈", "e\u0301", "n\u0303\u0323", "各", "👩‍❤️‍👨", "가"]
@@ -299,14 +315,21 @@ def test_clusters():
             check(clean(shown) == clean("".join(text.split())), f"clusters in {columns} columns, '{gap}' between: {rows}")
             printed = raw.decode(errors="replace")
             for cluster in CLUSTERS:
-                check(len(cluster) < 2 or not re.search("\r?\n".join(map(re.escape, [cluster[:1], cluster[1:]])), printed), f"a line ends inside of {cluster} in {columns} columns")
+                check(
+                    len(cluster) < 2 or not re.search("\r?\n".join(map(re.escape, [cluster[:1], cluster[1:]])), printed),
+                    f"a line ends inside of {cluster} in {columns} columns",
+                )
             check(all(columns_of(row) <= columns for row in rows), f"clusters in {columns} columns: a row is too long: {rows}")
 
 
 def test_harmless():
     text = "one\x1b[31m two\x07 \x1b]0;title\x07three\r four\x0b\x0c\u009b5m five \x1b[2Jsix\tseven \x08\x7f eight"
     rows, raw = says(text, 80)
-    check(rows == ["one[31m two ]0;titlethree four5m five [2Jsix   seven  eight"] or [" ".join(r.split()) for r in rows] == ["one[31m two ]0;titlethree four5m five [2Jsix seven eight"], f"control characters: {rows}")
+    check(
+        rows == ["one[31m two ]0;titlethree four5m five [2Jsix   seven  eight"]
+        or [" ".join(r.split()) for r in rows] == ["one[31m two ]0;titlethree four5m five [2Jsix seven eight"],
+        f"control characters: {rows}",
+    )
     shown = re.sub(rb"\x1b\[[0-9;?]*[hlKABCDGm]", b"", raw)
     check(not re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", shown), f"control characters are printed: {shown}")
 
@@ -341,8 +364,15 @@ def test_resize():
 
 # ---- Looks ----
 
+
 def test_colour():
-    for environment, styled in (({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({"TERM": ""}, False)):
+    for environment, styled in (
+        ({}, True),
+        ({"NO_COLOR": ""}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": ""}, False),
+    ):
         terminal = chat(environment=environment)
         terminal.expect("> ")
         terminal.type("a\r")
@@ -369,7 +399,10 @@ def test_begin():
     terminal.leave()
     terminal = chat(columns=30)
     terminal.prompt()
-    check(terminal.lines() == ["parrot, f16, context of 1024", "tokens.", "/help lists the commands,", "Ctrl-D leaves.", ">"], f"the beginning in 30 columns: {terminal.lines()}")
+    check(
+        terminal.lines() == ["parrot, f16, context of 1024", "tokens.", "/help lists the commands,", "Ctrl-D leaves.", ">"],
+        f"the beginning in 30 columns: {terminal.lines()}",
+    )
     terminal.leave()
     terminal = chat("-q")
     terminal.prompt()
@@ -395,13 +428,26 @@ def test_reading():
 
 # ---- Editing ----
 
+
 def test_keys():
     terminal = chat()
     terminal.prompt()
     for keys, line in (
-        ("one two three", "> one two three_"), ("\x01", "> _one two three"), ("\x1bf", "> one_ two three"), ("\x1bd", "> one_ three"),
-        ("\x05\x17", "> one _"), ("\x19", "> one three_"), ("\x02\x02\x14", "> one ther_e"), ("\x05\x15", "> _"), ("a\x1b[Db\x1b[Cc", "> bac_"),
-        ("\x1b[H\x1b[3~", "> _ac"), ("\x1b[F\x08", "> a_"), (" x\x7f\x7f\x0b", "> a_"), ("\x01\x0b\x19\x19", "> aa_"), ("\x1b[1;5D", "> _aa"), ("\x0b", "> _"),
+        ("one two three", "> one two three_"),
+        ("\x01", "> _one two three"),
+        ("\x1bf", "> one_ two three"),
+        ("\x1bd", "> one_ three"),
+        ("\x05\x17", "> one _"),
+        ("\x19", "> one three_"),
+        ("\x02\x02\x14", "> one ther_e"),
+        ("\x05\x15", "> _"),
+        ("a\x1b[Db\x1b[Cc", "> bac_"),
+        ("\x1b[H\x1b[3~", "> _ac"),
+        ("\x1b[F\x08", "> a_"),
+        (" x\x7f\x7f\x0b", "> a_"),
+        ("\x01\x0b\x19\x19", "> aa_"),
+        ("\x1b[1;5D", "> _aa"),
+        ("\x0b", "> _"),
     ):
         terminal.type(keys)
         terminal.see(line)
@@ -430,10 +476,12 @@ def test_clusters_edited():
                 terminal.see("> _")
             if answers:  # without gaps, as the terminal has said how wide they are
                 terminal.type("|".join(["", *CLUSTERS[:3], ""]))
-                terminal.wait(lambda: "".join(terminal.lines()[-3:]).count("|") == 4 and "| " not in terminal.lines()[-1], f"there are gaps: {terminal.lines()}")
+                terminal.wait(
+                    lambda: "".join(terminal.lines()[-3:]).count("|") == 4 and "| " not in terminal.lines()[-1],
+                    f"there are gaps: {terminal.lines()}",
+                )
                 terminal.type("\x15")
             terminal.leave()
-
 
 
 def test_long_lines():
@@ -447,7 +495,10 @@ def test_long_lines():
         expected = [cells[i : i + columns] for i in range(0, len(cells), columns)]
         terminal.wait(lambda: terminal.lines() == expected[-rows:], f"a long text: {terminal.lines()}")
         terminal.type("\x01")
-        terminal.wait(lambda: terminal.lines() == expected[:rows] and (terminal.screen.cursor.x, terminal.screen.cursor.y) == (2, 0), f"its beginning: {terminal.lines()}")
+        terminal.wait(
+            lambda: terminal.lines() == expected[:rows] and (terminal.screen.cursor.x, terminal.screen.cursor.y) == (2, 0),
+            f"its beginning: {terminal.lines()}",
+        )
         terminal.type("\x0b" + "x" * (columns - 3) + "世")
         terminal.see("> " + "x" * (columns - 3), "世_")
         terminal.type("\x02\x7f")
@@ -499,20 +550,30 @@ def test_completion():
     terminal = chat(columns=132)
     terminal.prompt()
     for keys, line in (
-        ("/sy\t", "> /system _"), ("/re\t", "> /re_"), ("/lo\t" + folder + "/ta\t", f"> /load {folder}/talk _"), ("/save " + folder + "/i\t", f"> /save {folder}/inner/_"),
-        ("/think hi\t", "> /think high_"), ("/save ~/folder/talk o\t", "> /save ~/folder/talk one.json_"), ("no /lo\t", "> no /lo_"), ("//lo\t", "> //lo_"),
+        ("/sy\t", "> /system _"),
+        ("/re\t", "> /re_"),
+        ("/lo\t" + folder + "/ta\t", f"> /load {folder}/talk _"),
+        ("/save " + folder + "/i\t", f"> /save {folder}/inner/_"),
+        ("/think hi\t", "> /think high_"),
+        ("/save ~/folder/talk o\t", "> /save ~/folder/talk one.json_"),
+        ("no /lo\t", "> no /lo_"),
+        ("//lo\t", "> //lo_"),
     ):
         terminal.type("\x15" + keys)
         terminal.see(line)
     terminal.type("\x15/re\t\t")
     terminal.see("/regen  /reset", "> /re_")
     terminal.type("\x15/load " + folder + "/\t\t\t")
-    terminal.wait(lambda: any(line.split() == ["inner/", "talk", "one.json", "talk", "two.json"] for line in terminal.lines()[-3:]), f"files: {terminal.lines()}")
+    terminal.wait(
+        lambda: any(line.split() == ["inner/", "talk", "one.json", "talk", "two.json"] for line in terminal.lines()[-3:]),
+        f"files: {terminal.lines()}",
+    )
     check(b"\x1bname" not in terminal.raw and ".hidden" not in "".join(terminal.lines()), "names of files that hide or control")
     terminal.leave()
 
 
 # ---- Typing while an answer comes, and signals ----
+
 
 def story(terminal):
     """Begins a long answer and stops the program in it. False: this script was slower than the answer, as on a busy machine."""
@@ -636,6 +697,7 @@ def test_end():
 
 # ---- Files ----
 
+
 def test_files():
     path, session = os.path.join(WORK, "a talk.json"), os.path.join(WORK, "talk.session")
     terminal = chat("--seed", "1", "--save", session, "--system", "Be kind.", model=DEMO)
@@ -650,7 +712,9 @@ def test_files():
     terminal.leave()
     messages = json.load(open(path))["messages"]
     check([m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant"], f"/save: {messages}")
-    check(os.stat(path).st_mode & 0o777 == 0o600 and os.stat(path + ".session").st_mode & 0o777 == 0o600, "/save: others can read the files")
+    check(
+        os.stat(path).st_mode & 0o777 == 0o600 and os.stat(path + ".session").st_mode & 0o777 == 0o600, "/save: others can read the files"
+    )
 
     def evaluated(terminal):
         terminal.type("Once more.\r")
@@ -662,7 +726,9 @@ def test_files():
 
     def shows(terminal, what):
         text = " ".join(" ".join(terminal.lines()).split())
-        check("> And of a dog?" in text and " ".join(messages[-1]["content"].split()) in text, f"{what}: the last turns are not shown: {text}")
+        check(
+            "> And of a dog?" in text and " ".join(messages[-1]["content"].split()) in text, f"{what}: the last turns are not shown: {text}"
+        )
 
     for what, arguments, command in (("--load", ["--load", path], None), ("/load", [], f"/load {path}")):
         terminal = chat("--seed", "1", *arguments, model=DEMO)

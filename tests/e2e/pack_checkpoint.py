@@ -7,6 +7,7 @@ scales are random, as a layout does not depend on them; the weights are computed
 packers follow the published layouts: OCP E4M3 and DeepSeek's weight_scale_inv, mlx.core.quantize, AutoGPTQ's qlinear, AutoAWQ's
 WQLinear_GEMM.
 """
+
 import glob
 import json
 import os
@@ -69,7 +70,11 @@ def fp8(rows, columns, kind, block, dtype):
     weights = [e4m3(codes[r * columns + c]) * scales[r // height * shape[1] + c // width][0] for r in range(rows) for c in range(columns)]
     parts = {
         "weight": ("F8_E4M3", [rows, columns], bytes(codes)),
-        "weight_scale_inv" if kind in ("block", "wide") else "weight_scale": (dtype, [] if kind == "tensor" else shape, b"".join(s[1] for s in scales)),
+        "weight_scale_inv" if kind in ("block", "wide") else "weight_scale": (
+            dtype,
+            [] if kind == "tensor" else shape,
+            b"".join(s[1] for s in scales),
+        ),
     }
     if kind == "tensor":
         parts["input_scale"] = ("F32", [], struct.pack("<f", 0.5))
@@ -142,7 +147,15 @@ def pack(method, rows, columns):
     bits = int(rest) if rest.isdigit() else 4
     if name == "fp8":
         blocks = {"block": [32, 48], "wide": [128, 128]}
-        config = {"quant_method": "fp8", "weight_block_size": blocks[rest]} if rest in blocks else {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8, "strategy": "channel"}}}}
+        config = (
+            {"quant_method": "fp8", "weight_block_size": blocks[rest]}
+            if rest in blocks
+            else {
+                "quant_method": "compressed-tensors",
+                "format": "float-quantized",
+                "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8, "strategy": "channel"}}},
+            }
+        )
         return fp8(rows, columns, rest, (32, 48), "F32" if rest in blocks else "BF16"), config
     if name == "mlx":
         return (mlx(rows, columns, bits, 32, "BF16") if columns % 32 == 0 else None), {"group_size": 32, "bits": bits}
@@ -151,7 +164,13 @@ def pack(method, rows, columns):
     if name == "awq":
         return awq(rows, columns, 32), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
     version = "gptq_v2" if name == "gptq_v2" else "gptq"
-    return gptq(rows, columns, bits, 32, version == "gptq", name == "gptq_act"), {"quant_method": "gptq", "bits": bits, "group_size": 32, "checkpoint_format": version, "desc_act": name == "gptq_act"}
+    return gptq(rows, columns, bits, 32, version == "gptq", name == "gptq_act"), {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": 32,
+        "checkpoint_format": version,
+        "desc_act": name == "gptq_act",
+    }
 
 
 def main():
