@@ -43,6 +43,9 @@ function isDollarFormula(tex, next) {
     // "$n$th" and "$2$D", but no "$HOME/$USER" and no "$5-$10"
     if (/^\w/.test(next) && !(tex.length < 40 && /^(?:th|st|nd|rd|s|d|D)\b/.test(next)))
         return false;
+    // "$(SRC)/$(OBJ)", "${A}${B}"
+    if ((tex.length > 1 && /[^\\][/:;=([,&]$/.test(tex)) || ("({".includes(tex[0]) && tex[0] === next[0]))
+        return false;
     if (!SIGNS.test(tex) && /[\n"“”;`]/.test(tex))
         return false;
     const is_amount = /^[-+]?[\d.,]/.test(tex);
@@ -211,12 +214,12 @@ export function blockFormula(protected_text, is_growing) {
 }
 
 // The text with the line breaks and bars of its formulas replaced, so that it splits into lines and cells between
-// formulas only. It has the same length.
-export function protect(text) {
+// formulas only. It has the same length. A bar between spaces ends a cell, if the end of the formula did not come yet.
+export function protect(text, is_growing) {
     let result = "", shown = 0;
-    for (const { from, to } of formulas(text)) {
-        const formula = text.slice(from, to), is_quoted = /\n[ \t]*>/.test(formula);
-        result += text.slice(shown, from) + (is_quoted ? formula
+    for (const { from, to, is_open } of formulas(text, is_growing)) {
+        const formula = text.slice(from, to), is_other = /\n[ \t]*>/.test(formula) || (is_open && / \| /.test(formula));
+        result += text.slice(shown, from) + (is_other ? formula
             : formula.replaceAll("\n", BREAK).replaceAll("|", BAR));
         shown = to;
     }

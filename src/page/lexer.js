@@ -72,7 +72,8 @@ class FormulaTokens {
             if (!/^[^\n]*\n[ |:-]*-[ |:-]*(?:\n|$)/.test(source.slice(0, MAX_INLINE)))
                 return undefined;
             const [part] = source.slice(0, MAX_INLINE).split("\n\n", 1);
-            const rows = (text) => text.split("\n").map(protect).join("\n");
+            const rows = (text, is_end) => text.split("\n")
+                .map((row, i, all) => protect(row, is_end && i + 1 === all.length)).join("\n");
             return tokens.#protected(source, part.length, rows, (text) => table.call(this, text));
         };
         const inline = lexer.inlineTokens;
@@ -95,15 +96,20 @@ class FormulaTokens {
         const part = source.slice(0, length);
         if (!/[$\\]/.test(part) || !this.searches.take(length))
             return read(source);
-        const token = read(change(part) + source.slice(length));
+        const token = read(change(part, part.length === source.length && this.#is_end(source)) + source.slice(length));
         if (token)
             token.raw = source.slice(0, token.raw.length);
         return token;
     }
 
+    // Whether a part of the text is at its end, and may grow.
+    #is_end(source) {
+        return this.is_growing && this.text.endsWith(lastLine(restore(source.slice(-MAX_BEFORE))));
+    }
+
     #find(source) {
-        const is_end = this.is_growing && this.text.endsWith(lastLine(restore(source)));
-        const found = /[$\\]/.test(source) && this.searches.take(source.length) ? formulas(source, is_end) : [];
+        const is_searched = /[$\\]/.test(source) && this.searches.take(source.length);
+        const found = is_searched ? formulas(source, this.#is_end(source)) : [];
         return { source, found, at: new Map(found.map((span) => [span.from, span])), masked: null };
     }
 
@@ -114,7 +120,7 @@ class FormulaTokens {
     #block(source) {
         if (!BLOCK_FORMULA.test(source) || !this.searches.take(Math.min(source.length, MAX_BLOCK)))
             return undefined;
-        const span = blockFormula(source, this.is_growing && this.text.endsWith(lastLine(restore(source.slice(-200)))));
+        const span = blockFormula(source, this.#is_end(source));
         return span ? this.#token(span, source, span.to) : undefined;
     }
 

@@ -57,12 +57,12 @@ FORMULAS = [
     "$x$", "a $x_1 + y$ b", "$n$th and $k$-means", "$2x + 3 = 5$", "$5$", "$3.14$", "$-3$", "$100\\%$", "$10^{-3}$", "$2 \\times 3$", "$3 mod 2$", "$\\frac{1}{2}$",
     "\\(a\\)", "\\( a \\)", "\\[a+b\\]", "$$a$$", "so $$x = 1$$ ok", "$P(A|B)$", "速度$v = s/t$是", "$x$是", "$[0, 1)$", "$\\text{if } x$", "$a \\le b$, $c$", "$\\$5 + x$",
     "($x$)", "**$x$**", "$x$.", "$O(n log n)$", "$a, b$", "$f(x) = x^2$ where $x \\in \\mathbb{R}$", "$\\{1, 2\\}$", "\\[ Fixed Cost + Variable Cost \\]", "$x$s", "costs $5 or $x$",
-    "\\begin{align}a\\end{align}", "a $2$D grid"]
+    "\\begin{align}a\\end{align}", "a $2$D grid", "the $=$ and the $/$", "$|x|$", "$\\{$", "$f(x)$(1)"]
 NO_FORMULAS = [
     "$5 and $10", "costs $5, not $6.", "$HOME and $PATH", "$HOME/$USER", "${HOME}/bin:$PATH", "US$5 and C$6", "5$ and 10$", "$5-$10", "$5 to $10 (or $20)", "($5)/($10)",
     "`$a$`", "``$a `$b$``", "\\$5 and \\$6", "$a = $b + $c;", "$foo->bar($baz)", "a $$ or $$ b", "$$ to $$$", "echo $$; kill $$", "$1, $2 and $3", "$1$2", "$5/month (or $x)",
     "$5 each (then 10$)", "$20 a month$", "$5 million$", "从$5涨到$8，$9", "价格$5元或$", "$ x $", "a $ b $ c", "\\\\(a\\\\)", "see \\[1\\] there", "\\(see below\\)",
-    "HOME is \"$HOME\"; see '$'", "$5 or $", "A$B$C", "$(pwd)/$file", "$ 5$", "$5,000 to $10,000", "between $1M and $2M", "$x is big ($y)", "earn $500 (about €450) or $600"]
+    "HOME is \"$HOME\"; see '$'", "$5 or $", "A$B$C", "$(pwd)/$file", "$ 5$", "$5,000 to $10,000", "between $1M and $2M", "$x is big ($y)", "$(SRC)/$(OBJ)", "${A}${B}", "${A}/${B}", "$(a)$(b)", "$.ajax/$.get", "**$5** and **$10**", "($5–$10)", "^foo$|^bar$", "$A:$(B)", "earn $500 (about €450) or $600"]
 
 
 def delimiters(page):
@@ -81,6 +81,7 @@ def growing_formulas(page):
         return
     text = ("So $x_1 * y_1$ and \\(a_{1} \\\\ b*c*d\\) cost $5 and $6.\n\n\\[\n\\begin{aligned}\na &= b \\\\\n- c &= d\n\\end{aligned}\n\\]\n\nThen $$e=1$$ and\n\n"
             "- $f$: \\[ g\n+ h \\]\n- | i\n\n| $|x|$ | $\\|y\\|$ |\n| --- | --- |\n| $P(A|B)$ | $z$ |\n\nEnd $w$")
+    page.driver.set_script_timeout(60)
     grown, whole, wrong = page.driver.execute_async_script("""
         const [source, done] = arguments;
         import("/page/live.js").then(({ LiveMarkdown }) => {
@@ -96,17 +97,21 @@ def growing_formulas(page):
                 if (i > source.length) {
                     live.finish(source);
                     new LiveMarkdown(whole).finish(source);
-                    setTimeout(() => {
+                    let n_waits = 0;
+                    const timer = setInterval(() => {
+                        if (document.querySelector("#messages > div .formula:not(.is-set)") && ++n_waits < 200)
+                            return;
+                        clearInterval(timer);
                         const result = [grown.innerHTML, whole.innerHTML, wrong];
                         grown.remove();
                         whole.remove();
                         done(result);
-                    }, 300);
+                    }, 50);
                     return;
                 }
                 live.set(source.slice(0, i));
                 // In the middle of a formula its source is there, whole, and no part of it became emphasis or an escape.
-                for (const formula of ["x_1 * y_1", "a_{1} \\\\\\\\ b*c*d"]) {
+                for (const formula of ["x_1 * y_1", "a_{1} \\\\\\\\ b*c*d", "P(A|B)", "g\\n+ h", "a &= b \\\\\\\\\\n- c &= d"]) {
                     const from = source.indexOf(formula);
                     if (i > from && i <= from + formula.length && !shown().includes(source.slice(from, i).trimEnd()))
                         wrong.push(source.slice(0, i) + " => " + shown());
@@ -118,7 +123,8 @@ def growing_formulas(page):
             step(1);
         });""", text)
     check(not wrong, f"{len(wrong)} states, the first: {wrong[:1]}")
-    check(grown == whole, f"grown: {grown[:3000]}\nwhole: {whole[:3000]}")
+    at = len(os.path.commonprefix([grown, whole]))
+    check(grown == whole, f"at {at} grown: {grown[max(0, at - 300):at + 300]}\nwhole: {whole[max(0, at - 300):at + 300]}")
     check(whole.count("katex-html") == 11, f"{whole.count('katex-html')} formulas of {whole[:2000]}")
 
 
