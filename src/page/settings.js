@@ -184,7 +184,7 @@ export function showDialog(model, data) {
                     element("div", { class: "toasts" })),
                 element("section", { class: "keys" }, element("h3", {}, "Keys"),
                     element("dl", {}, ...[["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop the answer"],
-                        ["↑ in an empty box", "edit the last message"],
+                        ["↑", "edit the last message, in an empty box"],
                         ["Ctrl+Shift+O", "new conversation"],
                             ["Ctrl+K", "search"]].flatMap(([key, what]) =>
                             [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)]))),

@@ -699,12 +699,14 @@ def models(page):
 # ---- Small and accessible ----
 
 def phone(_):
-    for size in ((360, 740), (320, 568)):
+    for size, names in (((360, 740), ["quern-demo"]), ((320, 568), ["prism-ml/Bonsai-8B-gguf", "prism-ml/Bonsai-27B-gguf"])):
+        server.models = names
         page = open_browser(size)
         try:
             on_phone(page, size)
         finally:
             page.driver.quit()
+            server.models = ["quern-demo"]
 
 
 def on_phone(page, size):
@@ -720,7 +722,7 @@ def on_phone(page, size):
     check(not cut, f"beyond the edge: {cut}")
     page.js("document.getElementById('open-settings').click()")
     cut = page.js("""const pen = document.createElement('canvas').getContext('2d');
-        return [...document.querySelectorAll('#settings select')].filter((select) => {
+        return [...document.querySelectorAll('#settings select, #models:not([hidden])')].filter((select) => {
             const style = getComputedStyle(select);
             pen.font = `${style.fontSize} ${style.fontFamily}`;
             return pen.measureText(select.selectedOptions[0].text).width + 40 > select.clientWidth;
