@@ -12,7 +12,7 @@ const MAX_DOLLARS = 1000; // of a formula between single dollars
 const MAX_OPEN = 4000, MAX_OPEN_DOLLAR = 200; // of one whose end may still come
 export const MAX_BLOCK = 8000; // of one that has its lines for itself
 const SIGNS = /[\\^_{}=]/, MORE_SIGNS = /[\\^_{}=+*/<>≤≥≈≠×÷±∑∫√]/;
-const ENVIRONMENT = /\\begin\{((?:align|alignat|equation|gather|multline|CD)\*?)\}/y;
+const ENVIRONMENT = /\\begin\{((?:(?:align|alignat|equation|gather)\*?|aligned|gathered|cases|CD|[pbvBV]?matrix))\}/y;
 export const BLOCK_FORMULA = /^( {0,3})(\$\$(?!\$)|\\\[|\\begin\{)/; // its beginning
 const CLOSERS = { "\\(": "\\)", "\\[": "\\]" };
 const FUNCTIONS = /\b(?:mod|sin|cos|tan|log|ln|exp|max|min)\b/g;

@@ -57,12 +57,12 @@ FORMULAS = [
     "$x$", "a $x_1 + y$ b", "$n$th and $k$-means", "$2x + 3 = 5$", "$5$", "$3.14$", "$-3$", "$100\\%$", "$10^{-3}$", "$2 \\times 3$", "$3 mod 2$", "$\\frac{1}{2}$",
     "\\(a\\)", "\\( a \\)", "\\[a+b\\]", "$$a$$", "so $$x = 1$$ ok", "$P(A|B)$", "速度$v = s/t$是", "$x$是", "$[0, 1)$", "$\\text{if } x$", "$a \\le b$, $c$", "$\\$5 + x$",
     "($x$)", "**$x$**", "$x$.", "$O(n log n)$", "$a, b$", "$f(x) = x^2$ where $x \\in \\mathbb{R}$", "$\\{1, 2\\}$", "\\[ Fixed Cost + Variable Cost \\]", "$x$s", "costs $5 or $x$",
-    "\\begin{align}a\\end{align}", "a $2$D grid", "the $=$ and the $/$", "$|x|$", "$\\{$", "$f(x)$(1)"]
+    "\\begin{align}a\\end{align}", "so\n\\begin{cases} a \\\\ b \\end{cases}", "a $2$D grid", "the $=$ and the $/$", "$|x|$", "$\\{$", "$f(x)$(1)"]
 NO_FORMULAS = [
     "$5 and $10", "costs $5, not $6.", "$HOME and $PATH", "$HOME/$USER", "${HOME}/bin:$PATH", "US$5 and C$6", "5$ and 10$", "$5-$10", "$5 to $10 (or $20)", "($5)/($10)",
     "`$a$`", "``$a `$b$``", "\\$5 and \\$6", "$a = $b + $c;", "$foo->bar($baz)", "a $$ or $$ b", "$$ to $$$", "echo $$; kill $$", "$1, $2 and $3", "$1$2", "$5/month (or $x)",
     "$5 each (then 10$)", "$20 a month$", "$5 million$", "从$5涨到$8，$9", "价格$5元或$", "$ x $", "a $ b $ c", "\\\\(a\\\\)", "see \\[1\\] there", "\\(see below\\)",
-    "HOME is \"$HOME\"; see '$'", "$5 or $", "A$B$C", "$(pwd)/$file", "$ 5$", "$5,000 to $10,000", "between $1M and $2M", "$x is big ($y)", "$(SRC)/$(OBJ)", "${A}${B}", "${A}/${B}", "$(a)$(b)", "$.ajax/$.get", "**$5** and **$10**", "($5–$10)", "^foo$|^bar$", "$A:$(B)", "earn $500 (about €450) or $600"]
+    "HOME is \"$HOME\"; see '$'", "$5 or $", "A$B$C", "$(pwd)/$file", "$ 5$", "$5,000 to $10,000", "between $1M and $2M", "$x is big ($y)", "$(SRC)/$(OBJ)", "${A}${B}", "${A}/${B}", "$(a)$(b)", "$.ajax/$.get", "**$5** and **$10**", "($5–$10)", "^foo$|^bar$", "in C:\\(x86) it is", "\\begin{itemize} x \\end{itemize}", "text \\begin{align} x", "$A:$(B)", "earn $500 (about €450) or $600"]
 
 
 def delimiters(page):
