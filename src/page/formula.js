@@ -49,7 +49,7 @@ function isDollarFormula(tex, next) {
     if (!SIGNS.test(tex) && /[\n"“”;`]/.test(tex))
         return false;
     const is_amount = /^[-+]?[\d.,]/.test(tex);
-    return !is_amount || SIGNS.test(tex)
+    return !is_amount || /[\\^_{}]/.test(tex)
         || (isBalanced(tex) && !/[a-z\u0080-\uffff]{2,}/i.test(tex.replace(FUNCTIONS, "")));
 }
 

@@ -9,7 +9,12 @@ const MAX_KEPT = 300; // formulas whose nodes are copied when they appear again,
 const SLICE_MS = 12;
 // Definitions would let a short text become a long one.
 const DEFINES = /\\(?:[egx]?def|(?:re|provide)?newcommand|let|futurelet|global|long)(?![a-zA-Z])/;
+// Commands of LaTeX, its packages and MathJax that models write and KaTeX does not know.
+const MACROS = { "\\mbox": "\\text{#1}", "\\ensuremath": "#1", "\\eqref": "(\\text{#1})", "\\ref": "\\text{#1}",
+    "\\hfill": "\\quad", "\\SI": "#1\\,\\mathrm{#2}", "\\si": "\\mathrm{#1}", "\\euro": "\\text{€}" };
 const OPTIONS = { throwOnError: true, trust: false, strict: "ignore", maxExpand: 500, maxSize: 20 };
+
+const TEXT_MARKS = { _: "\\_", "^": "\\textasciicircum ", "&": "\\&" };
 
 let loading = null, is_loaded = false;
 const kept = new Map();
@@ -51,12 +56,22 @@ function takeStyles(node, styles, depth = 0) {
     return n;
 }
 
+// What models write, and LaTeX or MathJax take, but KaTeX does not: a percent sign behind a number, which begins a
+// comment, other marks without a backslash, underscores in text, and labels.
+function forKatex(tex) {
+    return tex.replace(/\\(?:label|require)\s*\{[^{}]*\}/g, "").replace(/\\[^]|[\d}]%|#/g,
+        (mark) => (mark[0] === "\\" ? mark : `${mark.slice(0, -1)}\\${mark.at(-1)}`))
+        .replace(/(\\(?:text(?:rm|bf|it|tt|sf|normal)?|mbox)\s*\{)([^{}$]*)\}/g, (_, begin, text) =>
+            `${begin}${text.replace(/\\[^]|[_^&]/g, (mark) => TEXT_MARKS[mark] ?? mark)}}`);
+}
+
 function set(tex, is_display) {
     const { katex } = globalThis;
     if (!katex || DEFINES.test(tex) || tex.split("&").length > MAX_CELLS)
         return null;
     try {
-        const tree = katex.__renderToDomTree(tex, { ...OPTIONS, displayMode: is_display }), styles = [];
+        const options = { ...OPTIONS, macros: { ...MACROS }, displayMode: is_display };
+        const tree = katex.__renderToDomTree(forKatex(tex), options), styles = [];
         if (takeStyles(tree, styles) > MAX_NODES)
             return null;
         const node = tree.toNode();

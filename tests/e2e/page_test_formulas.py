@@ -41,6 +41,7 @@ def formulas(page):
         check(text("money") == source["money"].strip().replace("\\$", "$"), f"money: {text('money')}")
         check("$HOME/bin goes before $PATH" in text("shell") and "$a = $b + $c; and $foo->bar($baz)" in text("shell"), text("shell"))
         check("closes: \\(a + b stays" in text("unbalanced") and "A lone $ sign, a price of $3" in text("unbalanced"), text("unbalanced"))
+        check("learning_rate" in text("code_beside") and "50%" in text("code_beside").split("or by")[1], text("code_beside"))
         check("$\\frac{1}{2$" in text("errors") and "$\\notacommand{x}$" in text("errors"), text("errors"))
         total, names = received(page)
         check(total <= MAX_BYTES_WITH_FORMULAS and any(name.endswith(".woff2") for name in names), f"{total} bytes with formulas: {names}")
