@@ -100,8 +100,9 @@ class Search {
         const end = this.missing.has(closer) ? -1 : this.#end(begin, opener, closer);
         if (end === -1) {
             this.missing.add(closer);
-            // Its backslash stays, whatever follows.
-            return this.#open(from, begin) ?? { from, to: begin, is_open: true };
+            // Its backslash stays, whatever follows. Within a line it ends there.
+            const is_line = opener === "\\(" && this.text.indexOf("\n", begin) >= 0;
+            return (is_line ? null : this.#open(from, begin)) ?? { from, to: begin, is_open: true };
         }
         const tex = end < 0 ? "" : this.text.slice(begin, end), is_display = opener === "\\[";
         // "\[1\]" within a line is a bracket, whose backslashes only keep it from being a link.

@@ -56,8 +56,11 @@ class FormulaTokens {
     }
 
     join(lexer, tokenizer) {
-        const tokens = this, { emStrong, list, table } = tokenizer;
-        this.extensions.startBlock = [(source) => (lexer.state.top ? this.#nextBlock(source) : undefined)];
+        const tokens = this, { emStrong, list, paragraph, table } = tokenizer;
+        // A paragraph ends where a formula with its own lines begins.
+        tokenizer.paragraph = function (source) {
+            return paragraph.call(this, source.slice(0, tokens.#nextBlock(source)));
+        };
         // Stars and underscores of formulas end no emphasis.
         tokenizer.emStrong = function (source, masked, before) {
             return emStrong.call(this, source, tokens.#mask(masked), before);
@@ -93,12 +96,11 @@ class FormulaTokens {
     }
 
     #protected(source, length, change, read) {
-        const part = source.slice(0, length);
-        if (!/[$\\]/.test(part) || !this.searches.take(length))
-            return read(source);
-        const token = read(change(part, part.length === source.length && this.#is_end(source)) + source.slice(length));
+        const part = source.slice(0, length), is_end = part.length === source.length && this.#is_end(source);
+        const is_changed = /[$\\]/.test(part) && this.searches.take(length);
+        const token = read(is_changed ? change(part, is_end) + source.slice(length) : source);
         if (token)
-            token.raw = source.slice(0, token.raw.length);
+            token.raw = source.slice(0, token.raw.length); // marked's own has other spaces at its end, too
         return token;
     }
 
@@ -136,6 +138,7 @@ class FormulaTokens {
         return span && span.from - from;
     }
 
+    // Undefined: no formula begins in this paragraph.
     #nextBlock(source) {
         const [part] = source.slice(0, MAX_BEFORE).split("\n\n", 1);
         if (!this.searches.take(part.length))

@@ -179,4 +179,18 @@ def copied_formulas(page):
     check(copied.split() == ["With", "$a^2$", "and", "$$", "b", "$$"], f"copied: {copied!r}")
 
 
-TESTS = [delimiters, formulas, growing_formulas, hostile_formulas, copied_formulas]
+def any_formulas(page):
+    """Random texts, for QN_FUZZ_SECONDS."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "page_formula_fuzz.js")) as file:
+        script = file.read()
+    seconds, runs = float(os.environ.get("QN_FUZZ_SECONDS", "2")), 0
+    seed = int(os.environ.get("QN_FUZZ_SEED", time.time_ns() % 2**32))
+    page.driver.set_script_timeout(60)
+    for piece in range(max(1, round(seconds))):
+        result = page.driver.execute_async_script(script, (seed + 7919 * piece) % 2**32, 1000)
+        check(not result["problem"], f"seed {seed}, piece {piece}: {result['problem']}")
+        runs += result["runs"]
+    print(f"{runs} random texts, seed {seed}")
+
+
+TESTS = [delimiters, formulas, growing_formulas, hostile_formulas, copied_formulas, any_formulas]
