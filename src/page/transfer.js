@@ -109,7 +109,7 @@ function readConversation(value, where) {
     const id = randomId();
     const messages = value.messages.map((message, n) =>
         ({ ...readMessage(message, `${where}.messages[${n}]`), conversation: id, n,
-            parent: is.index(message.parent + 1, n + 1) ? message.parent : n - 1 }));
+            parent: message.parent === -1 || is.index(message.parent, n) ? message.parent : n - 1 }));
     const title = is.text(value.title) ? value.title : messages.find(({ role }) => role === "user")?.content ?? "";
     return {
         conversation: {

@@ -253,7 +253,7 @@ def branches(page):
     page.js(f"document.querySelector({json.dumps(page.last('.note button'))}).click()")
     page.wait("the second failure", lambda: page.is_idle() and page.count(page.last(".note.failed")))
     check(versions(page)[-1] is None, f"versions {versions(page)}")
-    for parents in ([5, -2, 1.5], [None, "0", {}], [2, 2, 2], [-1, -1, 0]):
+    for parents in ([5, -2, 1.5], [None, "0", {}], [-1, True, True], [-1, None, None], [2, 2, 2], [-1, -1, 0]):
         messages = [{"role": "user", "content": f"m{i}", "parent": parent} for i, parent in enumerate(parents)]
         page.find("#import-file").send_keys(write("parents.json", {"messages": messages, "leaf": 7, "first": "x", "title": "Parents"}))
         page.wait("the import", lambda: page.text("#title") == "Parents" and "m2" in page.text(page.last()))
