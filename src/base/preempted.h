@@ -29,7 +29,7 @@ static inline bool qn_preempted_soon(qn_preempted *p)
     return qn_ticks() - p->since >= p->interval && qn_preempted_look(p);
 }
 
-/* qn_preempted_give_way - lets threads run that want this processor. */
-void qn_preempted_give_way(qn_preempted *p);
+/* qn_preempted_give_way - lets threads run that want this processor. Returns whether there were any. */
+bool qn_preempted_give_way(qn_preempted *p);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/pace.h"
 #include "base/preempted.h"
 #include "base/ticks.h"
 #include "base/wait_value.h"
@@ -43,6 +44,9 @@ struct member {
 /* n_threads, n_started, spins and the pointers in members are constant while a job is done. */
 struct qn_team {
     struct eventcount opened; /* phases opened, and ends of jobs */
+    struct eventcount grown;  /* times that more threads were used */
+    atomic_int n_used;        /* members 0 to n_used - 1; the others sleep until that changes */
+    atomic_uint n_disturbed;  /* times that a thread gave way to others */
     /* The open phase: its number << 32 | (threads - 1) << 22 | own << 14 | shared. Without pieces: no job. */
     _Alignas(QN_ALIGN) atomic_uint_fast64_t open;
     _Alignas(QN_ALIGN) claims shared;
@@ -53,7 +57,10 @@ struct qn_team {
     const qn_team_job *job;
     size_t phase;
     uint32_t number; /* of the open phase, counted since the team was created */
+    int n_of_job;    /* threads that the job's pieces are divided for */
     struct member *members;
+    bool adapts;
+    qn_pace pace; /* used by the caller of a job */
 };
 
 static inline void spin_hint(void)
@@ -127,7 +134,7 @@ static void renew_claims(qn_team *team)
 /* Publishes a phase; all that the thread wrote before is visible to who sees it. */
 static void publish(qn_team *team, size_t own, size_t shared)
 {
-    const uint64_t number = ++team->number, threads = (uint64_t)team->n_threads - 1;
+    const uint64_t number = ++team->number, threads = (uint64_t)team->n_of_job - 1;
     if (!(number & ((UINT64_C(1) << 30) - 1)))
         renew_claims(team);
     atomic_store_explicit(&team->open, number << 32 | threads << 22 | own << 14 | shared, memory_order_release);
@@ -136,9 +143,7 @@ static void publish(qn_team *team, size_t own, size_t shared)
 
 static void do_piece(const qn_team *team, int thread, size_t index)
 {
-    const qn_team_piece piece = {
-        .phase = team->phase, .index = index, .thread = thread, .n_threads = team->n_threads
-    };
+    const qn_team_piece piece = { .phase = team->phase, .index = index, .thread = thread, .n_threads = team->n_of_job };
     team->job->work(team->job->context, &piece);
 }
 
@@ -148,8 +153,8 @@ static void open_next(qn_team *team, int thread)
 {
     const qn_team_job *job = team->job;
     while (++team->phase < job->n_phases) {
-        const qn_team_pieces pieces = job->pieces(job->context, team->phase, team->n_threads);
-        const size_t n_pieces = (size_t)team->n_threads * pieces.own + pieces.shared;
+        const qn_team_pieces pieces = job->pieces(job->context, team->phase, team->n_of_job);
+        const size_t n_pieces = (size_t)team->n_of_job * pieces.own + pieces.shared;
         if (n_pieces == 1)
             do_piece(team, thread, 0);
         if (n_pieces <= 1)
@@ -226,8 +231,8 @@ static bool help(struct member *member, const struct phase *phase, bool any)
     }
     if (n && atomic_fetch_add_explicit(&team->done, n, memory_order_acq_rel) + n == count_pieces(phase))
         open_next(team, member->index);
-    if (gives_way)
-        qn_preempted_give_way(&member->preempted);
+    if (gives_way && qn_preempted_give_way(&member->preempted))
+        atomic_fetch_add_explicit(&team->n_disturbed, 1, memory_order_relaxed);
     return !gives_way;
 }
 
@@ -247,6 +252,11 @@ static void *member_main(void *argument)
     qn_team *team = member->team;
     qn_preempted_begin(&member->preempted);
     while (!atomic_load_explicit(&team->quit, memory_order_acquire)) {
+        const unsigned grown = atomic_load(&team->grown.value);
+        if (member->index >= atomic_load(&team->n_used)) {
+            eventcount_sleep(&team->grown, grown);
+            continue;
+        }
         const unsigned seen = atomic_load_explicit(&team->opened.value, memory_order_acquire);
         const struct phase phase = open_phase(team);
         pass(member, &phase, seen);
@@ -266,13 +276,8 @@ static void do_alone(qn_team *team)
     }
 }
 
-void qn_team_do(qn_team *team, const qn_team_job *job)
+static void do_together(qn_team *team)
 {
-    team->job = job;
-    if (team->n_threads == 1) {
-        do_alone(team);
-        return;
-    }
     struct member *member = &team->members[0];
     qn_preempted_begin(&member->preempted); /* another thread may call each time */
     team->phase = SIZE_MAX;
@@ -284,6 +289,35 @@ void qn_team_do(qn_team *team, const qn_team_job *job)
             return;
         pass(member, &phase, seen);
     }
+}
+
+static void use_threads(qn_team *team, int n)
+{
+    const bool grows = n > team->n_of_job;
+    team->n_of_job = n;
+    atomic_store(&team->n_used, n);
+    if (grows)
+        eventcount_advance(&team->grown);
+}
+
+void qn_team_do(qn_team *team, const qn_team_job *job)
+{
+    team->job = job;
+    if (team->n_threads == 1) {
+        do_alone(team);
+        return;
+    }
+    if (!team->adapts || !job->kind) {
+        do_together(team);
+        return;
+    }
+    if (qn_pace_threads(&team->pace) != team->n_of_job)
+        use_threads(team, qn_pace_threads(&team->pace));
+    const unsigned disturbed = atomic_load_explicit(&team->n_disturbed, memory_order_relaxed);
+    const uint64_t begin = qn_ticks();
+    do_together(team);
+    qn_pace_note(&team->pace, job->kind, (double)(qn_ticks() - begin),
+                 atomic_load_explicit(&team->n_disturbed, memory_order_relaxed) != disturbed);
 }
 
 /* ---- Ranges ---- */
@@ -364,7 +398,8 @@ qn_status qn_team_create(int n_threads, qn_team **out)
         return qn_fail(QN_ERR_INVALID, "threads: %d, expected 1 to %d", n_threads, QN_TEAM_MAX);
     qn_team *team;
     QN_TRY(qn_alloc(&team, 1, sizeof *team, "thread team"));
-    team->n_threads = n_threads;
+    team->n_threads = team->n_of_job = n_threads;
+    atomic_init(&team->n_used, n_threads);
     team->spins = n_threads <= qn_cpu_threads() ? SPINS : 0;
     team->n_started = 1;
     qn_status status = qn_alloc(&team->members, (size_t)n_threads, sizeof *team->members, "thread team");
@@ -384,6 +419,7 @@ void qn_team_free(qn_team *team)
         return;
     atomic_store_explicit(&team->quit, true, memory_order_release);
     eventcount_advance(&team->opened);
+    eventcount_advance(&team->grown);
     for (int i = 1; i < team->n_started; i++)
         pthread_join(team->members[i].thread, NULL);
     qn_free(team->members);
@@ -393,4 +429,10 @@ void qn_team_free(qn_team *team)
 int qn_team_size(const qn_team *team)
 {
     return team->n_threads;
+}
+
+void qn_team_adapt(qn_team *team)
+{
+    qn_pace_init(&team->pace, team->n_threads);
+    team->adapts = true;
 }

@@ -45,6 +45,7 @@ typedef struct qn_team_piece {
  *   work      does one piece. Writes of earlier phases are visible to it */
 typedef struct qn_team_job {
     size_t n_phases;
+    size_t kind; /* jobs of a kind have the same work, so that their times can be compared; 0: not compared */
     qn_team_pieces (*pieces)(void *context, size_t phase, int n_threads);
     void (*work)(void *context, const qn_team_piece *piece);
     void *context;
@@ -65,6 +66,10 @@ void qn_team_free(qn_team *team);
 
 /* qn_team_size - the number of threads. */
 int qn_team_size(const qn_team *team);
+
+/* qn_team_adapt - lets the team do jobs with fewer of its threads while that is faster (base/pace.h). Before its first
+ * job. */
+void qn_team_adapt(qn_team *team);
 
 /* qn_team_do - does a job and returns when it is done. Thread 0 is the calling thread, which may be another one in each
  * call; its writes before the call are visible to all. Only one call at a time: the caller has a lock, or is the only

@@ -172,9 +172,11 @@ size_t qn_executor_swiglu(const qn_executor *ex, const qn_op *op, qn_cpu_work *w
 
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
-    const qn_team_job job = {
-        .n_phases = executor->n_phases, .pieces = qn_phases_open, .work = qn_phases_work, .context = executor
-    };
+    const qn_team_job job = { .n_phases = executor->n_phases,
+                              .kind = step->n_rows,
+                              .pieces = qn_phases_open,
+                              .work = qn_phases_work,
+                              .context = executor };
     executor->step = step;
     executor->split_kv = qn_executor_split_kv(executor);
     qn_team_do(executor->team, &job);

@@ -136,6 +136,8 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
     QN_TRY(qn_cpu_features(&model->cpu));
     const int best = qn_cpu_best_threads() < QN_TEAM_MAX ? qn_cpu_best_threads() : QN_TEAM_MAX;
     QN_TRY(qn_team_create(params->n_threads ? params->n_threads : best, &model->team));
+    if (!params->n_threads)
+        qn_team_adapt(model->team);
     QN_TRY(qn_model_open_device(model, params));
     QN_TRY(prepare_weights(model, params));
     count_weights(model);

@@ -42,12 +42,13 @@ bool qn_preempted_look(qn_preempted *p)
     return p->shares;
 }
 
-void qn_preempted_give_way(qn_preempted *p)
+bool qn_preempted_give_way(qn_preempted *p)
 {
     const uint64_t begin = qn_ticks();
     sched_yield();
     p->since = qn_ticks();
-    /* a call that returns at once takes about a microsecond */
-    p->quiet = p->since - begin < p->interval / 16 ? p->quiet + 1 : 0;
+    const bool others_ran = p->since - begin >= p->interval / 16; /* else the call takes about a microsecond */
+    p->quiet = others_ran ? 0 : p->quiet + 1;
     p->shares = p->quiet < QUIET;
+    return others_ran;
 }

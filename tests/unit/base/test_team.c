@@ -42,7 +42,7 @@ TEST(phases_are_in_order)
         for (int run = 0; run < 3; run++) {
             struct relay r = { 0 };
             label("run %d", run);
-            qn_team_do(team, &(qn_team_job){ ROUNDS, relay_pieces, relay_work, &r });
+            qn_team_do(team, &(qn_team_job){ ROUNDS, (size_t)run, relay_pieces, relay_work, &r });
             for (int i = 0; i < CELLS; i++)
                 assert_int_equal(r.cells[ROUNDS % 2][i], ROUNDS);
             usleep(run * 2000); /* longer than waiting threads spin: they sleep */
@@ -105,12 +105,12 @@ TEST(every_piece_is_done_once)
             c.pieces[PHASES - 1] = (qn_team_pieces){ 0, (size_t)run };
             c.pieces[run] = (qn_team_pieces){ QN_TEAM_MAX_OWN, QN_TEAM_MAX_SHARED };
             c.opened = 0;
-            qn_team_do(team, &(qn_team_job){ PHASES, count_pieces, count_piece, &c });
+            qn_team_do(team, &(qn_team_job){ PHASES, 0, count_pieces, count_piece, &c });
             assert_int_equal(c.opened, PHASES);
             assert_int_equal(c.n_done, c.n[PHASES - 1]);
             assert_int_equal(c.wrong, 0);
         }
-        qn_team_do(team, &(qn_team_job){ 0, count_pieces, count_piece, &c });
+        qn_team_do(team, &(qn_team_job){ 0, 0, count_pieces, count_piece, &c });
         qn_team_free(team);
     }
     free(c.done);
@@ -148,10 +148,50 @@ TEST(a_thread_delays_only_its_piece)
         struct stuck s = { 0 };
         label("%d threads", n);
         assert_ok(qn_team_create(n, &team));
-        qn_team_do(team, &(qn_team_job){ 1, own_pieces, get_stuck, &s });
+        qn_team_do(team, &(qn_team_job){ 1, 0, own_pieces, get_stuck, &s });
         assert_int_equal(s.n_done, 8 * n);
         qn_team_free(team);
     }
+}
+
+struct numbers {
+    int least, most;
+    atomic_int n_done;
+};
+
+static qn_team_pieces note_number(void *context, size_t phase, int n_threads)
+{
+    struct numbers *n = context;
+    (void)phase;
+    n->least = n_threads < n->least ? n_threads : n->least;
+    n->most = n_threads > n->most ? n_threads : n->most;
+    return (qn_team_pieces){ .own = 3, .shared = 2 };
+}
+
+static void note_done(void *context, const qn_team_piece *piece)
+{
+    struct numbers *n = context;
+    (void)piece;
+    atomic_fetch_add(&n->n_done, 1);
+}
+
+/* Jobs are done with whatever number of threads; with more again after fewer. Threads are disturbed by more threads
+ * than there are processors. */
+TEST(teams_that_adapt)
+{
+    qn_team *team;
+    struct numbers n = { .least = QN_TEAM_MAX };
+    assert_ok(qn_team_create(5, &team));
+    qn_team_adapt(team);
+    for (int i = 0; i < 2000; i++) {
+        n.n_done = n.least = n.most = 0;
+        n.least = QN_TEAM_MAX;
+        qn_team_do(team, &(qn_team_job){ 4, 1 + (size_t)(i / 700), note_number, note_done, &n });
+        assert_int_equal(n.least, n.most);
+        assert_in_range(n.most, 1, 5);
+        assert_int_equal(n.n_done, 4 * (3 * n.most + 2));
+    }
+    qn_team_free(team);
 }
 
 struct cover {
