@@ -13,7 +13,7 @@ fail() {
 }
 mkdir "$work/bin"
 program() { printf '#!/usr/bin/env bash\n%s\n' "$2" >"$work/bin/$1" && chmod +x "$work/bin/$1"; }
-program dpkg-query 'case ${!#} in gcc | libedit-dev) exit 1 ;; esac; echo installed'
+program dpkg-query 'case ${!#} in gcc | libmicrohttpd-dev) exit 1 ;; esac; echo installed'
 program id 'echo 0'
 program sleep 'exit 0'
 # Fails with the text of $QN_LOCK/COMMAND while lines are left in it, one a call.
@@ -41,7 +41,7 @@ archives='E: Could not get lock /var/cache/apt/archives/lock. It is held by proc
 need '' ''
 [ $status -eq 0 ] || fail "status $status"
 grep -q '^install .*-o DPkg::Lock::Timeout=[1-9].* gcc$' "$work/calls" || fail 'apt-get does not wait for the lock of dpkg'
-grep -q '^install .* libedit-dev$' "$work/calls" || fail 'what is useful was not installed'
+grep -q '^install .* libmicrohttpd-dev$' "$work/calls" || fail 'what is useful was not installed'
 need "$lists" "$archives"
 [ $status -eq 0 ] || fail "held locks: status $status"
 [ "$(grep -c '^update' "$work/calls")" -eq 3 ] && [ "$(grep -c '^install.* gcc$' "$work/calls")" -eq 2 ] || fail 'held locks: not tried again'

@@ -3,15 +3,19 @@
 
 usage: fuzz_corpus_convert.py tests/fuzz/corpus
 
-In convert/ the first byte of a seed is the file that the rest stands for (FILES of fuzz_convert.c). The target makes its checkpoint from the seeds
-base_0 to base_3. In safetensors/ two bytes, the size of the data, come before the JSON text. Needs nothing but Python.
+In convert/ the first byte of a seed is the file that the rest stands for (FILES of fuzz_convert.c); 6 is a config.json, after its length in four
+bytes, and a model.safetensors with packed matrices. The target makes its checkpoint from the seeds base_0 to base_3. In safetensors/ two bytes, the size of the data, come before the JSON text. Needs nothing but Python.
 
 SPDX-License-Identifier: Apache-2.0
 """
 import json
 import os
+import random
 import struct
 import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "e2e"))
+import pack_checkpoint
 
 E, FF, DIM, VOCAB = 4, 4, 4, 8
 REGEX = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
@@ -84,6 +88,23 @@ def safetensors():
     return struct.pack("<Q", len(text)) + text + bytes(at)
 
 
+def packed(method):
+    """A model of a layer whose matrices are packed, and its configuration."""
+    size, tensors, used = 32, {}, None
+    random.seed(method)
+    config = dict(LLAMA, hidden_size=size, intermediate_size=size, num_key_value_heads=1, architectures=["Qwen2ForCausalLM"], rope_scaling=None, tie_word_embeddings=True)
+    for name in ("embed_tokens", "norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm"):
+        shape = [VOCAB, size] if name == "embed_tokens" else [size]
+        tensors[f"model.{name}.weight"] = ("F16", shape, bytes(2 * size * (VOCAB if name == "embed_tokens" else 1)))
+    for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
+        (parts, _), used = pack_checkpoint.pack(method, size, size)
+        if name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+            parts["bias"] = ("F16", [size], bytes(2 * size))
+        tensors.update({f"model.layers.0.{name}.{part}": tensor for part, tensor in parts.items()})
+    text = json.dumps(dict(config, quantization_config=used), separators=(",", ":")).encode()
+    return struct.pack("<I", len(text)) + text + pack_checkpoint.file_of(tensors)
+
+
 def headers():
     """Names and the bytes of the data, with a header."""
     data = safetensors()
@@ -107,6 +128,7 @@ def main():
     index = dict(weight_map={name: "model.safetensors" for name, _ in shapes()})
     seeds = {"base_0": safetensors(), "base_1": CONFIG, "base_2": TOKENIZER, "base_3": SETTINGS, "index_4": index,
              "generation_5": GENERATION, "llama_1": LLAMA, "yarn_1": YARN, "flags_2": FLAGS}
+    seeds.update({method.replace("-", "_") + "_6": packed(method) for method in ("fp8-wide", "fp8-row", "mlx-4", "mlx-3", "gptq_act-4", "awq")})
     convert, safe = (os.path.join(sys.argv[1], name) for name in ("convert", "safetensors"))
     os.makedirs(convert, exist_ok=True)
     os.makedirs(safe, exist_ok=True)

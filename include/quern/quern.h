@@ -972,14 +972,16 @@ typedef struct qn_convert_params {
  * Classes: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, and the text model of
  * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d
  * and -d; d, 0 and -d; or 2d, d, 0 and -d are recognised and stored without loss in Q1_0, PTQ1_0 or PQ2_0, or in `type`
- * if that has 1 or 2 bits and can represent them; a `type` of more bits is used as given. The target is written
- * atomically, as by qn_quantize_file.
+ * if that has 1 or 2 bits and can represent them; a `type` of more bits is used as given. Matrices in FP8 (E4M3 with
+ * scales of blocks, rows or matrices), and those packed by MLX, GPTQ or AWQ, are unpacked in f32; with type NULL they
+ * are stored in f16 if config.json names that as the dtype, else in bf16. The target is written atomically, as by
+ * qn_quantize_file.
  *
  * QN_ERR_INVALID       unknown type, n_threads outside its range, or a type of 1 or 2 bits for ordinary weights without
  *                      `force`
  * QN_ERR_IO            a file cannot be read or `out` cannot be written
  * QN_ERR_FORMAT        a file is damaged, a tensor is missing or unknown (named), or a weight is infinite or NaN
- * QN_ERR_UNSUPPORTED   a model or tokeniser that quern cannot run
+ * QN_ERR_UNSUPPORTED   a model or tokeniser that quern cannot run, or weights packed in another way
  * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_convert_checkpoint(const char *folder, const char *out, const char *type,
                                        const qn_convert_params *params);

@@ -4,7 +4,10 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
+#include "cli/terminal.h"
+#include "cli/wrap.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -12,8 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DIM "\033[2m"
-#define PLAIN "\033[0m"
 #define CLEAR_LINE "\r\033[K"
 
 static const double redraw_interval = 0.1;
@@ -28,8 +29,12 @@ struct stream {
     qn_chat_format format;
     qn_progress progress;
     qn_reasoning_view view;
-    bool terminal, in_reasoning; /* reasoning is being shown */
-    bool is_counted;             /* the last token is counted as reasoning */
+    bool terminal;           /* standard output is one */
+    bool moves;              /* and its cursor moves */
+    const char *dim, *plain; /* styles, or "" */
+    qn_wrap wrap;            /* if it moves */
+    bool in_reasoning;       /* reasoning is being shown */
+    bool is_counted;         /* the last token is counted as reasoning */
     bool ends_line, broken;
     struct text content, reasoning;
     size_t n_tokens, n_reasoning;
@@ -56,18 +61,39 @@ static void append(struct stream *s, struct text *text, const char *bytes, size_
 
 static void print(struct stream *s, const char *text, size_t length)
 {
+    size_t columns, rows;
     if (!length)
         return;
-    qn_print_text(stdout, text, length);
+    if (s->moves) {
+        if (qn_signals_drop_redraw()) { /* the style is plain again */
+            qn_wrap_again(&s->wrap);
+            fputs(s->in_reasoning && s->view == QN_REASONING_SHOW ? s->dim : "", stdout);
+        }
+        qn_terminal_size(stdout, &columns, &rows);
+        qn_wrap_text(&s->wrap, text, length, columns);
+    } else {
+        qn_print_text(stdout, text, length);
+    }
     s->ends_line = text[length - 1] == '\n';
+}
+
+static void print_line(struct stream *s, const char *text)
+{
+    print(s, text, strlen(text));
+    print(s, "\n", 1);
 }
 
 /* ---- Reasoning ---- */
 
 static void draw_fold(struct stream *s, const char *label)
 {
-    printf(CLEAR_LINE DIM "%s %zu token%s, %.1f s" PLAIN, label, s->n_reasoning, s->n_reasoning == 1 ? "" : "s",
-           qn_seconds() - s->thinking_since);
+    char line[128];
+    size_t columns, rows;
+    qn_text_buffer text = QN_APPEND_TO(line);
+    qn_append(&text, "%s %zu token%s, %.1f s", label, s->n_reasoning, s->n_reasoning == 1 ? "" : "s",
+              qn_seconds() - s->thinking_since);
+    qn_terminal_size(stdout, &columns, &rows);
+    printf(CLEAR_LINE "%s%.*s%s", s->dim, (int)columns, line, s->plain);
     s->drawn = qn_seconds();
 }
 
@@ -81,10 +107,10 @@ static void begin_reasoning(struct stream *s)
         return;
     if (!s->ends_line)
         print(s, "\n", 1);
-    if (s->terminal)
-        fputs(DIM, stdout);
+    if (*s->dim)
+        fputs(s->dim, stdout);
     else
-        printf("%s\n", s->format.think_open);
+        print_line(s, s->format.think_open);
 }
 
 static void end_reasoning(struct stream *s)
@@ -92,17 +118,16 @@ static void end_reasoning(struct stream *s)
     if (!s->in_reasoning)
         return;
     s->in_reasoning = false;
-    if (s->view == QN_REASONING_FOLD && s->terminal) {
+    if (s->view == QN_REASONING_FOLD && s->moves) {
         draw_fold(s, "thought:");
         putchar('\n');
         s->ends_line = true;
     } else if (s->view == QN_REASONING_SHOW) {
-        if (s->terminal)
-            fputs(PLAIN, stdout);
+        fputs(s->plain, stdout);
         if (!s->ends_line)
             print(s, "\n", 1);
-        if (!s->terminal)
-            printf("%s\n", s->format.think_close);
+        if (!*s->dim)
+            print_line(s, s->format.think_close);
         print(s, "\n", 1);
     }
 }
@@ -116,8 +141,8 @@ static void show_reasoning(struct stream *s, const char *text, size_t length)
     s->is_counted = true;
     if (s->view == QN_REASONING_SHOW)
         print(s, text, length);
-    else if (s->view == QN_REASONING_FOLD && s->terminal && qn_seconds() - s->drawn >= redraw_interval)
-        draw_fold(s, "thinking…");
+    else if (s->view == QN_REASONING_FOLD && s->moves && qn_seconds() - s->drawn >= redraw_interval)
+        draw_fold(s, "thinking...");
 }
 
 /* ---- Content ---- */
@@ -162,9 +187,10 @@ static bool on_progress(void *user, size_t done, size_t total)
 /* ---- The session ---- */
 
 /* Evaluates the messages of the prompt that the session does not hold, and adds a checkpoint. */
-static qn_status evaluate_messages(qn_session *session, const qn_cli_prompt *prompt, uint32_t *shared)
+static qn_status evaluate_messages(qn_session *session, const qn_cli_prompt *prompt, struct stream *s, uint32_t *shared)
 {
     QN_TRY(qn_session_truncate_to(session, prompt->tokens, prompt->count, shared));
+    qn_progress_announce(&s->progress, prompt->count - *shared, "token");
     if (prompt->n_messages <= *shared || prompt->n_messages >= prompt->count)
         return QN_OK;
     QN_TRY(qn_session_eval(session, prompt->tokens + *shared, prompt->n_messages - *shared, QN_LOGITS_NONE, NULL));
@@ -182,7 +208,7 @@ static qn_status run(qn_session *session, const qn_cli_prompt *prompt, const qn_
     qn_progress_begin(&s->progress, "reading");
     qn_session_on_progress(session, on_progress, s);
     qn_signals_session(session);
-    qn_status status = qn_signals_stop_requested() ? QN_ERR_CANCELLED : evaluate_messages(session, prompt, shared);
+    qn_status status = qn_signals_stop_requested() ? QN_ERR_CANCELLED : evaluate_messages(session, prompt, s, shared);
     if (status == QN_OK) {
         const uint32_t from = qn_session_length(session);
         own.tokens = prompt->tokens + from;
@@ -223,6 +249,10 @@ qn_status qn_cli_answer_generate(qn_session *session, const qn_model *model, con
     qn_request_result result = QN_REQUEST_RESULT_INIT;
     uint32_t shared = 0;
     s.terminal = isatty(STDOUT_FILENO);
+    s.moves = qn_terminal_moves(stdout);
+    s.dim = qn_terminal_style(stdout, QN_STYLE_DIM);
+    s.plain = *s.dim ? QN_STYLE_PLAIN : "";
+    qn_wrap_begin(&s.wrap, stdout);
     qn_status status = run(session, prompt, params, &s, &result, &shared);
     status = status ? status : s.status;
     end_reasoning(&s);

@@ -6,6 +6,10 @@
 #include "cli/cli.h"
 #include "cli/effort.h"
 #include "cli/signals.h"
+#include "cli/wrap.h"
+
+#include "base/append.h"
+#include "base/printable.h"
 #include "hub/name.h"
 
 #include <stdlib.h>
@@ -87,6 +91,8 @@ static qn_status begin(qn_chat *chat)
         qn_conversation_begin(c, chat->model, chat->args->system, qn_choose_effort(chat->args, chat->model));
     if (status == QN_OK)
         status = probe(c);
+    if (status == QN_OK && chat->args->load && qn_conversation_is_file(chat->args->load))
+        return qn_chat_load(chat, chat->args->load);
     if (status == QN_OK && chat->args->load)
         status = qn_conversation_load_tokens(c, chat->session);
     return status;
@@ -101,21 +107,42 @@ static qn_reasoning_view view_of(const qn_args *args)
     return strcmp(args->reasoning, "fold") == 0 ? QN_REASONING_FOLD : QN_REASONING_HIDE;
 }
 
-static int chat_on_session(const qn_args *args, const qn_model *model, qn_session *session)
+/* The model and its context, and what to do. */
+static void greet(const qn_chat *chat)
+{
+    const qn_model_info *info = qn_model_get_info(chat->model);
+    const uint32_t context = qn_session_capacity(chat->session), used = qn_session_length(chat->session);
+    if (chat->args->quiet || !isatty(STDIN_FILENO))
+        return;
+    const char *slash = strrchr(chat->args->model, '/');
+    char name[256];
+    (void)qn_print(name, sizeof name, "%s", *info->name ? info->name : slash ? slash + 1 : chat->args->model);
+    qn_mask(name);
+    char of_them[64] = "";
+    if (used)
+        (void)qn_print(of_them, sizeof of_them, ", of which %u are used", used);
+    qn_wrap_print(stderr, "%s, %s, context of %u tokens%s.\n", name, info->quantisation, context, of_them);
+    qn_wrap_print(stderr, "/help lists the commands, Ctrl-D leaves.\n");
+}
+
+static int chat_on_session(const qn_args *args, qn_model *model, qn_session **session)
 {
     qn_chat chat = {
-        .args = args, .model = model, .session = session, .view = view_of(args), .seed = args->sampling.seed
+        .args = args, .model = model, .session = *session, .view = view_of(args), .seed = args->sampling.seed
     };
     int status = QN_EXIT_FAILED;
     if (begin(&chat))
         qn_cli_fail();
     else if (qn_line_open(&chat.lines, args->quiet)) {
-        if (!args->quiet && isatty(STDIN_FILENO))
-            fprintf(stderr, "/help lists the commands, Ctrl-D leaves.\n");
+        qn_line_completer(chat.lines, qn_chat_complete, NULL);
+        greet(&chat);
+        if (args->load && !args->quiet)
+            qn_chat_show_last(&chat);
         status = converse(&chat);
         qn_line_close(chat.lines);
     }
     qn_conversation_free(&chat.conversation);
+    *session = chat.session;
     return status;
 }
 
@@ -137,6 +164,15 @@ static int check_args(qn_args *args)
     return status ? status : qn_check_stops(args);
 }
 
+/* The session of --load, or an empty one for the messages of a file. */
+static int open_session(const qn_args *args, qn_model *model, qn_session **session)
+{
+    qn_args own = *args;
+    if (own.load && qn_conversation_is_file(own.load))
+        own.load = NULL;
+    return qn_open_session(&own, model, 0, session);
+}
+
 int qn_cli_chat(qn_args *args)
 {
     int status = check_args(args);
@@ -151,9 +187,9 @@ int qn_cli_chat(qn_args *args)
     if (status == QN_EXIT_DONE)
         status = qn_load_breakers(args, model, &breakers);
     if (status == QN_EXIT_DONE)
-        status = qn_open_session(args, model, 0, &session);
+        status = open_session(args, model, &session);
     if (status == QN_EXIT_DONE) {
-        status = chat_on_session(args, model, session);
+        status = chat_on_session(args, model, &session);
         const int saved = qn_save_session(args, session);
         status = status ? status : saved;
     }

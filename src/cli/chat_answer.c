@@ -57,6 +57,7 @@ bool qn_chat_answer(qn_chat *chat, size_t n_before)
         return status != QN_ERR_MEMORY;
     }
     note_dropped(chat, prompt.n_turns);
+    qn_line_quiet(chat->lines);
     status = generate(chat, &prompt, &answer);
     qn_cli_prompt_free(&prompt);
     bool go_on = !answer.broken;

@@ -2,16 +2,12 @@
 #include "cli/chat.h"
 
 #include "cli/cli.h"
+#include "cli/wrap.h"
 
 #include "chat/adapt.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct command {
-    const char *name, *arguments, *help;
-    qn_chat_next (*run)(qn_chat *chat, const char *rest); /* `rest`: the text after the name, trimmed */
-} command;
 
 static qn_chat_next fail(void)
 {
@@ -27,7 +23,7 @@ static qn_chat_next run_system(qn_chat *chat, const char *text)
     if (*text) {
         if (qn_conversation_set_system(&chat->conversation, text) || qn_session_truncate(chat->session, 0))
             return fail();
-        fputs("The system's turn is set, and the conversation begins again.\n", stderr);
+        qn_wrap_print(stderr, "The system's turn is set, and the conversation begins again.\n");
     } else if (system) {
         qn_print_text(stderr, system, strlen(system));
         fputc('\n', stderr);
@@ -126,34 +122,41 @@ static qn_chat_next run_edit(qn_chat *chat, const char *given)
 
 /* ---- Files ---- */
 
-static qn_chat_next run_save(qn_chat *chat, const char *path)
+/* False: an error line was printed. */
+static bool take_path(const char *command, const char *name, char path[PATH_MAX])
 {
-    const qn_conversation *c = &chat->conversation;
-    if (!*path) {
-        qn_cli_error("/save: a file is missing: /save FILE");
-        return QN_CHAT_GO_ON;
-    }
-    if (qn_check_output(chat->args, NULL, path))
-        return QN_CHAT_GO_ON;
-    if (qn_conversation_save(c, path))
-        return fail();
-    fprintf(stderr, "%zu messages are saved.%s\n", json_array_size(c->messages),
-            c->loaded ? " Tokens of --load have no messages and are not included." : "");
+    if (*name && qn_chat_path(name, path))
+        return true;
+    if (*name)
+        qn_cli_error("%s: the file's name is too long", command);
+    else
+        qn_cli_error("%s: a file is missing: %s FILE", command, command);
+    return false;
+}
+
+static qn_chat_next run_save(qn_chat *chat, const char *name)
+{
+    char path[PATH_MAX];
+    if (take_path("/save", name, path))
+        qn_chat_save(chat, path);
     return QN_CHAT_GO_ON;
 }
 
-static qn_chat_next run_load(qn_chat *chat, const char *path)
+static qn_chat_next run_load(qn_chat *chat, const char *name)
 {
-    qn_conversation *c = &chat->conversation;
-    if (!*path) {
-        qn_cli_error("/load: a file is missing: /load FILE");
+    char path[PATH_MAX];
+    const qn_conversation *c = &chat->conversation;
+    if (!take_path("/load", name, path))
         return QN_CHAT_GO_ON;
-    }
-    /* The session is emptied, as --save must not save the old one. */
-    if (qn_conversation_open(c, path) || qn_session_truncate(chat->session, 0))
+    if (qn_chat_load(chat, path))
         return fail();
     const size_t n = json_array_size(c->messages), last = qn_conversation_last_user(c, NULL);
-    fprintf(stderr, "%zu messages are loaded.%s\n", n, n && last == n - 1 ? " /regen answers the last one." : "");
+    qn_chat_show_last(chat);
+    if (c->loaded)
+        fprintf(stderr, "%zu tokens are loaded.%s", c->n_loaded, n ? " " : "\n");
+    if (n || !c->loaded)
+        qn_wrap_print(stderr, "%zu messages are loaded.%s\n", n,
+                      n && last == n - 1 ? " /regen answers the last one." : "");
     return QN_CHAT_GO_ON;
 }
 
@@ -230,13 +233,13 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
     const size_t n_new = last->n_prompt - last->n_reused;
     /* The evaluation of the prompt gives the first token. */
     const size_t n_timed = last->n_generated > 1 ? last->n_generated - 1 : 0;
-    fprintf(stderr, "context  %u of %u tokens, %zu messages, of which %zu dropped\n", length,
-            qn_session_capacity(session), json_array_size(c->messages), c->first);
+    qn_wrap_print(stderr, "context  %u of %u tokens, %zu messages, of which %zu dropped\n", length,
+                  qn_session_capacity(session), json_array_size(c->messages), c->first);
     fprintf(stderr, "cache    %s, %s\n", qn_print_size(bytes, qn_session_cache_bytes(session, length)),
             qn_session_kv(session));
     if (last->n_prompt) {
-        fprintf(stderr, "prompt   %zu tokens, of which %zu were evaluated, %.1f tok/s\n", last->n_prompt, n_new,
-                rate(n_new, last->prompt_seconds));
+        qn_wrap_print(stderr, "prompt   %zu tokens, of which %zu were evaluated, %.1f tok/s\n", last->n_prompt, n_new,
+                      rate(n_new, last->prompt_seconds));
         fprintf(stderr, "answer   %zu tokens, %.1f tok/s\n", last->n_generated, rate(n_timed, last->generate_seconds));
     }
     return QN_CHAT_GO_ON;
@@ -246,30 +249,40 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
 
 static qn_chat_next run_help(qn_chat *chat, const char *rest);
 
-static const command commands[] = {
-    { "/help", "", "list the commands", run_help },
-    { "/regen", "", "answer the last message again", run_regen },
-    { "/edit", "[TEXT]", "edit the last message, or replace it by TEXT, and answer it", run_edit },
-    { "/think", "[on|off|LEVEL]", "thinking; LEVEL is none, minimal, low, medium, high, xhigh or max", run_think },
-    { "/system", "[TEXT]", "show the system's turn, or set it and begin again", run_system },
-    { "/reset", "", "begin again with the same system's turn", run_reset },
-    { "/save", "FILE", "write the messages to a file, as JSON", run_save },
-    { "/load", "FILE", "continue the messages of such a file", run_load },
-    { "/context", "", "tokens and memory used, speed of the last answer", run_context },
-    { "/exit", "", "leave (or Ctrl-D)", run_exit },
-    { "/quit", "", "the same", run_exit },
+static const qn_chat_command_info commands[] = {
+    { "/help", "", "list the commands", run_help, QN_CHAT_TAKES_TEXT },
+    { "/regen", "", "answer the last message again", run_regen, QN_CHAT_TAKES_TEXT },
+    { "/edit", "[TEXT]", "edit the last message, or replace it by TEXT, and answer it", run_edit, QN_CHAT_TAKES_TEXT },
+    { "/think", "[on|off|LEVEL]", "thinking; LEVEL is none, minimal, low, medium, high, xhigh or max", run_think,
+      QN_CHAT_TAKES_LEVEL },
+    { "/system", "[TEXT]", "show the system's turn, or set it and begin again", run_system, QN_CHAT_TAKES_TEXT },
+    { "/reset", "", "begin again with the same system's turn", run_reset, QN_CHAT_TAKES_TEXT },
+    { "/save", "FILE", "write the messages to FILE, as JSON, and their cache to FILE.session", run_save,
+      QN_CHAT_TAKES_FILE },
+    { "/load", "FILE", "continue such a file, or a session file of --save", run_load, QN_CHAT_TAKES_FILE },
+    { "/context", "", "tokens and memory used, speed of the last answer", run_context, QN_CHAT_TAKES_TEXT },
+    { "/exit", "", "leave (or Ctrl-D)", run_exit, QN_CHAT_TAKES_TEXT },
+    { "/quit", "", "the same", run_exit, QN_CHAT_TAKES_TEXT },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+const qn_chat_command_info *qn_chat_commands(size_t *n)
+{
+    *n = N_COMMANDS;
+    return commands;
+}
 
 static qn_chat_next run_help(qn_chat *chat, const char *rest)
 {
     (void)chat;
     (void)rest;
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(stderr, "%-8s %-15s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
-    fputs("//TEXT                   send /TEXT\n"
-          "A backslash at the end of a line continues the message on the next one. Ctrl-C stops an answer.\n",
-          stderr);
+        qn_wrap_print(stderr, "%-8s %-15s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    qn_wrap_print(
+        stderr, "%s",
+        "//TEXT                   send /TEXT\n"
+        "A backslash at the end of a line continues the message on the next one. Tab completes commands and files.\n"
+        "Ctrl-C stops an answer, Ctrl-Z the program. What is typed during an answer is kept for the next message.\n");
     return QN_CHAT_GO_ON;
 }
 

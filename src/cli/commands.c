@@ -14,8 +14,9 @@ const qn_command qn_commands[] = {
       0, 2, qn_run_defaults, qn_cli_run },
     { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [MESSAGE] [options]",
       "Talks with the model in its chat format. At each turn only new tokens are evaluated. On a terminal lines can\n"
-      "be edited, and several pasted lines are one message; otherwise each line of standard input is one. Ctrl-C\n"
-      "stops an answer, Ctrl-D leaves. /help lists commands: answer again, edit, thinking on or off, save and load.\n"
+      "be edited, and several pasted lines are one message; otherwise each line of standard input is one. What is\n"
+      "typed during an answer is kept for the next message. Ctrl-C stops an answer, Ctrl-Z the program, Ctrl-D\n"
+      "leaves. /help lists commands: answer again, edit, thinking on or off, save and load with the cache.\n"
       "//TEXT sends a line that begins with a slash, and a backslash at the end of a line continues it. In a full\n"
       "context the oldest turns are dropped. MESSAGE is the first message.",
       0, 2, qn_chat_defaults, qn_cli_chat },
@@ -97,7 +98,8 @@ const qn_command qn_commands[] = {
       "of one of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM,\n"
       "Qwen3_5ForConditionalGeneration (its text model). TYPE is f32, f16, bf16, q8_0 or another of quern quantize;\n"
       "without it each matrix keeps its type. Matrices that are binary or ternary in groups of 128 weights are\n"
-      "recognised and stored without loss in q1_0, ptq1_0 or pq2_0, unless TYPE has more than 2 bits. For other\n"
+      "recognised and stored without loss in q1_0, ptq1_0 or pq2_0, unless TYPE has more than 2 bits. Matrices in\n"
+      "FP8, and those packed by MLX, GPTQ or AWQ, are unpacked; without TYPE they become bf16 or f16. For other\n"
       "weights types of 1 or 2 bits need --force. A missing or unknown tensor is an error. OUT appears whole or not\n"
       "at all; if it exists, it must be a GGUF file or empty.",
       2, 3, NULL, qn_cli_convert },

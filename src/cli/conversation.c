@@ -410,3 +410,18 @@ qn_status qn_conversation_load_tokens(qn_conversation *c, const qn_session *sess
         c->loaded[c->n_loaded++] = pending;
     return QN_OK;
 }
+
+qn_status qn_conversation_take_loaded(qn_conversation *c, const qn_session *session, size_t n)
+{
+    const uint32_t length = qn_session_length(session);
+    if (n > length)
+        return qn_fail(QN_ERR_INVALID, "the conversation begins with %zu tokens, but its session has %u", n, length);
+    qn_token *tokens = malloc(n * sizeof *tokens + 1);
+    if (!tokens)
+        return no_memory();
+    memcpy(tokens, qn_session_tokens(session), n * sizeof *tokens);
+    free(c->loaded);
+    c->loaded = tokens;
+    c->n_loaded = n;
+    return QN_OK;
+}

@@ -6,6 +6,7 @@
 #include "quern/quern.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 typedef struct qn_conversation {
     const qn_model *model;
@@ -63,12 +64,22 @@ qn_status qn_conversation_prompt(qn_conversation *c, size_t capacity, size_t res
 void qn_cli_prompt_free(qn_cli_prompt *prompt);
 
 /* qn_conversation_save - write a JSON file: {"messages": [...]}, with enable_thinking and reasoning_effort if set, and
- * with the turns that prompts leave out. The file appears whole; a new one has mode 0600. An existing file must be
- * empty or a conversation. */
+ * with the turns that prompts leave out. The number of loaded tokens, which have no messages, is written as
+ * "loaded_tokens". The file appears whole; a new one has mode 0600. An existing file must be empty or a conversation.
+ */
 qn_status qn_conversation_save(const qn_conversation *c, const char *path);
 
-/* qn_conversation_open - replace the conversation by that of a file, which the template must accept. After an error it
- * is unchanged. */
-qn_status qn_conversation_open(qn_conversation *c, const char *path);
+/* qn_conversation_open - replace the conversation by that of a file, which the template must accept. Thinking and its
+ * level are kept if the file sets neither. After an error the conversation is unchanged.
+ *
+ *   n_loaded   tokens that came before the messages of the file (qn_conversation_take_loaded), usually 0 */
+qn_status qn_conversation_open(qn_conversation *c, const char *path, size_t *n_loaded);
+
+/* qn_conversation_take_loaded - the first n tokens of the session come before the messages. QN_ERR_INVALID: it has
+ * fewer. */
+qn_status qn_conversation_take_loaded(qn_conversation *c, const qn_session *session, size_t n);
+
+/* qn_conversation_is_file - whether a file begins as JSON does, and not as a session file. */
+bool qn_conversation_is_file(const char *path);
 
 #endif

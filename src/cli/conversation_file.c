@@ -3,6 +3,7 @@
 
 #include "base/atomic_file.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "gguf/json.h"
 #include "gguf/json_decode.h"
 
@@ -14,7 +15,22 @@
 static const char *const variables[] = { "enable_thinking", "reasoning_effort" };
 enum { N_VARIABLES = sizeof variables / sizeof *variables, MAX_FILE = 256 << 20 };
 
+#define LOADED "loaded_tokens"
+
 /* ---- Reading ---- */
+
+bool qn_conversation_is_file(const char *path)
+{
+    char bytes[64];
+    FILE *file = fopen(path, "rbe");
+    const size_t n = file ? fread(bytes, 1, sizeof bytes, file) : 0;
+    size_t i = qn_utf8_mark(bytes, n);
+    if (file)
+        fclose(file);
+    while (i < n && strchr(" \t\r\n", bytes[i]))
+        i++;
+    return i < n && bytes[i] == '{';
+}
 
 static bool is_system(const json_t *message)
 {
@@ -61,6 +77,8 @@ static qn_status read_file(const char *path, json_t **root)
 static void take_thinking(qn_conversation *c, const json_t *root)
 {
     json_t *enabled = json_object_get(root, variables[0]), *effort = json_object_get(root, variables[1]);
+    if (enabled || effort)
+        json_object_clear(c->thinking);
     if (json_is_boolean(enabled))
         json_object_set(c->thinking, variables[0], enabled);
     if (json_is_string(effort))
@@ -88,14 +106,18 @@ static qn_status take(qn_conversation *c, const json_t *root)
     return QN_OK;
 }
 
-qn_status qn_conversation_open(qn_conversation *c, const char *path)
+qn_status qn_conversation_open(qn_conversation *c, const char *path, size_t *n_loaded)
 {
     qn_conversation read;
     json_t *root;
     QN_TRY(read_file(path, &root));
     qn_status status = qn_conversation_begin(&read, c->model, NULL, NULL);
+    if (status == QN_OK && json_object_update(read.thinking, c->thinking))
+        status = qn_fail(QN_ERR_MEMORY, "no memory for the conversation");
     if (status == QN_OK)
         status = take(&read, root);
+    const json_int_t loaded = json_integer_value(json_object_get(root, LOADED));
+    *n_loaded = loaded > 0 && loaded <= UINT32_MAX ? (size_t)loaded : 0;
     json_decref(root);
     if (status == QN_OK) {
         const qn_conversation replaced = *c;
@@ -119,6 +141,8 @@ static json_t *to_json(const qn_conversation *c)
     for (size_t i = 0; i < N_VARIABLES; i++)
         if (json_object_get(c->thinking, variables[i]))
             failed |= json_object_set(root, variables[i], json_object_get(c->thinking, variables[i]));
+    if (c->loaded)
+        failed |= json_object_set_new(root, LOADED, json_integer((json_int_t)c->n_loaded));
     if (!failed)
         return root;
     json_decref(root);

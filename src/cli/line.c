@@ -1,35 +1,25 @@
-/* Reads messages, with libedit if possible. */
+/* Reads messages, with the editor if possible. */
 #include "cli/line.h"
 
 #include "cli/cli.h"
 #include "cli/history.h"
 #include "cli/signals.h"
+#include "cli/terminal.h"
 
 #include "base/memory.h"
 #include "base/utf8.h"
 
 #include <errno.h>
 #include <langinfo.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <wchar.h>
 
-#ifdef QN_HAVE_LIBEDIT
-#include <histedit.h>
-#endif
-
-/* Bracketed paste: in this mode a terminal sends these marks around pasted text (xterm, "Bracketed Paste Mode"). */
-#define PASTE_ON "\033[?2004h"
-#define PASTE_OFF "\033[?2004l"
+/* Marks around pasted text (xterm, "Bracketed Paste Mode"). */
 #define PASTE_BEGIN "\033[200~"
 #define PASTE_END "\033[201~"
 
-/* If a message begins with a text, the editor first reads this key, which no terminal sends. */
-#define INITIAL_KEY "\033[9999~"
-
-enum { MARK_BYTES = sizeof PASTE_BEGIN - 1, MAX_PASTE = 16 << 20 };
+enum { MARK_BYTES = sizeof PASTE_BEGIN - 1, READ_BYTES = 4096 };
 
 /* A growing text. */
 struct text {
@@ -41,28 +31,22 @@ struct qn_line {
     const char *prompt;
     bool terminal; /* standard input is a terminal */
     bool can_paste;
-    bool has_begun; /* a line was read; the first may begin with a byte order mark */
-#ifdef QN_HAVE_LIBEDIT
-    EditLine *edit; /* NULL: lines are read without editing */
-    History *history;
-    struct text pasted;  /* the last paste, while libedit reads it */
-    const char *initial; /* text to edit, until it was inserted; or NULL */
-    const char *keys;    /* bytes to read before standard input, or "" */
-#endif
+    bool has_begun;    /* a line was read; the first may begin with a byte order mark */
+    qn_editor *editor; /* NULL: lines are read without editing */
+    char read[READ_BYTES];
+    size_t n_read, n_used; /* bytes read for the editor, and those that it has taken */
 };
 
 /* Bracketed paste is on only while a message is read: programs that run later may not support it. */
 static void set_paste(const qn_line *line, bool on)
 {
-    if (!line->can_paste)
-        return;
-    fputs(on ? PASTE_ON : PASTE_OFF, stdout);
-    fflush(stdout);
+    if (line->can_paste)
+        qn_terminal_paste(on);
 }
 
 static bool append(struct text *text, const char *bytes, size_t length)
 {
-    if (length > MAX_PASTE - text->length ||
+    if (length > QN_EDIT_MAX - text->length ||
         qn_realloc_array(&text->bytes, &text->capacity, text->length + length + 1, 1, "message"))
         return false;
     memcpy(text->bytes + text->length, bytes, length);
@@ -71,161 +55,80 @@ static bool append(struct text *text, const char *bytes, size_t length)
     return true;
 }
 
-/* ---- With libedit ---- */
+/* ---- With the editor ---- */
 
-#ifdef QN_HAVE_LIBEDIT
-static char *prompt_of(EditLine *edit)
+static void remember(void *editor, const char *text)
 {
-    qn_line *line = NULL;
-    el_get(edit, EL_CLIENTDATA, &line);
-    return (char *)(uintptr_t)line->prompt; /* libedit does not write into it */
-}
-
-/* Reads the next character of standard input. libedit's own reader would miss a signal that arrives just before it
- * reads. */
-static int read_character(EditLine *edit, wchar_t *character)
-{
-    qn_line *line = NULL;
-    mbstate_t state = { 0 };
-    el_get(edit, EL_CLIENTDATA, &line);
-    if (*line->keys) {
-        *character = (wchar_t)*line->keys++;
-        return 1;
-    }
-    for (;;) {
-        char byte;
-        ssize_t got = -1;
-        if (qn_signals_wait_for_input(STDIN_FILENO))
-            got = read(STDIN_FILENO, &byte, 1);
-        if (got <= 0) {
-            *character = 0;
-            return (int)got;
-        }
-        const size_t n = mbrtowc(character, &byte, 1, &state);
-        if (n == (size_t)-1)
-            state = (mbstate_t){ 0 }; /* not the beginning of a character: skipped */
-        else if (n != (size_t)-2)
-            return 1;
-    }
-}
-
-/* A pasted newline, which terminals may send as "\r", becomes part of the line instead of ending it. Other control
- * characters except tab are dropped: they would be commands to the editor, or to a terminal that shows them. */
-static void add_pasted(struct text *pasted, wchar_t character)
-{
-    char bytes[MB_LEN_MAX];
-    mbstate_t state = { 0 };
-    if (character == L'\r')
-        character = L'\n';
-    if ((character < 0x20 && character != L'\n' && character != L'\t') || character == 0x7f)
-        return;
-    const size_t n = wcrtomb(bytes, character, &state);
-    if (n != (size_t)-1)
-        append(pasted, bytes, n);
-}
-
-/* Bound to PASTE_BEGIN: reads up to PASTE_END and inserts the text. */
-static unsigned char insert_paste(EditLine *edit, int key)
-{
-    (void)key;
-    qn_line *line = NULL;
-    el_get(edit, EL_CLIENTDATA, &line);
-    line->pasted.length = 0;
-    for (size_t n_held = 0; n_held < MARK_BYTES;) { /* bytes of the end mark seen so far */
-        wchar_t character;
-        if (el_wgetc(edit, &character) != 1)
-            return CC_EOF;
-        if (character == (wchar_t)PASTE_END[n_held]) {
-            n_held++;
-            continue;
-        }
-        for (size_t i = 0; i < n_held; i++) /* not the mark after all */
-            add_pasted(&line->pasted, (wchar_t)PASTE_END[i]);
-        n_held = character == (wchar_t)PASTE_END[0];
-        if (!n_held)
-            add_pasted(&line->pasted, character);
-    }
-    while (line->pasted.length && line->pasted.bytes[line->pasted.length - 1] == '\n')
-        line->pasted.bytes[--line->pasted.length] = 0; /* a final pasted newline does not send the message */
-    if (!line->pasted.length)
-        return CC_NORM;
-    return el_insertstr(edit, line->pasted.bytes) == 0 ? CC_REFRESH : CC_ERROR;
-}
-
-/* Bound to INITIAL_KEY: inserts the text to edit. */
-static unsigned char insert_initial(EditLine *edit, int key)
-{
-    (void)key;
-    qn_line *line = NULL;
-    el_get(edit, EL_CLIENTDATA, &line);
-    const char *text = line->initial;
-    line->initial = NULL;
-    if (!text || !*text)
-        return CC_NORM;
-    return el_insertstr(edit, text) == 0 ? CC_REFRESH : CC_ERROR;
-}
-
-static void remember(void *history_of_line, const char *text)
-{
-    HistEvent event;
-    history(history_of_line, &event, H_ENTER, text);
-}
-
-static void open_history(qn_line *line)
-{
-    HistEvent event;
-    line->history = history_init();
-    if (!line->history)
-        return;
-    history(line->history, &event, H_SETSIZE, QN_HISTORY_ENTRIES);
-    qn_history_load(remember, line->history);
-    el_set(line->edit, EL_HIST, history, line->history);
+    qn_editor_remember(editor, text);
 }
 
 static void open_editor(qn_line *line, bool quiet)
 {
-    if (!line->terminal || !isatty(STDOUT_FILENO))
+    if (!line->terminal || !qn_terminal_moves(stdout))
         return;
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) {
         if (!quiet)
             qn_cli_error("note: there is no UTF-8 locale, not even C.UTF-8: lines are read without editing");
         return;
     }
-    line->edit = el_init("quern", stdin, stdout, stderr);
-    if (!line->edit)
-        return; /* lines are read without editing */
-    el_set(line->edit, EL_CLIENTDATA, line);
-    el_set(line->edit, EL_PROMPT, prompt_of);
-    el_set(line->edit, EL_EDITOR, "emacs");
-    el_set(line->edit, EL_SIGNAL, 0); /* the program's own handler handles Ctrl-C */
-    el_wset(line->edit, EL_GETCFN, read_character);
-    el_wset(line->edit, EL_ADDFN, L"quern-paste", L"insert pasted text", insert_paste); /* el_set would leak copies of
-                                                                                           the texts */
-    el_set(line->edit, EL_BIND, PASTE_BEGIN, "quern-paste", NULL);
-    el_wset(line->edit, EL_ADDFN, L"quern-initial", L"insert the text to edit", insert_initial);
-    el_set(line->edit, EL_BIND, INITIAL_KEY, "quern-initial", NULL);
-    open_history(line);
+    line->editor =
+        qn_editor_open(stdout, qn_terminal_style(stdout, QN_STYLE_PROMPT), qn_terminal_style(stdout, QN_STYLE_MESSAGE));
+    if (line->editor)
+        qn_history_load(remember, line->editor);
+}
+
+/* Reads what was typed. A paste is read in large pieces; otherwise what follows the message is left to the program that
+ * reads after this one. False: the end of input, or it was interrupted. */
+static bool read_keys(qn_line *line)
+{
+    for (;;) {
+        line->n_used = 0;
+        line->n_read = qn_terminal_take_kept(line->read, READ_BYTES);
+        if (line->n_read)
+            return true;
+        const qn_signals_wake wake = qn_signals_wait_for_input(STDIN_FILENO);
+        if (wake == QN_WAKE_STOP)
+            return false;
+        if (wake != QN_WAKE_INPUT) {
+            size_t columns, rows;
+            qn_terminal_size(stdout, &columns, &rows);
+            qn_editor_redraw(line->editor, wake == QN_WAKE_RETURN, columns, rows);
+            continue;
+        }
+        const ssize_t got = read(STDIN_FILENO, line->read, qn_editor_is_pasting(line->editor) ? READ_BYTES : 1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        line->n_read = got > 0 ? (size_t)got : 0;
+        return got > 0;
+    }
 }
 
 /* A message in memory of the caller. NULL: the end of input, or interrupted. */
-static char *edited_line(qn_line *line, size_t *length)
+static char *edited_line(qn_line *line, const char *initial, size_t *length)
 {
-    int n = 0;
-    errno = 0;
-    el_set(line->edit, EL_PREP_TERM, 1); /* before the prompt: until then a Ctrl-D is read as a zero byte */
-    const char *text = el_gets(line->edit, &n);
-    if (!text || n <= 0) {
-        putchar('\n');
+    qn_editor_result result = QN_EDITOR_MORE;
+    size_t columns, rows;
+    qn_terminal_set(QN_TERMINAL_KEYS); /* before the prompt: a Ctrl-D until then would be another */
+    (void)qn_signals_drop_redraw();
+    qn_terminal_size(stdout, &columns, &rows);
+    qn_editor_begin(line->editor, line->prompt, initial, columns, rows);
+    while (result == QN_EDITOR_MORE && (line->n_used < line->n_read || read_keys(line))) {
+        size_t used;
+        result = qn_editor_feed(line->editor, line->read + line->n_used, line->n_read - line->n_used, &used);
+        line->n_used += used;
+    }
+    if (qn_signals_stop_requested())
+        qn_terminal_drop_input(); /* with the text that Ctrl-C drops, what of it is not yet read */
+    qn_editor_leave(line->editor);
+    if (result != QN_EDITOR_LINE)
         return NULL;
+    const char *text = qn_editor_text(line->editor, length);
+    if (*length) {
+        qn_editor_remember(line->editor, text);
+        qn_history_add(text, *length);
     }
-    if (*text != '\n' && line->history) {
-        remember(line->history, text);
-        qn_history_add(text, (size_t)n);
-    }
-    *length = (size_t)n;
-    return strndup(text, (size_t)n);
+    return strndup(text, *length);
 }
-#endif
 
 /* ---- Without ---- */
 
@@ -234,10 +137,20 @@ static char *find_mark(const char *bytes, size_t length, const char *mark)
     return length ? memmem(bytes, length, mark, MARK_BYTES) : NULL;
 }
 
+static bool wait_for_line(void)
+{
+    qn_signals_wake wake;
+    do
+        wake = qn_signals_wait_for_input(STDIN_FILENO);
+    while (wake == QN_WAKE_RESIZE || wake == QN_WAKE_RETURN);
+    return wake == QN_WAKE_INPUT;
+}
+
 /* A line of standard input with its newline. On a terminal a paste is read to its end, without its marks. */
 static char *plain_line(qn_line *line, size_t *length)
 {
     if (line->terminal) {
+        qn_terminal_set(QN_TERMINAL_FOUND);
         fputs(line->prompt, stderr);
         fflush(stderr);
     }
@@ -247,7 +160,7 @@ static char *plain_line(qn_line *line, size_t *length)
     bool pasting = false, ok = true;
     errno = 0;
     do {
-        if (line->terminal && !qn_signals_wait_for_input(STDIN_FILENO))
+        if (line->terminal && !wait_for_line())
             break;
         const ssize_t got = getline(&piece, &capacity, stdin);
         if (got < 0)
@@ -266,7 +179,7 @@ static char *plain_line(qn_line *line, size_t *length)
     } while (ok && pasting);
     free(piece);
     if (!ok)
-        qn_cli_error("no memory for the message, or it is longer than %d bytes", MAX_PASTE);
+        qn_cli_error("no memory for the message, or it is longer than %d bytes", QN_EDIT_MAX);
     if (!ok || !text.length) {
         free(text.bytes);
         return NULL;
@@ -284,67 +197,43 @@ bool qn_line_open(qn_line **out, bool quiet)
         qn_cli_error("no memory for the line editor");
         return false;
     }
-    const char *type = getenv("TERM");
     (*out)->terminal = isatty(STDIN_FILENO);
-#ifdef QN_HAVE_LIBEDIT
-    (*out)->keys = "";
-#endif
-    (*out)->can_paste = (*out)->terminal && isatty(STDOUT_FILENO) && type && *type && strcmp(type, "dumb") != 0;
-#ifdef QN_HAVE_LIBEDIT
+    (*out)->can_paste = (*out)->terminal && qn_terminal_moves(stdout);
+    if ((*out)->terminal)
+        qn_signals_watch_terminal();
     open_editor(*out, quiet);
-#else
-    (void)quiet;
-#endif
     return true;
 }
 
 void qn_line_close(qn_line *line)
 {
-#ifdef QN_HAVE_LIBEDIT
-    if (line->edit)
-        el_end(line->edit);
-    if (line->history)
-        history_end(line->history);
-    free(line->pasted.bytes);
-#endif
+    qn_terminal_set(QN_TERMINAL_FOUND);
+    qn_editor_close(line->editor);
     free(line);
 }
 
-static char *read_line(qn_line *line, size_t *length)
+void qn_line_completer(qn_line *line, qn_complete_fn *complete, void *user)
 {
-#ifdef QN_HAVE_LIBEDIT
-    if (line->edit)
-        return edited_line(line, length);
-#endif
-    return plain_line(line, length);
+    if (line->editor)
+        qn_editor_completer(line->editor, complete, user);
+}
+
+void qn_line_quiet(qn_line *line)
+{
+    if (line->terminal)
+        qn_terminal_set(line->editor ? QN_TERMINAL_KEYS : QN_TERMINAL_QUIET);
 }
 
 bool qn_line_can_edit(const qn_line *line)
 {
-#ifdef QN_HAVE_LIBEDIT
-    return line->edit != NULL;
-#else
-    (void)line;
-    return false;
-#endif
-}
-
-static void set_initial(qn_line *line, const char *initial)
-{
-#ifdef QN_HAVE_LIBEDIT
-    line->initial = initial;
-    line->keys = initial ? INITIAL_KEY : "";
-#else
-    (void)line;
-    (void)initial;
-#endif
+    return line->editor != NULL;
 }
 
 /* A line without its end. */
-static qn_line_result read_part(qn_line *line, char **text, size_t *length)
+static qn_line_result read_part(qn_line *line, const char *initial, char **text, size_t *length)
 {
     set_paste(line, true);
-    char *bytes = read_line(line, length);
+    char *bytes = line->editor ? edited_line(line, initial, length) : plain_line(line, length);
     set_paste(line, false);
     if (qn_signals_stop_requested()) {
         free(bytes);
@@ -370,11 +259,11 @@ qn_line_result qn_line_read(qn_line *line, const char *prompt, const char *initi
 {
     struct text message = { 0 };
     line->prompt = prompt;
-    set_initial(line, initial);
     for (;;) {
         char *part;
         size_t n;
-        const qn_line_result got = read_part(line, &part, &n);
+        const qn_line_result got = read_part(line, initial, &part, &n);
+        initial = NULL;
         if (got == QN_LINE_END && message.length) /* after a line that was to be continued */
             break;
         if (got != QN_LINE_READ) {
@@ -388,7 +277,7 @@ qn_line_result qn_line_read(qn_line *line, const char *prompt, const char *initi
         free(part);
         if (!ok) {
             free(message.bytes);
-            qn_cli_error("no memory for the message, or it is longer than %d bytes", MAX_PASTE);
+            qn_cli_error("no memory for the message, or it is longer than %d bytes", QN_EDIT_MAX);
             return QN_LINE_FAILED;
         }
         if (!continues)

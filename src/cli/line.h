@@ -1,11 +1,11 @@
-/* Reads messages from the user: a line of a pipe; on a terminal, a line with editing and history if libedit was present
- * at build time. Lines that are pasted together (bracketed paste) are one message; a line that ends with a backslash
- * continues on the next. Edited messages are kept in a file (cli/history.h). */
+/* Reads messages from the user: a line of a pipe; on a terminal, a line with editing and history (cli/editor.h). Lines
+ * that are pasted together (bracketed paste) are one message; a line that ends with a backslash continues on the next.
+ * Edited messages are kept in a file (cli/history.h). Between messages a terminal does not echo: what is typed during
+ * an answer is read with the next message. */
 #ifndef QN_CLI_LINE_H
 #define QN_CLI_LINE_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "cli/editor.h"
 
 typedef struct qn_line qn_line;
 
@@ -16,10 +16,19 @@ typedef enum qn_line_result {
     QN_LINE_FAILED       /* the reason was printed */
 } qn_line_result;
 
-/* qn_line_open - open the reader. If the locale is not UTF-8, lines are read without editing, with a note unless
- * `quiet`. False: no memory, an error line was printed. */
+/* qn_line_open - open the reader. Lines are edited if standard input and output are a terminal that moves the cursor
+ * (cli/terminal.h). If the locale is not UTF-8, they are read without editing, with a note unless `quiet`. False: no
+ * memory, an error line was printed. */
 bool qn_line_open(qn_line **out, bool quiet);
+
+/* qn_line_close - free the reader and leave the terminal as it was found. */
 void qn_line_close(qn_line *line);
+
+/* qn_line_completer - set what the Tab key completes. */
+void qn_line_completer(qn_line *line, qn_complete_fn *complete, void *user);
+
+/* qn_line_quiet - from now on the terminal does not echo, until the next message is read. */
+void qn_line_quiet(qn_line *line);
 
 /* qn_line_can_edit - whether lines are read with editing. */
 bool qn_line_can_edit(const qn_line *line);

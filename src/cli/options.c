@@ -152,6 +152,7 @@ const qn_option qn_options[] = {
         "use the processors so that fewer are faster."),
     TEXT(GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
          "The file was written by --save with the same model; the conversation continues as if it had never stopped. "
+         "chat also takes a file of its command /save. "
          "run appends the prompt to it, with --chat as a user's turn; with an empty prompt, or none on a terminal, the "
          "model continues by itself. -c may differ from the saved context, which is the default. A file that is "
          "damaged or belongs to another model is refused."),

@@ -1,5 +1,5 @@
-/* A progress line on standard error: only on a terminal, redrawn a few times a second, removed at the end. Its callback
- * also stops the work after Ctrl-C. */
+/* A progress line on standard error: only on a terminal that moves the cursor, redrawn a few times a second, removed at
+ * the end. Its callback also stops the work after Ctrl-C. */
 #ifndef QN_CLI_PROGRESS_H
 #define QN_CLI_PROGRESS_H
 
@@ -15,6 +15,9 @@ typedef struct qn_progress {
 
 /* qn_progress_begin - begin a progress line with a label, which outlives it. */
 void qn_progress_begin(qn_progress *progress, const char *label);
+
+/* qn_progress_announce - show at once what begins, without waiting for the first update: "LABEL N UNIT…". */
+void qn_progress_announce(qn_progress *progress, size_t n, const char *unit);
 
 /* qn_progress_update - a qn_progress_fn whose user pointer is a qn_progress; NULL only watches for Ctrl-C. False:
  * Ctrl-C. */

@@ -1,30 +1,36 @@
 /* Signal handlers, and their state. */
 #include "cli/signals.h"
 
+#include "cli/terminal.h"
+
 #include "base/mapping.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
-#include <termios.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t caught;              /* the last signal, 0 for none */
 static volatile sig_atomic_t force_quit_disabled; /* a second signal does not end the program */
 static int wake[2] = { -1, -1 };                  /* the handler writes to it; qn_signals_wait_for_input polls it */
 static qn_session *volatile session;
-static struct termios terminal;
-static volatile sig_atomic_t terminal_known;
+static volatile sig_atomic_t is_resized, has_returned;
+
+static void wake_reader(void)
+{
+    const ssize_t woken = write(wake[1], "", 1);
+    (void)woken; /* a full pipe wakes the reader as well */
+}
 
 static void on_signal(int number)
 {
     const int saved_errno = errno;
     if (caught && !force_quit_disabled) {
-        if (terminal_known)
-            tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
+        qn_terminal_leave();
         if (isatty(STDERR_FILENO)) {
             static const char clear[] = "\033[0m\r\033[K";
             const ssize_t ignored = write(STDERR_FILENO, clear, sizeof clear - 1);
@@ -36,8 +42,7 @@ static void on_signal(int number)
     caught = number;
     if (session)
         qn_session_cancel(session);
-    const ssize_t woken = write(wake[1], "", 1);
-    (void)woken; /* a full pipe wakes the reader as well */
+    wake_reader();
     errno = saved_errno;
 }
 
@@ -70,7 +75,6 @@ void qn_signals_install(void)
 
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) /* no pipe: a signal between two checks is noticed at the next key */
         wake[0] = wake[1] = -1;
-    terminal_known = tcgetattr(STDIN_FILENO, &terminal) == 0;
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal; /* without SA_RESTART: it must interrupt reads from the terminal */
@@ -86,6 +90,79 @@ void qn_signals_install(void)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* writing a file that is too large is an error to report */
 }
+
+/* ---- The terminal of a conversation ---- */
+
+static void catch_signal(int number, void (*handler)(int))
+{
+    struct sigaction action, before;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        sigaction(number, &action, NULL);
+}
+
+static void on_resize(int number)
+{
+    const int saved_errno = errno;
+    (void)number;
+    is_resized = 1;
+    wake_reader();
+    errno = saved_errno;
+}
+
+static void on_continue(int number)
+{
+    const int saved_errno = errno;
+    (void)number;
+    qn_terminal_return();
+    has_returned = 1;
+    wake_reader();
+    errno = saved_errno;
+}
+
+/* Stops the program by the signal's own action. */
+static void on_suspend(int number)
+{
+    const int saved_errno = errno;
+    struct sigaction stop, caught_here;
+    sigset_t this_one, before;
+    qn_terminal_keep_input();
+    qn_terminal_leave();
+    memset(&stop, 0, sizeof stop);
+    stop.sa_handler = SIG_DFL;
+    sigemptyset(&stop.sa_mask);
+    sigaction(number, &stop, &caught_here);
+    sigemptyset(&this_one);
+    sigaddset(&this_one, number);
+    raise(number);
+    pthread_sigmask(SIG_UNBLOCK, &this_one, &before); /* it stops here */
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    sigaction(number, &caught_here, NULL);
+    qn_terminal_return(); /* also if the kernel did not stop it, as nobody could continue it */
+    errno = saved_errno;
+}
+
+static void on_end(int number)
+{
+    qn_terminal_leave();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+void qn_signals_watch_terminal(void)
+{
+    static const int ends[] = { SIGSEGV, SIGABRT, SIGFPE, SIGILL, SIGALRM, SIGUSR1, SIGUSR2, SIGXCPU };
+    catch_signal(SIGWINCH, on_resize);
+    catch_signal(SIGCONT, on_continue);
+    catch_signal(SIGTSTP, on_suspend);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        catch_signal(ends[i], on_end);
+}
+
+/* ---- State ---- */
 
 void qn_signals_session(qn_session *new_session)
 {
@@ -105,22 +182,46 @@ bool qn_signals_take_stop(void)
     return true;
 }
 
-void qn_signals_clear(void)
+static void empty_wake_pipe(void)
 {
     char bytes[16];
-    if (caught != SIGINT)
-        return;
     while (read(wake[0], bytes, sizeof bytes) > 0)
         ;
+}
+
+void qn_signals_clear(void)
+{
+    if (caught != SIGINT)
+        return;
+    empty_wake_pipe();
     caught = 0;
 }
 
-bool qn_signals_wait_for_input(int fd)
+qn_signals_wake qn_signals_wait_for_input(int fd)
 {
     struct pollfd polls[2] = { { .fd = fd, .events = POLLIN }, { .fd = wake[0], .events = POLLIN } };
-    while (!caught && poll(polls, 2, -1) < 0 && errno == EINTR)
-        ;
-    return !caught;
+    for (;;) {
+        if (caught)
+            return QN_WAKE_STOP;
+        if (is_resized || has_returned) {
+            const qn_signals_wake why = has_returned ? QN_WAKE_RETURN : QN_WAKE_RESIZE;
+            is_resized = has_returned = 0; /* before the pipe is emptied: a later signal is then seen the next time */
+            empty_wake_pipe();
+            return why;
+        }
+        const int n = poll(polls, 2, -1);
+        if ((n < 0 && errno != EINTR) || (n > 0 && polls[0].revents))
+            return QN_WAKE_INPUT;
+        if (n > 0)
+            empty_wake_pipe();
+    }
+}
+
+bool qn_signals_drop_redraw(void)
+{
+    const bool returned = has_returned;
+    is_resized = has_returned = 0;
+    return returned;
 }
 
 void qn_signals_disable_force_quit(void)

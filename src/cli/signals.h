@@ -1,14 +1,19 @@
 /* Signals. The first Ctrl-C requests a stop; the second restores the terminal and ends the program by the signal.
- * SIGBUS is handled for model files that are truncated while in use. */
+ * SIGBUS is handled for model files that are truncated while in use. A conversation on a terminal also handles Ctrl-Z
+ * and changes of the terminal's size. */
 #ifndef QN_CLI_SIGNALS_H
 #define QN_CLI_SIGNALS_H
 
 #include "quern/quern.h"
 
-/* qn_signals_install - catch SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGBUS, ignore SIGPIPE and SIGXFSZ, save the
- * terminal's settings, and make sure that descriptors 0 to 2 are open, so that no file opened later becomes standard
- * output. */
+/* qn_signals_install - catch SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGBUS, ignore SIGPIPE and SIGXFSZ, and make sure
+ * that descriptors 0 to 2 are open, so that no file opened later becomes standard output. */
 void qn_signals_install(void);
+
+/* qn_signals_watch_terminal - from now on, the terminal is as it was found (cli/terminal.h) while the program is
+ * stopped by Ctrl-Z, and when it is ended by a signal that it does not catch otherwise; changes of the size wake
+ * qn_signals_wait_for_input. */
+void qn_signals_watch_terminal(void);
 
 /* qn_signals_session - set the session that a signal cancels; NULL: none. */
 void qn_signals_session(qn_session *session);
@@ -23,9 +28,19 @@ bool qn_signals_take_stop(void);
 /* qn_signals_clear - clear a SIGINT, so that a conversation continues after Ctrl-C. Other signals stay set. */
 void qn_signals_clear(void);
 
-/* qn_signals_wait_for_input - wait until `fd` can be read (true) or a stop was requested, also before the call
- * (false). */
-bool qn_signals_wait_for_input(int fd);
+typedef enum qn_signals_wake {
+    QN_WAKE_INPUT,  /* there is input, or its end */
+    QN_WAKE_STOP,   /* a stop was requested, also before the call */
+    QN_WAKE_RESIZE, /* the terminal has another size */
+    QN_WAKE_RETURN  /* the program was stopped and goes on: others have written to the terminal */
+} qn_signals_wake;
+
+/* qn_signals_wait_for_input - wait until `fd` can be read or a signal came. */
+qn_signals_wake qn_signals_wait_for_input(int fd);
+
+/* qn_signals_drop_redraw - forget changes of the terminal until now: all is drawn next. Returns whether the program was
+ * stopped and went on. */
+bool qn_signals_drop_redraw(void);
 
 /* qn_signals_disable_force_quit - from now on a second signal has no effect: for work that must clean up and checks for
  * a stop often enough. */

@@ -119,12 +119,17 @@ static qn_status reject_unsupported(const qn_config *c)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' is true, which is not supported", c->path, flags[i]);
     }
     QN_TRY(reject_layer_types(c));
-    if (find(c, "quantization_config"))
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: 'quantization_config': packed weights are not supported, only f32, f16 and bf16", c->path);
     if (json_is_false(find(c, "is_causal")))
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'is_causal' is false, only causal attention is supported", c->path);
     return QN_OK;
+}
+
+static qn_status read_packing(qn_config *c)
+{
+    const json_t *packing = find(c, "quantization_config"), *dtype = find(c, "dtype");
+    const char *name = json_string_value(dtype ? dtype : find(c, "torch_dtype"));
+    c->is_f16 = name && strcmp(name, "float16") == 0;
+    return qn_packing_read(&c->packing, c->path, packing ? packing : find(c, "quantization"));
 }
 
 static qn_status read_shape(qn_config *c, const struct class_row *row)
@@ -393,6 +398,7 @@ qn_status qn_config_read(qn_config *c, const char *path)
     const json_t *text = json_object_get(c->json, "text_config");
     c->text = json_is_object(text) ? text : c->json;
     QN_TRY(reject_unsupported(c));
+    QN_TRY(read_packing(c));
     QN_TRY(read_shape(c, row));
     QN_TRY(read_rope(c));
     return c->kind == QN_CONFIG_QWEN35 ? read_qwen35(c) : QN_OK;

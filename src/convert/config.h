@@ -2,6 +2,7 @@
 #ifndef QN_CONVERT_CONFIG_H
 #define QN_CONVERT_CONFIG_H
 
+#include "convert/packing.h"
 #include "gguf/gguf.h"
 #include "gguf/json.h"
 
@@ -20,6 +21,8 @@ typedef struct qn_config {
     json_t *json;       /* the whole file */
     const json_t *text; /* the text model's part: text_config, or the whole file */
     qn_config_kind kind;
+    qn_packing packing;
+    bool is_f16;              /* the weights are f16, as `dtype` says, before they are packed; else bf16 */
     const char *class_name;   /* "Qwen3ForCausalLM", as in the file */
     const char *architecture; /* "qwen3": general.architecture */
     uint32_t n_vocab, n_embd, n_ff, n_layers, n_mtp, n_heads, n_kv_heads, head_dim, n_ctx;

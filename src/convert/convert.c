@@ -71,7 +71,7 @@ static qn_status select_type(const struct conversion *c, qn_target *t)
     if (t->lossless)
         t->to = lossless_type(c->asked, t->kind);
     else
-        t->to = c->asked ? qn_type_for_width(c->asked, t->columns) : t->from;
+        t->to = c->asked ? qn_type_for_width(c->asked, t->columns) : t->kept;
     return QN_OK;
 }
 
@@ -186,6 +186,20 @@ static void log_wider(const struct conversion *c)
                  (unsigned long long)first->columns, first->to->name);
 }
 
+static void log_packed(const struct conversion *c)
+{
+    const char *name = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < c->targets.n; i++) {
+        name = c->targets.at[i].packed ? qn_packed_name(c->targets.at[i].packed) : name;
+        n += c->targets.at[i].packed != NULL;
+    }
+    if (n)
+        log_line(c, "%zu matrices are packed (%s): their weights are computed in f32, and then stored", n, name);
+    if (c->targets.n_activation)
+        log_line(c, "left out: %zu scales of activations or of the KV cache", c->targets.n_activation);
+}
+
 static void log_summary(const struct conversion *c)
 {
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0 };
@@ -205,6 +219,7 @@ static void log_summary(const struct conversion *c)
     if (n_all)
         log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all,
                  n_matrices, list, (double)c->difference);
+    log_packed(c);
     log_wider(c);
     if (c->n_stripping)
         log_line(c, "%zu flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read",
@@ -245,7 +260,8 @@ static qn_status convert(struct conversion *c)
     QN_TRY(qn_checkpoint_open(&c->checkpoint, c->folder));
     log_files(c);
     QN_TRY(qn_targets_list(&c->targets, &c->config, &c->checkpoint));
-    QN_TRY(qn_encoder_create(&c->targets, c->params.n_threads ? c->params.n_threads : qn_cpu_best_threads(), &c->encoder));
+    QN_TRY(
+        qn_encoder_create(&c->targets, c->params.n_threads ? c->params.n_threads : qn_cpu_best_threads(), &c->encoder));
     bool guessed_wrong = true;
     for (int attempt = 0; guessed_wrong; attempt++) {
         qn_gguf_writer *writer;

@@ -125,8 +125,9 @@ static bool read_rows(struct pass *p, uint64_t row, uint64_t n, uint8_t *raw)
         const uint64_t from = qn_reorder_source(&t->row_order, row + i);
         for (run = 1; i + run < n && qn_reorder_source(&t->row_order, row + i + run) == from + run;)
             run++;
-        const int error = qn_safetensors_read(t->source->file, t->source->tensor, from * row_bytes, raw + i * row_bytes,
-                                              (size_t)run * row_bytes);
+        const int error = t->packed ? qn_packed_read(t->packed, from, run, (float *)(void *)(raw + i * row_bytes))
+                                    : qn_safetensors_read(t->source->file, t->source->tensor, from * row_bytes,
+                                                          raw + i * row_bytes, (size_t)run * row_bytes);
         if (error) {
             fail_at(p, READ_FAILURE, error, row + i);
             return false;
@@ -300,6 +301,17 @@ static qn_status run(struct pass *p)
     return QN_OK;
 }
 
+static qn_status load(const qn_target *t)
+{
+    return t->packed ? qn_packed_load(t->packed) : QN_OK;
+}
+
+static void unload(const qn_target *t)
+{
+    if (t->packed)
+        qn_packed_unload(t->packed);
+}
+
 qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_weight_kind *kind)
 {
     *kind = QN_WEIGHTS_ORDINARY;
@@ -313,7 +325,10 @@ qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_
         p.stride = n / SAMPLED_CHUNKS;
         p.n_chunks = SAMPLED_CHUNKS;
     }
-    QN_TRY(run(&p));
+    QN_TRY(load(t));
+    const qn_status status = run(&p);
+    unload(t);
+    QN_TRY(status);
     *kind = (qn_weight_kind)atomic_load(&p.kind);
     return QN_OK;
 }
@@ -334,15 +349,12 @@ static qn_status write_values(qn_encoder *e, const qn_target *t, qn_gguf_writer 
     return qn_gguf_writer_data(writer, t->values, (size_t)t->rows * sizeof *t->values);
 }
 
-qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report,
-                           void *user, float *difference)
+static qn_status write_rows(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report,
+                            void *user, float *difference)
 {
-    *difference = 0;
-    if (!t->source)
-        return write_values(e, t, writer);
     const uint64_t chunk = chunk_rows_of(t), chunks = PIECE_WEIGHTS / (chunk * t->columns),
                    rows = chunk * (chunks ? chunks : 1);
-    const uint64_t row_bytes = t->columns * t->from->block_bytes;
+    const uint64_t row_bytes = t->source->tensor->bytes / t->rows; /* of the source, also if it is packed */
     for (uint64_t row = 0; row < t->rows && *difference == 0; row += rows) {
         const uint64_t n = t->rows - row < rows ? t->rows - row : rows;
         struct pass p = {
@@ -363,6 +375,18 @@ qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *wr
         QN_TRY(report(user, n * row_bytes));
     }
     return QN_OK;
+}
+
+qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report,
+                           void *user, float *difference)
+{
+    *difference = 0;
+    if (!t->source)
+        return write_values(e, t, writer);
+    QN_TRY(load(t));
+    const qn_status status = write_rows(e, t, writer, report, user, difference);
+    unload(t);
+    return status;
 }
 
 qn_status qn_encoder_flush(qn_encoder *e, qn_gguf_writer *writer)

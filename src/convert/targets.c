@@ -49,8 +49,29 @@ static const char *describe_shape(const qn_safetensor *t, char *text, size_t siz
     return text;
 }
 
+/* A matrix that is packed. MLX's converter changes norms and convolutions of Qwen3.5. */
+static qn_status resolve_packed(const struct list *l, qn_target *target, const char *name)
+{
+    QN_TRY(qn_packed_find(l->checkpoint, &l->config->packing, name, target->rows, target->columns, &target->packed,
+                          &target->source));
+    if (!target->packed)
+        return QN_OK;
+    target->from = qn_type_find(QN_TYPE_F32);
+    target->kept = qn_type_find(l->config->is_f16 ? QN_TYPE_F16 : QN_TYPE_BF16);
+    if (l->config->kind == QN_CONFIG_QWEN35 && strcmp(qn_packed_name(target->packed), "MLX") == 0)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: MLX changes other tensors of %s, too, when it packs it: convert the model that it was made "
+                       "from",
+                       l->checkpoint->folder, l->config->class_name);
+    return QN_OK;
+}
+
 static qn_status resolve(const struct list *l, qn_target *target, const char *name)
 {
+    if (!target->is_vector)
+        QN_TRY(resolve_packed(l, target, name));
+    if (target->packed)
+        return QN_OK;
     qn_source *source = qn_checkpoint_find(l->checkpoint, name);
     if (!source)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' of %s is missing", l->checkpoint->folder, name,
@@ -65,8 +86,10 @@ static qn_status resolve(const struct list *l, qn_target *target, const char *na
                        (unsigned long long)target->rows, (unsigned long long)target->columns);
     target->from = type_of(t);
     if (!target->from)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has the dtype %s, expected F32, F16 or BF16",
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: tensor '%s' has the dtype %s, expected F32, F16, BF16 or, for a matrix, F8_E4M3",
                        qn_safetensors_path(source->file), name, t->dtype);
+    target->kept = target->from;
     source->used = true;
     target->source = source;
     return QN_OK;
@@ -318,18 +341,55 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Marks tensors that a GGUF file does not need: the image encoder, an output matrix that equals the embedding, and
- * frequencies that are computed. */
-static void drop_known(const struct list *l)
+/* Scales of what is computed with packed weights: activations and the KV cache. */
+static bool is_activation_scale(const char *name)
+{
+    static const char *const ends[] = { ".input_scale", ".input_scale_ub", ".output_scale", ".k_scale", ".v_scale" };
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_with(name, ends[i]))
+            return true;
+    return false;
+}
+
+/* GPTQ's packers give every matrix a bias, of zeros where the model has none. */
+static qn_status is_zero_bias(const struct list *l, const qn_source *s, bool *is_zero)
+{
+    char codes[160];
+    uint8_t bytes[COMPARED];
+    const size_t n = strlen(s->name) - (sizeof "bias" - 1);
+    *is_zero = ends_with(s->name, ".bias") && qn_print(codes, sizeof codes, "%.*sqweight", (int)n, s->name) &&
+               qn_checkpoint_find(l->checkpoint, codes);
+    for (uint64_t at = 0; *is_zero && at < s->tensor->bytes; at += sizeof bytes) {
+        const uint64_t left = s->tensor->bytes - at;
+        const size_t size = left < sizeof bytes ? (size_t)left : sizeof bytes;
+        const int error = qn_safetensors_read(s->file, s->tensor, at, bytes, size);
+        if (error)
+            return qn_fail(QN_ERR_IO, "%s: tensor '%s': %s", qn_safetensors_path(s->file), s->name, strerror(error));
+        for (size_t i = 0; i < size; i++)
+            *is_zero &= bytes[i] == 0;
+    }
+    return QN_OK;
+}
+
+/* Marks tensors that a GGUF file does not need: the image encoder, an output matrix that equals the embedding, scales
+ * of activations, biases of zeros, and frequencies that are computed. */
+static qn_status drop_known(const struct list *l)
 {
     for (size_t i = 0; i < l->checkpoint->n_sources; i++) {
         qn_source *s = &l->checkpoint->sources[i];
+        if (s->used)
+            continue;
         const bool vision = l->config->text != l->config->json &&
                             (strncmp(s->name, "model.visual.", 13) == 0 || strncmp(s->name, "visual.", 7) == 0);
-        const bool output = l->targets->dropped_output && strcmp(s->name, "lm_head.weight") == 0;
+        const bool output = l->targets->dropped_output && strncmp(s->name, "lm_head.", 8) == 0;
+        const bool activation = !vision && is_activation_scale(s->name);
+        bool zero;
+        QN_TRY(is_zero_bias(l, s, &zero));
         l->targets->n_vision += vision;
-        s->used |= vision || output || ends_with(s->name, ".rotary_emb.inv_freq");
+        l->targets->n_activation += activation;
+        s->used = vision || output || activation || zero || ends_with(s->name, ".rotary_emb.inv_freq");
     }
+    return QN_OK;
 }
 
 qn_status qn_targets_list(qn_targets *targets, qn_config *config, qn_checkpoint *checkpoint)
@@ -338,7 +398,7 @@ qn_status qn_targets_list(qn_targets *targets, qn_config *config, qn_checkpoint 
     struct list l = { .targets = targets, .config = config, .checkpoint = checkpoint };
     l.prefix = nested ? "model.language_model." : "model.";
     QN_TRY(add_all(&l));
-    drop_known(&l);
+    QN_TRY(drop_known(&l));
     const qn_source *unused = qn_checkpoint_first_unused(checkpoint);
     if (unused)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is unknown to %s", qn_safetensors_path(unused->file),
@@ -348,8 +408,10 @@ qn_status qn_targets_list(qn_targets *targets, qn_config *config, qn_checkpoint 
 
 void qn_targets_free(qn_targets *targets)
 {
-    for (size_t i = 0; i < targets->n; i++)
+    for (size_t i = 0; i < targets->n; i++) {
         qn_free(targets->at[i].values);
+        qn_packed_free(targets->at[i].packed);
+    }
     free(targets->at);
     *targets = (qn_targets){ 0 };
 }

@@ -4,6 +4,7 @@
 
 #include "convert/checkpoint.h"
 #include "convert/config.h"
+#include "convert/packed.h"
 #include "quant/quant.h"
 
 #include <stdbool.h>
@@ -42,8 +43,10 @@ typedef struct qn_target {
     qn_reorder row_order, column_order;
     qn_target_change change;
     const qn_source *source;       /* NULL: the data is in `values` */
+    qn_packed *packed;             /* the source is packed, and `from` is f32; or NULL. Owned */
     float *values;                 /* [rows], owned; NULL with a source */
     const qn_type_info *from, *to; /* `to` is set by the caller */
+    const qn_type_info *kept;      /* the type that the weights have, or had before they were packed */
     qn_weight_kind kind;           /* of a matrix, set by the caller */
     bool lossless;                 /* stored exactly in a type of 1 or 2 bits */
 } qn_target;
@@ -55,6 +58,7 @@ typedef struct qn_targets {
                                          block is not stored */
     bool untied_output;               /* config.json says that the output matrix is the embedding, but they differ */
     size_t n_vision;                  /* tensors of the image encoder, which are not converted */
+    size_t n_activation;              /* scales of activations and of the KV cache, which are not converted */
 } qn_targets;
 
 /* qn_targets_list - lists the tensors of the model and finds the source of each. Every tensor of the checkpoint must
@@ -65,8 +69,8 @@ typedef struct qn_targets {
  *                from the embedding
  *   checkpoint   its tensors are marked as used
  *
- * QN_ERR_FORMAT, with the name, for a tensor that is missing, unknown, has another shape, or is not f32, f16 or
- * bf16. */
+ * QN_ERR_FORMAT, with the name, for a tensor that is missing, unknown, has another shape, or is neither f32, f16, bf16
+ * nor packed in a known way. */
 qn_status qn_targets_list(qn_targets *targets, qn_config *config, qn_checkpoint *checkpoint);
 void qn_targets_free(qn_targets *targets);
 

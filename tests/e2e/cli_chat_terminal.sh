@@ -25,7 +25,6 @@ grep -q 'é 世🙂!' "$work/out" || fail "--reasoning hide: no answer"
 keys 'a \\\rb\r' "/save $work/a.json\r" | on_terminal
 holds "$work/a.json" "user 'a \nb'
 $answer"
-if ! ldd "$QN_BIN/quern" 2>/dev/null | grep -q libedit; then finish; fi
 
 # ---- Editing: characters of 2 and 3 bytes are taken back whole, the cursor goes over them, and lines are pasted ----
 keys 'h\xc3\xa9\xe4\xb8\x96\010\010\xc3\xa8z\033[D\033[D\xf0\x9f\x99\x82\r' "/save $work/b.json\r" | on_terminal

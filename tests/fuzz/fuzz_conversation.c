@@ -61,11 +61,12 @@ static void round_trip(qn_conversation *c)
 {
     char path[96];
     qn_conversation again;
+    size_t n_loaded;
     char *folder = memory_folder("conversation");
     snprintf(path, sizeof path, "%.80s/saved", folder);
     require(qn_conversation_save(c, path) == QN_OK, "it is saved");
     require(qn_conversation_begin(&again, model, "another system message", NULL) == QN_OK, "memory");
-    require(qn_conversation_open(&again, path) == QN_OK, "what was saved opens");
+    require(qn_conversation_open(&again, path, &n_loaded) == QN_OK && !n_loaded, "what was saved opens");
     require_equal(c, &again);
     require(qn_conversation_save(&again, path) == QN_OK, "it replaces what it is");
     qn_conversation_free(&again);
@@ -106,7 +107,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(qn_conversation_begin(&c, model, "be brief", "low") == QN_OK &&
                 qn_conversation_begin(&before, model, "be brief", "low") == QN_OK,
             "memory");
-    if (qn_conversation_open(&c, path) == QN_OK) {
+    size_t n_loaded;
+    if (qn_conversation_open(&c, path, &n_loaded) == QN_OK) {
         round_trip(&c);
         go_on(&c, text);
     } else {

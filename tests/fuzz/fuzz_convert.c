@@ -1,5 +1,6 @@
 /* Conversion of checkpoints: any bytes replace one of the files of a small checkpoint whose other files are sound;
- * the first byte selects it. A successful conversion gives a file that the GGUF reader accepts.
+ * the first byte selects it. After '6' come two files, for packed matrices: a config.json, after its length in four
+ * bytes, and a model.safetensors. A successful conversion gives a file that the GGUF reader accepts.
  * tools/fuzz_corpus_convert.py makes the seeds. */
 #include "gguf/gguf.h"
 #include "quern/quern.h"
@@ -16,7 +17,7 @@ static const char *const FILES[] = {
     "model.safetensors",     "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json",
     "generation_config.json"
 };
-enum { N_FILES = sizeof FILES / sizeof *FILES, N_BASE = 4, MAX_BASE = 1 << 16 };
+enum { N_FILES = sizeof FILES / sizeof *FILES, N_BASE = 4, MAX_BASE = 1 << 16, WEIGHTS = 0, CONFIG = 1 };
 
 static char folder[64], out[128];
 static uint8_t base[N_BASE][MAX_BASE];
@@ -69,25 +70,56 @@ static void make_base(void)
         abort();
 }
 
+static void convert(const char *type)
+{
+    const qn_convert_params params = { .size = sizeof(qn_convert_params), .n_threads = 1, .force = true };
+    qn_gguf *file;
+    if (qn_convert_checkpoint(folder, out, type, &params) != QN_OK)
+        return;
+    if (qn_gguf_open(out, &file) != QN_OK)
+        abort();
+    qn_gguf_close(file);
+}
+
+static void restore(size_t which)
+{
+    if (which < N_BASE)
+        write_file(which, base[which], base_size[which]);
+    else
+        unlink(path_of(which));
+}
+
+static void convert_packed(const uint8_t *data, size_t size, const char *type)
+{
+    uint32_t length;
+    if (size < sizeof length)
+        return;
+    memcpy(&length, data, sizeof length);
+    data += sizeof length;
+    size -= sizeof length;
+    length = length < size ? length : (uint32_t)size;
+    write_file(CONFIG, data, length);
+    write_file(WEIGHTS, data + length, size - length);
+    convert(type);
+    restore(CONFIG);
+    restore(WEIGHTS);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const types[] = { NULL, "f16", "q2_0" };
     if (!folder[0])
         make_base();
-    if (size == 0 || data[0] < '0' || data[0] >= '0' + N_FILES)
+    if (size == 0 || data[0] < '0' || data[0] > '0' + N_FILES)
         return 0;
     const size_t which = data[0] - '0';
-    const qn_convert_params params = { .size = sizeof(qn_convert_params), .n_threads = 1, .force = true };
-    write_file(which, data + 1, size - 1);
-    if (qn_convert_checkpoint(folder, out, types[size % 3], &params) == QN_OK) {
-        qn_gguf *file;
-        if (qn_gguf_open(out, &file) != QN_OK)
-            abort();
-        qn_gguf_close(file);
+    const char *type = types[size % 3];
+    if (which == N_FILES) {
+        convert_packed(data + 1, size - 1, type);
+        return 0;
     }
-    if (which < N_BASE)
-        write_file(which, base[which], base_size[which]);
-    else
-        unlink(path_of(which));
+    write_file(which, data + 1, size - 1);
+    convert(type);
+    restore(which);
     return 0;
 }

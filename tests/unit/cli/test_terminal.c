@@ -206,9 +206,7 @@ TEST(test_no_locale)
 {
     static const char *const environment[] = { "LD_PRELOAD", QN_NO_UTF8_LOCALE, NULL };
     start_chat(environment);
-#ifdef QN_HAVE_LIBEDIT
     assert_contains(terminal.screen, "lines are read without editing");
-#endif
     type_keys(FOREIGN "\r");
     expect(ANSWER);
     type_keys("\033[200~pasted\rlines\033[201~\r");
