@@ -1,5 +1,5 @@
-/* Available memory and processor time from made-up systems: no limits, control groups of both versions, limits of groups
- * above. */
+/* Available memory and processor time from made-up systems: no limits, control groups of both versions, limits of
+ * groups above. */
 #include "helper_assert.h"
 #include "helper_files.h"
 
