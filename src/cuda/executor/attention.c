@@ -23,7 +23,7 @@ qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
 /* The cache format of the step's sequences. */
 static const qn_cuda_format *format_of(const qn_cuda_rows_step *s)
 {
-    return s->pieces->memory->format;
+    return qn_cuda_format_of(s->pieces->memory);
 }
 
 /* A layer's cache of all sequences. */
@@ -163,7 +163,8 @@ static qn_attention_mask mask(const qn_cuda_rows_step *s)
 
 bool qn_cuda_has_prefill(const qn_cuda_piece *piece)
 {
-    return piece->n >= QN_CUDA_PREFILL_ROWS && qn_attention_gpu_has_prefill(&piece->memory->format->attention);
+    return piece->n >= QN_CUDA_PREFILL_ROWS &&
+           qn_attention_gpu_has_prefill(&qn_cuda_format_of(piece->memory)->attention);
 }
 
 static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)

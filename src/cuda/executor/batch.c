@@ -14,9 +14,9 @@ static size_t first_piece(const qn_row *rows, size_t n_rows)
     return n;
 }
 
-static qn_cuda_memory *memory_of(const qn_row *row)
+static qn_gpu_memory *memory_of(const qn_row *row)
 {
-    return (qn_cuda_memory *)row->memory;
+    return (qn_gpu_memory *)row->memory;
 }
 
 /* A decode step has logits of all rows. */
@@ -26,10 +26,9 @@ static bool has_logits(const qn_step *step, size_t row, size_t logit)
 }
 
 /* Whether two memories can be in one step. */
-static bool is_same_format(const qn_cuda_memory *a, const qn_cuda_memory *b)
+static bool is_same_format(const qn_gpu_memory *a, const qn_gpu_memory *b)
 {
-    return a->format->attention.key_bits == b->format->attention.key_bits &&
-           a->format->attention.value_bits == b->format->attention.value_bits;
+    return qn_gpu_same_cache(a->format, b->format);
 }
 
 /* With `deterministic`: whether the piece of n rows after batch b can be executed with it. In passes of up to same_rows
@@ -115,7 +114,7 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
     const size_t n_padded = padded(s->common, b->n_rows);
     s->is_decode =
         s->n_pieces == b->n_rows && (b->n_logits == b->n_rows || (b->n_rows == 1 && s->common->deterministic));
-    QN_TRY(qn_cuda_graphs_of(&b->model->graphs, memory_of(b->rows)->format, &s->graphs));
+    QN_TRY(qn_cuda_graphs_of(&b->model->graphs, qn_cuda_format_of(memory_of(b->rows)), &s->graphs));
     if (s->is_decode)
         s->inputs = qn_gpu_inputs_of(n_padded, n_padded, 0);
     else

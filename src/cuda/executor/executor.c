@@ -339,7 +339,7 @@ qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
     qn_cuda_decode_plan *decode_plan = decode_plan_of(s);
     if (!decode_plan || decode_plan->generation == s->workspace->generation)
         return QN_OK;
-    QN_TRY(qn_cuda_plan_decode(s->workspace, s->pieces->memory->format, (uint32_t)s->n, decode_plan));
+    QN_TRY(qn_cuda_plan_decode(s->workspace, qn_cuda_format_of(s->pieces->memory), (uint32_t)s->n, decode_plan));
     const size_t bytes = decode_plan->n_phases * sizeof *decode_plan->phases;
     if (bytes > decode_plan->memory.bytes) {
         qn_cuda_free(s->common->cuda, &decode_plan->memory);

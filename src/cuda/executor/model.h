@@ -38,7 +38,7 @@ typedef struct qn_cuda_model {
     qn_cuda_workspace workspace;
     qn_cuda_sampler *sampler; /* of the workspace; NULL without one */
     qn_cuda_caches *caches;
-    qn_cuda_kept_tables kept_tables;
+    qn_gpu_kept_tables kept_tables;
     qn_cuda_graphs *graphs; /* of the cache formats of the steps so far: a list */
     qn_cuda_flights flights;
 } qn_cuda_model;

@@ -42,7 +42,7 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
                            .inner = (uint32_t)(shape->n_v_heads * shape->head_v),
                            .result =
                                s->n == 1 ? qn_cuda_step_buffer(s, op->gated_norm.in) : s->workspace->scratch.address,
-                           .layer = qn_cuda_recurrent_index(s->common->plan, op->layer),
+                           .layer = qn_gpu_recurrent_index(s->common->plan, op->layer),
                            .has_chunks = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->common->gdn) };
 }
 
@@ -75,9 +75,9 @@ static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta
                                .states = qn_pool_base(d->cache->states),
                                .open = qn_pool_base(d->cache->open_chunks),
                                .state_stride = qn_pool_stride(d->cache->states),
-                               .state_offset = qn_cuda_state_offset(s->common->plan, d->out->layer),
+                               .state_offset = qn_gpu_state_offset(s->common->plan, d->out->layer),
                                .open_stride = qn_pool_stride(d->cache->open_chunks),
-                               .open_offset = d->layer * qn_cuda_open_layout(s->common->plan, 0).bytes,
+                               .open_offset = d->layer * qn_gpu_open_layout(s->common->plan, 0).bytes,
                                .layers = 1,
                                .k_heads = (uint32_t)d->shape->n_k_heads,
                                .v_heads = (uint32_t)d->shape->n_v_heads,
@@ -149,8 +149,7 @@ struct chunks {
 static qn_status run_conv(const qn_cuda_rows_step *s, const struct delta *d, const struct chunks *c)
 {
     const qn_recurrent_shape *r = d->shape;
-    const uint64_t gates = s->workspace->gates.address,
-                   history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
+    const uint64_t gates = s->workspace->gates.address, history = qn_gpu_recurrent_layout_of(r).history;
     const qn_gdn_conv_args args = { .qkv = row_of(s, d->conv->conv.qkv, c->row),
                                     .alpha = row_of(s, d->conv->conv.alpha, c->row),
                                     .beta_in = row_of(s, d->conv->conv.beta, c->row),
@@ -313,7 +312,7 @@ static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *pie
                               .open = qn_pool_base(sequence->cache->open_chunks),
                               .state_stride = qn_pool_stride(sequence->cache->states),
                               .open_stride = qn_pool_stride(sequence->cache->open_chunks),
-                              .layers = (uint32_t)qn_cuda_recurrent_index(plan, (int)plan->n_layers),
+                              .layers = (uint32_t)qn_gpu_recurrent_index(plan, (int)plan->n_layers),
                               .k_heads = (uint32_t)r->n_k_heads,
                               .v_heads = (uint32_t)r->n_v_heads,
                               .taps = (uint32_t)r->taps };

@@ -10,7 +10,7 @@
 
 /* Consecutive rows of one sequence in a step. */
 typedef struct qn_cuda_piece {
-    qn_cuda_memory *memory;
+    qn_gpu_memory *memory;
     uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
     const qn_row *rows;        /* [n] of the caller, until the step ends; NULL: padding of a graph, without rows on
                                   the device */
