@@ -43,7 +43,7 @@ static size_t completed_pages(const qn_cuda_rows_step *s)
 {
     size_t pages = s->is_decode ? s->n_pieces : 0;
     for (size_t i = 0; !s->is_decode && i < s->n_pieces; i++) {
-        const qn_cuda_piece *piece = &s->pieces[i];
+        const qn_gpu_piece *piece = &s->pieces[i];
         pages += (piece->position + piece->n) / QN_PAGE - piece->position / QN_PAGE;
     }
     return pages;
@@ -161,7 +161,7 @@ static qn_attention_mask mask(const qn_cuda_rows_step *s)
                                 .causal = 1 };
 }
 
-bool qn_cuda_has_prefill(const qn_cuda_piece *piece)
+bool qn_cuda_has_prefill(const qn_gpu_piece *piece)
 {
     return piece->n >= QN_CUDA_PREFILL_ROWS &&
            qn_attention_gpu_has_prefill(&qn_cuda_format_of(piece->memory)->attention);

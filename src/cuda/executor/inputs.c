@@ -1,5 +1,5 @@
-/* A step's inputs: tokens, positions, the slots and page tables of each sequence, and embeddings. Embeddings are
- * dequantised on the device, or on the host if no kernel reads the table's type. */
+/* A step's inputs (gpu/inputs.h), and embeddings. Embeddings are dequantised on the device, or on the host if no kernel
+ * reads the table's type. */
 #include "cuda/executor/inputs.h"
 
 #include "cuda/kernels/matmul/embed.h"
@@ -85,47 +85,9 @@ static qn_status embed_on_device(const qn_cuda_rows_step *s)
 
 /* ---- Steps ---- */
 
-static uint64_t *addresses_at(const qn_cuda_rows_step *s, size_t offset)
-{
-    return (uint64_t *)(void *)(s->workspace->block_inputs[s->block] + offset);
-}
-
-static void fill_sequence(const qn_cuda_rows_step *s, size_t i)
-{
-    const qn_cuda_piece *piece = &s->pieces[i];
-    const qn_gpu_inputs *in = &s->inputs;
-    const qn_sequence none = { 0 }, *sequence = piece->rows ? piece->memory->base.sequence : &none;
-    addresses_at(s, in->kv_tables)[i] = piece->rows ? piece->memory->kv_table : 0;
-    addresses_at(s, in->f16_tables)[i] = piece->rows ? piece->memory->f16_table : 0;
-    qn_cuda_host_input(s, in->state_from)[i] = sequence->state;
-    qn_cuda_host_input(s, in->state_to)[i] = sequence->state_to;
-    qn_cuda_host_input(s, in->open_chunks)[i] = sequence->open_chunk;
-    qn_cuda_host_input(s, in->state_positions)[i] = sequence->state_position;
-    qn_cuda_host_input(s, in->first_positions)[i] = piece->position;
-}
-
-static void fill_rows(const qn_cuda_rows_step *s, size_t i)
-{
-    const qn_cuda_piece *piece = &s->pieces[i];
-    const qn_gpu_inputs *in = &s->inputs;
-    uint32_t *begins = qn_cuda_host_input(s, in->cu_seqlens);
-    begins[i + 1] = begins[i] + (piece->rows ? piece->n : 0);
-    for (uint32_t row = 0; row < piece->n; row++) {
-        const uint32_t at = piece->row + row;
-        qn_cuda_host_input(s, in->tokens)[at] = piece->rows ? (uint32_t)piece->rows[row].token : 0;
-        qn_cuda_host_input(s, in->sources)[at] = piece->rows ? piece->rows[row].source : 0;
-        qn_cuda_host_input(s, in->positions)[at] = piece->position + row;
-        qn_cuda_host_input(s, in->sequences)[at] = piece->rows ? (uint32_t)i : QN_GPU_NO_SEQUENCE;
-    }
-}
-
 void qn_cuda_fill_inputs(const qn_cuda_rows_step *s)
 {
-    qn_cuda_host_input(s, s->inputs.cu_seqlens)[0] = 0;
-    for (size_t i = 0; i < s->n_pieces; i++) {
-        fill_sequence(s, i);
-        fill_rows(s, i);
-    }
+    qn_gpu_fill_inputs(&s->inputs, s->pieces, s->n_pieces, s->workspace->block_inputs[s->block]);
     if (!s->weights->table.tiled_matrix)
         embed_rows(s);
 }

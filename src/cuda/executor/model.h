@@ -28,7 +28,7 @@ typedef struct qn_cuda_flights {
     qn_cuda_launched launched[QN_CUDA_BLOCKS + 1]; /* step i at i % (QN_CUDA_BLOCKS + 1): one more, for the time of the
                                                       previous step */
     uint64_t n_launched, n_finished;               /* steps */
-    qn_cuda_piece *pieces;                         /* [QN_GPU_MAX_SEQUENCES] of the current step */
+    qn_gpu_piece *pieces;                          /* [QN_GPU_MAX_SEQUENCES] of the current step */
 } qn_cuda_flights;
 
 typedef struct qn_cuda_model {

@@ -23,7 +23,7 @@ struct delta {
     bool has_chunks;       /* the chunk kernels support these heads */
 };
 
-static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
+static const qn_sequence *sequence_of(const qn_gpu_piece *piece)
 {
     return piece->memory->base.sequence;
 }
@@ -237,18 +237,18 @@ static qn_status run_norm(const qn_cuda_rows_step *s, const struct delta *d, con
 /* ---- Pieces ---- */
 
 /* Rows of a piece up to the first multiple of 64. */
-static uint32_t rows_before_chunks(const qn_cuda_piece *piece)
+static uint32_t rows_before_chunks(const qn_gpu_piece *piece)
 {
     return (CHUNK - piece->position % CHUNK) % CHUNK;
 }
 
-static bool has_complete_chunk(const struct delta *d, const qn_cuda_piece *piece)
+static bool has_complete_chunk(const struct delta *d, const qn_gpu_piece *piece)
 {
     return d->has_chunks && piece->n >= rows_before_chunks(piece) + CHUNK;
 }
 
 /* A piece with complete chunks: rows that fill the open chunk, which is folded; chunks; rows of the next open chunk. */
-static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta *d, const qn_cuda_piece *piece)
+static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta *d, const qn_gpu_piece *piece)
 {
     const qn_sequence *sequence = sequence_of(piece);
     const uint32_t before = rows_before_chunks(piece), n = (piece->n - before) / CHUNK * CHUNK;
@@ -303,7 +303,7 @@ qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op)
 /* ---- Steps of one row of each sequence ---- */
 
 /* Folds the full open chunk of a piece in all layers. */
-static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *piece)
+static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_gpu_piece *piece)
 {
     const qn_plan *plan = s->common->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
@@ -327,7 +327,7 @@ static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *pie
 qn_status qn_cuda_fold_full_chunks(const qn_cuda_rows_step *s)
 {
     for (size_t i = 0; s->common->plan->recurrent.n_v_heads && i < s->n_pieces && s->pieces[i].rows; i++) {
-        const qn_cuda_piece *piece = &s->pieces[i];
+        const qn_gpu_piece *piece = &s->pieces[i];
         if (piece->position - sequence_of(piece)->state_position < CHUNK)
             continue;
         QN_TRY(fold_piece(s, piece));

@@ -41,7 +41,7 @@ struct fixture {
     qn_cache cache;
     qn_sequence sequences[MAX_PIECES];
     qn_gpu_memory memories[MAX_PIECES];
-    qn_cuda_piece pieces[MAX_PIECES];
+    qn_gpu_piece pieces[MAX_PIECES];
     qn_op ops[3];
     qn_cuda_op cuda_ops[3];
     qn_plan_buffer widths[BUFFERS];
@@ -152,7 +152,7 @@ static void add_piece(uint32_t position, uint32_t state_position, uint32_t n)
                                           .state_position = state_position };
     fixture.memories[i].base.sequence = &fixture.sequences[i];
     static const qn_row row; /* not padding */
-    fixture.pieces[i] = (qn_cuda_piece){
+    fixture.pieces[i] = (qn_gpu_piece){
         .memory = &fixture.memories[i], .row = (uint32_t)fixture.step.n, .n = n, .position = position, .rows = &row
     };
     fixture.step.n += n;
