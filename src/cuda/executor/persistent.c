@@ -198,7 +198,7 @@ static qn_status add_gemv(struct planner *p, size_t at, const qn_cuda_gemv_phase
                                                        .n_cols = phase.n_cols,
                                                        .eps = norm ? p->plan->ops[at].norm.eps : 0 };
         for (size_t i = 0; of && i < of->tiled_matrix.n_outs; i++) {
-            const int out = op->matmul.matrices.at[of->matrices[i]].out;
+            const int out = op->matmul.matrices.at[of->group.matrices[i]].out;
             p->locations[out] =
                 (struct location){ .base = of->tiled_matrix.outs[i].accumulate ? p->locations[out].base : 0,
                                    .gemv_partials = gemv_partials,

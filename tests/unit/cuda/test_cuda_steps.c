@@ -41,7 +41,7 @@ static bool reads_acts(size_t i, int acts)
 {
     bool reads = false;
     for (size_t g = 0; g < fixture.model->weights.ops[i].n_gemms; g++)
-        reads = reads || (fixture.model->weights.ops[i].gemms[g].acts == acts &&
+        reads = reads || (fixture.model->weights.ops[i].gemms[g].group.acts == acts &&
                           !qn_cuda_reads_rows(&fixture.model->weights, &fixture.cuda.plan.ops[i - 1],
                                               &fixture.model->weights.ops[i].gemms[g]));
     return reads;

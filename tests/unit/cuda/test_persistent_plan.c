@@ -242,7 +242,7 @@ static const qn_matrix *matrix_at(const struct machine *m, uint64_t tiled_matrix
             const qn_cuda_gemm *gemv = &m->model->weights.ops[i].gemms[p];
             for (size_t out = 0; gemv->tiled_matrix.address == tiled_matrix && out < gemv->tiled_matrix.n_outs; out++)
                 if (gemv->tiled_matrix.outs[out].first_tile * QN_TILE_ROWS == row)
-                    return &m->model->common.plan->ops[i].matmul.matrices.at[gemv->matrices[out]].weights;
+                    return &m->model->common.plan->ops[i].matmul.matrices.at[gemv->group.matrices[out]].weights;
         }
     fail_msg("no matrix begins at row %u", row);
     return NULL;
