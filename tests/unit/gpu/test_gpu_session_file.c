@@ -365,6 +365,44 @@ TEST(an_empty_open_chunk)
     close_both();
 }
 
+/* A layer whose ring of convolution inputs does not divide a chunk: inputs are by position modulo 7 on the device. */
+TEST(a_ring_that_does_not_divide_a_chunk)
+{
+    enum { WIDTH = 3 * 16, BEGIN = 64, LENGTH = 64 + 11, RING = 7 };
+    const qn_extent extent = { .length = LENGTH, .state_position = BEGIN, .shortest = LENGTH - QN_GDN_DROPPED_ROWS };
+    size_t counts[QN_SAVED_ARRAYS], before = 0;
+    fake_gpu = (struct gpu){ 0 };
+    fake_gpu.plan = (qn_plan){ .n_layers = 1,
+                               .heads = { .n_heads = 1, .n_kv_heads = 1, .head_dim = 64 },
+                               .recurrent = { .n_k_heads = 1, .n_v_heads = 1, .head_k = 16, .head_v = 16, .taps = 3 } };
+    assert_ok(qn_alloc(&fake_gpu.plan.is_recurrent, 1, sizeof(bool), "test"));
+    fake_gpu.plan.is_recurrent[0] = true;
+    open_gpu(false);
+    qn_gpu_memory *m = gpu_memory("f16", CONTEXT);
+    const qn_saved_layout *saved = &m->format->saved;
+    qn_saved_counts(&saved->recurrent, counts);
+    for (size_t array = 0; array < QN_SAVED_CONV_INPUTS; array++)
+        before += counts[array];
+    const size_t n = (size_t)qn_saved_bytes(saved, &extent) / sizeof(float);
+    float *file = calloc(n, sizeof *file);
+    assert_non_null(file);
+    /* Positions that the device keeps: as many as the ring has, and none before the chunk. */
+    for (size_t i = (LENGTH - RING - BEGIN) * WIDTH; i < (LENGTH - BEGIN) * WIDTH; i++)
+        file[before + i] = (float)i;
+    const struct contents contents = { .bytes = (uint8_t *)file, .n = n * sizeof *file };
+    fill(&m->base, &contents, &extent);
+    const float *inputs = (const float *)(const void *)at_address(
+        qn_pool_address(m->sequence.cache->open_chunks, m->sequence.open_chunk) + m->format->recurrent.open.inputs);
+    for (size_t p = LENGTH - RING; p < LENGTH; p++)
+        assert_memory_equal(inputs + p % RING * WIDTH, file + before + (p - BEGIN) * WIDTH, WIDTH * sizeof *file);
+    struct contents again = contents_of(&m->base);
+    assert_same(&contents, &again);
+    free(again.bytes);
+    free(file);
+    free_gpu_memory(m);
+    close_gpu();
+}
+
 /* ---- Failures ---- */
 
 /* Counts the regions, and fails at one of them. */
