@@ -61,8 +61,8 @@ QN_API const char *qn_version(void);
 
 /* ---- Model ---- */
 
-/* Progress of a long operation. Called repeatedly on the thread that called the operation; it must not call functions
- * with the model or session that the operation uses.
+/* Progress of a long operation. Called repeatedly on the thread that called the operation, while the library holds no
+ * lock. A session's callback may call what the callbacks of that session may call (above).
  *
  *   user    the pointer given together with the callback
  *   done    work finished so far, in units of the operation: bytes of tensors, or tokens
@@ -127,8 +127,9 @@ typedef struct qn_model_params {
  * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
-/* qn_model_free - Frees a model. Its sessions and schedulers must have been freed before. NULL is allowed. Does nothing
- * in a forked child, where another thread may have left the model half changed. */
+/* qn_model_free - Frees a model. Its sessions and schedulers must have been freed before, and no other thread may use
+ * the model any more. NULL is allowed. Does nothing in a callback of one of its schedulers, and in a forked child,
+ * where another thread may have left the model half changed. */
 QN_API void qn_model_free(qn_model *model);
 
 typedef struct qn_model_info {
@@ -343,7 +344,8 @@ typedef struct qn_capacity {
  * QN_ERR_MEMORY        not enough memory for an empty session */
 QN_API qn_status qn_model_get_capacity(qn_model *model, const char *kv, uint32_t n_sequences, qn_capacity *capacity);
 
-/* qn_session_free - Frees a session. NULL is allowed. */
+/* qn_session_free - Frees a session. NULL is allowed. Does nothing while a call uses the session, so in a callback of
+ * it, and in a forked child; qn_error_text then has the reason. */
 QN_API void qn_session_free(qn_session *session);
 
 /* qn_session_length - Returns the number of tokens in the session. */

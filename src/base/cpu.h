@@ -1,4 +1,4 @@
-/* CPU features, the limit set by QN_CPU, and the number of cores. */
+/* CPU features, the limit set by QN_CPU, and the number of cores. Any thread may call these functions. */
 #ifndef QN_BASE_CPU_H
 #define QN_BASE_CPU_H
 

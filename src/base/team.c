@@ -16,7 +16,8 @@
  * slice of the scheduler. */
 enum { SPINS = 1500 };
 
-/* A counter that threads wait on. It has its own cache line, to avoid false sharing with the spinning threads. */
+/* A counter that threads wait on, and the number of threads that sleep until it changes. It has its own cache line, to
+ * avoid false sharing with the spinning threads. */
 struct eventcount {
     _Alignas(QN_ALIGN) atomic_uint value;
     atomic_uint waiters;
@@ -28,6 +29,8 @@ struct worker {
     int index;
 };
 
+/* work and context are written by the caller of qn_team_run before `start` changes, and read by the workers after that;
+ * n_threads, spins and workers are constant. */
 struct qn_team {
     struct eventcount start; /* number of calls of qn_team_run */
     struct eventcount phase; /* number of barriers completed */

@@ -358,8 +358,8 @@ static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, floa
     qn_aura_rotate_back(&ex->kernels->aura, cache->value_codec, y, x);
 }
 
-/* Few rows, split-KV: distributes units of (row, split, KV head) over the threads. They write to the partial
- * buffers. */
+/* Computes attention of few rows, split-KV: distributes units of (row, split, KV head) over the threads. They write to
+ * the partial buffers. */
 static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->attention.shape;
@@ -452,7 +452,8 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
                         s->acc + q * t->dim, s->l[q], t->dim);
 }
 
-/* Many rows: distributes pairs of (tile of rows, KV head) round-robin, because later tiles attend to more keys. */
+/* Computes attention of many rows: distributes pairs of (tile of rows, KV head) round-robin, because later tiles attend
+ * to more keys. */
 static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->attention.shape;

@@ -70,8 +70,8 @@ static void sample_rows(void *context, int thread)
     }
 }
 
-/* Calls `check` for each sampled token. If it rejects the token, it returns a buffer for the row's logits, from which
- * the caller then samples again. */
+/* Calls `check` for each sampled token, on the thread that runs the step. If it rejects the token, it returns a buffer
+ * for the row's logits, from which the caller then samples again. */
 static void check_rows(const qn_cpu_device *cpu, const qn_step *step)
 {
     const size_t n = cpu->plan->n_vocab;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Rows of text have the same offset in all components. */
+/* Computes the cosines and sines of a row's position. Rows of text have the same offset in all components. */
 static void compute_angles(const qn_executor *ex, size_t row)
 {
     const qn_plan *plan = ex->plan;

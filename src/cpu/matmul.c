@@ -17,7 +17,7 @@ struct row_range {
     size_t matrix, begin, end;
 };
 
-/* Iterates over the row ranges that a thread computes in an operation. */
+/* Iterates over the row ranges that a thread computes in an operation. On the thread's stack. */
 struct work_iter {
     const qn_executor *ex;
     const qn_op *op;
@@ -110,7 +110,7 @@ void qn_executor_matmul(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* In this operation rows and results are the step's logits: see run_range. */
+/* Computes the logits: a matmul whose rows and results are the step's logits (run_range). */
 void qn_executor_logits(const qn_executor *ex, const qn_op *op, int thread)
 {
     qn_executor_matmul(ex, op, thread);

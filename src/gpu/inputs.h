@@ -1,4 +1,5 @@
-/* A step's inputs: what kernels read about its rows and sequences. The layout, and their contents on the host. */
+/* A step's inputs: what kernels read about its rows and sequences. The layout, and their contents on the host, which
+ * a backend copies to the device. Pure functions. */
 #ifndef QN_GPU_INPUTS_H
 #define QN_GPU_INPUTS_H
 

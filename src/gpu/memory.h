@@ -1,4 +1,6 @@
-/* A session's memory on a GPU: a sequence of the pool, and its page tables on the device. */
+/* A session's memory on a GPU: a sequence of the pool, and its page tables on the device. One thread at a time uses a
+ * memory. Steps in flight read its tables and items: neither may be dropped before these have ended
+ * (qn_device_vtable.launch). */
 #ifndef QN_GPU_MEMORY_H
 #define QN_GPU_MEMORY_H
 
@@ -16,7 +18,7 @@ typedef struct qn_gpu_memory {
 } qn_gpu_memory;
 
 /* qn_gpu_memory_create - implements qn_device_vtable.memory_new for a limit of n_ctx positions, with these kept page
- * tables. format and kept_tables must outlive the memory; *copies is copied. */
+ * tables. format and kept_tables must outlive the memory; *copies is copied. From any thread. */
 qn_status qn_gpu_memory_create(const qn_gpu_format *format, qn_gpu_kept_tables *kept_tables,
                                const qn_gpu_copies *copies, size_t n_ctx, qn_memory **out);
 

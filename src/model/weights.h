@@ -6,13 +6,14 @@
 #include "model/hadamard.h"
 #include "quant/matrix.h"
 
-/* A file, its rotation, and marks for the tensors that have been used. */
+/* A file, its rotation, and marks for the tensors that have been used. The file outlives it. Used by one thread. */
 typedef struct qn_weights {
     const qn_gguf *file;
     qn_rotation rotation;
     uint8_t *uses; /* [n_tensors] bits: looked up, used in a matmul */
 } qn_weights;
 
+/* A matrix of a matmul; its data is in the file's map. */
 typedef struct qn_weight {
     qn_matrix matrix;
     bool rotated; /* requires a rotated input */

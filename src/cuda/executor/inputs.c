@@ -61,8 +61,8 @@ static size_t used_bytes(const qn_cuda_rows_step *s)
     return s->inputs.bytes + s->n_samples * sizeof(qn_sample_params);
 }
 
-/* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no
- * separate copy is queued. */
+/* Launches the embedding kernel. For one row the kernel reads the token from pinned host memory and copies the inputs
+ * to the device: no separate copy is queued. */
 static qn_status embed_on_device(const qn_cuda_rows_step *s)
 {
     const qn_op *op = &s->common->plan->ops[0];

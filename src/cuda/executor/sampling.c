@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Sampling data of one step: a block. */
+/* Sampling data of one step: a block. The device reads and writes it until the step has ended. */
 struct block {
     qn_sample_result *results; /* [max_rows], pinned like `lists` */
     /* Masks of the rows that have one, and entries of all rows. `lists` also has the logits of the entries before they
@@ -116,8 +116,8 @@ static struct list_sizes measure_lists(const qn_cuda_sampler *s, const qn_sample
     return sizes;
 }
 
-/* Growing waits for all work of the device: the first lists are large, for masks of about 100 rows of a large
- * vocabulary. */
+/* Makes a block's lists large enough. Growing waits for all work of the device: the first lists are large, for masks of
+ * about 100 rows of a large vocabulary. */
 static qn_status reserve_lists(const qn_cuda_sampler *s, struct block *b, const struct list_sizes *sizes)
 {
     enum { LEAST_BYTES = 4 << 20 };
@@ -185,7 +185,8 @@ struct preparation {
     atomic_size_t next;
 };
 
-/* The time to compute a mask varies. */
+/* Prepares requests until none is left, on each thread of the team. Threads take them one by one, because the time to
+ * compute a mask varies. */
 static void prepare_some(void *context, int thread)
 {
     struct preparation *p = context;
@@ -269,7 +270,7 @@ static float raw_logit(const struct block *b, const qn_sample_params *p, qn_toke
     return logit;
 }
 
-/* A row's logits before bias and penalties. */
+/* Copies a row's logits, as they were before bias and penalties, for `check`. */
 static qn_status copy_logits(const qn_cuda_sampler *s, const struct block *b, size_t row, const qn_sample_params *p,
                              float *copy)
 {
@@ -284,7 +285,7 @@ static qn_status copy_logits(const qn_cuda_sampler *s, const struct block *b, si
     return QN_OK;
 }
 
-/* row: index among the rows that were sampled together. */
+/* Sets the result of a request. row: its index among the rows that were sampled together. */
 static qn_status finish_row(qn_cuda_sampler *s, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
 {
     const struct block *b = &s->blocks[what->block];
@@ -311,8 +312,8 @@ qn_status qn_cuda_finish_sampling(qn_cuda_sampler *s, const qn_cuda_sampling *wh
     return QN_OK;
 }
 
-/* The lists on the device are poisoned after the step in flight, which uses other lists. A failure appears in the next
- * call of the driver. */
+/* Poisons the lists on the device after the step in flight, which uses other lists. A failure appears in the next call
+ * of the driver. */
 void qn_cuda_poison_sampling(const qn_cuda_sampler *s, size_t block)
 {
     const struct block *b = &s->blocks[block];

@@ -129,7 +129,7 @@ QN_INLINE __m256 broadcast_f16(const uint8_t *p)
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
 }
 
-/* Q4_K's and Q5_K's 6-bit scales and minima (layout: unpack_scales in quant/kquants.c). */
+/* Reads Q4_K's and Q5_K's 6-bit scales and minima (layout: unpack_scales in quant/kquants.c). */
 QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset)
 {
     const uint8_t *factors = block + QN_Q4_K_FACTORS;
@@ -331,9 +331,9 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
 
 /* ---- Dot products ---- */
 
-/* Bit planes are masked in place, after at most one shift by four, and the sums are shifted instead: the sum of bit k
- * is a multiple of 2^k. Codes are 0 and 2, hence the doubled factor. The sums are added as a tree: serially dependent
- * additions would fill the scheduler. */
+/* Returns the integer dot product of 1-bit codes and activations. Bit planes are masked in place, after at most one
+ * shift by four, and the sums are shifted instead: the sum of bit k is a multiple of 2^k. Codes are 0 and 2, hence the
+ * doubled factor. The sums are added as a tree: serially dependent additions would fill the scheduler. */
 QN_INLINE __m256i dot_1bit(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     const __m256i bits = read_1bit(p, half), high = _mm256_srli_epi16(bits, 4), zero = _mm256_setzero_si256();
@@ -362,7 +362,8 @@ QN_INLINE __m256i dot_2bit(qn_type type, const uint8_t *p, size_t half, const in
     return reduce_acc(add_acc(add_acc(one[0], one[1]), shift_acc(add_acc(four[0], four[1]), 2)), factor);
 }
 
-/* Lanes are the four groups of one block, then of the other. */
+/* Returns the integer dot product of PTQ1_0 codes and activations. Lanes are the four groups of one block, then of the
+ * other. */
 QN_INLINE __m256i dot_ptq1_0(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     __m256i code[8], group[4];
@@ -390,8 +391,8 @@ QN_INLINE __m256i multiply_signed(__m256i weights, __m256i acts)
 #endif
 }
 
-/* Q6_K: each half of a group has its own factor, by which 16-bit words are multiplied as they are widened. The largest
- * sum of a lane, 4 * 32 * 127 * 128, is far below 2^31. */
+/* Returns the integer dot product of Q6_K codes and activations. Each half of a group has its own factor, by which
+ * 16-bit words are multiplied as they are widened. The largest sum of a lane, 4 * 32 * 127 * 128, is far below 2^31. */
 QN_INLINE __m256i dot_q6_k(const uint8_t *p, size_t half, const int8_t *acts)
 {
     __m256i group[8];
@@ -468,7 +469,7 @@ QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const ui
     }
 }
 
-/* n_rows is a constant at the calls. */
+/* Multiplies n_rows rows by one token. n_rows is a constant at the calls. */
 QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row,
                          size_t n_rows, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {

@@ -30,8 +30,8 @@ QN_INLINE int8x16_t signed_bytes(uint8x16_t x)
     return vreinterpretq_s8_u8(x);
 }
 
-/* Digit n of a byte b is floor(3 x / 256) with x = 3^n b mod 256. Computed as ((x + x / 2) / 2) / 64: both halvings
- * stay within bytes and round down, which gives the same digit. */
+/* Returns a ternary digit of each byte. Digit n of a byte b is floor(3 x / 256) with x = 3^n b mod 256. Computed as ((x
+ * + x / 2) / 2) / 64: both halvings stay within bytes and round down, which gives the same digit. */
 QN_INLINE int8x16_t top_digit(uint8x16_t x)
 {
     return signed_bytes(vshrq_n_u8(vhaddq_u8(x, vshrq_n_u8(x, 1)), 6));
@@ -178,7 +178,7 @@ QN_INLINE float32x4_t f16_to_f32(uint16x4_t f16s)
     return vcvt_f32_f16(vreinterpret_f16_u16(f16s));
 }
 
-/* Four fp16 values, `step` bytes apart. */
+/* Loads four fp16 values, `step` bytes apart. */
 QN_INLINE uint16x4_t load_4_f16(const uint8_t *p, size_t step)
 {
     uint16_t half[4];
@@ -198,7 +198,8 @@ QN_INLINE float32x4_t u8_to_f32(uint32_t bytes)
     return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(eight))));
 }
 
-/* Scales and minima of groups 4*half .. 4*half+3 of a Q4_K block (layout: unpack_scales in quant/kquants.c). */
+/* Reads the scales and minima of groups 4*half .. 4*half+3 of a Q4_K block (layout: unpack_scales in
+ * quant/kquants.c). */
 QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *scale, float32x4_t *offset)
 {
     uint32_t words[3], scales, mins;
@@ -384,8 +385,8 @@ QN_INLINE void gemv_quarter(qn_type type, qn_act_layout layout, bool hilo, const
     }
 }
 
-/* A super-block that the row does not fill is copied and padded with zeros: nothing beyond the row is read, and missing
- * groups have scale 0. An odd last row is computed twice. */
+/* Multiplies rows by one token. A super-block that the row does not fill is copied and padded with zeros: nothing
+ * beyond the row is read, and missing groups have scale 0. An odd last row is computed twice. */
 QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row_begin,
                            size_t row_end, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
@@ -429,7 +430,7 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
 
 /* ---- Unpacking for GEMM tiles ---- */
 
-/* Codes as the GEMM expects them: unshifted, with the type's zero point; Q8_0's stay signed. */
+/* Converts codes to those that the GEMM expects: unshifted, with the type's zero point; Q8_0's stay signed. */
 QN_INLINE void normalize_codes(qn_type type, qn_act_layout layout, int8x16_t codes[8])
 {
     uint8x16_t x[8];

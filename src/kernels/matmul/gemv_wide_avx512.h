@@ -46,7 +46,8 @@ QN_INLINE __m512i look_up_256(const uint8_t *table, __m512i index)
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
 }
 
-/* Sums of four adjacent lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of vector j. */
+/* Returns the sums of four adjacent lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of
+ * vector j. */
 QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
 {
     const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -177,7 +178,7 @@ QN_INLINE __m512i add_fifth_bits(__m512i nibbles, __m512i bits, int from)
     return _mm512_mask_add_epi8(nibbles, set, nibbles, _mm512_set1_epi8(16));
 }
 
-/* Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
+/* Reads the codes of a quarter. Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
 QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[PIECES])
 {
     const struct block_layout block = block_of(type);
@@ -282,7 +283,7 @@ QN_INLINE __m512i bytes_to_groups(__m512i x, int first)
         x, _mm512_broadcast_i32x4(_mm_set_epi32(none + first + 3, none + first + 2, none + first + 1, none + first)));
 }
 
-/* Q4_K and Q5_K: unpack_scales of quant/kquants.c, vectorised. */
+/* Reads the scales and minima of Q4_K and Q5_K: unpack_scales of quant/kquants.c, vectorised. */
 QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *offset)
 {
     const __m512i head = load_4_rows(at, 0), d_dmin = _mm512_shuffle_epi32(head, _MM_PERM_AAAA);
