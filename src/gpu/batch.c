@@ -6,7 +6,7 @@ static qn_gpu_memory *memory_of(const qn_row *row)
     return (qn_gpu_memory *)row->memory;
 }
 
-/* The number of rows of the first sequence. */
+/* Returns the number of rows of the first sequence. */
 static size_t first_piece(const qn_row *rows, size_t n_rows)
 {
     size_t n = 1;
@@ -15,15 +15,15 @@ static size_t first_piece(const qn_row *rows, size_t n_rows)
     return n;
 }
 
-/* A decode step has logits of all rows. */
+/* Returns whether logit row `logit` is this row, as for all rows of a decode step. */
 static bool has_logits(const qn_step *step, size_t row, size_t logit)
 {
     return logit < step->n_logit_rows && step->logit_rows[logit] == row;
 }
 
-/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. In passes of up to same_rows
- * rows, a row is computed by the same operations for any number of rows; larger pieces share no pass with other
- * sequences. */
+/* Returns whether the piece of n rows after batch b can be executed with it, with `deterministic`. In passes of up to
+ * same_rows rows, a row is computed by the same operations for any number of rows; larger pieces share no pass with
+ * other sequences. */
 static bool may_join(const qn_gpu_batching *batching, const qn_gpu_batch *b, const qn_step *step, size_t n,
                      size_t logit)
 {

@@ -12,7 +12,7 @@ size_t qn_gpu_row_bytes(size_t head_dim, unsigned bits)
     return (head_dim * bits + 31) / 32 * sizeof(uint32_t);
 }
 
-/* Appends an array of `heads` times `bytes` at *used, aligned; *at is its offset. False on overflow. */
+/* Appends an array of `heads` times `bytes` at *used, aligned; *at is its offset. Returns false on overflow. */
 static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
 {
     size_t all;

@@ -67,7 +67,7 @@ static qn_status copy_tables(const qn_gpu_table_memory *m, qn_gpu_page_tables *t
     return QN_OK;
 }
 
-/* No entry compares equal to UINT64_MAX: all are copied again. */
+/* Sets all entries to UINT64_MAX, which no entry equals: the next update copies all of them. */
 static void forget_entries(const qn_gpu_table_memory *m, qn_gpu_page_tables *tables)
 {
     m->drain(m->context);
@@ -76,7 +76,7 @@ static void forget_entries(const qn_gpu_table_memory *m, qn_gpu_page_tables *tab
     tables->n_set = tables->n_pages;
 }
 
-/* After an error it is unknown which entries the device has. */
+/* Forgets the entries after an error, when it is unknown which of them the device has. */
 static void drop_entries(const qn_gpu_table_memory *m, qn_gpu_page_tables *tables)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -152,7 +152,8 @@ static qn_gpu_page_tables *remove_at(qn_gpu_kept_tables *kept, qn_gpu_page_table
     return tables;
 }
 
-/* The tables given back first are reused first: their copies ended first. */
+/* Takes tables of this size out of the list; NULL if there are none. Those given back first are reused first: their
+ * copies ended first. */
 static qn_gpu_page_tables *find_kept(qn_gpu_kept_tables *kept, size_t n_pages)
 {
     qn_gpu_page_tables *tables = NULL, **at;

@@ -29,7 +29,7 @@ struct transfer {
 
 /* ---- The device ---- */
 
-/* An item of the device, from or to the host's copy. */
+/* Copies a part of an item to the host's copy, or from there. */
 static qn_status copy_item(const struct transfer *t, uint64_t address, void *copy, size_t bytes)
 {
     return t->fills ? t->copies->write(t->copies->context, address, copy, bytes)
@@ -43,7 +43,7 @@ static void copy_values(const struct transfer *t, void *device, void *file, size
 
 /* ---- Rows of a head in a page ---- */
 
-/* Row by row on the device. */
+/* Converts the fp16 keys of a head in a page: on the device they are row by row. */
 static void convert_keys_f16(const struct transfer *t, uint16_t *rows, size_t held)
 {
     const size_t dim = t->f->saved.head_dim;
@@ -55,7 +55,8 @@ static void convert_keys_f16(const struct transfer *t, uint16_t *rows, size_t he
         }
 }
 
-/* Rows of the packed stream on the device. The functions of codes also read or write a scale, after the region. */
+/* Converts the codes of a head in a page: on the device they are rows of the packed stream. The functions of codes also
+ * read or write a scale, after the region. */
 static void convert_codes(const struct transfer *t, bool is_keys, uint8_t *rows)
 {
     const qn_aura_codec *codec = is_keys ? t->f->aura.keys : t->f->aura.values;
@@ -74,7 +75,7 @@ static void convert_codes(const struct transfer *t, bool is_keys, uint8_t *rows)
     }
 }
 
-/* The means of all layers and heads are one region. */
+/* Converts the means of all layers and heads, which are one region. */
 static void convert_means(const struct transfer *t)
 {
     const qn_saved_layout *saved = &t->f->saved;
@@ -88,7 +89,7 @@ static void convert_means(const struct transfer *t)
     }
 }
 
-/* Whether a region is in the blocks' pages: fp16 rows of a cache of codes are in fp16 pages. */
+/* Returns whether a region is in the blocks' pages: fp16 rows of a cache of codes are in fp16 pages. */
 static bool is_in_block(const struct transfer *t, const qn_saved_region *r)
 {
     return !qn_gpu_has_codes(t->f) ||
@@ -134,7 +135,7 @@ static void convert_region(const struct transfer *t, const qn_saved_region *r)
 
 /* ---- Pages ---- */
 
-/* The fp16 pages of a cache of codes: page 0, and the last one if it has fp16 rows. */
+/* Copies the fp16 pages of a cache of codes: page 0, and the last one if it has fp16 rows. */
 static qn_status copy_f16_pages(const struct transfer *t)
 {
     const qn_sequence *s = t->sequence;
@@ -229,13 +230,13 @@ struct layers {
     bool has_state;
 };
 
-/* The arrays of the open chunk on the device. */
+/* Returns the array at this offset of the open chunk. */
 static void *open_at(const struct layers *l, size_t at)
 {
     return l->open + at;
 }
 
-/* A head's S: [keys][values] in the file, [values][keys] in the planes hi and lo of the device. */
+/* Converts a head's S: [keys][values] in the file, [values][keys] in the planes hi and lo of the device. */
 static void convert_head_state(const struct transfer *t, float *file, uint16_t *hi, uint16_t *lo)
 {
     const qn_recurrent_shape *s = &t->f->saved.recurrent;
@@ -264,8 +265,8 @@ static void convert_state(const struct transfer *t, const struct layers *l)
                 l->counts[QN_SAVED_HISTORY] * sizeof(float));
 }
 
-/* The power of two that scales the largest of some values into (2^14, 2^15]: with it, values that come from fp16 are
- * exact again. */
+/* Returns the power of two that scales the largest of some values into (2^14, 2^15]: with it, values that come from
+ * fp16 are exact again. */
 static float scale_of(const float *values, size_t n)
 {
     float amax = 0;
@@ -277,7 +278,7 @@ static float scale_of(const float *values, size_t n)
     return ldexpf(1, amax == 0 || exponent < MIN_EXPONENT ? MIN_EXPONENT : exponent);
 }
 
-/* v' of a row of a head. */
+/* Converts v' of a row of a head. */
 static void convert_values(const struct transfer *t, const struct layers *l, float *v_new, size_t head, size_t row)
 {
     const size_t n = t->f->saved.recurrent.head_v, n_groups = QN_GDN_SCALE_GROUPS(n);
@@ -347,7 +348,7 @@ static qn_status transfer_arrays(const struct transfer *t, const struct layers *
     return QN_OK;
 }
 
-/* A layer's parts of the items of the sequence. */
+/* Copies a layer's parts of the items of the sequence. */
 static qn_status copy_layer(const struct transfer *t, const struct layers *l, size_t index)
 {
     const qn_sequence *s = t->sequence;

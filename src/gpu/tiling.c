@@ -21,7 +21,7 @@ qn_op_matrices qn_gpu_tiled_matrices(const qn_gpu_tiling *tiling, const qn_plan 
     return (qn_op_matrices){ 0 };
 }
 
-/* The GEMM with these activations and this tile layout among *n, or a new one. */
+/* Returns the GEMM with these activations and this tile layout among *n, or adds one. */
 static qn_gpu_gemm *gemm_for(qn_gpu_gemm *gemms, size_t *n, int acts, uint32_t layout)
 {
     for (size_t i = 0; i < *n; i++)

@@ -25,7 +25,7 @@ static qn_gpu_tiling tiling_of(const qn_plan *plan)
                             .embeds = qn_matmul_gpu_can_embed(embed->embed.table.type, embed->embed.inverse.block) };
 }
 
-/* The tiled matrix of a GEMM, without its address. */
+/* Returns the tiled matrix of a GEMM, without its address. */
 static qn_tiled_matrix tiled_matrix_of(const qn_gpu_gemm *group, const qn_op_matrices *matrices)
 {
     const qn_matrix *first = &matrices->at[group->matrices[0]].weights;
@@ -59,7 +59,7 @@ static qn_status create_tiled_matrices(qn_cuda_weights *weights, const qn_gpu_ti
 
 /* ---- Fusion ---- */
 
-/* The operation on the floats from which the activations of a NORM or a SWIGLU are quantised. */
+/* Returns the operation on the floats from which the activations of a NORM or a SWIGLU are quantised. */
 static int fused_op(const qn_op *writer)
 {
     return writer->kind == QN_OP_NORM ? QN_ACTS_OP_RMS_NORM : QN_ACTS_OP_SWIGLU;
