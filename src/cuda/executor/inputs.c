@@ -3,56 +3,11 @@
 #include "cuda/executor/inputs.h"
 
 #include "cuda/kernels/matmul/embed.h"
+#include "gpu/embeddings.h"
 
 #include <stddef.h>
 
 _Static_assert(QN_GPU_NO_SEQUENCE == QN_ATTENTION_NO_SESSION, "the kernels read the inputs");
-
-enum { MIN_PARALLEL_ROWS = 8 /* with fewer, one host thread dequantises them */ };
-
-/* ---- Embeddings on the host ---- */
-
-struct embeddings {
-    const qn_cuda_common *common;
-    const int32_t *tokens;
-    size_t n;
-    float *out;
-};
-
-static void embed(const struct embeddings *e, size_t row)
-{
-    const qn_op *op = &e->common->plan->ops[0];
-    const qn_matrix *table = &op->embed.table;
-    float *x = e->out + row * table->n_cols;
-    table->type->to_float(table->data + (size_t)e->tokens[row] * table->row_bytes,
-                          table->n_cols / table->type->block_weights, x);
-    for (size_t i = 0; op->embed.inverse.block && i < table->n_cols; i += op->embed.inverse.block)
-        e->common->hadamard.block(x + i, op->embed.inverse.block, NULL,
-                                  op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
-}
-
-static void embed_range(void *context, int thread)
-{
-    const struct embeddings *e = context;
-    size_t begin, end;
-    qn_team_range(e->n, 1, thread, qn_team_size(e->common->team), &begin, &end);
-    for (size_t row = begin; row < end; row++)
-        embed(e, row);
-}
-
-static void embed_rows(const qn_cuda_rows_step *s)
-{
-    const size_t n = s->n;
-    struct embeddings e = { .common = s->common,
-                            .tokens = (const int32_t *)qn_cuda_host_input(s, s->inputs.tokens),
-                            .n = n,
-                            .out =
-                                (float *)(void *)(s->workspace->block_inputs[s->block] + s->workspace->input_bytes) };
-    if (n >= MIN_PARALLEL_ROWS)
-        qn_team_run(s->common->team, embed_range, &e);
-    for (size_t i = 0; n < MIN_PARALLEL_ROWS && i < n; i++)
-        embed(&e, i);
-}
 
 /* ---- Embeddings on the device ---- */
 
@@ -89,7 +44,9 @@ void qn_cuda_fill_inputs(const qn_cuda_rows_step *s)
 {
     qn_gpu_fill_inputs(&s->inputs, s->pieces, s->n_pieces, s->workspace->block_inputs[s->block]);
     if (!s->weights->table.tiled_matrix)
-        embed_rows(s);
+        qn_gpu_embed_rows(s->common->plan, &s->common->hadamard, s->common->team,
+                          (const int32_t *)qn_cuda_host_input(s, s->inputs.tokens), s->n,
+                          (float *)(void *)(s->workspace->block_inputs[s->block] + s->workspace->input_bytes));
 }
 
 qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s)

@@ -1,9 +1,11 @@
 /* What GPU backends share of weights: which matrices are tiled together, which of them may compute later activations,
- * rows in fp16, and the buffer of all vectors. */
+ * rows in fp16, embeddings by the host, and the buffer of all vectors. */
 #include "helper_plan.h"
 
 #include "base/f16.h"
+#include "base/cpu.h"
 #include "gguf/gguf.h"
+#include "gpu/embeddings.h"
 #include "gpu/f16_rows.h"
 #include "gpu/tiling.h"
 #include "gpu/vectors.h"
@@ -207,6 +209,52 @@ TEST(rows_in_f16)
         large.n_cols = SIZE_MAX / 2;
         assert_fails(qn_gpu_f16_rows(&large, team, &rows), QN_ERR_MEMORY, "do not fit");
         assert_null(rows);
+        qn_team_free(team);
+    }
+}
+
+/* ---- Embeddings ---- */
+
+/* Rows of the table, with the inverse of its rotation; few rows and many, by one thread and several. */
+TEST(embeddings_by_the_host)
+{
+    enum { TOKENS = 21, COLS = 64, BLOCK = 32 };
+    static const size_t counts[] = { 0, 1, 7, 8, TOKENS };
+    float rows[TOKENS][COLS], signs[COLS], wanted[COLS], found[TOKENS * COLS + 1];
+    int32_t tokens[TOKENS];
+    qn_op op = { .kind = QN_OP_EMBED };
+    const qn_plan plan = { .ops = &op, .n_ops = 1 };
+    qn_hadamard_kernels hadamard, reference;
+    unsigned cpu;
+    assert_ok(qn_cpu_features(&cpu));
+    qn_hadamard_kernels_init(&hadamard, cpu);
+    qn_hadamard_init_ref(&reference);
+    for (size_t i = 0; i < TOKENS * COLS; i++)
+        rows[i / COLS][i % COLS] = (float)((i * 37) % 101) - 50;
+    for (size_t i = 0; i < COLS; i++)
+        signs[i] = i % 3 ? 1 : -1;
+    for (int32_t i = 0; i < TOKENS; i++)
+        tokens[i] = (i * 8) % TOKENS;
+    op.embed.table = (qn_matrix){ .type = qn_type_find(QN_TYPE_F32),
+                                  .data = (const uint8_t *)rows,
+                                  .n_rows = TOKENS,
+                                  .n_cols = COLS,
+                                  .row_bytes = sizeof *rows };
+    for (int i = 0; i < 3 * 2 * (int)COUNT(counts); i++) {
+        const size_t n = counts[i % (int)COUNT(counts)];
+        qn_team *team;
+        op.embed.inverse = (qn_plan_rotation){ .block = i % 3 ? BLOCK : 0, .signs = i % 3 == 2 ? signs : NULL };
+        assert_ok(qn_team_create(i % 2 ? 3 : 1, &team));
+        label("%zu rows, rotation %d", n, i % 3);
+        found[n * COLS] = 12345;
+        qn_gpu_embed_rows(&plan, &hadamard, team, tokens, n, found);
+        assert_true(found[n * COLS] == 12345);
+        for (size_t row = 0; row < n; row++) {
+            memcpy(wanted, rows[tokens[row]], sizeof wanted);
+            for (size_t at = 0; op.embed.inverse.block && at < COLS; at += BLOCK)
+                reference.block(wanted + at, BLOCK, NULL, op.embed.inverse.signs ? signs + at : NULL);
+            assert_memory_equal(found + row * COLS, wanted, sizeof wanted);
+        }
         qn_team_free(team);
     }
 }
