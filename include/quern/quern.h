@@ -80,7 +80,7 @@ typedef struct qn_model_params {
     const char *device; /* "auto" or NULL: the first GPU if it can run the model, else the CPU; "cpu"; "cuda" or
                            "cuda:N", the GPU with index N, from 0. A GPU whose driver fails is an error, also with
                            "auto" */
-    int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
+    int n_threads;      /* CPU threads, at most 1024; 0: one per core, or as many as a quota pays for */
     /* Bytes for the caches and states of all sessions and schedulers together, at least 2 MiB. 0: on the CPU, half of
      * the memory available besides the weights; on a GPU, nine tenths of the memory free when the first session is
      * created. */
@@ -922,7 +922,7 @@ QN_API qn_status qn_generate(qn_session *session, const qn_request_params *param
 
 typedef struct qn_quantize_params {
     size_t size;   /* set by QN_QUANTIZE_PARAMS_INIT */
-    int n_threads; /* at most 1024; 0: one per physical core */
+    int n_threads; /* at most 1024; 0: one per core, or as many as a quota pays for */
     bool force;    /* write weights in a type of 1 or 2 bits that cannot represent them: the model is not usable */
     qn_progress_fn on_progress; /* in bytes of the input's tensors; NULL: none */
     qn_log_fn on_log; /* reports each matrix that keeps a wider type, with the reason, and what force wrote; NULL: none
@@ -953,7 +953,7 @@ QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *t
 
 typedef struct qn_convert_params {
     size_t size;                /* set by QN_CONVERT_PARAMS_INIT */
-    int n_threads;              /* at most 1024; 0: one per physical core */
+    int n_threads;              /* at most 1024; 0: one per core, or as many as a quota pays for */
     bool force;                 /* write ordinary weights in a type of 1 or 2 bits: the model is not usable */
     qn_progress_fn on_progress; /* in bytes of the checkpoint's tensors; NULL: none */
     qn_log_fn on_log;           /* reports what was recognised, left out and written in a wider type; NULL: none */

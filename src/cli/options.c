@@ -141,7 +141,7 @@ const qn_option qn_options[] = {
         "It is reduced to what the memory holds."),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
     INT(EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024,
-        "threads (default: physical cores)", NULL),
+        "threads (default: one for each core, or as many as a quota pays for)", NULL),
     TEXT(GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
          "The file was written by --save with the same model; the conversation continues as if it had never stopped. "
          "run appends the prompt to it, with --chat as a user's turn; with an empty prompt, or none on a terminal, the "

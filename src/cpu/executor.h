@@ -1,6 +1,6 @@
-/* Executes a plan on the CPU. The threads of a team run the operations in order, each thread its part of the work, with
- * a barrier where the next operation depends on earlier ones. An executor is used by one caller at a time; the engine
- * holds the model's lock. cpu/device.h adds sampling and the sessions' memory. */
+/* Executes a plan on the CPU. A step is a job of a thread team (base/team.h), in which operations that do not depend on
+ * each other are a phase. An executor is used by one caller at a time; the engine holds the model's lock. cpu/device.h
+ * adds sampling and the sessions' memory. */
 #ifndef QN_CPU_EXECUTOR_H
 #define QN_CPU_EXECUTOR_H
 

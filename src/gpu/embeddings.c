@@ -6,9 +6,7 @@ enum { MIN_PARALLEL_ROWS = 8 /* with fewer, one thread dequantises them */ };
 struct embeddings {
     const qn_op *op;
     const qn_hadamard_kernels *hadamard;
-    qn_team *team;
     const int32_t *tokens;
-    size_t n;
     float *out;
 };
 
@@ -23,11 +21,10 @@ static void embed(const struct embeddings *e, size_t row)
         e->hadamard->block(x + i, inverse->block, NULL, inverse->signs ? inverse->signs + i : NULL);
 }
 
-static void embed_range(void *context, int thread)
+static void embed_range(void *context, size_t begin, size_t end, int thread)
 {
     const struct embeddings *e = context;
-    size_t begin, end;
-    qn_team_range(e->n, 1, thread, qn_team_size(e->team), &begin, &end);
+    (void)thread;
     for (size_t row = begin; row < end; row++)
         embed(e, row);
 }
@@ -35,11 +32,9 @@ static void embed_range(void *context, int thread)
 void qn_gpu_embed_rows(const qn_plan *plan, const qn_hadamard_kernels *hadamard, qn_team *team, const int32_t *tokens,
                        size_t n, float *out)
 {
-    struct embeddings e = {
-        .op = &plan->ops[0], .hadamard = hadamard, .team = team, .tokens = tokens, .n = n, .out = out
-    };
+    struct embeddings e = { .op = &plan->ops[0], .hadamard = hadamard, .tokens = tokens, .out = out };
     if (n >= MIN_PARALLEL_ROWS)
-        qn_team_run(team, embed_range, &e);
+        qn_team_divide(team, n, 1, embed_range, &e);
     for (size_t i = 0; n < MIN_PARALLEL_ROWS && i < n; i++)
         embed(&e, i);
 }

@@ -17,15 +17,12 @@ struct conversion {
     const qn_matrix *matrix;
     uint16_t *f16_rows;
     float *scratch; /* [threads][n_cols] */
-    qn_team *team;
 };
 
-static void convert_range(void *context, int thread)
+static void convert_range(void *context, size_t begin, size_t end, int thread)
 {
     const struct conversion *c = context;
     const size_t n = c->matrix->n_cols;
-    size_t begin, end;
-    qn_team_range(c->matrix->n_rows, 1, thread, qn_team_size(c->team), &begin, &end);
     for (size_t row = begin; row < end; row++)
         qn_gpu_f16_row(c->matrix->type, c->matrix->data + row * c->matrix->row_bytes, n,
                        c->scratch + (size_t)thread * n, c->f16_rows + row * n);
@@ -33,7 +30,7 @@ static void convert_range(void *context, int thread)
 
 qn_status qn_gpu_f16_rows(const qn_matrix *matrix, qn_team *team, uint16_t **f16_rows)
 {
-    struct conversion c = { .matrix = matrix, .team = team };
+    struct conversion c = { .matrix = matrix };
     size_t row, scratch;
     *f16_rows = NULL;
     if (!qn_mul_size(matrix->n_cols, sizeof *c.f16_rows, &row) ||
@@ -42,7 +39,7 @@ qn_status qn_gpu_f16_rows(const qn_matrix *matrix, qn_team *team, uint16_t **f16
     QN_TRY(qn_alloc(&c.scratch, (size_t)qn_team_size(team), scratch, "weights"));
     const qn_status status = qn_alloc(&c.f16_rows, matrix->n_rows, row, "weights");
     if (status == QN_OK)
-        qn_team_run(team, convert_range, &c);
+        qn_team_divide(team, matrix->n_rows, 1, convert_range, &c);
     qn_free(c.scratch);
     *f16_rows = c.f16_rows;
     return status;

@@ -179,33 +179,24 @@ qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *s, const qn_sample_reques
                             host_params(s, what), n * sizeof(qn_sample_params));
 }
 
-struct preparation {
-    qn_sample_request *requests; /* [n] */
-    size_t n;
-    atomic_size_t next;
-};
-
-/* Prepares requests until none is left, on each thread of the team. Threads take them one by one, because the time to
- * compute a mask varies. */
-static void prepare_some(void *context, int thread)
+static void prepare_range(void *context, size_t begin, size_t end, int thread)
 {
-    struct preparation *p = context;
+    qn_sample_request *requests = context;
     (void)thread;
-    for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;)
-        if (p->requests[i].prepare)
-            p->requests[i].prepare(p->requests[i].user, &p->requests[i]);
+    for (size_t i = begin; i < end; i++)
+        if (requests[i].prepare)
+            requests[i].prepare(requests[i].user, &requests[i]);
 }
 
 void qn_cuda_prepare_requests(const qn_cuda_common *common, qn_sample_request *requests, size_t n)
 {
-    struct preparation p = { .requests = requests, .n = n };
     size_t n_prepared = 0;
     for (size_t i = 0; i < n; i++)
         n_prepared += requests[i].prepare != NULL;
     if (n_prepared > 1)
-        qn_team_run(common->team, prepare_some, &p);
+        qn_team_divide(common->team, n, 1, prepare_range, requests);
     else if (n_prepared)
-        prepare_some(&p, 0);
+        prepare_range(requests, 0, n, 0);
 }
 
 /* ---- The end of the step ---- */
