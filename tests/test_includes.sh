@@ -2,10 +2,10 @@
 # The boundaries of modules, from the #include lines: a folder of src/ may include itself and the folders before it in the order
 # below; a kernel module may include itself and what lies directly in kernels/, never its neighbours; devices alone include kernels, but
 # for the sampler of the engine, which samples logits of its caller; cpu/ and cuda/ include neither each other nor the registry, and of
-# the rest only registry.c includes them; cuda/ includes of kernels/ the contracts named below alone, and its own folders in the order
-# kernels, runtime, executor, api, of which kernels/ has modules as above, but for kernels/persistent/, which joins operations of others
-# in one launch and which no other module includes, and executor/ and api/ know nothing of each other; public headers include public
-# headers only; nothing is included by a path that climbs or by a name that is not "module/file.h".
+# the rest only registry.c includes them; gpu/ and cuda/ include of kernels/ the contracts named below alone; cuda/ includes its own
+# folders in the order kernels, runtime, executor, api, of which kernels/ has modules as above, but for kernels/persistent/, which joins
+# operations of others in one launch and which no other module includes, and executor/ and api/ know nothing of each other; public headers
+# include public headers only; nothing is included by a path that climbs or by a name that is not "module/file.h".
 set -eu
 root=${1:-${QN_SOURCE_DIR:-$(dirname "$0")/..}}
 cd "$root"
@@ -41,8 +41,8 @@ check() {
         else if (!(target[1] in rank)) why = "is in no known folder"
         else if (rank[target[1]] > rank[module] && FILENAME != "src/device/registry.c") why = "is in a folder that comes after " module
         else if (cuda == "" && kernel_module != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_module) why = "is another kernel module than " kernel_module
-        else if (target[1] == "kernels" && module !~ /^(kernels|cpu|cuda)$/ && !(FILENAME == "src/engine/sampler.c" && line == "kernels/sample/sample.h")) why = "is a kernel, which devices alone run"
-        else if (cuda != "" && target[1] == "kernels" && !(line in contract)) why = "is no contract that CUDA shares with the CPU"
+        else if (target[1] == "kernels" && module !~ /^(kernels|cpu|gpu|cuda)$/ && !(FILENAME == "src/engine/sampler.c" && line == "kernels/sample/sample.h")) why = "is a kernel, which devices alone run"
+        else if ((module == "gpu" || cuda != "") && target[1] == "kernels" && !(line in contract)) why = "is no contract that GPUs share with the CPU"
         else if (cuda != "" && target[1] == "cuda" && (target[2] in cuda_rank ? cuda_rank[target[2]] : last) > cuda_rank[cuda]) why = "is in a folder that comes after cuda/" cuda
         else if (cuda == "api" && line ~ /^cuda\/executor/) why = "is the executor, of which cuda/api knows nothing"
         else if (kernel_module != "" && target[1] == "cuda" && m > 3 && target[3] != kernel_module && kernel_module != "persistent") why = "is another kernel module than " kernel_module
@@ -76,6 +76,10 @@ refuses src/cuda/kernels/norm/x.c cuda/runtime/runtime.h
 refuses src/cuda/runtime/x.c cuda/executor/device.h
 refuses src/cuda/api/x.c cuda/executor/device.h
 refuses src/cuda/executor/x.c cpu/memory.h
+refuses src/gpu/x.c cpu/memory.h
+refuses src/gpu/x.c cuda/runtime/runtime.h
+refuses src/gpu/x.c kernels/kernels.h
+refuses src/cpu/x.c gpu/format.h
 refuses src/cuda/executor/x.c device/registry.h
 refuses src/cuda/executor/x.c kernels/kernels.h
 refuses src/cuda/executor/x.c cuda/backend.h

@@ -3,7 +3,8 @@
 # CPU and says that it has no other device. In a copy, without optimisation: what is compiled counts here, not its speed.
 set -eu
 : "${QN_SOURCE_DIR:=$(cd "$(dirname "$0")/.." && pwd)}"
-tests='test_device_registry test_plan test_quant test_prefix test_kernels_api'
+tests='test_device_registry test_plan test_quant test_prefix test_kernels_api test_gpu_format test_gpu_session_file test_gpu_page_tables
+    test_gpu_batch test_gpu_weights'
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT

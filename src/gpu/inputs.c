@@ -1,4 +1,4 @@
-/* Places the arrays of a step's inputs one after the other. */
+/* Places the arrays of a step's inputs one after the other, and fills them. */
 #include "gpu/inputs.h"
 
 #include "base/memory.h"
@@ -29,4 +29,50 @@ qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits)
     add(&in.bytes, n_logits, sizeof(uint32_t), &in.logit_rows);
     in.sampling = in.bytes;
     return in;
+}
+
+/* ---- Contents ---- */
+
+static uint64_t *addresses_at(uint8_t *host, size_t offset)
+{
+    return (uint64_t *)(void *)(host + offset);
+}
+
+static uint32_t *words_at(uint8_t *host, size_t offset)
+{
+    return (uint32_t *)(void *)(host + offset);
+}
+
+static void fill_sequence(const qn_gpu_inputs *in, const qn_gpu_piece *piece, size_t i, uint8_t *host)
+{
+    const qn_sequence none = { 0 }, *sequence = piece->rows ? piece->memory->base.sequence : &none;
+    addresses_at(host, in->kv_tables)[i] = piece->rows ? piece->memory->kv_table : 0;
+    addresses_at(host, in->f16_tables)[i] = piece->rows ? piece->memory->f16_table : 0;
+    words_at(host, in->state_from)[i] = sequence->state;
+    words_at(host, in->state_to)[i] = sequence->state_to;
+    words_at(host, in->open_chunks)[i] = sequence->open_chunk;
+    words_at(host, in->state_positions)[i] = sequence->state_position;
+    words_at(host, in->first_positions)[i] = piece->position;
+}
+
+static void fill_rows(const qn_gpu_inputs *in, const qn_gpu_piece *piece, size_t i, uint8_t *host)
+{
+    uint32_t *begins = words_at(host, in->cu_seqlens);
+    begins[i + 1] = begins[i] + (piece->rows ? piece->n : 0);
+    for (uint32_t row = 0; row < piece->n; row++) {
+        const uint32_t at = piece->row + row;
+        words_at(host, in->tokens)[at] = piece->rows ? (uint32_t)piece->rows[row].token : 0;
+        words_at(host, in->sources)[at] = piece->rows ? piece->rows[row].source : 0;
+        words_at(host, in->positions)[at] = piece->position + row;
+        words_at(host, in->sequences)[at] = piece->rows ? (uint32_t)i : QN_GPU_NO_SEQUENCE;
+    }
+}
+
+void qn_gpu_fill_inputs(const qn_gpu_inputs *in, const qn_gpu_piece *pieces, size_t n_pieces, uint8_t *host)
+{
+    words_at(host, in->cu_seqlens)[0] = 0;
+    for (size_t i = 0; i < n_pieces; i++) {
+        fill_sequence(in, &pieces[i], i, host);
+        fill_rows(in, &pieces[i], i, host);
+    }
 }

@@ -1,10 +1,19 @@
-/* The layout of a step's inputs, the same in every GPU backend, which fills and copies them itself (for CUDA:
- * cuda/executor/inputs.h). Pure functions. */
+/* A step's inputs: what kernels read about its rows and sequences. The layout, and their contents on the host, which
+ * a backend copies to the device. Pure functions. */
 #ifndef QN_GPU_INPUTS_H
 #define QN_GPU_INPUTS_H
 
+#include "gpu/memory.h"
+
 #include <stddef.h>
 #include <stdint.h>
+
+/* Consecutive rows of one sequence in a step. */
+typedef struct qn_gpu_piece {
+    qn_gpu_memory *memory;
+    uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
+    const qn_row *rows;        /* [n] of the caller, until the step ends; NULL: padding, without rows on the device */
+} qn_gpu_piece;
 
 /* Byte offsets of a step's input arrays from the start of the inputs, on the device and on the host. They depend only
  * on the numbers of rows, pieces and logit rows: steps with equal numbers have equal addresses, as graphs require. The
@@ -28,5 +37,9 @@ typedef struct qn_gpu_inputs {
 
 /* qn_gpu_inputs_of - returns the offsets for a step of n_rows rows, n_pieces pieces and n_logits logit rows. */
 qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits);
+
+/* qn_gpu_fill_inputs - fills the arrays at `host` for pieces [n_pieces], by ascending row, but for logit_rows, which
+ * the caller fills. */
+void qn_gpu_fill_inputs(const qn_gpu_inputs *inputs, const qn_gpu_piece *pieces, size_t n_pieces, uint8_t *host);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/f16.h"
 #include "cuda/kernels/attention/attention.h"
+#include "gpu/format.h"
 #include "kernels/kernels.h"
 #include "cuda/kernels/rope/rope.h"
 
@@ -78,8 +79,8 @@ static void make_cache(struct problem *p)
     const struct shape *s = p->s;
     const size_t heads = s->n_rows * s->n_kv_heads, rows = heads * s->capacity, dim = s->dim;
     const bool codes = s->key_bits != 16;
-    p->key_words = qn_attention_gpu_row_bytes(dim, s->key_bits) / 4;
-    p->value_words = qn_attention_gpu_row_bytes(dim, s->value_bits) / 4;
+    p->key_words = qn_gpu_row_bytes(dim, s->key_bits) / 4;
+    p->value_words = qn_gpu_row_bytes(dim, s->value_bits) / 4;
     if (codes) {
         p->keys = random_words(rows * p->key_words);
         p->values = random_words(rows * p->value_words);
@@ -392,8 +393,8 @@ static qn_launch qk_norm_rope_store(const struct problem *p, qn_rope_qk_norm_sto
 static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, uint32_t n_splits)
 {
     struct problem p;
-    const size_t row_bytes = qn_attention_gpu_row_bytes(one->dim, one->key_bits) +
-                             qn_attention_gpu_row_bytes(one->dim, one->value_bits) + (one->key_bits == 16 ? 0 : 8);
+    const size_t row_bytes = qn_gpu_row_bytes(one->dim, one->key_bits) + qn_gpu_row_bytes(one->dim, one->value_bits) +
+                             (one->key_bits == 16 ? 0 : 8);
     const size_t bytes = one->n_kv_heads * one->capacity * row_bytes, n_iterations = qn_gpu_bench_copies(bytes);
     qn_random_seed(1);
     problem_new(&p, one, n_splits);

@@ -336,8 +336,9 @@ static void layer_new(struct layer *l)
     const struct delta_layer *h = &l->h;
     qn_delta_layer_draw(&l->h);
     qn_delta_layer_expect(&l->h);
-    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(h->k_heads, h->v_heads, h->head_k, h->head_v, h->taps);
-    l->history = qn_gdn_gpu_history(h->v_heads, h->head_k, h->head_v);
+    const qn_recurrent_shape shape = { h->k_heads, h->v_heads, h->head_k, h->head_v, h->taps };
+    const qn_gpu_recurrent_layout layout = qn_gpu_recurrent_layout_of(&shape);
+    l->history = layout.history;
     l->y = qn_gpu_new(LAYER_TOKENS * h->width * sizeof(uint16_t));
     l->o = qn_gpu_new(LAYER_TOKENS * h->values * sizeof(uint16_t));
     l->g = qn_gpu_floats(LAYER_TOKENS * h->v_heads);
@@ -348,10 +349,10 @@ static void layer_new(struct layer *l)
     l->args.beta = qn_gpu_copy(h->beta_in);
     l->args.gate = qn_gpu_copy(h->gate);
     l->args.out = qn_gpu_floats(SESSIONS * LAYER_TOKENS * h->values);
-    l->args.state_stride = qn_gdn_gpu_state_bytes(h->k_heads, h->v_heads, h->head_k, h->head_v, h->taps);
-    l->args.open_stride = layout.bytes;
+    l->args.state_stride = layout.state_layer_bytes;
+    l->args.open_stride = layout.open.bytes;
     l->args.states = qn_gpu_new(2 * SESSIONS * l->args.state_stride);
-    l->args.open = qn_gpu_new(SESSIONS * layout.bytes);
+    l->args.open = qn_gpu_new(SESSIONS * layout.open.bytes);
     l->args.arrivals = qn_gpu_zeros(h->k_heads * sizeof(uint32_t));
     l->args.layers = l->args.sequences = 1;
     const qn_gdn_chunk_args longest = chunk_args_of(l, LAYER_TOKENS);

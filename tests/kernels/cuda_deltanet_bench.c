@@ -102,7 +102,9 @@ static void bench_open(size_t sequences, uint32_t stored)
         WIDTH = 2 * K_HEADS * HEAD + VALUES
     };
     const bool folded = stored == 64;
-    const size_t state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, HEAD, HEAD, TAPS), plane = VALUES * HEAD * 2,
+    const qn_recurrent_shape heads = { K_HEADS, V_HEADS, HEAD, HEAD, TAPS };
+    const qn_gpu_recurrent_layout layout = qn_gpu_recurrent_layout_of(&heads);
+    const size_t state_bytes = layout.state_layer_bytes, plane = VALUES * HEAD * 2,
                  row_bytes = (K_HEADS + V_HEADS) * HEAD * 2,
                  bytes = sequences * (plane * (folded ? 4 : 1) + stored * row_bytes);
     const char *shape = qn_text("%zu sequences, heads 16/48, %u open rows%s, %.1f MB", sequences, stored,
@@ -110,7 +112,6 @@ static void bench_open(size_t sequences, uint32_t stored)
     if (!qn_bench_selected(shape))
         return;
     const size_t layers = qn_gpu_bench_copies(sequences * state_bytes);
-    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, HEAD, HEAD, TAPS);
     const qn_gdn_gpu gpu = qn_gdn_device();
     uint32_t *slots = qn_new(sequences, sizeof *slots), *positions = qn_new(sequences, sizeof *positions),
              *state_positions = qn_new(sequences, sizeof *positions);
@@ -130,16 +131,16 @@ static void bench_open(size_t sequences, uint32_t stored)
     args.out = qn_gpu_floats(sequences * VALUES);
     args.arrivals = qn_gpu_zeros(sequences * K_HEADS * 4);
     args.states = qn_gpu_random(sequences * layers * state_bytes);
-    args.open = qn_gpu_random(sequences * layers * layout.bytes);
+    args.open = qn_gpu_random(sequences * layers * layout.open.bytes);
     args.state_from = args.state_to = args.open_slots = qn_gpu_copy(slots);
     args.positions = qn_gpu_copy(positions);
     args.state_positions = qn_gpu_copy(state_positions);
     args.state_stride = layers * state_bytes;
-    args.open_stride = layers * layout.bytes;
+    args.open_stride = layers * layout.open.bytes;
     args.sequences = (uint32_t)sequences;
     args.scale = 0.0884f;
     for (size_t i = 0; i < sequences * layers; i++) /* scales and decays: finite states after any number of folds */
-        qn_gpu_write(args.open + i * layout.bytes + layout.scales, zeros, V_HEADS * 192 * 4);
+        qn_gpu_write(args.open + i * layout.open.bytes + layout.open.scales, zeros, V_HEADS * 192 * 4);
     qn_launch step, row;
     qn_assert_ok(qn_gdn_gpu_open_step(&args, HEAD, HEAD, &gpu, &step));
     if (!folded)
@@ -148,7 +149,7 @@ static void bench_open(size_t sequences, uint32_t stored)
     for (size_t i = 0; i < layers; i++) {
         of_layers[i] = args;
         of_layers[i].state_offset = i * state_bytes;
-        of_layers[i].open_offset = i * layout.bytes;
+        of_layers[i].open_offset = i * layout.open.bytes;
     }
     qn_gpu_bench_launches("deltanet", "open", shape, (double)bytes, "B", qn_gpu_read_rate(),
                           &(qn_gpu_timed){ step, of_layers, sizeof args }, 1, layers);

@@ -71,10 +71,11 @@ static void run_new(struct open_run *r)
     for (size_t h = 0; h < l->v_heads; h++) /* heads that forget at once and heads that never do */
         l->factor[h] = h % 4 == 1 ? -30 : h % 4 == 2 ? -1e-7f : l->factor[h];
     qn_delta_layer_expect(l);
-    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
+    const qn_recurrent_shape shape = { l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps };
+    const qn_gpu_recurrent_layout layout = qn_gpu_recurrent_layout_of(&shape);
     qn_gdn_open_args *a = &r->args;
-    r->state_bytes = qn_gdn_gpu_state_bytes(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
-    r->history = qn_gdn_gpu_history(l->v_heads, l->head_k, l->head_v);
+    r->state_bytes = layout.state_layer_bytes;
+    r->history = layout.history;
     r->indices = qn_gpu_new(sizeof(uint32_t) * N_INDICES * INDEX_ROW);
     r->found = qn_floats(SEQUENCES * TOKENS * l->values);
     *a = qn_gdn_open_args_of_layer(l);
@@ -85,8 +86,8 @@ static void run_new(struct open_run *r)
     a->out = new_rows(l->values);
     a->state_stride = LAYERS * r->state_bytes + 16;
     a->state_offset = LAYER * r->state_bytes;
-    a->open_stride = LAYERS * layout.bytes + 16;
-    a->open_offset = LAYER * layout.bytes;
+    a->open_stride = LAYERS * layout.open.bytes + 16;
+    a->open_offset = LAYER * layout.open.bytes;
     a->states = qn_gpu_new(STATE_SLOTS * a->state_stride);
     a->open = qn_gpu_new(OPEN_SLOTS * a->open_stride);
     a->arrivals = qn_gpu_zeros(SEQUENCES * l->k_heads * sizeof(uint32_t));

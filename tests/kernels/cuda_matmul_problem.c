@@ -2,6 +2,7 @@
 #include "cuda_matmul_problem.h"
 
 #include "base/memory.h"
+#include "gpu/f16_rows.h"
 #include "problem.h"
 
 qn_matmul_gpu qn_check_matmul_gpu(void)
@@ -82,8 +83,8 @@ static void pack(const struct gpu_weights *w, size_t matrix)
         row_bytes = w->n_cols * 2;
         rows = qn_new(n_rows, row_bytes);
         for (size_t r = 0; r < n_rows; r++)
-            qn_matmul_gpu_f16_row(w->type, w->stored[matrix] + r * w->row_bytes, w->n_cols, scratch,
-                                  (uint16_t *)(void *)(rows + r * row_bytes));
+            qn_gpu_f16_row(w->type, w->stored[matrix] + r * w->row_bytes, w->n_cols, scratch,
+                           (uint16_t *)(void *)(rows + r * row_bytes));
     }
     qn_assert_ok(
         qn_matmul_gpu_pack(&w->matrix, qn_gpu_copy(rows), row_bytes, n_rows, w->first_row[matrix] / QN_TILE_ROWS, &l));

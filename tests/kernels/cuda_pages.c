@@ -5,6 +5,7 @@
 #include "cuda_pages.h"
 
 #include "base/f16.h"
+#include "gpu/format.h"
 #include "cuda/kernels/rope/rope.h"
 
 enum { N_OPEN = 2 };
@@ -22,8 +23,8 @@ static size_t add_array(size_t *item, size_t bytes)
 qn_pages_layout qn_pages_layout_of(const qn_pages_shape *s)
 {
     const size_t heads = s->n_kv_heads * QN_PAGE;
-    qn_pages_layout l = { .key_row = qn_attention_gpu_row_bytes(s->dim, s->key_bits),
-                          .value_row = qn_attention_gpu_row_bytes(s->dim, s->value_bits) };
+    qn_pages_layout l = { .key_row = qn_gpu_row_bytes(s->dim, s->key_bits),
+                          .value_row = qn_gpu_row_bytes(s->dim, s->value_bits) };
     const bool codes = s->key_bits != 16;
     l.keys = add_array(&l.layer_bytes, heads * l.key_row);
     l.values = add_array(&l.layer_bytes, heads * l.value_row);

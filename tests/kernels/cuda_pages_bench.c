@@ -2,6 +2,8 @@
  * bandwidth. */
 #include "cuda_pages.h"
 
+#include "gpu/format.h"
+
 /* Pages of n_rows sequences for each iteration, in an order that is neither that of memory nor of another sequence.
  * Returns the tables of iteration 0; those of the next one follow. */
 static uint64_t tables_new(size_t item_bytes, size_t n_iterations, const uint32_t *positions, size_t n_rows)
@@ -28,8 +30,8 @@ static uint64_t tables_new(size_t item_bytes, size_t n_iterations, const uint32_
 static double bytes_of(const qn_pages_shape *s, const uint32_t *positions, size_t n_rows)
 {
     const double f16 = 4.0 * (double)(s->dim * s->n_kv_heads),
-                 codes = (double)s->n_kv_heads * (double)(qn_attention_gpu_row_bytes(s->dim, s->key_bits) +
-                                                          qn_attention_gpu_row_bytes(s->dim, s->value_bits) + 8);
+                 codes = (double)s->n_kv_heads *
+                         (double)(qn_gpu_row_bytes(s->dim, s->key_bits) + qn_gpu_row_bytes(s->dim, s->value_bits) + 8);
     double bytes = 0;
     for (size_t i = 0; i < n_rows; i++) {
         const uint32_t n = positions[i] + 1, page = positions[i] / QN_PAGE;

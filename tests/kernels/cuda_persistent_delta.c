@@ -60,8 +60,10 @@ static void sizes_of(struct layer *l)
 {
     l->values = l->v_heads * HEAD;
     l->width = 2 * l->k_heads * HEAD + l->values;
-    l->layout = qn_gdn_gpu_open_layout(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
-    l->state_bytes = qn_gdn_gpu_state_bytes(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
+    const qn_recurrent_shape shape = { l->k_heads, l->v_heads, HEAD, HEAD, l->taps };
+    const qn_gpu_recurrent_layout layout = qn_gpu_recurrent_layout_of(&shape);
+    l->layout = layout.open;
+    l->state_bytes = layout.state_layer_bytes;
 }
 
 /* The GEMVs and the delta rule between them. The operands are set: x, weights and signs of the GEMVs, conv, bias and

@@ -114,8 +114,10 @@ static void states_new(struct problem *p)
 {
     const struct shape *s = p->s;
     uint32_t positions[2][ROWS], slots[ROWS];
-    p->layout = qn_gdn_gpu_open_layout(s->k_heads, s->v_heads, HEAD, HEAD, TAPS);
-    p->state_bytes = qn_gdn_gpu_state_bytes(s->k_heads, s->v_heads, HEAD, HEAD, TAPS);
+    const qn_recurrent_shape shape = { s->k_heads, s->v_heads, HEAD, HEAD, TAPS };
+    const qn_gpu_recurrent_layout l = qn_gpu_recurrent_layout_of(&shape);
+    p->layout = l.open;
+    p->state_bytes = l.state_layer_bytes;
     float *states = qn_floats_of(ROWS * p->state_bytes / sizeof *states, 0.1f);
     p->initial_open = qn_new(ROWS, p->layout.bytes);
     for (size_t row = 0; row < ROWS; row++) {

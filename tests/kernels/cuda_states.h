@@ -1,11 +1,11 @@
-/* Conversion of recurrent states between f32 and the engine's two planes (cuda/kernels/deltanet/state_planes.h), in
+/* Conversion of recurrent states between f32 and the engine's two planes (gpu/state_planes.h), in
  * place: both forms have the same size. */
 #ifndef QN_CHECK_CUDA_STATES_H
 #define QN_CHECK_CUDA_STATES_H
 
 #include "check.h"
 
-#include "cuda/kernels/deltanet/state_planes.h"
+#include "gpu/state_planes.h"
 
 /* qn_split_states - Converts n_states states of n elements each to planes. */
 static inline void qn_split_states(float *states, size_t n_states, size_t n)

@@ -46,7 +46,7 @@ static inline void add_memories(size_t n)
         const uint32_t i = (uint32_t)fixture.n_memories;
         assert_ok(fixture.cuda.device->vtable->memory_new(fixture.cuda.device, &params,
                                                           &fixture.memories[fixture.n_memories++]));
-        qn_cuda_memory *memory = (qn_cuda_memory *)fixture.memories[i];
+        qn_gpu_memory *memory = (qn_gpu_memory *)fixture.memories[i];
         memory->kv_table = 1000 + i;
         memory->f16_table = 2000 + i;
         fixture.sequences[i] = *memory->base.sequence;

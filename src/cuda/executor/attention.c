@@ -23,7 +23,7 @@ qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
 /* The cache format of the step's sequences. */
 static const qn_cuda_format *format_of(const qn_cuda_rows_step *s)
 {
-    return s->pieces->memory->format;
+    return qn_cuda_format_of(s->pieces->memory);
 }
 
 /* Sets the arguments of a layer's cache, of all sequences of the step. */
@@ -43,7 +43,7 @@ static size_t completed_pages(const qn_cuda_rows_step *s)
 {
     size_t pages = s->is_decode ? s->n_pieces : 0;
     for (size_t i = 0; !s->is_decode && i < s->n_pieces; i++) {
-        const qn_cuda_piece *piece = &s->pieces[i];
+        const qn_gpu_piece *piece = &s->pieces[i];
         pages += (piece->position + piece->n) / QN_PAGE - piece->position / QN_PAGE;
     }
     return pages;
@@ -161,9 +161,10 @@ static qn_attention_mask mask(const qn_cuda_rows_step *s)
                                 .causal = 1 };
 }
 
-bool qn_cuda_has_prefill(const qn_cuda_piece *piece)
+bool qn_cuda_has_prefill(const qn_gpu_piece *piece)
 {
-    return piece->n >= QN_CUDA_PREFILL_ROWS && qn_attention_gpu_has_prefill(&piece->memory->format->attention);
+    return piece->n >= QN_CUDA_PREFILL_ROWS &&
+           qn_attention_gpu_has_prefill(&qn_cuda_format_of(piece->memory)->attention);
 }
 
 static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)

@@ -20,6 +20,6 @@ qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op);
 qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s);
 
 /* qn_cuda_has_prefill - Returns whether a piece uses the prefill kernel. */
-bool qn_cuda_has_prefill(const qn_cuda_piece *piece);
+bool qn_cuda_has_prefill(const qn_gpu_piece *piece);
 
 #endif

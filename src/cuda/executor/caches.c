@@ -1,4 +1,4 @@
-/* The layout of items, the tables of codecs, and the pool with its budget. */
+/* The tables of codecs, the arguments of kernels for a layer's cache, and the pool. */
 #include "cuda/executor/caches.h"
 
 #include "base/memory.h"
@@ -7,9 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { ALIGN = 256, IDLE_SHARE = 16 };
-_Static_assert((int)QN_PAGE == (int)QN_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK,
-               "pages and chunks are the same on every device");
+enum { ALIGN = 256 };
 
 struct qn_cuda_caches {
     qn_cuda_common *common;
@@ -17,110 +15,24 @@ struct qn_cuda_caches {
     qn_pool *pool; /* NULL until the first format is created */
     qn_pool_class *states, *open_chunks;
     uint32_t *slots;
-    size_t n_attention, n_recurrent;
     qn_cuda_format *formats;
     pthread_mutex_t lock; /* protects pool, classes and formats */
     bool has_lock;
 };
 
-/* ---- Layout ---- */
-
-/* Appends an array of `heads` times `bytes` at *used, aligned; *at is its offset. False on overflow. */
-static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
-{
-    size_t all;
-    *at = *used;
-    return qn_mul_size(heads, bytes, &all) && qn_add_size(all, ALIGN - 1, &all) &&
-           qn_add_size(*used, all / ALIGN * ALIGN, used);
-}
-
-static qn_status lay_out_pages(const qn_attention_gpu *a, size_t n_layers, qn_cuda_kv_layout *l)
-{
-    const size_t heads = a->n_kv_heads, f16_rows = QN_PAGE * a->head_dim * sizeof(uint16_t),
-                 scales = QN_PAGE * sizeof(float);
-    size_t bytes, f16_bytes;
-    l->key_row = qn_attention_gpu_row_bytes(a->head_dim, a->key_bits);
-    l->value_row = qn_attention_gpu_row_bytes(a->head_dim, a->value_bits);
-    bool fits = add_array(&l->layer_bytes, heads, QN_PAGE * l->key_row, &l->keys) &&
-                add_array(&l->layer_bytes, heads, QN_PAGE * l->value_row, &l->values);
-    if (a->pages)
-        fits = fits && add_array(&l->layer_bytes, heads, scales, &l->key_scales) &&
-               add_array(&l->layer_bytes, heads, scales, &l->value_scales) &&
-               add_array(&l->f16_layer_bytes, heads, f16_rows, &l->f16_keys) &&
-               add_array(&l->f16_layer_bytes, heads, f16_rows, &l->f16_values) &&
-               add_array(&l->f16_layer_bytes, heads, a->head_dim * sizeof(float), &l->means);
-    if (fits && qn_mul_size(n_layers, l->layer_bytes, &bytes) && qn_mul_size(n_layers, l->f16_layer_bytes, &f16_bytes))
-        return QN_OK;
-    return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers of %zu heads do not fit in memory", n_layers,
-                   heads);
-}
-
-static void lay_out_states(const qn_recurrent_shape *r, qn_cuda_recurrent_layout *l)
-{
-    l->history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
-    l->state_layer_bytes = qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
-    l->open = qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
-}
-
-size_t qn_cuda_recurrent_index(const qn_plan *plan, int layer)
-{
-    size_t index = 0;
-    for (int i = 0; i < layer; i++)
-        index += plan->is_recurrent[i];
-    return index;
-}
-
-uint64_t qn_cuda_state_offset(const qn_plan *plan, int layer)
-{
-    qn_cuda_recurrent_layout l;
-    lay_out_states(&plan->recurrent, &l);
-    return qn_cuda_recurrent_index(plan, layer) * l.state_layer_bytes;
-}
-
-qn_gdn_open_layout qn_cuda_open_layout(const qn_plan *plan, int layer)
-{
-    qn_cuda_recurrent_layout l;
-    lay_out_states(&plan->recurrent, &l);
-    const uint64_t offset = qn_cuda_recurrent_index(plan, layer) * l.open.bytes;
-    l.open.keys += offset;
-    l.open.values += offset;
-    l.open.scales += offset;
-    l.open.decays += offset;
-    l.open.inputs += offset;
-    return l.open;
-}
-
 void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
                          qn_attention_gpu_pages *pages)
 {
-    const qn_cuda_kv_layout *l = &format->kv;
-    const uint64_t at = format->slots[layer] * l->layer_bytes, f16_at = format->slots[layer] * l->f16_layer_bytes;
-    *cache = (qn_attention_gpu_cache){ .keys = at + l->keys,
-                                       .values = at + l->values,
-                                       .key_head_stride = QN_PAGE * l->key_row,
-                                       .value_head_stride = QN_PAGE * l->value_row };
-    *pages = (qn_attention_gpu_pages){ 0 };
-    if (!format->attention.pages)
-        return;
-    cache->key_scales = at + l->key_scales;
-    cache->value_scales = at + l->value_scales;
-    cache->scale_head_stride = QN_PAGE * sizeof(float);
-    *pages = (qn_attention_gpu_pages){ .keys = f16_at + l->f16_keys,
-                                       .values = f16_at + l->f16_values,
-                                       .means = f16_at + l->means,
-                                       .head = QN_PAGE * format->attention.head_dim * sizeof(uint16_t) };
-}
-
-uint64_t qn_cuda_format_bytes(const qn_cuda_format *f, size_t length)
-{
-    const qn_attention_gpu *a = &f->attention;
-    const uint64_t heads = (uint64_t)f->n_attention * a->n_kv_heads, f16_row = 2 * a->head_dim * sizeof(uint16_t);
-    const uint64_t fixed = f->n_recurrent * (f->recurrent.state_layer_bytes + f->recurrent.open.bytes);
-    if (!a->pages)
-        return fixed + heads * length * (f->kv.key_row + f->kv.value_row);
-    const size_t quantized = length > QN_PAGE ? length / QN_PAGE * QN_PAGE - QN_PAGE : 0;
-    return fixed + heads * (quantized * (f->kv.key_row + f->kv.value_row + 2 * sizeof(float)) +
-                            (length - quantized) * f16_row + (length < QN_PAGE ? 0 : a->head_dim * sizeof(float)));
+    const qn_gpu_layer_cache l = qn_gpu_layer_cache_of(&format->base, layer);
+    *cache = (qn_attention_gpu_cache){ .keys = l.keys,
+                                       .values = l.values,
+                                       .key_scales = l.key_scales,
+                                       .value_scales = l.value_scales,
+                                       .key_head_stride = l.key_head,
+                                       .value_head_stride = l.value_head,
+                                       .scale_head_stride = l.scale_head };
+    *pages =
+        (qn_attention_gpu_pages){ .keys = l.f16_keys, .values = l.f16_values, .means = l.means, .head = l.f16_head };
 }
 
 /* ---- Codecs ---- */
@@ -136,7 +48,7 @@ static void add_table(qn_cuda_format *f, uint8_t *host, size_t *used, const floa
 
 static size_t add_tables(qn_cuda_format *f, uint8_t *host)
 {
-    const qn_aura_codec *const codecs[2] = { f->aura.keys, f->aura.values };
+    const qn_aura_codec *const codecs[2] = { f->base.aura.keys, f->base.aura.values };
     size_t used = 0;
     for (size_t i = 0; i < 2; i++) {
         const qn_aura_codec *codec = codecs[i];
@@ -166,23 +78,6 @@ static qn_status create_tables(qn_cuda_format *f, qn_cuda *cuda)
 
 /* ---- The pool ---- */
 
-/* Memory left free for workspaces and other processes: a tenth, at least 1 GiB but at most half. */
-static uint64_t default_budget(uint64_t available)
-{
-    const uint64_t gib = (uint64_t)1 << 30, tenth = available / 10, margin = tenth > gib ? tenth : gib;
-    return available - (margin < available / 2 ? margin : available / 2);
-}
-
-static qn_status create_classes(qn_cuda_caches *c)
-{
-    qn_cuda_recurrent_layout l;
-    if (!c->n_recurrent)
-        return QN_OK;
-    lay_out_states(&c->common->plan->recurrent, &l);
-    QN_TRY(qn_pool_add_class(c->pool, "recurrent state on the GPU", c->n_recurrent * l.state_layer_bytes, &c->states));
-    return qn_pool_add_class(c->pool, "open chunk on the GPU", c->n_recurrent * l.open.bytes, &c->open_chunks);
-}
-
 static void free_pool(qn_cuda_caches *c)
 {
     qn_pool_free(c->pool);
@@ -197,12 +92,12 @@ static qn_status fill_pool(qn_cuda_caches *c)
     uint64_t budget = c->common->memory_limit;
     if (!budget) {
         QN_TRY(qn_cuda_available_memory(c->common->cuda, &available));
-        budget = default_budget(available);
+        budget = qn_gpu_pool_budget(available);
     }
     const qn_cuda_work_stream work = { c->common->stream, &c->common->stream_lock };
     QN_TRY(qn_cuda_pool_memory_open(c->common->cuda, &work, budget, &c->memory, &memory));
-    QN_TRY(qn_pool_create(&memory, budget, budget / IDLE_SHARE, &c->pool));
-    return create_classes(c);
+    QN_TRY(qn_pool_create(&memory, budget, qn_gpu_pool_idle(budget), &c->pool));
+    return qn_gpu_add_states(c->pool, c->common->plan, &c->states, &c->open_chunks);
 }
 
 /* Called when the weights are on the device. */
@@ -219,7 +114,7 @@ static qn_status create_pool(qn_cuda_caches *c)
 static void free_format(qn_cuda_format *f, qn_cuda *cuda)
 {
     qn_cuda_free(cuda, &f->tables);
-    qn_aura_codecs_delete(&f->aura);
+    qn_gpu_format_free(&f->base);
     qn_free(f);
 }
 
@@ -254,56 +149,30 @@ qn_status qn_cuda_caches_upload(const qn_cuda_caches *c, uint64_t to, const void
     return qn_cuda_upload(c->common->cuda, to, from, bytes, NULL, NULL);
 }
 
-static qn_status add_page_classes(qn_cuda_caches *c, qn_cuda_format *f)
-{
-    qn_cache *cache = &f->cache;
-    if (!f->n_attention)
-        return QN_OK;
-    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values on the GPU", f->n_attention * f->kv.layer_bytes,
-                             &cache->pages));
-    f->page_base = qn_pool_base(cache->pages);
-    f->page_stride = qn_pool_stride(cache->pages);
-    if (!f->attention.pages)
-        return QN_OK;
-    const qn_status status = qn_pool_add_class(c->pool, "fp16 page of keys and values on the GPU",
-                                               f->n_attention * f->kv.f16_layer_bytes, &cache->f16_pages);
-    if (status != QN_OK) {
-        qn_pool_remove_class(c->pool, cache->pages);
-        return status;
-    }
-    f->f16_page_base = qn_pool_base(cache->f16_pages);
-    f->f16_page_stride = qn_pool_stride(cache->f16_pages);
-    return QN_OK;
-}
-
 /* Classes are added last: no later step can fail. */
-static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
+static qn_status create_format(qn_cuda_caches *c, const qn_kv_format *format, qn_cuda_format *f)
 {
     const qn_plan *plan = c->common->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
-    if (f->format->key_bits) {
-        f->attention.key_bits = f->format->key_bits;
-        f->attention.value_bits = f->format->value_bits;
+    if (format->key_bits) {
+        f->attention.key_bits = format->key_bits;
+        f->attention.value_bits = format->value_bits;
         f->attention.pages = true;
     }
     QN_TRY(qn_attention_gpu_check(&f->attention));
-    QN_TRY(lay_out_pages(&f->attention, f->n_attention, &f->kv));
-    QN_TRY(qn_aura_codecs_new(&f->aura, plan->heads.head_dim, f->format->key_bits, f->format->value_bits, QN_KV_SEED));
-    f->saved = qn_saved_layout_of(plan, f->format);
-    if (f->n_recurrent)
-        lay_out_states(r, &f->recurrent);
-    f->cache = (qn_cache){ .states = c->states,
-                           .open_chunks = c->open_chunks,
-                           .folds_whole_chunks =
-                               f->n_recurrent && qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->common->gdn),
-                           .max_dropped = QN_GDN_DROPPED_ROWS,
-                           .copy = copy_item,
-                           .copy_out = copy_out,
-                           .copy_in = copy_in,
-                           .context = c };
-    if (f->aura.keys)
+    QN_TRY(qn_gpu_format_init(plan, format, c->slots, &f->base));
+    f->base.cache = (qn_cache){ .states = c->states,
+                                .open_chunks = c->open_chunks,
+                                .folds_whole_chunks = f->base.saved.n_recurrent &&
+                                                      qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->common->gdn),
+                                .max_dropped = QN_GDN_DROPPED_ROWS,
+                                .copy = copy_item,
+                                .copy_out = copy_out,
+                                .copy_in = copy_in,
+                                .context = c };
+    if (f->base.aura.keys)
         QN_TRY(create_tables(f, c->common->cuda));
-    return add_page_classes(c, f);
+    return qn_gpu_format_add_pages(c->pool, &f->base);
 }
 
 static qn_status add_format(qn_cuda_caches *c, const qn_kv_format *format, const qn_cuda_format **out)
@@ -311,13 +180,8 @@ static qn_status add_format(qn_cuda_caches *c, const qn_kv_format *format, const
     qn_cuda_format *f;
     QN_TRY(create_pool(c));
     QN_TRY(qn_alloc(&f, 1, sizeof *f, "session"));
-    *f = (qn_cuda_format){ .format = format,
-                           .attention = c->common->attention,
-                           .codecs = { { .gain = 1 }, { .gain = 1 } },
-                           .slots = c->slots,
-                           .n_attention = c->n_attention,
-                           .n_recurrent = c->n_recurrent };
-    const qn_status status = create_format(c, f);
+    *f = (qn_cuda_format){ .attention = c->common->attention, .codecs = { { .gain = 1 }, { .gain = 1 } } };
+    const qn_status status = create_format(c, format, f);
     if (status != QN_OK) {
         free_format(f, c->common->cuda);
         return status;
@@ -332,7 +196,7 @@ qn_status qn_cuda_caches_find(qn_cuda_caches *c, const qn_kv_format *format, con
     pthread_mutex_lock(&c->lock);
     qn_status status = QN_OK;
     const qn_cuda_format *f = c->formats;
-    while (f && f->format != format)
+    while (f && f->base.format != format)
         f = f->next;
     *out = f;
     if (!f)
@@ -345,16 +209,11 @@ qn_status qn_cuda_caches_find(qn_cuda_caches *c, const qn_kv_format *format, con
 
 static qn_status create(qn_cuda_caches *c)
 {
-    const qn_plan *plan = c->common->plan;
     const int error = pthread_mutex_init(&c->lock, NULL);
     if (error)
         return qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error));
     c->has_lock = true;
-    QN_TRY(qn_alloc(&c->slots, plan->n_layers, sizeof *c->slots, "device"));
-    for (size_t i = 0; i < plan->n_layers; i++)
-        c->slots[i] = (uint32_t)(plan->is_recurrent && plan->is_recurrent[i] ? c->n_recurrent++ : c->n_attention++);
-    /* Sizes of the GPU's layout are no larger than those of files. */
-    return c->n_recurrent ? qn_saved_check_recurrent(&plan->recurrent, plan->n_layers) : QN_OK;
+    return qn_gpu_layer_slots(c->common->plan, &c->slots);
 }
 
 qn_status qn_cuda_caches_create(qn_cuda_common *common, qn_cuda_caches **out)

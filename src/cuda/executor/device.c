@@ -30,7 +30,7 @@ static void device_free(qn_device *device)
     qn_cuda_model *model = cuda_model_of(device);
     qn_cuda *cuda = model->common.cuda;
     if (cuda) {
-        qn_cuda_kept_tables_free(&model->kept_tables);
+        qn_gpu_kept_tables_free(&model->kept_tables);
         qn_cuda_caches_free(model->caches);
         qn_cuda_graphs_free(cuda, model->graphs);
         qn_cuda_sampler_free(model->sampler);

@@ -57,7 +57,7 @@ static unsigned layouts_read(const qn_cuda_rows_step *s, const qn_op *reader, in
     const qn_cuda_op *op = qn_cuda_step_op(s, reader);
     unsigned layouts = 0;
     for (size_t i = 0; i < op->n_gemms; i++)
-        if (op->gemms[i].acts == acts && !reads_rows(s, reader, &op->gemms[i]))
+        if (op->gemms[i].group.acts == acts && !reads_rows(s, reader, &op->gemms[i]))
             layouts |= 1u << qn_matmul_gpu_acts_layout(&op->gemms[i].tiled_matrix.tiles, s->n);
     return layouts;
 }
@@ -197,7 +197,8 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
                              const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
 {
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix->tiles, s->n);
-    qn_matmul_acts acts = s->workspace->acts[gemm->acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
+    qn_matmul_acts acts =
+        s->workspace->acts[gemm->group.acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
     if (reads_rows(s, op, gemm)) {
         const struct acts_source source = acts_source_of(s, op - 1);
         const qn_matmul_norm_rows rows = {
@@ -205,7 +206,7 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
         };
         return qn_matmul_gpu_gemv_norm(&s->common->matmul, tiled_matrix, &rows, acts.workspace, s->n, launch);
     }
-    acts.rms_norm = has_rms(s, op, gemm->acts);
+    acts.rms_norm = has_rms(s, op, gemm->group.acts);
     acts.eps = acts.rms_norm ? op[-1].norm.eps : 0;
     if (!is_fused(s, op + 1))
         return qn_matmul_gpu_matmul(&s->common->matmul, tiled_matrix, &acts, s->n, launch);
@@ -228,7 +229,7 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
         return QN_OK;
     for (size_t i = 0; i < tiled_matrix.n_outs; i++) {
         const bool logits = qn_op_is_logits(op);
-        const int out = op->matmul.matrices.at[gemm->matrices[i]].out;
+        const int out = op->matmul.matrices.at[gemm->group.matrices[i]].out;
         tiled_matrix.outs[i].data = logits ? s->workspace->logits.address : qn_cuda_rows(s->workspace, out);
         tiled_matrix.outs[i].stride =
             (uint32_t)(logits ? s->common->plan->n_vocab : s->common->plan->buffers[out].width);
@@ -341,7 +342,7 @@ qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
     qn_cuda_decode_plan *decode_plan = decode_plan_of(s);
     if (!decode_plan || decode_plan->generation == s->workspace->generation)
         return QN_OK;
-    QN_TRY(qn_cuda_plan_decode(s->workspace, s->pieces->memory->format, (uint32_t)s->n, decode_plan));
+    QN_TRY(qn_cuda_plan_decode(s->workspace, qn_cuda_format_of(s->pieces->memory), (uint32_t)s->n, decode_plan));
     const size_t bytes = decode_plan->n_phases * sizeof *decode_plan->phases;
     if (bytes > decode_plan->memory.bytes) {
         qn_cuda_free(s->common->cuda, &decode_plan->memory);

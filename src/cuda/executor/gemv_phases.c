@@ -11,14 +11,14 @@ static bool partition_gemv(const qn_cuda_weights *weights, const qn_tile_layout 
                            qn_cuda_gemv_phase *gemv)
 {
     const qn_cuda_gemm *main = gemv->main, *f16_rows = gemv->f16_rows;
-    const qn_plan_rotation *rotation = &weights->common->plan->acts[main->acts].rotation;
+    const qn_plan_rotation *rotation = &weights->common->plan->acts[main->group.acts].rotation;
     if (main->tiled_matrix.n_cols > UINT32_MAX - QN_TILE_COLS ||
         main->tiled_matrix.n_tiles > UINT32_MAX / QN_TILE_ROWS || rotation->block > UINT32_MAX ||
         main->tiled_matrix.n_cols % 32)
         return false;
     gemv->phase = (qn_persistent_gemv){
         .n_cols = (uint32_t)main->tiled_matrix.n_cols,
-        .signs = rotation->block ? weights->signs[main->acts] : 0,
+        .signs = rotation->block ? weights->signs[main->group.acts] : 0,
         .rotation = (uint32_t)rotation->block,
         .weights = main->tiled_matrix.address,
         .n_tiles = (uint32_t)main->tiled_matrix.n_tiles,
@@ -41,7 +41,7 @@ bool qn_cuda_find_gemv(const qn_cuda_weights *weights, const qn_tile_layout *til
         const qn_cuda_gemm *gemv = &cuda_op->gemms[i];
         if (qn_cuda_same_tiles(&gemv->tiled_matrix.tiles, tiles) && !out->main)
             out->main = gemv;
-        else if (gemv->tiled_matrix.tiles.bits == 16 && !weights->common->plan->acts[gemv->acts].rotation.block &&
+        else if (gemv->tiled_matrix.tiles.bits == 16 && !weights->common->plan->acts[gemv->group.acts].rotation.block &&
                  gemv->tiled_matrix.n_tiles <= MAX_F16_TILES && !out->f16_rows)
             out->f16_rows = gemv;
         else

@@ -4,7 +4,8 @@
  *   weights     tiles and vectors of the model                                    weights.h
  *   workspace   buffers of a step, on the device and pinned                       workspace.h (reads weights)
  *   sampler     samples from the workspace's logits                               sampling.h
- *   caches      the pool, and the cache formats of sequences; page tables         caches.h, page_tables.h
+ *   caches      the pool, and the cache formats of sequences                      caches.h
+ *   memory      what sequences need of the device: page tables, copies of items   memory.h
  *   step        rows that are executed together; the argument of the parts below  step.h
  *   inputs, attention, recurrent, persistent (phases of one row or several), executor (all operations), graphs
  *   flights     steps that were launched and have not finished                    model.h, steps.h

@@ -1,91 +1,128 @@
-/* A session's memory on a CUDA device: a sequence of the model's pool, and its page tables on the device. */
+/* Memory of page tables, and copies of items, on a CUDA device. */
 #include "cuda/executor/memory.h"
 
-#include "base/memory.h"
+#include "cuda/runtime/provoke.h"
 
-static qn_cuda_memory *cuda_memory_of(qn_memory *memory)
+#include <string.h>
+
+/* ---- Page tables: copies are queued in the stream of the steps ---- */
+
+static qn_cuda_event copied_of(const qn_gpu_table_buffers *buffers)
 {
-    return (qn_cuda_memory *)memory;
+    return buffers->copied;
 }
 
-static const qn_cuda_memory *cuda_memory_of_const(const qn_memory *memory)
+static void lock(void *context)
 {
-    return (const qn_cuda_memory *)memory;
+    qn_cuda_common *common = context;
+    pthread_mutex_lock(&common->stream_lock);
 }
 
-/* ---- Growth and truncation ---- */
-
-static qn_status update_tables(qn_cuda_memory *m, size_t n_pages)
+static void unlock(void *context)
 {
-    return m->sequence.cache->pages ? qn_cuda_page_tables_update(m->common, m->tables, m->format, &m->sequence, n_pages)
-                                    : QN_OK;
+    qn_cuda_common *common = context;
+    pthread_mutex_unlock(&common->stream_lock);
 }
 
-static qn_status memory_prepare(qn_memory *memory, size_t n)
+static qn_status allocate(void *context, size_t bytes, qn_gpu_table_buffers *buffers)
 {
-    qn_cuda_memory *m = cuda_memory_of(memory);
-    QN_TRY(qn_sequence_reserve(&m->sequence, n));
-    const qn_status status = update_tables(m, (m->sequence.length + n + QN_PAGE - 1) / QN_PAGE);
+    qn_cuda_common *common = context;
+    qn_cuda_buffer device;
+    qn_cuda_event copied = NULL;
+    qn_status status = qn_cuda_alloc(common->cuda, bytes, 1, "page tables on the GPU", &device);
+    buffers->address = device.address;
+    buffers->bytes = device.bytes;
+    if (status == QN_OK)
+        status = qn_cuda_alloc_host(common->cuda, bytes, "page tables", (void **)&buffers->host);
+    if (status == QN_OK)
+        status = qn_cuda_event_create(common->cuda, &copied);
+    buffers->copied = copied;
     if (status != QN_OK)
-        qn_sequence_commit(&m->sequence, 0);
+        return status;
+    memset(buffers->host, 0, bytes);
+    lock(common);
+    status = qn_cuda_memset(common->cuda, common->stream, buffers->address, 0, bytes);
+    unlock(common);
     return status;
 }
 
-static uint64_t memory_bytes(const qn_memory *memory, size_t length)
+static void free_buffers(void *context, qn_gpu_table_buffers *buffers)
 {
-    return qn_cuda_format_bytes(cuda_memory_of_const(memory)->format, length);
+    qn_cuda *cuda = ((qn_cuda_common *)context)->cuda;
+    qn_cuda_buffer device = { buffers->address, buffers->bytes };
+    qn_cuda_free(cuda, &device);
+    qn_cuda_free_host(cuda, buffers->host);
+    qn_cuda_event_free(cuda, copied_of(buffers));
 }
 
-/* ---- Creation ---- */
-
-static void memory_free(qn_memory *memory)
+static qn_status copy(void *context, const qn_gpu_table_buffers *buffers, size_t offset, size_t bytes)
 {
-    qn_cuda_memory *m = cuda_memory_of(memory);
-    qn_sequence_free(&m->sequence);
-    qn_cuda_page_tables_give_back(m->kept_tables, m->tables);
-    qn_free(m);
+    const qn_cuda_common *common = context;
+    return qn_cuda_copy_h2d(common->cuda, common->stream, buffers->address + offset,
+                            (const uint8_t *)buffers->host + offset, bytes);
 }
 
-static const qn_memory_vtable vtable = {
-    .free = memory_free,
-    .bytes = memory_bytes,
-    .prepare = memory_prepare,
-    .serialize = qn_cuda_memory_serialize,
-    .deserialize = qn_cuda_memory_deserialize,
-};
-
-static qn_status create_tables(qn_cuda_memory *m)
+static qn_status end_copies(void *context, const qn_gpu_table_buffers *buffers)
 {
-    const size_t n_pages = m->n_ctx / QN_PAGE + (m->n_ctx % QN_PAGE != 0);
-    QN_TRY(qn_cuda_page_tables_take(m->kept_tables, n_pages, &m->tables));
-    m->kv_table = m->tables->device.address;
-    m->f16_table = m->format->attention.pages ? m->kv_table + n_pages * sizeof *m->tables->host : 0;
-    return QN_OK;
+    const qn_cuda_common *common = context;
+    return qn_cuda_event_record(common->cuda, copied_of(buffers), common->stream);
 }
 
-static qn_status create(qn_cuda_memory *m, const qn_kv_format *format)
+static qn_status wait(void *context, const qn_gpu_table_buffers *buffers)
 {
-    QN_TRY(qn_cuda_caches_find(m->caches, format, &m->format));
-    QN_TRY(create_tables(m));
-    return qn_sequence_create(&m->format->cache, &m->sequence);
+    const qn_cuda_common *common = context;
+    return qn_cuda_event_synchronize(common->cuda, copied_of(buffers));
 }
 
-qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_cuda_kept_tables *kept_tables,
-                                const qn_memory_params *params, qn_memory **out)
+static void drain(void *context)
 {
-    qn_cuda_memory *m;
+    const qn_cuda_common *common = context;
+    (void)qn_cuda_stream_synchronize(common->cuda, common->stream);
+}
+
+static void poison(void *context, const qn_gpu_table_buffers *buffers)
+{
+    const qn_cuda_common *common = context;
+    (void)qn_cuda_poison(common->cuda, common->stream, buffers->address, buffers->bytes);
+}
+
+qn_status qn_cuda_kept_tables_init(qn_cuda_common *common, qn_gpu_kept_tables *kept)
+{
+    const qn_gpu_table_memory memory = { .context = common,
+                                         .allocate = allocate,
+                                         .free = free_buffers,
+                                         .lock = lock,
+                                         .unlock = unlock,
+                                         .copy = copy,
+                                         .end_copies = end_copies,
+                                         .wait = wait,
+                                         .drain = drain,
+                                         .poison = qn_cuda_poisons(common->cuda) ? poison : NULL };
+    return qn_gpu_kept_tables_init(&memory, kept);
+}
+
+/* ---- Items ---- */
+
+static qn_status read_item(void *context, void *to, uint64_t from, size_t bytes)
+{
+    qn_cuda_common *common = qn_cuda_caches_common(context);
+    lock(common);
+    const qn_status status = qn_cuda_download(common->cuda, common->stream, to, from, bytes);
+    unlock(common);
+    return status;
+}
+
+static qn_status write_item(void *context, uint64_t to, const void *from, size_t bytes)
+{
+    return qn_cuda_caches_upload(context, to, from, bytes);
+}
+
+qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_gpu_kept_tables *kept_tables, const qn_memory_params *params,
+                                qn_memory **out)
+{
+    const qn_gpu_copies copies = { .context = caches, .read = read_item, .write = write_item };
+    const qn_cuda_format *format;
     *out = NULL;
-    QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
-    *m = (qn_cuda_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence },
-                           .common = qn_cuda_caches_common(caches),
-                           .caches = caches,
-                           .kept_tables = kept_tables,
-                           .n_ctx = params->n_ctx };
-    const qn_status status = create(m, params->format);
-    if (status != QN_OK) {
-        memory_free(&m->base);
-        return status;
-    }
-    *out = &m->base;
-    return QN_OK;
+    QN_TRY(qn_cuda_caches_find(caches, params->format, &format));
+    return qn_gpu_memory_create(&format->base, kept_tables, &copies, params->n_ctx, out);
 }

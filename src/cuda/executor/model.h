@@ -28,7 +28,7 @@ typedef struct qn_cuda_flights {
     qn_cuda_launched launched[QN_CUDA_BLOCKS + 1]; /* step i at i % (QN_CUDA_BLOCKS + 1): one more, for the time of the
                                                       previous step */
     uint64_t n_launched, n_finished;               /* steps */
-    qn_cuda_piece *pieces;                         /* [QN_GPU_MAX_SEQUENCES] of the current step */
+    qn_gpu_piece *pieces;                          /* [QN_GPU_MAX_SEQUENCES] of the current step */
 } qn_cuda_flights;
 
 /* One thread at a time uses it, but for `caches` and kept_tables, which have locks of their own. */
@@ -39,7 +39,7 @@ typedef struct qn_cuda_model {
     qn_cuda_workspace workspace;
     qn_cuda_sampler *sampler; /* of the workspace; NULL without one */
     qn_cuda_caches *caches;
-    qn_cuda_kept_tables kept_tables;
+    qn_gpu_kept_tables kept_tables;
     qn_cuda_graphs *graphs; /* of the cache formats of the steps so far: a list */
     qn_cuda_flights flights;
 } qn_cuda_model;

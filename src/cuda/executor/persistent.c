@@ -199,7 +199,7 @@ static qn_status add_gemv(struct planner *p, size_t at, const qn_cuda_gemv_phase
                                                        .n_cols = phase.n_cols,
                                                        .eps = norm ? p->plan->ops[at].norm.eps : 0 };
         for (size_t i = 0; of && i < of->tiled_matrix.n_outs; i++) {
-            const int out = op->matmul.matrices.at[of->matrices[i]].out;
+            const int out = op->matmul.matrices.at[of->group.matrices[i]].out;
             p->locations[out] =
                 (struct location){ .base = of->tiled_matrix.outs[i].accumulate ? p->locations[out].base : 0,
                                    .gemv_partials = gemv_partials,
@@ -332,8 +332,8 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
                                   .bias = p->workspace->weights->ops[at].vectors.conv.bias,
                                   .factor = p->workspace->weights->ops[at].vectors.conv.factor,
                                   .out = p->workspace->persistent.heads,
-                                  .state_offset = qn_cuda_state_offset(p->plan, conv->layer),
-                                  .open = qn_cuda_open_layout(p->plan, conv->layer),
+                                  .state_offset = qn_gpu_state_offset(p->plan, conv->layer),
+                                  .open = qn_gpu_open_layout(p->plan, conv->layer),
                                   .k_heads = (uint32_t)r->n_k_heads,
                                   .v_heads = (uint32_t)r->n_v_heads,
                                   .taps = (uint32_t)r->taps,

@@ -24,7 +24,7 @@ struct delta {
     bool has_chunks;       /* the chunk kernels support these heads */
 };
 
-static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
+static const qn_sequence *sequence_of(const qn_gpu_piece *piece)
 {
     return piece->memory->base.sequence;
 }
@@ -43,7 +43,7 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
                            .inner = (uint32_t)(shape->n_v_heads * shape->head_v),
                            .result =
                                s->n == 1 ? qn_cuda_step_buffer(s, op->gated_norm.in) : s->workspace->scratch.address,
-                           .layer = qn_cuda_recurrent_index(s->common->plan, op->layer),
+                           .layer = qn_gpu_recurrent_index(s->common->plan, op->layer),
                            .has_chunks = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->common->gdn) };
 }
 
@@ -76,9 +76,9 @@ static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta
                                .states = qn_pool_base(d->cache->states),
                                .open = qn_pool_base(d->cache->open_chunks),
                                .state_stride = qn_pool_stride(d->cache->states),
-                               .state_offset = qn_cuda_state_offset(s->common->plan, d->out->layer),
+                               .state_offset = qn_gpu_state_offset(s->common->plan, d->out->layer),
                                .open_stride = qn_pool_stride(d->cache->open_chunks),
-                               .open_offset = d->layer * qn_cuda_open_layout(s->common->plan, 0).bytes,
+                               .open_offset = d->layer * qn_gpu_open_layout(s->common->plan, 0).bytes,
                                .layers = 1,
                                .k_heads = (uint32_t)d->shape->n_k_heads,
                                .v_heads = (uint32_t)d->shape->n_v_heads,
@@ -150,8 +150,7 @@ struct chunks {
 static qn_status run_conv(const qn_cuda_rows_step *s, const struct delta *d, const struct chunks *c)
 {
     const qn_recurrent_shape *r = d->shape;
-    const uint64_t gates = s->workspace->gates.address,
-                   history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
+    const uint64_t gates = s->workspace->gates.address, history = qn_gpu_recurrent_layout_of(r).history;
     const qn_gdn_conv_args args = { .qkv = row_of(s, d->conv->conv.qkv, c->row),
                                     .alpha = row_of(s, d->conv->conv.alpha, c->row),
                                     .beta_in = row_of(s, d->conv->conv.beta, c->row),
@@ -239,19 +238,19 @@ static qn_status run_norm(const qn_cuda_rows_step *s, const struct delta *d, con
 /* ---- Pieces ---- */
 
 /* Returns the number of rows of a piece up to the first multiple of 64. */
-static uint32_t rows_before_chunks(const qn_cuda_piece *piece)
+static uint32_t rows_before_chunks(const qn_gpu_piece *piece)
 {
     return (CHUNK - piece->position % CHUNK) % CHUNK;
 }
 
-static bool has_complete_chunk(const struct delta *d, const qn_cuda_piece *piece)
+static bool has_complete_chunk(const struct delta *d, const qn_gpu_piece *piece)
 {
     return d->has_chunks && piece->n >= rows_before_chunks(piece) + CHUNK;
 }
 
 /* Launches a piece with complete chunks: rows that fill the open chunk, which is folded; chunks; rows of the next open
  * chunk. */
-static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta *d, const qn_cuda_piece *piece)
+static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta *d, const qn_gpu_piece *piece)
 {
     const qn_sequence *sequence = sequence_of(piece);
     const uint32_t before = rows_before_chunks(piece), n = (piece->n - before) / CHUNK * CHUNK;
@@ -306,7 +305,7 @@ qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op)
 /* ---- Steps of one row of each sequence ---- */
 
 /* Folds the full open chunk of a piece in all layers. */
-static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *piece)
+static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_gpu_piece *piece)
 {
     const qn_plan *plan = s->common->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
@@ -315,7 +314,7 @@ static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *pie
                               .open = qn_pool_base(sequence->cache->open_chunks),
                               .state_stride = qn_pool_stride(sequence->cache->states),
                               .open_stride = qn_pool_stride(sequence->cache->open_chunks),
-                              .layers = (uint32_t)qn_cuda_recurrent_index(plan, (int)plan->n_layers),
+                              .layers = (uint32_t)qn_gpu_recurrent_index(plan, (int)plan->n_layers),
                               .k_heads = (uint32_t)r->n_k_heads,
                               .v_heads = (uint32_t)r->n_v_heads,
                               .taps = (uint32_t)r->taps };
@@ -330,7 +329,7 @@ static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *pie
 qn_status qn_cuda_fold_full_chunks(const qn_cuda_rows_step *s)
 {
     for (size_t i = 0; s->common->plan->recurrent.n_v_heads && i < s->n_pieces && s->pieces[i].rows; i++) {
-        const qn_cuda_piece *piece = &s->pieces[i];
+        const qn_gpu_piece *piece = &s->pieces[i];
         if (piece->position - sequence_of(piece)->state_position < CHUNK)
             continue;
         QN_TRY(fold_piece(s, piece));

@@ -8,14 +8,6 @@
 
 #include <stddef.h>
 
-/* Consecutive rows of one sequence in a step. */
-typedef struct qn_cuda_piece {
-    qn_cuda_memory *memory;
-    uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
-    const qn_row *rows;        /* [n] of the caller, until the step ends; NULL: padding of a graph, without rows on
-                                  the device */
-} qn_cuda_piece;
-
 /* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS, some of a step's rows. Its pointers are valid while the
  * step is being queued. Used by the thread that queues it, which holds stream_lock.
  *
@@ -27,8 +19,8 @@ typedef struct qn_cuda_rows_step {
     const qn_cuda_workspace *workspace;
     qn_cuda_sampler *sampler;
     struct qn_cuda_graphs *graphs;
-    size_t block;                /* of the host's part of the inputs, and of the results */
-    const qn_cuda_piece *pieces; /* [n_pieces] of one cache format, by ascending row; pieces of few rows first */
+    size_t block;               /* of the host's part of the inputs, and of the results */
+    const qn_gpu_piece *pieces; /* [n_pieces] of one cache format, by ascending row; pieces of few rows first */
     size_t n_pieces;
     size_t row, n; /* rows [row, row + n) of the buffers */
     size_t n_few;  /* rows [0, n_few) belong to pieces of few rows, whose attention is one launch */

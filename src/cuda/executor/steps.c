@@ -24,16 +24,17 @@ static qn_cuda_model *cuda_model_of(qn_device *device)
 static qn_status queue_decode(const qn_cuda_batch *b)
 {
     qn_cuda_model *model = b->model;
-    const bool one = b->step.n == 1, samples_now = b->requests && !b->samples_later,
-               samples_in_graph = one && samples_now && !b->logits;
-    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL, one && b->logits));
-    if (b->logits && !one)
-        QN_TRY(qn_cuda_download(model->common.cuda, model->common.stream, b->logits, model->workspace.logits.address,
-                                b->n_logits * model->common.plan->n_vocab * sizeof *b->logits));
+    const bool one = b->step.n == 1, samples_now = b->part.requests && !b->samples_later,
+               samples_in_graph = one && samples_now && !b->part.logits;
+    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL, one && b->part.logits));
+    if (b->part.logits && !one)
+        QN_TRY(qn_cuda_download(model->common.cuda, model->common.stream, b->part.logits,
+                                model->workspace.logits.address,
+                                b->part.n_logits * model->common.plan->n_vocab * sizeof *b->part.logits));
     if (samples_now && !samples_in_graph)
         QN_TRY(qn_cuda_run_sampler(model->sampler, &b->sampling));
-    model->flights.of_block[model->flights.block] = (qn_cuda_flight){ .logits = one ? b->logits : NULL,
-                                                                      .requests = b->requests,
+    model->flights.of_block[model->flights.block] = (qn_cuda_flight){ .logits = one ? b->part.logits : NULL,
+                                                                      .requests = b->part.requests,
                                                                       .sampling = b->sampling,
                                                                       .is_queued = true,
                                                                       .awaits_sampling = b->samples_later };
@@ -68,7 +69,7 @@ static qn_status queue_sampling(const qn_cuda_batch *b, size_t i, size_t n)
     if (!b->samples_later)
         QN_TRY(qn_cuda_run_sampler(model->sampler, &sampling));
     model->flights.of_block[model->flights.block] = (qn_cuda_flight){
-        .requests = b->requests, .sampling = sampling, .is_queued = true, .awaits_sampling = b->samples_later
+        .requests = b->part.requests, .sampling = sampling, .is_queued = true, .awaits_sampling = b->samples_later
     };
     return QN_OK;
 }
@@ -105,15 +106,15 @@ static qn_status queue_launches(const qn_cuda_batch *b)
     QN_TRY(qn_cuda_upload_inputs(&b->step));
     QN_TRY(qn_cuda_run_trunk(&b->step));
     model->flights.of_block[model->flights.block] = (qn_cuda_flight){ .is_queued = true };
-    for (size_t i = 0, n; i < b->n_logits; i += n) {
-        n = b->n_logits - i < model->workspace.logit_rows ? b->n_logits - i : model->workspace.logit_rows;
+    for (size_t i = 0, n; i < b->part.n_logits; i += n) {
+        n = b->part.n_logits - i < model->workspace.logit_rows ? b->part.n_logits - i : model->workspace.logit_rows;
         if (i)
             QN_TRY(wait_for_flight(model));
         QN_TRY(run_logits(b, i, n));
-        if (b->logits)
-            QN_TRY(qn_cuda_download(model->common.cuda, model->common.stream, b->logits + i * n_vocab,
-                                    model->workspace.logits.address, n * n_vocab * sizeof *b->logits));
-        if (b->requests)
+        if (b->part.logits)
+            QN_TRY(qn_cuda_download(model->common.cuda, model->common.stream, b->part.logits + i * n_vocab,
+                                    model->workspace.logits.address, n * n_vocab * sizeof *b->part.logits));
+        if (b->part.requests)
             QN_TRY(queue_sampling(b, i, n));
     }
     return QN_OK;
@@ -128,7 +129,7 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
 {
     QN_TRY(wait_for_flight(b->model));
     QN_TRY(qn_cuda_batch_prepare(b));
-    if (!b->first && launched->is_timed)
+    if (!b->part.first && launched->is_timed)
         QN_TRY(qn_cuda_event_record(b->model->common.cuda, launched->started, b->model->common.stream));
     QN_TRY(qn_cuda_poison_step(&b->step));
     if (b->step.is_decode || b->step.n == 1)
@@ -140,7 +141,7 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
 static qn_status check_ahead(const qn_cuda_model *model, const qn_step *step, const qn_cuda_batch *first)
 {
     if (model->flights.n_launched == model->flights.n_finished ||
-        (first->n_rows == step->n_rows && first->n_logits <= model->workspace.logit_rows))
+        (first->part.n_rows == step->n_rows && first->part.n_logits <= model->workspace.logit_rows))
         return QN_OK;
     return qn_fail(QN_ERR_INVALID, "step: launched while another is in flight, with more sequences than %zu",
                    model->base.ahead);
@@ -150,9 +151,10 @@ static qn_status check_ahead(const qn_cuda_model *model, const qn_step *step, co
 static bool may_sample_later(const qn_step *step, const qn_cuda_batch *b)
 {
     bool prepares = false;
-    for (size_t i = 0; b->requests && i < b->n_logits; i++)
-        prepares = prepares || b->requests[i].prepare;
-    return prepares && !b->logits && b->n_rows == step->n_rows && b->n_logits <= b->model->workspace.logit_rows;
+    for (size_t i = 0; b->part.requests && i < b->part.n_logits; i++)
+        prepares = prepares || b->part.requests[i].prepare;
+    return prepares && !b->part.logits && b->part.n_rows == step->n_rows &&
+           b->part.n_logits <= b->model->workspace.logit_rows;
 }
 
 /* Queues all batches of a step, and waits for all but the last. */
@@ -164,8 +166,8 @@ static qn_status queue_step(qn_cuda_model *model, const qn_step *step)
         QN_TRY(check_ahead(model, step, &b));
         b.samples_later = may_sample_later(step, &b);
         QN_TRY(queue_batch(&b, launched));
-        row += b.n_rows;
-        logit += b.n_logits;
+        row += b.part.n_rows;
+        logit += b.part.n_logits;
     }
     return qn_cuda_event_record(model->common.cuda, launched->computed, model->common.stream);
 }

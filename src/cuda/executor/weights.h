@@ -4,14 +4,13 @@
 #define QN_CUDA_EXECUTOR_WEIGHTS_H
 
 #include "cuda/executor/internal.h"
+#include "gpu/tiling.h"
 
-/* Matrices of an operation that have the same activations and tile layout: concatenated in one buffer, multiplied in
- * one launch. */
+/* Matrices in one buffer, which one launch multiplies. */
 typedef struct qn_cuda_gemm {
-    qn_tiled_matrix tiled_matrix; /* without the addresses of outs */
+    qn_gpu_gemm group;
+    qn_tiled_matrix tiled_matrix; /* one out for each matrix of the group, without its address */
     qn_cuda_buffer memory;
-    size_t matrices[QN_MATMUL_OUTS]; /* for each out, the index of its matrix in the operation */
-    int acts;
     /* The last launch, cached for its number of rows: finding a launch takes longer than launching it. */
     qn_matmul_launch launch;
     size_t launch_rows;         /* 0: none */
@@ -45,10 +44,16 @@ typedef struct qn_cuda_weights {
     qn_cuda_buffer staging; /* rows of the matrix that is being uploaded, before they are packed into tiles */
 } qn_cuda_weights;
 
+/* Returns a number that is the same for tile layouts that differ at most in the layout of stored rows. */
+static inline uint32_t qn_cuda_tiles_key(const qn_tile_layout *tiles)
+{
+    return tiles->bits | tiles->n_scales << 8 | tiles->has_offset << 16;
+}
+
 /* Returns whether two tile layouts are the same. */
 static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_layout *b)
 {
-    return a->bits == b->bits && a->n_scales == b->n_scales && a->has_offset == b->has_offset;
+    return qn_cuda_tiles_key(a) == qn_cuda_tiles_key(b);
 }
 
 /* qn_cuda_weights_create - Allocates the weights of common->plan, without contents, in *weights, which is zeroed. Free

@@ -1,5 +1,6 @@
 /* Page tables on a CUDA device, with a fake driver: sequences take over those of ended ones, without a call that
- * allocates or frees memory; test_cuda_memory compares tables with the pages of a sequence as it grows. */
+ * allocates or frees memory; copies have events. test_gpu_page_tables has what is the same on all GPUs,
+ * test_cuda_memory compares tables with the pages of a sequence as it grows. */
 #include "helper_cuda_model.h"
 
 #include "cuda/executor/model.h"
@@ -14,15 +15,15 @@ static void set_up(unsigned bits)
     create_device(&x, bits);
 }
 
-static qn_cuda_memory *create(size_t n_ctx, bool has_codes)
+static qn_gpu_memory *create(size_t n_ctx, bool has_codes)
 {
     const qn_memory_params params = has_codes ? memory_params(&x, n_ctx, BATCH) : f16_params(&x, n_ctx, BATCH);
     qn_memory *memory;
     assert_ok(x.device->vtable->memory_new(x.device, &params, &memory));
-    return (qn_cuda_memory *)memory;
+    return (qn_gpu_memory *)memory;
 }
 
-static void end(qn_cuda_memory *m)
+static void end(qn_gpu_memory *m)
 {
     m->base.vtable->free(&m->base);
 }
@@ -35,7 +36,7 @@ static void check_table(uint64_t table, const qn_pool_class *class, const uint32
 }
 
 /* Appends n rows; the device's tables then have the pages of the sequence, and nothing of another. */
-static void append(qn_cuda_memory *m, size_t n)
+static void append(qn_gpu_memory *m, size_t n)
 {
     const qn_sequence *s = &m->sequence;
     const size_t length = s->length, n_pages = (length + n + QN_PAGE - 1) / QN_PAGE, n_entries = m->tables->n_pages;
@@ -49,7 +50,7 @@ static void append(qn_cuda_memory *m, size_t n)
 /* Sequences of several lengths and formats at once, all of which end: in every round tables go to others. */
 static void run_sequences(size_t round)
 {
-    qn_cuda_memory *all[SEQUENCES];
+    qn_gpu_memory *all[SEQUENCES];
     for (size_t i = 0; i < SEQUENCES; i++) {
         all[i] = create(CONTEXT, i % 2);
         append(all[i], 30 + 90 * ((i + round) % SEQUENCES));
@@ -74,29 +75,29 @@ TEST(tables_are_reused)
     free_device(&x);
 }
 
-static qn_cuda_memory *waiting;
+static qn_gpu_memory *waiting;
 static uint64_t host_before[2 * CONTEXT / QN_PAGE];
 static int waits;
 
 /* The copy that the event follows reads the host's entries: they are as they were. */
 static void expect_unchanged(qn_cu_event event)
 {
-    if (!waiting || event != waiting->tables->copied)
+    if (!waiting || event != waiting->tables->buffers.copied)
         return;
     waits++;
-    assert_memory_equal(waiting->tables->host, host_before, sizeof host_before);
+    assert_memory_equal(waiting->tables->buffers.host, host_before, sizeof host_before);
 }
 
 /* The next sequence changes entries only when the copy of the one before is complete. */
 TEST(entries_wait_for_their_copy)
 {
     set_up(4);
-    qn_cuda_memory *first = create(CONTEXT, true);
+    qn_gpu_memory *first = create(CONTEXT, true);
     append(first, 300);
-    const qn_cuda_page_tables *tables = first->tables;
+    const qn_gpu_page_tables *tables = first->tables;
     assert_true(tables->has_copied);
-    memcpy(host_before, tables->host, sizeof host_before);
-    qn_cuda_memory *holder = create(CONTEXT, true); /* the next sequence gets other pages */
+    memcpy(host_before, tables->buffers.host, sizeof host_before);
+    qn_gpu_memory *holder = create(CONTEXT, true); /* the next sequence gets other pages */
     append(holder, 64);
     end(first);
     fake.on_event_wait = expect_unchanged;
@@ -115,42 +116,16 @@ TEST(entries_wait_for_their_copy)
 TEST(entries_after_a_failure)
 {
     set_up(4);
-    qn_cuda_memory *m = create(CONTEXT, true);
+    qn_gpu_memory *m = create(CONTEXT, true);
     append(m, 300);
     fake.fails = "cuEventRecord";
     qn_memory_truncate(&m->base, 0);
     assert_int_equal(m->base.vtable->prepare(&m->base, 1), QN_ERR_DEVICE);
     fake.fails = NULL;
-    memset((void *)(uintptr_t)m->kv_table, 0x55, m->tables->device.bytes);
+    memset((void *)(uintptr_t)m->kv_table, 0x55, m->tables->buffers.bytes);
     end(m);
     m = create(CONTEXT, true);
     append(m, 100);
     end(m);
-    free_device(&x);
-}
-
-/* Tables are of the size that a sequence needs, and what is kept is bounded. */
-TEST(sizes)
-{
-    enum { LARGE = 1 << 26 }; /* positions: 16 MiB of tables */
-    set_up(0);
-    qn_cuda_memory *small = create(CONTEXT, false), *all[6];
-    const qn_cuda_page_tables *tables = small->tables;
-    end(small);
-    for (size_t i = 0; i < 6; i++)
-        all[i] = create(LARGE, false);
-    assert_ptr_not_equal(all[0]->tables, tables);
-    const int allocations = fake.allocations;
-    small = create(CONTEXT, false);
-    assert_ptr_equal(small->tables, tables);
-    end(small);
-    for (size_t i = 0; i < 4; i++)
-        end(all[i]);
-    assert_int_equal(fake.allocations, allocations - 1); /* the small ones, which were given back first */
-    assert_int_equal(((qn_cuda_model *)x.device)->kept_tables.bytes, 64 << 20);
-    end(all[4]);
-    end(all[5]);
-    assert_int_equal(fake.allocations, allocations - 3);
-    assert_int_equal(((qn_cuda_model *)x.device)->kept_tables.bytes, 64 << 20);
     free_device(&x);
 }

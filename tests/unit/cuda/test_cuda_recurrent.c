@@ -40,8 +40,8 @@ struct fixture {
     qn_pool *pools[2];
     qn_cache cache;
     qn_sequence sequences[MAX_PIECES];
-    qn_cuda_memory memories[MAX_PIECES];
-    qn_cuda_piece pieces[MAX_PIECES];
+    qn_gpu_memory memories[MAX_PIECES];
+    qn_gpu_piece pieces[MAX_PIECES];
     qn_op ops[3];
     qn_cuda_op cuda_ops[3];
     qn_plan_buffer widths[BUFFERS];
@@ -86,9 +86,11 @@ static void set_up(size_t head)
     fake_code.n_cubins = COUNT(cubins);
     fake.no_param_info = true;
     const qn_cuda_params params = { .driver = fake_driver(), .tools = &tools };
-    fixture.layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, head, head, TAPS);
-    fixture.state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, head, head, TAPS);
-    fixture.history = qn_gdn_gpu_history(V_HEADS, head, head);
+    const qn_recurrent_shape shape = { K_HEADS, V_HEADS, head, head, TAPS };
+    const qn_gpu_recurrent_layout layout = qn_gpu_recurrent_layout_of(&shape);
+    fixture.layout = layout.open;
+    fixture.state_bytes = layout.state_layer_bytes;
+    fixture.history = layout.history;
     fixture.pools[0] = pool_at(STATES, 2 * fixture.state_bytes, &fixture.cache.states);
     fixture.pools[1] = pool_at(OPEN, 2 * fixture.layout.bytes, &fixture.cache.open_chunks);
     fixture.ops[0] = (qn_op){ .kind = QN_OP_CONV,
@@ -107,7 +109,7 @@ static void set_up(size_t head)
                               .buffers = fixture.widths,
                               .n_buffers = BUFFERS,
                               .n_layers = 3,
-                              .recurrent = { K_HEADS, V_HEADS, head, head, TAPS },
+                              .recurrent = shape,
                               .is_recurrent = fixture.is_recurrent };
     fixture.common = (qn_cuda_common){ .plan = &fixture.plan, .gdn = { 227 << 10, 132 } };
     fixture.weights = (qn_cuda_weights){ .common = &fixture.common, .ops = fixture.cuda_ops };
@@ -150,7 +152,7 @@ static void add_piece(uint32_t position, uint32_t state_position, uint32_t n)
                                           .state_position = state_position };
     fixture.memories[i].base.sequence = &fixture.sequences[i];
     static const qn_row row; /* not padding */
-    fixture.pieces[i] = (qn_cuda_piece){
+    fixture.pieces[i] = (qn_gpu_piece){
         .memory = &fixture.memories[i], .row = (uint32_t)fixture.step.n, .n = n, .position = position, .rows = &row
     };
     fixture.step.n += n;

@@ -41,7 +41,7 @@ static bool reads_acts(size_t i, int acts)
 {
     bool reads = false;
     for (size_t g = 0; g < fixture.model->weights.ops[i].n_gemms; g++)
-        reads = reads || (fixture.model->weights.ops[i].gemms[g].acts == acts &&
+        reads = reads || (fixture.model->weights.ops[i].gemms[g].group.acts == acts &&
                           !qn_cuda_reads_rows(&fixture.model->weights, &fixture.cuda.plan.ops[i - 1],
                                               &fixture.model->weights.ops[i].gemms[g]));
     return reads;
@@ -222,8 +222,9 @@ static bool expect_prepared_rows(const qn_attention_decode_args *args)
     const qn_op *op = attention_of() - 1;
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const struct fake_launch *other = NULL;
-    const bool prepares = qn_attention_gpu_prepares_rows(&fixture.model->flights.pieces[0].memory->format->attention,
-                                                         args->n_rows, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
+    const bool prepares =
+        qn_attention_gpu_prepares_rows(&qn_cuda_format_of(fixture.model->flights.pieces[0].memory)->attention,
+                                       args->n_rows, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
     const int from = prepares ? op->qk_norm_rope_store.queries : op->qk_norm_rope_store.out;
     assert_int_equal(count("qn_rope_qk_norm_store", 0, &other), prepares ? 0 : attention_layers());
     assert_int_equal(args->queries, fixture.model->workspace.buffers[from].address);

@@ -358,14 +358,3 @@ TEST(conv_and_norm)
     conv.taps = 9;
     refused(qn_gdn_gpu_conv(&conv, 128, 128, &launch), "9 taps");
 }
-
-TEST(sizes)
-{
-    const size_t history = 48 * 128 * 128 * 4, state = history + 3 * (2 * 16 * 128 + 48 * 128) * 4;
-    assert_int_equal(qn_gdn_gpu_history(48, 128, 128), history);
-    assert_int_equal(qn_gdn_gpu_state_bytes(16, 48, 128, 128, 4), state);
-    assert_int_equal(qn_gdn_gpu_state_bytes(16, 48, 128, 128, 1), history);
-    /* 48 layers of a 27B model: a sequence takes at most 225 MB. */
-    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(16, 48, 128, 128, 4);
-    assert_true(48 * (state + layout.bytes) <= 225000000);
-}

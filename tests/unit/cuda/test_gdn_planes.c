@@ -3,7 +3,7 @@
 #include "helper_assert.h"
 
 #include "base/memory.h"
-#include "cuda/kernels/deltanet/state_planes.h"
+#include "gpu/state_planes.h"
 
 #include <float.h>
 

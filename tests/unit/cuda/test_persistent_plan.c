@@ -44,7 +44,7 @@ static void set_up(const char *golden, const struct shape *shape, unsigned bits)
 static void plan_rows(uint32_t n_rows)
 {
     fixture.n_rows = n_rows;
-    assert_ok(qn_cuda_plan_decode(&fixture.model->workspace, ((qn_cuda_memory *)fixture.memory)->format, n_rows,
+    assert_ok(qn_cuda_plan_decode(&fixture.model->workspace, qn_cuda_format_of((qn_gpu_memory *)fixture.memory), n_rows,
                                   &fixture.decode_plan));
 }
 
@@ -89,7 +89,7 @@ struct location {
 
 struct machine {
     const qn_cuda_model *model;
-    const qn_cuda_memory *memory;
+    const qn_gpu_memory *memory;
     struct location locations[MAX_LOCATIONS];
     size_t n_locations;
     const qn_persistent_gemv *acts; /* several rows: whose operand has been computed last */
@@ -242,7 +242,7 @@ static const qn_matrix *matrix_at(const struct machine *m, uint64_t tiled_matrix
             const qn_cuda_gemm *gemv = &m->model->weights.ops[i].gemms[p];
             for (size_t out = 0; gemv->tiled_matrix.address == tiled_matrix && out < gemv->tiled_matrix.n_outs; out++)
                 if (gemv->tiled_matrix.outs[out].first_tile * QN_TILE_ROWS == row)
-                    return &m->model->common.plan->ops[i].matmul.matrices.at[gemv->matrices[out]].weights;
+                    return &m->model->common.plan->ops[i].matmul.matrices.at[gemv->group.matrices[out]].weights;
         }
     fail_msg("no matrix begins at row %u", row);
     return NULL;
@@ -329,9 +329,9 @@ static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
 static void run_delta(struct machine *m, const qn_persistent_delta *s)
 {
     const qn_recurrent_shape *r = &m->model->common.plan->recurrent;
-    const qn_gdn_open_layout open = qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
-    const size_t slot =
-        s->state_offset / qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
+    const qn_gpu_recurrent_layout layout = qn_gpu_recurrent_layout_of(r);
+    const qn_gdn_open_layout open = layout.open;
+    const size_t slot = s->state_offset / layout.state_layer_bytes;
     put(m, s->out,
         NAME(DELTA, read_partials(m, &s->qkv, s->qkv_row), read_partials(m, &s->alpha, s->alpha_row),
              read_partials(m, &s->beta, s->beta_row), slot, s->conv));
@@ -425,7 +425,7 @@ static void check_same(void)
 {
     static struct machine plan, decode_plan;
     const qn_plan *p = &fixture.cuda.plan;
-    plan = decode_plan = (struct machine){ .model = fixture.model, .memory = (qn_cuda_memory *)fixture.memory };
+    plan = decode_plan = (struct machine){ .model = fixture.model, .memory = (qn_gpu_memory *)fixture.memory };
     size_t next = 0, n = p->n_ops - 2;
     for (size_t i = 0; i < n; i++)
         run_op(&plan, &p->ops[i]);

@@ -86,11 +86,6 @@ static uint32_t decode_bytes(const qn_attention_gpu *gpu, size_t warps)
                                          teams_of(gpu, warps), gpu->max_shared_bytes);
 }
 
-size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
-{
-    return (head_dim * bits + 31) / 32 * 4;
-}
-
 qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
 {
     const struct size *size = size_of(gpu->head_dim);

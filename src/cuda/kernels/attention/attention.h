@@ -135,9 +135,6 @@ typedef struct qn_attention_gpu {
     uint32_t n_sms, max_shared_bytes;
 } qn_attention_gpu;
 
-/* qn_attention_gpu_row_bytes - Returns the bytes of one position of a head in the cache, without its scale. */
-size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits);
-
 /* qn_attention_gpu_check - Checks shape and device. QN_ERR_UNSUPPORTED, naming the value, for a head size or bits
  * without a kernel variant, or if the device has too little shared memory; QN_ERR_INVALID for inconsistent counts of
  * heads. */

@@ -396,29 +396,6 @@ qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_
 
 /* ---- The open chunk ---- */
 
-size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v)
-{
-    return v_heads * head_k * head_v * 2 * sizeof(uint16_t);
-}
-
-size_t qn_gdn_gpu_state_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
-{
-    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v);
-    return qn_gdn_gpu_history(v_heads, head_k, head_v) + (taps - 1) * width * sizeof(float);
-}
-
-qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
-{
-    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v), gates = v_heads * QN_GDN_CHUNK;
-    qn_gdn_open_layout l = { 0 };
-    l.values = l.keys + k_heads * QN_GDN_CHUNK * head_k * sizeof(uint16_t);
-    l.scales = l.values + gates * head_v * sizeof(uint16_t);
-    l.decays = l.scales + gates * QN_GDN_SCALE_GROUPS(head_v) * sizeof(float);
-    l.inputs = l.decays + gates * sizeof(float);
-    l.bytes = l.inputs + QN_GDN_INPUT_ROWS(taps) * width * sizeof(float);
-    return l;
-}
-
 /* Checks the arguments of both kernels over open chunks, and fills the launch without its function. */
 static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu,
                              qn_launch *launch)
@@ -438,7 +415,8 @@ static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, 
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "delta rule over open chunks: %u bytes of shared memory, expected at least %zu",
                        gpu->max_shared_bytes, shared_bytes);
-    a->layout = qn_gdn_gpu_open_layout(a->k_heads, a->v_heads, head_k, head_v, a->taps);
+    const qn_recurrent_shape shape = { a->k_heads, a->v_heads, head_k, head_v, a->taps };
+    a->layout = qn_gpu_recurrent_layout_of(&shape).open;
     *launch = (qn_launch){ .variant = QN_GPU_VARIANT(open, (uint32_t)head_k, (uint32_t)head_v),
                            .grid = { a->sequences * a->v_heads, 1, 1 },
                            .block = { (uint32_t)QN_GDN_OPEN_THREADS(head_v), 1, 1 },

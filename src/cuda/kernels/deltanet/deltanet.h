@@ -32,6 +32,7 @@
 #define QN_CUDA_KERNELS_DELTANET_DELTANET_H
 
 #include "cuda/kernels/launch.h"
+#include "gpu/recurrent_layout.h"
 #include "plan/page.h"
 
 /* Dimensions of the chunk kernels: chunks of 64 tokens, slices of 64 values, keys padded to tiles of 64 elements. Heads
@@ -84,7 +85,7 @@ enum {
     (((slices) + QN_GDN_STATE_TILES(head_k)) * QN_GDN_TILE_BYTES +                                                     \
      (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 512)
 
-/* Type of states in memory. QN_GDN_STATE_PLANES: each state is the two fp16 planes of state_planes.h, as in a state
+/* Type of states in memory. QN_GDN_STATE_PLANES: each state is the two fp16 planes of gpu/state_planes.h, as in a state
  * slot; not transposed, and not for qn_gdn_recurrent. */
 typedef enum qn_gdn_state_type { QN_GDN_STATE_F32, QN_GDN_STATE_BF16, QN_GDN_STATE_PLANES } qn_gdn_state_type;
 
@@ -196,31 +197,12 @@ typedef struct qn_gdn_norm_args {
  * it can be dropped. And only QN_GDN_DROPPED_ROWS more inputs of the convolution than needed are stored: a sequence
  * cannot become shorter than its greatest length by more rows than that.
  *
- * A layer's part of a state slot is, in this order:
- *
- *     S        two planes of f16 [v_heads, head_v, head_k], hi and lo (state_planes.h): rows are computed from hi only
- *              (S = hi in the sums above); folds read and write both
- *     history  f32 [taps-1, width]                    in the order of positions
- *
- * Its part of an open slot:
- *
- *     keys     f16 [k_heads, 64, head_k]              k_j, normalised
- *     values   f16 [v_heads, 64, head_v]              v'_j / scale_j
- *     scales   f32 [v_heads, groups, 64]              powers of two, one for QN_GDN_SCALE_VALUES values of a row, whose
- *                                                     largest |v'_j| / scale_j is in [2^14, 2^15]
- *     decays   f32 [v_heads, 64]                      g_j
- *     inputs   f32 [QN_GDN_INPUT_ROWS(taps), width]   of the convolution, by position modulo the number of rows
+ * gpu/recurrent_layout.h has the arrays of a layer's part of a state slot and of an open slot. Rows are computed from
+ * the hi plane of S only (S = hi in the sums above); folds read and write both.
  *
  * All layers of a sequence have the same slot indices; a copy of the states in another type could use them too. */
 
-enum {
-    QN_GDN_DROPPED_ROWS = 5,  /* the most rows by which a sequence can be truncated */
-    QN_GDN_SCALE_VALUES = 64, /* values of a scale; a head's last group may have fewer */
-    QN_GDN_OPEN_ROWS = 4      /* rows of a sequence that a block of qn_gdn_open_step processes together */
-};
-
-#define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)
-#define QN_GDN_INPUT_ROWS(taps) ((taps)-1 + QN_GDN_DROPPED_ROWS)
+enum { QN_GDN_OPEN_ROWS = 4 }; /* rows of a sequence that a block of qn_gdn_open_step processes together */
 
 /* qn_gdn_open_step: threads of a block, which processes one value head of a sequence at a time, 16 values a warp;
  * blocks on an SM (in a fold the state takes half of the registers); shared memory of a block, whose second part holds
@@ -243,11 +225,6 @@ enum { QN_GDN_ROW_THREADS = 256, QN_GDN_ROW_SM_BLOCKS = 4 };
 #define QN_GDN_ROW_FIXED_BYTES(head_k, head_v) (QN_GDN_CHUNK * 2 * ((head_k) + (head_v)) + 6144)
 #define QN_GDN_ROW_BYTES(head_k, head_v, taps)                                                                         \
     (QN_GDN_ROW_FIXED_BYTES(head_k, head_v) + 2 * (taps) * (2 * (head_k) + (head_v)) * 4)
-
-typedef struct qn_gdn_open_layout {
-    uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
-    uint64_t bytes;                                /* of a layer's part */
-} qn_gdn_open_layout;
 
 /* A sequence's positions and slots, and its rows in a launch. */
 typedef struct qn_gdn_open_sequence {
@@ -364,15 +341,6 @@ size_t qn_gdn_gpu_max_workspace_bytes(const qn_gdn_chunk_args *args, const qn_gd
 
 /* qn_gdn_gpu_recurrent - Fills a launch of qn_gdn_recurrent. */
 qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *args, qn_launch *launch);
-
-/* qn_gdn_gpu_state_bytes - Returns the size of a layer's part of a state slot. */
-size_t qn_gdn_gpu_state_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
-
-/* qn_gdn_gpu_history - Returns the offset of the history in a layer's part of a state slot, in bytes. */
-size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v);
-
-/* qn_gdn_gpu_open_layout - Returns the layout of a layer's part of an open slot. */
-qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
 /* qn_gdn_gpu_open_step - Fills a launch of qn_gdn_open_step, and sets the layout of args. Addresses, strides and
  * offsets of slots are multiples of 16 bytes, and so are the addresses and strides of qkv and gate, and the addresses

@@ -3,7 +3,7 @@
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. An item is one value head of a sequence; a block processes every
 // gridDim.x-th, a warp 16 of its values. Four lanes have two rows of the state, of adjacent values: of the plane hi,
-// which S k and S q are computed from (state_planes.h); in a fold the sum of both planes, as the accumulators of an
+// which S k and S q are computed from (gpu/state_planes.h); in a fold the sum of both planes, as the accumulators of an
 // MMA. As soon as S k and S q are computed the loads of the next item's state into the same registers are issued: they
 // are in flight while this item is completed and the next one prepared. The open chunk is in shared memory. Rows are
 // processed in blocks of QN_GDN_OPEN_ROWS; within a block, rows follow each other without block barriers, since a value

@@ -4,7 +4,7 @@
 
 #include "cuda/kernels/delta.cuh"
 #include "cuda/kernels/deltanet/deltanet.h"
-#include "cuda/kernels/deltanet/state_planes.h"
+#include "cuda/kernels/deltanet/state_planes.cuh"
 #include "cuda/kernels/typed.cuh"
 
 // The low word of a 64-bit length is all of it: tokens are counted in 32 bits.

@@ -4,7 +4,7 @@
 #define QN_CUDA_KERNELS_DELTANET_OPEN_CHUNK_CUH
 
 #include "cuda/kernels/deltanet/inputs.cuh"
-#include "cuda/kernels/deltanet/state_planes.h"
+#include "cuda/kernels/deltanet/state_planes.cuh"
 
 #ifndef QN_HEAD_K
 #define QN_HEAD_K 128

@@ -2,7 +2,6 @@
  * shared memory. */
 #include "cuda/kernels/matmul/matmul.h"
 
-#include "base/f16.h"
 #include "cuda/kernels/variants.h"
 #include "quant/layout.h"
 #include "cuda/kernels/matmul/variants.def"
@@ -89,15 +88,6 @@ bool qn_matmul_gpu_stored_layout(const qn_type_info *type, qn_tile_layout *tiles
             tiles->as_f16 = false;
         }
     return !tiles->as_f16;
-}
-
-void qn_matmul_gpu_f16_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint16_t *f16)
-{
-    type->to_float(row, n_cols / type->block_weights, scratch);
-    for (size_t i = 0; i < n_cols; i++) {
-        const uint16_t h = qn_f32_to_f16(scratch[i]);
-        f16[i] = (h & 0x7fffu) == 0x7c00u ? h - 1 : h; /* saturate to 65504 */
-    }
 }
 
 /* ---- Sizes ---- */

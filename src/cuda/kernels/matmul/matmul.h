@@ -305,7 +305,7 @@ typedef struct qn_matmul_quantize_acts_args {
     X(Q8_0, 8, 8, 0, qn_code_int8(codes, i))
 
 /* One line per other type that qn_matmul_pack reads: it dequantises them to fp16, with the same bits as
- * qn_matmul_gpu_f16_row. */
+ * qn_gpu_f16_row (gpu/f16_rows.h). */
 #define QN_DEQUANTIZED_TYPES(X)                                                                                        \
     X(F32) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
 
@@ -347,7 +347,7 @@ typedef struct qn_matmul_pack_args {
 typedef struct qn_tile_layout {
     qn_matmul_stored stored;
     uint32_t bits, n_scales, has_offset;
-    bool as_f16; /* rows are fp16, not of this type: the caller converts them with qn_matmul_gpu_f16_row */
+    bool as_f16; /* rows are fp16, not of this type: the caller converts them with qn_gpu_f16_row (gpu/f16_rows.h) */
 } qn_tile_layout;
 
 /* qn_matmul_gpu_tile_layout - Returns the tile layout of a type; as_f16 is set if its codes do not stay packed. */
@@ -356,10 +356,6 @@ qn_tile_layout qn_matmul_gpu_tile_layout(const qn_type_info *type);
 /* qn_matmul_gpu_stored_layout - As qn_matmul_gpu_tile_layout, for rows as the type stores them: as_f16 is not set, and
  * qn_matmul_pack dequantises. Returns false for a type that qn_matmul_pack cannot read. */
 bool qn_matmul_gpu_stored_layout(const qn_type_info *type, qn_tile_layout *tiles);
-
-/* qn_matmul_gpu_f16_row - Dequantises one row of n_cols weights to F16, saturated, for types whose layout has as_f16.
- * scratch is [n_cols]. */
-void qn_matmul_gpu_f16_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint16_t *f16);
 
 /* qn_matmul_gpu_tile_count - Returns the number of tiles of n_rows rows. */
 size_t qn_matmul_gpu_tile_count(size_t n_rows);

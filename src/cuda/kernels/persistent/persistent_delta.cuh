@@ -7,7 +7,7 @@
 
 #include "cuda/kernels/persistent/persistent.cuh"
 #include "cuda/kernels/delta.cuh"
-#include "cuda/kernels/deltanet/state_planes.h"
+#include "cuda/kernels/deltanet/state_planes.cuh"
 
 // ---- The delta rule, over the state and the open chunk (deltanet.h) ----
 

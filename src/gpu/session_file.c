@@ -1,10 +1,10 @@
-/* Reads and writes the contents of a session's memory in the layout of session files (cache/saved_layout.h): items are
- * copied to the host one by one, or layer by layer, and converted there. */
-#include "cuda/executor/memory.h"
+/* Conversion between a GPU's items and session files: items are copied to the host one by one, or layer by layer, and
+ * converted there. */
+#include "gpu/session_file.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "cuda/kernels/deltanet/state_planes.h"
+#include "gpu/state_planes.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,8 +13,9 @@ enum { MIN_EXPONENT = -126 };
 
 /* Items as on the device, and a region as in the file. */
 struct transfer {
-    const qn_cuda_memory *m;
-    const qn_cuda_format *f;
+    const qn_gpu_format *f;
+    const qn_sequence *sequence;
+    const qn_gpu_copies *copies;
     qn_extent extent;
     bool fills; /* true: from a file to the device */
     qn_memory_region_fn on_region;
@@ -28,19 +29,11 @@ struct transfer {
 
 /* ---- The device ---- */
 
-static qn_status read_item(const struct transfer *t, uint64_t address, void *to, size_t bytes)
-{
-    qn_cuda_common *common = t->m->common;
-    pthread_mutex_lock(&common->stream_lock);
-    const qn_status status = qn_cuda_download(common->cuda, common->stream, to, address, bytes);
-    pthread_mutex_unlock(&common->stream_lock);
-    return status;
-}
-
-/* An item of the device, from or to the host's copy. */
+/* Copies a part of an item to the host's copy, or from there. */
 static qn_status copy_item(const struct transfer *t, uint64_t address, void *copy, size_t bytes)
 {
-    return t->fills ? qn_cuda_caches_upload(t->m->caches, address, copy, bytes) : read_item(t, address, copy, bytes);
+    return t->fills ? t->copies->write(t->copies->context, address, copy, bytes)
+                    : t->copies->read(t->copies->context, copy, address, bytes);
 }
 
 static void copy_values(const struct transfer *t, void *device, void *file, size_t bytes)
@@ -50,10 +43,10 @@ static void copy_values(const struct transfer *t, void *device, void *file, size
 
 /* ---- Rows of a head in a page ---- */
 
-/* Row by row on the device. */
+/* Converts the fp16 keys of a head in a page: on the device they are row by row. */
 static void convert_keys_f16(const struct transfer *t, uint16_t *rows, size_t held)
 {
-    const size_t dim = t->f->attention.head_dim;
+    const size_t dim = t->f->saved.head_dim;
     uint16_t *keys = (uint16_t *)(void *)t->region;
     for (size_t p = 0; p < held; p++)
         for (size_t d = 0; d < dim; d++) {
@@ -62,7 +55,8 @@ static void convert_keys_f16(const struct transfer *t, uint16_t *rows, size_t he
         }
 }
 
-/* Rows of the packed stream on the device. The functions of codes also read or write a scale, after the region. */
+/* Converts the codes of a head in a page: on the device they are rows of the packed stream. The functions of codes also
+ * read or write a scale, after the region. */
 static void convert_codes(const struct transfer *t, bool is_keys, uint8_t *rows)
 {
     const qn_aura_codec *codec = is_keys ? t->f->aura.keys : t->f->aura.values;
@@ -81,27 +75,24 @@ static void convert_codes(const struct transfer *t, bool is_keys, uint8_t *rows)
     }
 }
 
-/* The means of all layers and heads are one region. */
+/* Converts the means of all layers and heads, which are one region. */
 static void convert_means(const struct transfer *t)
 {
-    const qn_plan *plan = t->m->common->plan;
-    const size_t bytes = t->f->attention.n_kv_heads * t->f->attention.head_dim * sizeof(float);
+    const qn_saved_layout *saved = &t->f->saved;
+    const size_t bytes = saved->n_heads * saved->head_dim * sizeof(float);
     uint8_t *file = t->region;
-    for (size_t layer = 0; layer < plan->n_layers; layer++) {
-        qn_attention_gpu_cache cache;
-        qn_attention_gpu_pages pages;
-        if (plan->is_recurrent && plan->is_recurrent[layer])
+    for (size_t layer = 0; layer < saved->n_layers; layer++) {
+        if (saved->is_recurrent && saved->is_recurrent[layer])
             continue;
-        qn_cuda_layer_cache(t->f, layer, &cache, &pages);
-        copy_values(t, t->f16_pages + pages.means, file, bytes);
+        copy_values(t, t->f16_pages + qn_gpu_layer_cache_of(t->f, layer).means, file, bytes);
         file += bytes;
     }
 }
 
-/* Whether a region is in the blocks' pages: fp16 rows of a cache of codes are in fp16 pages. */
+/* Returns whether a region is in the blocks' pages: fp16 rows of a cache of codes are in fp16 pages. */
 static bool is_in_block(const struct transfer *t, const qn_saved_region *r)
 {
-    return !t->f->attention.pages ||
+    return !qn_gpu_has_codes(t->f) ||
            (r->part != QN_SAVED_MEANS && r->part != QN_SAVED_KEYS && r->part != QN_SAVED_VALUES);
 }
 
@@ -111,13 +102,12 @@ static uint8_t *page_of(const struct transfer *t, const qn_saved_region *r)
                              : t->f16_pages + (r->page ? t->f->f16_page_stride : 0);
 }
 
-static void convert_f16(const struct transfer *t, const qn_saved_region *r, const qn_attention_gpu_cache *cache,
-                        const qn_attention_gpu_pages *pages)
+static void convert_f16(const struct transfer *t, const qn_saved_region *r, const qn_gpu_layer_cache *c)
 {
     const bool is_keys = r->part == QN_SAVED_KEYS;
-    const size_t at = t->f->attention.pages ? (is_keys ? pages->keys : pages->values) + r->head * pages->head
-                      : is_keys             ? cache->keys + r->head * cache->key_head_stride
-                                            : cache->values + r->head * cache->value_head_stride;
+    const size_t at = qn_gpu_has_codes(t->f) ? (is_keys ? c->f16_keys : c->f16_values) + r->head * c->f16_head
+                      : is_keys              ? c->keys + r->head * c->key_head
+                                             : c->values + r->head * c->value_head;
     uint8_t *rows = page_of(t, r) + at;
     if (is_keys)
         convert_keys_f16(t, (uint16_t *)(void *)rows, r->held);
@@ -127,30 +117,28 @@ static void convert_f16(const struct transfer *t, const qn_saved_region *r, cons
 
 static void convert_region(const struct transfer *t, const qn_saved_region *r)
 {
-    qn_attention_gpu_cache cache;
-    qn_attention_gpu_pages pages;
     uint8_t *page = page_of(t, r);
     if (r->part == QN_SAVED_MEANS) {
         convert_means(t);
         return;
     }
-    qn_cuda_layer_cache(t->f, r->layer, &cache, &pages);
-    const size_t scales = r->head * cache.scale_head_stride;
+    const qn_gpu_layer_cache c = qn_gpu_layer_cache_of(t->f, r->layer);
+    const size_t scales = r->head * c.scale_head;
     switch (r->part) {
-    case QN_SAVED_KEY_CODES: convert_codes(t, true, page + cache.keys + r->head * cache.key_head_stride); break;
-    case QN_SAVED_VALUE_CODES: convert_codes(t, false, page + cache.values + r->head * cache.value_head_stride); break;
-    case QN_SAVED_KEY_SCALES: copy_values(t, page + cache.key_scales + scales, t->region, r->bytes); break;
-    case QN_SAVED_VALUE_SCALES: copy_values(t, page + cache.value_scales + scales, t->region, r->bytes); break;
-    default: convert_f16(t, r, &cache, &pages); break;
+    case QN_SAVED_KEY_CODES: convert_codes(t, true, page + c.keys + r->head * c.key_head); break;
+    case QN_SAVED_VALUE_CODES: convert_codes(t, false, page + c.values + r->head * c.value_head); break;
+    case QN_SAVED_KEY_SCALES: copy_values(t, page + c.key_scales + scales, t->region, r->bytes); break;
+    case QN_SAVED_VALUE_SCALES: copy_values(t, page + c.value_scales + scales, t->region, r->bytes); break;
+    default: convert_f16(t, r, &c); break;
     }
 }
 
 /* ---- Pages ---- */
 
-/* The fp16 pages of a cache of codes: page 0, and the last one if it has fp16 rows. */
+/* Copies the fp16 pages of a cache of codes: page 0, and the last one if it has fp16 rows. */
 static qn_status copy_f16_pages(const struct transfer *t)
 {
-    const qn_sequence *s = &t->m->sequence;
+    const qn_sequence *s = t->sequence;
     const size_t last = (t->extent.length - t->extent.has_last_page) / QN_PAGE, bytes = t->f->f16_page_stride;
     if (!s->cache->f16_pages || !t->extent.length)
         return QN_OK;
@@ -162,7 +150,7 @@ static qn_status copy_f16_pages(const struct transfer *t)
 
 static qn_status copy_block(const struct transfer *t)
 {
-    const qn_sequence *s = &t->m->sequence;
+    const qn_sequence *s = t->sequence;
     for (size_t i = 0; i < t->n_pages; i++)
         QN_TRY(copy_item(t, qn_pool_address(s->cache->pages, s->pages[t->first_page + i]),
                          t->pages + i * t->f->page_stride, t->f->page_stride));
@@ -172,7 +160,7 @@ static qn_status copy_block(const struct transfer *t)
 /* Loads the block of a page into `pages`: the blocks of codes begin at page 1. */
 static qn_status enter_block(struct transfer *t, size_t page)
 {
-    const bool codes = t->f->attention.pages;
+    const bool codes = qn_gpu_has_codes(t->f);
     const size_t first = (page - codes) / QN_SAVED_BLOCK_PAGES * QN_SAVED_BLOCK_PAGES + codes,
                  end = codes ? t->extent.length / QN_PAGE : (t->extent.length + QN_PAGE - 1) / QN_PAGE;
     if (t->n_pages && first == t->first_page)
@@ -242,13 +230,13 @@ struct layers {
     bool has_state;
 };
 
-/* The arrays of the open chunk on the device. */
+/* Returns the array at this offset of the open chunk. */
 static void *open_at(const struct layers *l, size_t at)
 {
     return l->open + at;
 }
 
-/* A head's S: [keys][values] in the file, [values][keys] in the planes hi and lo of the device. */
+/* Converts a head's S: [keys][values] in the file, [values][keys] in the planes hi and lo of the device. */
 static void convert_head_state(const struct transfer *t, float *file, uint16_t *hi, uint16_t *lo)
 {
     const qn_recurrent_shape *s = &t->f->saved.recurrent;
@@ -277,8 +265,8 @@ static void convert_state(const struct transfer *t, const struct layers *l)
                 l->counts[QN_SAVED_HISTORY] * sizeof(float));
 }
 
-/* The power of two that scales the largest of some values into (2^14, 2^15]: with it, values that come from fp16 are
- * exact again. */
+/* Returns the power of two that scales the largest of some values into (2^14, 2^15]: with it, values that come from
+ * fp16 are exact again. */
 static float scale_of(const float *values, size_t n)
 {
     float amax = 0;
@@ -290,7 +278,7 @@ static float scale_of(const float *values, size_t n)
     return ldexpf(1, amax == 0 || exponent < MIN_EXPONENT ? MIN_EXPONENT : exponent);
 }
 
-/* v' of a row of a head. */
+/* Converts v' of a row of a head. */
 static void convert_values(const struct transfer *t, const struct layers *l, float *v_new, size_t head, size_t row)
 {
     const size_t n = t->f->saved.recurrent.head_v, n_groups = QN_GDN_SCALE_GROUPS(n);
@@ -360,10 +348,10 @@ static qn_status transfer_arrays(const struct transfer *t, const struct layers *
     return QN_OK;
 }
 
-/* A layer's parts of the items of the sequence. */
+/* Copies a layer's parts of the items of the sequence. */
 static qn_status copy_layer(const struct transfer *t, const struct layers *l, size_t index)
 {
-    const qn_sequence *s = &t->m->sequence;
+    const qn_sequence *s = t->sequence;
     const size_t state_bytes = t->f->recurrent.state_layer_bytes, open_bytes = t->f->recurrent.open.bytes;
     if (l->has_state)
         QN_TRY(copy_item(t, qn_pool_address(s->cache->states, s->state) + index * state_bytes, l->state, state_bytes));
@@ -387,7 +375,7 @@ static qn_status transfer_layer(const struct transfer *t, const struct layers *l
 
 static qn_status transfer_layers(const struct transfer *t, struct layers *l)
 {
-    const qn_cuda_recurrent_layout *r = &t->f->recurrent;
+    const qn_gpu_recurrent_layout *r = &t->f->recurrent;
     QN_TRY(qn_alloc(&l->memory, (size_t)qn_saved_layer_bytes(&t->f->saved.recurrent), 1, "session"));
     QN_TRY(qn_alloc(&l->state, r->state_layer_bytes + r->open.bytes, 1, "session"));
     l->open = l->state + r->state_layer_bytes;
@@ -396,7 +384,7 @@ static qn_status transfer_layers(const struct transfer *t, struct layers *l)
         l->file[array] = at;
         at += l->counts[array];
     }
-    for (size_t i = 0; i < t->f->n_recurrent; i++)
+    for (size_t i = 0; i < t->f->saved.n_recurrent; i++)
         QN_TRY(transfer_layer(t, l, i));
     return QN_OK;
 }
@@ -404,7 +392,7 @@ static qn_status transfer_layers(const struct transfer *t, struct layers *l)
 static qn_status transfer_recurrent(const struct transfer *t)
 {
     struct layers l = { .has_state = t->extent.state_position != 0 };
-    if (!t->f->n_recurrent)
+    if (!t->f->saved.n_recurrent)
         return QN_OK;
     qn_saved_counts(&t->f->saved.recurrent, l.counts);
     const qn_status status = transfer_layers(t, &l);
@@ -415,30 +403,39 @@ static qn_status transfer_recurrent(const struct transfer *t)
 
 /* ---- Both directions ---- */
 
-static qn_status transfer(const qn_cuda_memory *m, const qn_extent *extent, bool fills, qn_memory_region_fn on_region,
-                          void *context)
+static qn_status transfer(struct transfer *t)
 {
-    struct transfer t = {
-        .m = m, .f = m->format, .extent = *extent, .fills = fills, .on_region = on_region, .context = context
-    };
-    qn_status status = allocate_pages(&t);
+    qn_status status = allocate_pages(t);
     if (status == QN_OK)
-        status = transfer_pages(&t);
+        status = transfer_pages(t);
     if (status == QN_OK)
-        status = transfer_recurrent(&t);
-    free_pages(&t);
+        status = transfer_recurrent(t);
+    free_pages(t);
     return status;
 }
 
-qn_status qn_cuda_memory_serialize(const qn_memory *memory, qn_memory_region_fn on_region, void *context)
+qn_status qn_gpu_save(const qn_gpu_format *format, const qn_sequence *sequence, const qn_gpu_copies *copies,
+                      qn_memory_region_fn on_region, void *context)
 {
-    const qn_extent extent = qn_sequence_extent(memory->sequence);
-    return transfer((const qn_cuda_memory *)memory, &extent, false, on_region, context);
+    struct transfer t = { .f = format,
+                          .sequence = sequence,
+                          .copies = copies,
+                          .extent = qn_sequence_extent(sequence),
+                          .on_region = on_region,
+                          .context = context };
+    return transfer(&t);
 }
 
-qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region,
-                                     void *context)
+qn_status qn_gpu_load(const qn_gpu_format *format, qn_sequence *sequence, const qn_extent *extent,
+                      const qn_gpu_copies *copies, qn_memory_region_fn on_region, void *context)
 {
-    QN_TRY(qn_sequence_restore(memory->sequence, extent));
-    return transfer((const qn_cuda_memory *)memory, extent, true, on_region, context);
+    struct transfer t = { .f = format,
+                          .sequence = sequence,
+                          .copies = copies,
+                          .extent = *extent,
+                          .fills = true,
+                          .on_region = on_region,
+                          .context = context };
+    QN_TRY(qn_sequence_restore(sequence, extent));
+    return transfer(&t);
 }
