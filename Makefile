@@ -59,7 +59,7 @@ fuzz:
 # A hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes. Ten
 # thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is killed: five minutes. A thousand through
 # HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of clients that cut connections while models,
-# keys and certificates change. And all GPU kernels for the oldest architecture.
+# keys and certificates change. Tasks of lm-evaluation-harness, compared with transformers. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_SOAK=1 "$$BUILD/tests/test_golden_logits"
@@ -74,6 +74,7 @@ soak: all
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" bash tests/test_python.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/haproxy.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/serve_soak.sh || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/serve_lm_eval.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_gpu_architectures.sh
 
 install: all

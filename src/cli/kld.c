@@ -142,7 +142,7 @@ static void print_percentile(double percent, const char *what, const float *valu
     else if (percent == 50)
         printf("Median  %s: %10.6f%s\n", what, value, unit);
     else
-        printf("%5.1f%%  %s: %10.6f%s\n", percent, what, value, unit);
+        printf("%4.1f%%   %s: %10.6f%s\n", percent, what, value, unit);
 }
 
 void qn_kld_print(const qn_kld *kld, const qn_kld_summary *s)
@@ -150,20 +150,20 @@ void qn_kld_print(const qn_kld *kld, const qn_kld_summary *s)
     static const double of_divergence[] = { 100, 99.9, 99, 95, 90, 50, 10, 5, 1, 0.1, 0 };
     static const double of_p_change[] = { 100, 99.9, 99, 95, 90, 75, 50, 25, 10, 5, 1, 0.1, 0 };
     printf("====== Perplexity statistics ======\n");
-    printf("Mean PPL(Q)                   : %10.6f +/- %10.6f\n", s->ppl.value, s->ppl.error);
-    printf("Mean PPL(base)                : %10.6f +/- %10.6f\n", s->base_ppl.value, s->base_ppl.error);
+    printf("Mean PPL(Q)                   : %10.6f ± %10.6f\n", s->ppl.value, s->ppl.error);
+    printf("Mean PPL(base)                : %10.6f ± %10.6f\n", s->base_ppl.value, s->base_ppl.error);
     printf("Cor(ln(PPL(Q)), ln(PPL(base))): %6.2f%%\n", 100 * s->correlation);
-    printf("Mean ln(PPL(Q)/PPL(base))     : %10.6f +/- %10.6f\n", s->log_ratio.value, s->log_ratio.error);
-    printf("Mean PPL(Q)/PPL(base)         : %10.6f +/- %10.6f\n", s->ratio.value, s->ratio.error);
-    printf("Mean PPL(Q)-PPL(base)         : %10.6f +/- %10.6f\n", s->difference.value, s->difference.error);
+    printf("Mean ln(PPL(Q)/PPL(base))     : %10.6f ± %10.6f\n", s->log_ratio.value, s->log_ratio.error);
+    printf("Mean PPL(Q)/PPL(base)         : %10.6f ± %10.6f\n", s->ratio.value, s->ratio.error);
+    printf("Mean PPL(Q)-PPL(base)         : %10.6f ± %10.6f\n", s->difference.value, s->difference.error);
     printf("\n====== KL divergence statistics ======\n");
-    printf("Mean    KLD: %10.6f +/- %10.6f\n", s->divergence.value, s->divergence.error);
+    printf("Mean    KLD: %10.6f ± %10.6f\n", s->divergence.value, s->divergence.error);
     for (size_t i = 0; i < sizeof of_divergence / sizeof *of_divergence; i++)
         print_percentile(of_divergence[i], "KLD", kld->divergence, kld->count, 1, "");
     printf("\n====== Token probability statistics ======\n");
-    printf("Mean    Δp: %10.6f +/- %10.6f %%\n", 100 * s->p_change.value, 100 * s->p_change.error);
+    printf("Mean    Δp: %10.6f ± %10.6f %%\n", 100 * s->p_change.value, 100 * s->p_change.error);
     for (size_t i = 0; i < sizeof of_p_change / sizeof *of_p_change; i++)
         print_percentile(of_p_change[i], "Δp", kld->p_change, kld->count, 100, "%");
-    printf("RMS Δp    : %10.6f +/- %10.6f %%\n", 100 * s->p_change_rms.value, 100 * s->p_change_rms.error);
-    printf("Same top p: %6.3f +/- %5.3f %%\n", 100 * s->same_top.value, 100 * s->same_top.error);
+    printf("RMS Δp    : %10.6f ± %10.6f %%\n", 100 * s->p_change_rms.value, 100 * s->p_change_rms.error);
+    printf("Same top p: %6.3f ± %5.3f %%\n", 100 * s->same_top.value, 100 * s->same_top.error);
 }

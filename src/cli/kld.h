@@ -47,7 +47,7 @@ void qn_kld_summarise(qn_kld *kld, qn_kld_summary *summary);
 /* qn_kld_percentile - of `n` sorted values, the one below which `fraction` of them are, interpolated. */
 double qn_kld_percentile(const float *values, size_t n, double fraction);
 
-/* qn_kld_print - prints all statistics, in the words and the order of llama-perplexity. */
+/* qn_kld_print - prints all statistics, in the lines of llama-perplexity; changes of probability with more digits. */
 void qn_kld_print(const qn_kld *kld, const qn_kld_summary *summary);
 
 #endif

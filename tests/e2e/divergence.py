@@ -15,6 +15,46 @@ import sys
 
 CTX, PIECES = 160, 0  # codes begin after 64 positions; check() counts the pieces
 FIRST = CTX // 2
+# Lines of llama-perplexity (llama.cpp's tools/perplexity/perplexity.cpp), # for a number: what reads those reads quern's.
+LINES = """====== Perplexity statistics ======
+Mean PPL(Q)                   : # ± #
+Mean PPL(base)                : # ± #
+Cor(ln(PPL(Q)), ln(PPL(base))): #%
+Mean ln(PPL(Q)/PPL(base))     : # ± #
+Mean PPL(Q)/PPL(base)         : # ± #
+Mean PPL(Q)-PPL(base)         : # ± #
+
+====== KL divergence statistics ======
+Mean    KLD: # ± #
+Maximum KLD: #
+99.9%   KLD: #
+99.0%   KLD: #
+95.0%   KLD: #
+90.0%   KLD: #
+Median  KLD: #
+10.0%   KLD: #
+ 5.0%   KLD: #
+ 1.0%   KLD: #
+ 0.1%   KLD: #
+Minimum KLD: #
+
+====== Token probability statistics ======
+Mean    Δp: # ± # %
+Maximum Δp: #%
+99.9%   Δp: #%
+99.0%   Δp: #%
+95.0%   Δp: #%
+90.0%   Δp: #%
+75.0%   Δp: #%
+Median  Δp: #%
+25.0%   Δp: #%
+10.0%   Δp: #%
+ 5.0%   Δp: #%
+ 1.0%   Δp: #%
+ 0.1%   Δp: #%
+Minimum Δp: #%
+RMS Δp    : # ± # %
+Same top p: # ± # %"""
 
 
 def quern(*args):
@@ -124,6 +164,8 @@ def blocks_of(text):
     """Printed statistics, a dictionary for each measurement."""
     blocks = []
     for block in re.split(r"^.*, KV cache .* tokens$", text, flags=re.M)[1:]:
+        lines = "\n".join(re.sub(r"(: |± ) *-?[0-9]+\.[0-9]+", r"\1#", line) for line in block.strip("\n").split("\n"))
+        assert lines.startswith(LINES), f"not the lines of llama-perplexity: {lines}"
         lines = re.findall(r"^ *(\S[^:\n]*?) *: +(.*)$", block, flags=re.M)
         numbers = lambda t: tuple(float(x) for x in re.findall(r"-?[0-9]+\.[0-9]+", t))
         blocks.append({re.sub(" +", " ", name): numbers(values) for name, values in lines})
