@@ -173,6 +173,7 @@ static bool is_productive(const qn_grammar *g, const qn_node *n)
     case QN_INDENT: return g->nodes[n->next].productive;
     case QN_SPLIT: return g->nodes[n->next].productive || g->nodes[n->a].productive;
     case QN_CALL: return rule_is_productive(g, n->a) && g->nodes[n->next].productive;
+    case QN_ONCE:
     case QN_REST: return g->nodes[n->next].productive && object_is_productive(g, &g->objects[n->a]);
     case QN_KEY:
     case QN_MEMBER: return object_is_productive(g, &g->objects[n->a]);

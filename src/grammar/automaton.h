@@ -39,6 +39,7 @@ typedef enum qn_node_kind {
     QN_REST,   /* next, for one more undeclared member of objects[a], if it may have one */
     QN_TEXT,   /* a text with the lengths and the DFA of strings[a], then next. The node before it is a QN_DFA without
                 lengths */
+    QN_ONCE,   /* next, if property lo of objects[a] may come, and then no more; hi: if one of the first lo + 1 may */
     QN_SPLIT,  /* next or a */
     QN_CALL,   /* rule `a` with its indentation lo levels deeper, then next */
     QN_RETURN, /* to the node of the frame */
@@ -170,7 +171,12 @@ typedef enum qn_expr_kind {
     QN_EXPR_CAT,
     QN_EXPR_ALT,
     QN_EXPR_REPEAT,
-    QN_EXPR_CALL
+    QN_EXPR_CALL,
+    QN_EXPR_REST,    /* any text, up to the end: only at the end of an expression */
+    QN_EXPR_BEGIN,   /* the empty text at the beginning */
+    QN_EXPR_LOOK,    /* the empty text where the rest of the text is one of `child`; a: is not */
+    QN_EXPR_BOUNDARY /* the empty text where a word begins or ends; a: where none does. child: the texts that begin with
+                        a character of a word */
 } qn_expr_kind;
 
 typedef struct qn_expr {
@@ -261,6 +267,12 @@ typedef struct qn_bound {
     qn_decimal plain, scientific; /* the bound for numbers without an exponent, and for numbers with one */
 } qn_bound;
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id);
+
+/* qn_dfa_multiples - makes the DFA of the integers that are multiples of m, written as integers.
+ *
+ *   m   1 to QN_MULTIPLE */
+enum { QN_MULTIPLE = 1 << 12 };
+qn_status qn_dfa_multiples(uint32_t m, const char *what, uint64_t *steps, qn_dfa *out);
 
 /* qn_grammar_add_expr - adds nodes that read a text of the expression and continue at `next`. */
 qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next,

@@ -84,7 +84,7 @@ static json_t *beside(json_t *schema)
     static const char *const others[] = { "enum", "const", "type", "nullable", "not" };
     json_t *rest = json_object(), *value;
     const char *key;
-    json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set(rest, key, value);
+    json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set_nocheck(rest, key, value);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         json_object_del(rest, others[i]);
     if (!json_object_size(rest)) {
@@ -123,19 +123,6 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     if (grammar)
         qn_grammar_free(grammar);
     return qn_schema_may_ignore(c, status) ? QN_OK : status;
-}
-
-json_t *qn_schema_excluded(json_t *schema)
-{
-    json_t *excluded = json_object_get(schema, "not"), *constant = json_object_get(excluded, "const"), *value;
-    json_t *list = constant ? json_pack("[O]", constant) : json_incref(json_object_get(excluded, "enum"));
-    bool are_strings = json_object_size(excluded) == 1 && json_is_array(list);
-    size_t i;
-    json_array_foreach(list, i, value) are_strings &= json_is_string(value);
-    if (are_strings)
-        return list;
-    json_decref(list);
-    return NULL;
 }
 
 static qn_status exclude(qn_schema_compiler *c, json_t *excluded, bool in_string, uint32_t *id, bool *is_none)
@@ -336,6 +323,15 @@ static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t paren
     }
     qn_expr_append(&c->exprs, parent, last, part);
     return QN_OK;
+}
+
+qn_status qn_schema_scalar(qn_schema_compiler *c, json_t *value, uint32_t next, uint32_t *node)
+{
+    uint32_t expr, last = 0, dfa;
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &expr));
+    QN_TRY(add_scalar(c, value, expr, &last));
+    QN_TRY(qn_schema_dfa(c, expr, &dfa));
+    return qn_schema_node(c, QN_DFA, dfa, next, node);
 }
 
 static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string,

@@ -229,6 +229,19 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     put(s, w, array->items[which], add_frame(s, &f));
 }
 
+static void put_once(qn_grammar_state *s, work *w, const qn_node *n, uint32_t frame)
+{
+    const qn_object_rule *o = &s->grammar->objects[n->a];
+    const key_rules rules = find_key_rules(o, &s->frames[frame]);
+    bool is_any = false;
+    for (uint32_t i = 0; n->hi && i <= n->lo && !is_any; i++)
+        is_any = is_allowed(&rules, i);
+    if (is_any)
+        put(s, w, n->next, frame);
+    else if (!n->hi && is_allowed(&rules, n->lo))
+        put(s, w, n->next, count_member(s, o, frame, n->lo));
+}
+
 static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config *c)
 {
     const qn_string_rule *rule = &g->strings[n->a];
@@ -272,6 +285,7 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             if (find_key_rules(&g->objects[n->a], &s->frames[c.frame]).additional)
                 put(s, &w, n->next, count_member(s, &g->objects[n->a], c.frame, -1));
             break;
+        case QN_ONCE: put_once(s, &w, n, c.frame); break;
         case QN_TEXT:
             c.sub = 1;
             end = add_config(s, begin, end, &c);
