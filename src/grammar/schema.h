@@ -131,6 +131,9 @@ qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_strin
  * Borrowed. */
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
 
+/* From this number of strings on, those of an enum are a list of words instead of a DFA. */
+enum { QN_SCHEMA_MANY = 128 };
+
 /* qn_schema_of_constant - the schema that only this array or object fits. A new reference. */
 json_t *qn_schema_of_constant(json_t *value);
 
@@ -181,6 +184,10 @@ qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, 
  * that, or no array has two items. Other items are unsupported: an error in strict mode, else their differing is
  * ignored. */
 qn_status qn_schema_unique(qn_schema_compiler *c, json_t *schema, uint32_t *entry, bool *is_done);
+
+/* qn_schema_spell - a text as JSON spells it, without quotes; with `ascii`, characters outside ASCII are escaped.
+ * free() it; NULL without memory. */
+char *qn_schema_spell(const char *text, size_t length, bool ascii, size_t *n);
 
 /* qn_schema_spellings - adds the spellings of a name to an object, which has room for two of each name. */
 qn_status qn_schema_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length,

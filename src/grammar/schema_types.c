@@ -242,8 +242,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
 
 /* ---- Objects ---- */
 
-/* A name as JSON spells it; with `ascii`, characters outside ASCII are escaped. free() it; NULL without memory. */
-static char *spell(const char *name, size_t length, bool ascii, size_t *n)
+char *qn_schema_spell(const char *name, size_t length, bool ascii, size_t *n)
 {
     static const char codes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
     const size_t size = 6 * length + 1;
@@ -286,7 +285,7 @@ qn_status qn_schema_spellings(qn_schema_compiler *c, uint32_t object, const char
         size_t n = length;
         if (n > QN_GRAMMAR_SPELLED)
             return too_long(c, n);
-        char *text = spell(key, length, ascii, &n);
+        char *text = qn_schema_spell(key, length, ascii, &n);
         if (!text)
             return qn_schema_no_memory();
         if (n > QN_GRAMMAR_SPELLED) {
@@ -492,7 +491,7 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
             break;
         o = &c->grammar->objects[object];
         size_t length;
-        char *text = spell(key, strlen(key), false, &length);
+        char *text = qn_schema_spell(key, strlen(key), false, &length);
         for (uint32_t k = 0; text && k < o->n_spellings; k++)
             if (o->spellings[k].length == length && !memcmp(o->spellings[k].text, text, length))
                 property = o->spellings[k].property;

@@ -243,30 +243,80 @@ static bool is_read(unsigned reads, json_t *value)
     return false;
 }
 
-static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
-                               uint32_t *entry)
+/* Adds the texts of constants as one DFA. */
+static qn_status add_texts(qn_schema_compiler *c, json_t *constants, uint32_t next, uint32_t *node)
 {
-    json_t *constants, *value, *others = json_array();
-    uint32_t strings, last = 0, part, texts, node;
+    uint32_t strings, last = 0, part;
+    json_t *value;
     size_t i;
-    QN_TRY(qn_schema_own(c, others));
-    QN_TRY(qn_schema_constants(c, schema, types, &constants));
-    QN_TRY(find_texts(c, reads, &texts));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
     json_array_foreach(constants, i, value)
     {
-        const char *text = json_string_value(value);
-        const size_t length = json_string_length(value);
-        if (is_read(reads, value) && json_array_append(others, value))
-            return qn_schema_no_memory();
-        if (!text || !qn_dfa_takes(&c->grammar->dfas[texts], text, length))
-            continue;
-        QN_TRY(qn_expr_literal(&c->exprs, text, length, &part));
+        QN_TRY(qn_expr_literal(&c->exprs, json_string_value(value), json_string_length(value), &part));
         qn_expr_append(&c->exprs, strings, &last, part);
     }
-    if (last) {
-        QN_TRY(qn_schema_dfa(c, strings, &node));
-        QN_TRY(qn_schema_node(c, QN_DFA, node, next, &node));
+    QN_TRY(qn_schema_dfa(c, strings, node));
+    return qn_schema_node(c, QN_DFA, *node, next, node);
+}
+
+/* Adds the texts of many constants as a list of words, each with the line end after it, so that none begins another.
+ * *is_done: false if one has a line end itself. */
+static qn_status add_many(qn_schema_compiler *c, json_t *constants, uint32_t next, uint32_t *node, bool *is_done)
+{
+    const size_t n = json_array_size(constants);
+    const qn_node end = c->grammar->nodes[next];
+    json_t *value;
+    size_t i;
+    uint32_t list = 0;
+    *is_done = n >= QN_SCHEMA_MANY && end.kind == QN_BYTE && end.lo == '\n';
+    json_array_foreach(constants, i, value) *is_done =
+        *is_done && !memchr(json_string_value(value), '\n', json_string_length(value)) &&
+        strlen(json_string_value(value)) == json_string_length(value);
+    if (!*is_done)
+        return QN_OK;
+    char **words = calloc(n + 1, sizeof *words);
+    qn_status status = words ? QN_OK : qn_schema_no_memory();
+    for (i = 0; i < n && status == QN_OK; i++) {
+        value = json_array_get(constants, i);
+        const size_t size = json_string_length(value) + 2;
+        qn_text_buffer to = qn_append_to(words[i] = malloc(size), size);
+        if (words[i])
+            qn_append(&to, "%s\n", json_string_value(value));
+        status = words[i] ? qn_schema_charge(c, size / 4 + 1) : qn_schema_no_memory();
+    }
+    if (status == QN_OK)
+        status = qn_grammar_add_words(c->grammar, words, n, qn_schema_path(c), &list);
+    for (i = 0; words && i < n; i++)
+        free(words[i]);
+    free(words);
+    QN_TRY(status);
+    return qn_schema_node(c, QN_WORDS, list, end.next, node);
+}
+
+static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
+                               uint32_t *entry)
+{
+    json_t *constants, *value, *others = json_array(), *strings = json_array();
+    uint32_t texts, node;
+    size_t i;
+    bool is_done;
+    QN_TRY(qn_schema_own(c, others));
+    QN_TRY(qn_schema_own(c, strings));
+    QN_TRY(qn_schema_constants(c, schema, types, &constants));
+    QN_TRY(find_texts(c, reads, &texts));
+    json_array_foreach(constants, i, value)
+    {
+        const char *text = json_string_value(value);
+        if (is_read(reads, value) && json_array_append(others, value))
+            return qn_schema_no_memory();
+        if (text && qn_dfa_takes(&c->grammar->dfas[texts], text, json_string_length(value)) &&
+            json_array_append(strings, value))
+            return qn_schema_no_memory();
+    }
+    if (json_array_size(strings)) {
+        QN_TRY(add_many(c, strings, next, &node, &is_done));
+        if (!is_done)
+            QN_TRY(add_texts(c, strings, next, &node));
         QN_TRY(qn_schema_or(c, node, entry));
     }
     return json_array_size(others) ? add_json(c, json_pack("{s:O}", "enum", others), next, entry) : QN_OK;

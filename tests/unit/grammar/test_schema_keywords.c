@@ -369,6 +369,34 @@ static char *repeat(const char *head, const char *each, const char *tail, int n)
     return text;
 }
 
+TEST(test_many_constants)
+{
+    char *const many = repeat("{\"enum\":[5,null,\"caf\u00e9\",", "\"word #\"~", "]}", 10000);
+    char *const filtered = repeat("{\"pattern\":\"[05]$\",\"enum\":[", "\"word #\"~", "]}", 10000);
+    char *const too_many = repeat("{\"enum\":[", "\"#\"~", "]}", 66000);
+    static const char *const fit[] = { "\"word 0\"",      "\"word 1\"", "\"word 10\"",    "\"word 9999\"",
+                                       "\"caf\xc3\xa9\"", "5",          "\"caf\\u00e9\"", "null" },
+                             *const others[] = { "\"word\"", "\"word 10000\"", "\"word 01\"", "\"\"", "word 1", "6" };
+    qn_grammar *grammar;
+    const double begin = cpu_seconds();
+    assert_ok(compile_schema(many, true, &grammar));
+    assert_true(cpu_seconds() - begin < 1);
+    assert_true(qn_grammar_bytes(grammar) < 1 << 20);
+    for (size_t i = 0; i < COUNT(fit); i++)
+        assert_true(fits(grammar, fit[i]));
+    for (size_t i = 0; i < COUNT(others); i++)
+        assert_false(fits(grammar, others[i]));
+    qn_grammar_free(grammar);
+    assert_ok(compile_schema(filtered, true, &grammar));
+    assert_true(fits(grammar, "\"word 25\""));
+    assert_false(fits(grammar, "\"word 26\""));
+    qn_grammar_free(grammar);
+    assert_fails(compile_schema(too_many, true, &grammar), QN_ERR_UNSUPPORTED, "66000 constants, at most 65535");
+    free(many);
+    free(filtered);
+    free(too_many);
+}
+
 /* What a stranger may write to make the compiler work. A second is for sanitizers. */
 TEST(test_hostile)
 {
