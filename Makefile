@@ -69,6 +69,7 @@ soak: all
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/hub_large.sh
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/templates_jinja2.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/corpus.sh || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/schema_kinds.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/protocol.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" QN_SANITIZE= bash tests/e2e/page.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" bash tests/test_python.sh || [ $$? -eq 77 ]

@@ -112,7 +112,18 @@ qn_status qn_subsets_intern(qn_subsets *b, size_t count, uint32_t *state, bool *
 void qn_subsets_free(qn_subsets *b);
 
 /* qn_class_of - the class of a symbol between two bounds. */
-uint32_t qn_class_of(const uint32_t *bounds, uint32_t n_classes, uint32_t symbol);
+static inline uint32_t qn_class_of(const uint32_t *bounds, uint32_t n_classes, uint32_t symbol)
+{
+    uint32_t low = 0, high = n_classes;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (bounds[middle] <= symbol)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
 
 /* ---- look.c ---- */
 

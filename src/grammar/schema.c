@@ -270,8 +270,8 @@ static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword
                       json_t **joined)
 {
     const bool is_rest_first = qn_schema_is_properties_first(schema, keyword);
-    QN_TRY(qn_schema_at_place(c, is_rest_first ? qn_schema_merge(c->root, rest, part, &c->merges, joined)
-                                               : qn_schema_merge(c->root, part, rest, &c->merges, joined)));
+    QN_TRY(qn_schema_at_place(c, is_rest_first ? qn_schema_merge(c->root, rest, part, false, &c->merges, joined)
+                                               : qn_schema_merge(c->root, part, rest, false, &c->merges, joined)));
     return qn_schema_own(c, *joined);
 }
 
@@ -315,7 +315,7 @@ static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, js
     QN_TRY(qn_schema_own(c, out));
     json_array_foreach(*branches, i, branch)
     {
-        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, &c->merges, &merged)));
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, true, &c->merges, &merged)));
         if (json_array_append_new(whole, merged) || json_array_append_new(others, json_array()))
             return qn_schema_no_memory();
         for (size_t k = 0; k < i; k++) {
@@ -378,7 +378,7 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_array_foreach(all, i, part)
     {
         json_t *next;
-        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, false, &c->merges, &next)));
         QN_TRY(qn_schema_own(c, next));
         merged = next;
     }
@@ -526,7 +526,7 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
         return compile_types(c, c->anything, entry);
     if (!json_is_object(schema))
         return qn_fail(QN_ERR_INVALID, "%s: neither an object nor a boolean", qn_schema_path(c));
-    schema = qn_schema_expand(c->root, schema, NULL, &c->merges);
+    schema = qn_schema_expand(c->root, schema, NULL, false, &c->merges);
     QN_TRY(qn_schema_own(c, schema));
     QN_TRY(qn_schema_check_keywords(c, schema));
     if (json_object_get(schema, "$ref"))

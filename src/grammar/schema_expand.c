@@ -74,12 +74,13 @@ static json_t *require_those(json_t *condition, json_t *schema, json_t *beside)
     if (json_array_size(required))
         json_object_set(out, "required", required);
     json_decref(required);
-    if (is_object(schema) || is_object(beside))
+    if (!json_object_get(out, "type") && (is_object(schema) || is_object(beside)))
         json_object_set_new(out, "type", json_string("object"));
     return out;
 }
 
-static void expand_if(json_t *root, json_t *schema, json_t *beside, uint64_t *steps, json_t *out, json_t **parts)
+static void expand_if(json_t *root, json_t *schema, json_t *beside, bool is_loose, uint64_t *steps, json_t *out,
+                      json_t **parts)
 {
     json_t *condition = json_object_get(schema, "if"), *then = json_object_get(schema, "then"),
            *otherwise = json_object_get(schema, "else"), *alternatives = json_array(), *other;
@@ -104,7 +105,10 @@ static void expand_if(json_t *root, json_t *schema, json_t *beside, uint64_t *st
         json_array_append_new(alternatives, json_pack("{s:[O,O]}", "allOf", then, otherwise));
     json_decref(others);
     json_decref(known);
-    add_any_of(parts, alternatives);
+    if (is_whole || !is_loose)
+        add_any_of(parts, alternatives);
+    else
+        json_decref(alternatives);
 }
 
 /* ---- not ---- */
@@ -140,9 +144,10 @@ static json_t *with_name(const char *name, json_t *needed)
     return json_pack("{s:s,s:o}", "type", "object", "required", required);
 }
 
+/* Values that are no objects fit. */
 static json_t *without_name(const char *name)
 {
-    return json_pack("{s:s,s:{s:b}}", "type", "object", "properties", name, 0);
+    return json_pack("{s:{s:b}}", "properties", name, 0);
 }
 
 static void expand_dependencies(json_t *schema, json_t *beside, const char *keyword, json_t *out, json_t **parts)
@@ -168,14 +173,19 @@ static void expand_dependencies(json_t *schema, json_t *beside, const char *keyw
 
 /* ---- All ---- */
 
-json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, uint64_t *steps)
+json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, bool is_loose, uint64_t *steps)
 {
     static const char *const dependencies[] = { "dependentRequired", "dependentSchemas", "dependencies" };
+    bool is_plain = !json_object_get(schema, "if") && !json_object_get(schema, "not");
+    for (size_t i = 0; i < sizeof dependencies / sizeof *dependencies; i++)
+        is_plain &= !json_object_get(schema, dependencies[i]);
+    if (is_plain)
+        return json_incref(schema);
     json_t *out = json_copy(schema), *parts = NULL;
     if (!out)
         return NULL;
     if (json_object_get(schema, "if"))
-        expand_if(root, schema, beside, steps, out, &parts);
+        expand_if(root, schema, beside, is_loose, steps, out, &parts);
     if (json_object_get(schema, "not"))
         expand_not(root, schema, beside, steps, out, &parts);
     for (size_t i = 0; i < sizeof dependencies / sizeof *dependencies; i++)

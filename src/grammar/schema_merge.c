@@ -234,10 +234,10 @@ static qn_status too_many(void)
     return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
 }
 
-static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out);
+static qn_status merge(json_t *root, json_t *a, json_t *b, bool is_loose, int depth, uint64_t *steps, json_t **out);
 
 /* *out: a new reference to the schema with its reference resolved. */
-static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *steps, json_t **out)
+static qn_status flatten(json_t *root, json_t *schema, bool is_loose, int depth, uint64_t *steps, json_t **out)
 {
     *out = json_incref(schema);
     for (int i = depth; i < MAX_REFERENCES; i++) {
@@ -252,8 +252,9 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
         if (status == QN_OK) {
             json_object_del(rest, "$ref");
             if (json_object_size(rest))
-                status = qn_schema_is_properties_first(*out, "$ref") ? merge(root, rest, target, i + 1, steps, &merged)
-                                                                     : merge(root, target, rest, i + 1, steps, &merged);
+                status = qn_schema_is_properties_first(*out, "$ref")
+                             ? merge(root, rest, target, is_loose, i + 1, steps, &merged)
+                             : merge(root, target, rest, is_loose, i + 1, steps, &merged);
             else
                 merged = json_incref(target);
         }
@@ -269,10 +270,10 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
 
 /* A copy of the schema without conditions and draft 4's bounds, and with a constant as a list if the other schema has a
  * list. A new reference. */
-static json_t *modernise(json_t *root, json_t *schema, json_t *other, uint64_t *steps)
+static json_t *modernise(json_t *root, json_t *schema, json_t *other, bool is_loose, uint64_t *steps)
 {
     json_t *plain = qn_schema_with_exclusive_bounds(schema), *constant;
-    json_t *out = plain ? qn_schema_expand(root, plain, other, steps) : NULL;
+    json_t *out = plain ? qn_schema_expand(root, plain, other, is_loose, steps) : NULL;
     json_decref(plain);
     constant = json_object_get(out, "const");
     if (constant && json_object_get(other, "const") && !json_object_get(schema, "enum")) {
@@ -323,7 +324,7 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
 }
 
 /* Joins two schemas without references. */
-static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps, json_t **out)
+static qn_status merge_plain(json_t *root, json_t *x, json_t *y, bool is_loose, uint64_t *steps, json_t **out)
 {
     if (json_is_false(x) || json_is_false(y))
         *out = json_false();
@@ -335,7 +336,7 @@ static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps
         *steps += PER_KEY * (json_object_size(x) + json_object_size(y));
         if (*steps > QN_SCHEMA_STEPS)
             return too_many();
-        json_t *a = modernise(root, x, y, steps), *b = modernise(root, y, x, steps);
+        json_t *a = modernise(root, x, y, is_loose, steps), *b = modernise(root, y, x, is_loose, steps);
         move_pattern(a, b, steps);
         const qn_status status = a && b ? merge_objects(root, a, b, steps, out) : qn_schema_no_memory();
         json_decref(a);
@@ -345,18 +346,18 @@ static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps
     return QN_OK;
 }
 
-static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out)
+static qn_status merge(json_t *root, json_t *a, json_t *b, bool is_loose, int depth, uint64_t *steps, json_t **out)
 {
     json_t *x = NULL, *y = NULL;
     *out = NULL;
     *steps += PER_MERGE;
     if (*steps > QN_SCHEMA_STEPS)
         return too_many();
-    qn_status status = flatten(root, a, depth, steps, &x);
+    qn_status status = flatten(root, a, is_loose, depth, steps, &x);
     if (status == QN_OK)
-        status = flatten(root, b, depth, steps, &y);
+        status = flatten(root, b, is_loose, depth, steps, &y);
     if (status == QN_OK)
-        status = merge_plain(root, x, y, steps, out);
+        status = merge_plain(root, x, y, is_loose, steps, out);
     json_decref(x);
     json_decref(y);
     if (status != QN_OK || *steps <= QN_SCHEMA_STEPS)
@@ -366,7 +367,7 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
     return too_many();
 }
 
-qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
+qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, bool is_loose, uint64_t *steps, json_t **out)
 {
-    return merge(root, a, b, 0, steps, out);
+    return merge(root, a, b, is_loose, 0, steps, out);
 }

@@ -51,8 +51,10 @@ json_t *qn_schema_negate(json_t *root, json_t *schema, json_t *known, uint64_t *
  * alternatives, each of which accepts only values that validate. What cannot be rewritten stays. A new reference; NULL
  * without memory.
  *
- *   beside   another schema of the same value, or NULL: it helps to express negations */
-json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, uint64_t *steps);
+ *   beside     another schema of the same value, or NULL: it helps to express negations
+ *   is_loose   an `if` that cannot be rewritten exactly is left out: the result accepts all values that validate, and
+ *              perhaps others */
+json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, bool is_loose, uint64_t *steps);
 
 /* qn_schema_no_memory - sets and returns the error of a failed allocation in a schema's compilation. */
 qn_status qn_schema_no_memory(void);
@@ -60,10 +62,12 @@ qn_status qn_schema_no_memory(void);
 /* qn_schema_merge - the schema of the values that fit both `a` and `b`. The properties of `a` come before further ones
  * of `b`. References in them are resolved in `root`.
  *
- *   steps   is increased; QN_ERR_UNSUPPORTED above QN_SCHEMA_STEPS
- *   out     a new reference
+ *   is_loose   the result accepts all values that fit both and perhaps others, as qn_schema_is_disjoint needs it; else
+ *              it may not accept all (qn_schema_expand)
+ *   steps      is increased; QN_ERR_UNSUPPORTED above QN_SCHEMA_STEPS
+ *   out        a new reference
  *
  * QN_ERR_UNSUPPORTED for keywords that cannot be joined, such as two different formats. */
-qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out);
+qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, bool is_loose, uint64_t *steps, json_t **out);
 
 #endif

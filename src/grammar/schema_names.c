@@ -166,7 +166,7 @@ static qn_status find_plain(qn_schema_compiler *c, json_t *names, json_t **plain
     *plain = json_pack("{s:s}", "type", "string");
     QN_TRY(qn_schema_own(c, *plain));
     for (int round = 0; round < MAX_REFERENCES && names; round++) {
-        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, *plain, names, &c->merges, &merged)));
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, *plain, names, false, &c->merges, &merged)));
         QN_TRY(qn_schema_own(c, merged));
         parts = json_object_get(merged, "allOf");
         names = NULL;
@@ -179,7 +179,7 @@ static qn_status find_plain(qn_schema_compiler *c, json_t *names, json_t **plain
         json_object_del(names, "allOf");
         json_array_foreach(parts, i, value)
         {
-            QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, names, value, &c->merges, &merged)));
+            QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, names, value, false, &c->merges, &merged)));
             QN_TRY(qn_schema_own(c, merged));
             names = merged;
         }

@@ -428,7 +428,7 @@ static bool is_trivial(const char *key, json_t *value)
 static void negate_keyword(negation *n, json_t *schema, const char *key, json_t *value, json_t *known, int depth)
 {
     static const char *const bounds[] = { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", NULL },
-                             *const dependencies[] = { "dependentRequired", "dependentSchemas", "dependencies", NULL };
+                             *const dependencies[] = { "dependentRequired", "dependentSchemas", NULL };
     if (is_trivial(key, value) || negate_count(n, key, value))
         return;
     if (!strcmp(key, "type"))
@@ -461,7 +461,7 @@ static void negate_keyword(negation *n, json_t *schema, const char *key, json_t 
         negate_if(n, schema, known, depth);
     else if (!strcmp(key, "$ref"))
         negate_reference(n, json_string_value(value), known, depth);
-    else
+    else /* also `dependencies`, which drafts from 2019-09 on ignore */
         n->is_whole &= !qn_schema_restricts(key);
 }
 

@@ -95,19 +95,6 @@ qn_status qn_subsets_intern(qn_subsets *b, size_t count, uint32_t *state, bool *
     return QN_OK;
 }
 
-uint32_t qn_class_of(const uint32_t *bounds, uint32_t n_classes, uint32_t symbol)
-{
-    uint32_t low = 0, high = n_classes;
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-        if (bounds[middle] <= symbol)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 qn_status qn_dfa_trim(qn_dfa *d, const char *what, uint64_t *steps)
 {
     uint8_t *alive = calloc(d->n_states, 1);
