@@ -245,6 +245,11 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
 
 /* ---- Combinations ---- */
 
+static bool has_constants(json_t *schema)
+{
+    return json_object_get(schema, "enum") || json_object_get(schema, "const");
+}
+
 /* A copy of the schema without a keyword and without annotations. *is_empty: nothing is left. */
 static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
@@ -304,6 +309,37 @@ static qn_status exclude_branch(qn_schema_compiler *c, json_t *branches, size_t 
                               qn_schema_path(c), from < excluded ? from : excluded, from < excluded ? excluded : from);
 }
 
+/* A value of another type than those to which the keywords of an alternative apply fits it, and so fits the whole only
+ * if it fits no other; and no such value is written, since an alternative without types has those that its keywords
+ * imply. So only values need be considered whose type each alternative applies to: *rest gets these types, unless there
+ * are types already. Owned by the compiler. */
+static qn_status imply_types(qn_schema_compiler *c, json_t *branches, json_t **rest)
+{
+    static const char *const names[] = { "string", "number", "array", "object" };
+    static const unsigned types[] = { QN_IS_STRING, QN_IS_NUMBER, QN_IS_ARRAY, QN_IS_OBJECT };
+    json_t *branch, *merged, *list = json_array();
+    unsigned common = QN_IS_ANY;
+    size_t i;
+    QN_TRY(qn_schema_own(c, list));
+    if (json_object_get(*rest, "type") || has_constants(*rest))
+        return QN_OK;
+    json_array_foreach(branches, i, branch)
+    {
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, *rest, true, &c->merges, &merged)));
+        const unsigned implied = qn_schema_implied_types(merged);
+        if (implied && !json_object_get(merged, "type") && !has_constants(merged))
+            common &= implied;
+        json_decref(merged);
+    }
+    if (common == QN_IS_ANY || !common)
+        return QN_OK;
+    for (i = 0; i < sizeof types / sizeof *types; i++)
+        if (common & types[i] && json_array_append_new(list, json_string(names[i])))
+            return qn_schema_no_memory();
+    QN_TRY(qn_schema_own(c, *rest = json_copy(*rest)));
+    return json_object_set(*rest, "type", list) ? qn_schema_no_memory() : QN_OK;
+}
+
 /* In strict mode oneOf becomes a union of alternatives that exclude each other: two that are not shown to do so, each
  * joined with the schema's other keywords, get the negation of each other. *branches: a new list. */
 static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, json_t *rest)
@@ -348,8 +384,11 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
                        keyword, json_array_size(branches), MAX_BRANCHES);
     json_t *rest = without(schema, keyword, &is_empty);
     QN_TRY(qn_schema_own(c, rest));
-    if (c->options.strict && !strcmp(keyword, "oneOf"))
+    if (c->options.strict && !strcmp(keyword, "oneOf")) {
+        QN_TRY(imply_types(c, branches, &rest));
+        is_empty = !json_object_size(rest);
         QN_TRY(exclude_each_other(c, &branches, rest));
+    }
     json_array_foreach(branches, i, branch)
     {
         char key[32];
@@ -442,11 +481,6 @@ static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *t
     const char *meant = name ? meant_type(name) : NULL;
     return qn_fail(QN_ERR_INVALID, "%s/type: '%.40s' is not a type%s%s%s", qn_schema_path(c),
                    name ? name : "(no string)", meant ? ", expected \"" : "", meant ? meant : "", meant ? "\"" : "");
-}
-
-static bool has_constants(json_t *schema)
-{
-    return json_object_get(schema, "enum") || json_object_get(schema, "const");
 }
 
 qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
