@@ -486,6 +486,7 @@ TEST(test_regexes)
           { "\xce\xb1"
             "1" },
           { "a" } },
+        { "\\p{Uppercase_Letter}\\p{gc=Letter}\\p{Decimal_Number}", { "Ab1" }, { "ab1", "A11", "Abc" } },
         { "[^\\P{ASCII}a]", { "b" }, { "a", "\xc3\xa9" } },
     };
     static const struct refused refused[] = {

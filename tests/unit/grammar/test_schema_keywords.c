@@ -120,6 +120,10 @@ TEST(test_conditions)
           "\"b\":false}}}]}",
           { "{\"a\":1,\"b\":1}", "{\"a\":2}", "{\"a\":3}", "{\"a\":3,\"b\":1}" },
           { "{\"a\":1}", "{\"a\":2,\"b\":1}" } },
+        { "{\"type\":\"object\",\"if\":{\"type\":\"array\",\"items\":{\"type\":\"null\"}},\"then\":{\"required\":[\"a\"]},"
+          "\"else\":{\"required\":[\"b\"]}}",
+          { "{\"b\":1}", "{\"a\":1,\"b\":1}" },
+          { "{\"a\":1}", "{}" } },
     };
     CHECK_TEXTS(cases, true);
     CHECK_TEXTS(cases, false);

@@ -119,6 +119,13 @@ TEST(test_one_of)
         "\"properties\":{"
         "\"b\":{\"type\":\"integer\"}}}]}",
         "{\"oneOf\":[{\"items\":{\"type\":\"string\"}},{\"items\":{\"type\":\"null\"}}],\"type\":\"array\"}",
+        /* a name that a pattern matches is not an additional one */
+        "{\"oneOf\":[{\"type\":\"object\",\"required\":[\"x1\"]},{\"type\":\"object\",\"patternProperties\":{\"^x\":{}},"
+        "\"additionalProperties\":false}]}",
+        /* {"k":2,"a1":5} fits both, by `else` */
+        "{\"oneOf\":[{\"type\":\"object\",\"required\":[\"k\"],\"if\":{\"patternProperties\":{\"^a\":{\"type\":\"string\"}}},"
+        "\"then\":{\"properties\":{\"k\":{\"const\":1}}},\"else\":{\"properties\":{\"k\":{\"const\":2}}}},"
+        "{\"type\":\"object\",\"required\":[\"k\"],\"properties\":{\"k\":{\"const\":2}}}]}",
         "{\"oneOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}",
     };
     CHECK_TEXTS(cases, true);
