@@ -10,7 +10,7 @@
 #include <strings.h>
 
 /* Objects that begin alike have three configurations each after the bracket. */
-enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3 };
+enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3, MAX_OVERLAPS = 1024 };
 
 const char *qn_schema_path(const qn_schema_compiler *c)
 {
@@ -345,7 +345,7 @@ static qn_status imply_types(qn_schema_compiler *c, json_t *branches, json_t **r
 static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, json_t *rest)
 {
     json_t *whole = json_array(), *others = json_array(), *out = json_array(), *branch, *merged;
-    size_t i;
+    size_t i, n_overlaps = 0;
     QN_TRY(qn_schema_own(c, whole));
     QN_TRY(qn_schema_own(c, others));
     QN_TRY(qn_schema_own(c, out));
@@ -357,6 +357,9 @@ static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, js
         for (size_t k = 0; k < i; k++) {
             if (qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &c->comparisons))
                 continue;
+            if (++n_overlaps > MAX_OVERLAPS)
+                return qn_fail(QN_ERR_UNSUPPORTED, "%s/oneOf: more than %d pairs of alternatives may overlap",
+                               qn_schema_path(c), MAX_OVERLAPS);
             QN_TRY(exclude_branch(c, *branches, k, whole, i, json_array_get(others, i)));
             QN_TRY(exclude_branch(c, *branches, i, whole, k, json_array_get(others, k)));
         }
