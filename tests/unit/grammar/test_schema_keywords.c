@@ -336,8 +336,8 @@ TEST(test_order)
         "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"dependentRequired\":{\"b\":[\"a\"]}}",
         "{\"dependentRequired\":{\"b\":[\"a\"]},\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{}}}",
         "{\"not\":{\"required\":[\"c\",\"d\"]},\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{}}}",
-        "{\"if\":{\"required\":[\"c\"]},\"then\":{\"required\":[\"b\",\"a\"]},\"properties\":{\"a\":{},"
-        "\"b\":{},\"c\":{}}}",
+        ("{\"if\":{\"required\":[\"c\"]},\"then\":{\"required\":[\"b\",\"a\"]},\"properties\":{\"a\":{},"
+         "\"b\":{},\"c\":{}}}"),
     };
     for (size_t i = 0; i < COUNT(schemas); i++) {
         json_t *json = json_loads(schemas[i], 0, NULL);
