@@ -55,11 +55,12 @@ fuzz:
 	@tests/fuzz_long.sh "$$BUILD/fuzz/tests" tests/fuzz "$$BUILD/fuzz/work"
 
 # A thousand random requests through the scheduler in each configuration of its test: ten minutes on two cores. Then ten thousand through
-# quern batch, which is killed three times: five minutes of processor time. A download of 2 GB from this machine, compared with curl's.
-# A hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes. Ten
-# thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is killed: five minutes. A thousand through
-# HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of clients that cut connections while models,
-# keys and certificates change. Tasks of lm-evaluation-harness, compared with transformers. And all GPU kernels for the oldest architecture.
+# quern batch, which is killed three times: five minutes of processor time. A download of 2 GB from this machine, compared with curl's. A
+# hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes; 400 schemas of a
+# benchmark's kinds and 5000 conditions: one. Ten thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is
+# killed: five minutes. A thousand through HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of
+# clients that cut connections while models, keys and certificates change. Tasks of lm-evaluation-harness, compared with transformers. And all
+# GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_SOAK=1 "$$BUILD/tests/test_golden_logits"
@@ -69,6 +70,7 @@ soak: all
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/hub_large.sh
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/templates_jinja2.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/corpus.sh || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/schema_kinds.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/protocol.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" QN_SANITIZE= bash tests/e2e/page.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" bash tests/test_python.sh || [ $$? -eq 77 ]

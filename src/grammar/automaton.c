@@ -46,6 +46,10 @@ void qn_grammar_free(qn_grammar *g)
         free(g->arrays[i].items);
         free(g->arrays[i].item_rules);
     }
+    for (size_t i = 0; i < g->n_lists; i++) {
+        free(g->lists[i].text);
+        free(g->lists[i].begins);
+    }
     for (size_t i = 0; i < g->n_rules; i++)
         free(g->rules[i].name);
     free(g->nodes);
@@ -53,6 +57,7 @@ void qn_grammar_free(qn_grammar *g)
     free(g->strings);
     free(g->objects);
     free(g->arrays);
+    free(g->lists);
     free(g->rules);
     free(g);
 }
@@ -121,6 +126,47 @@ qn_status qn_grammar_add_array(qn_grammar *g, uint32_t *id)
     return QN_OK;
 }
 
+static int compare_words(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+qn_status qn_grammar_add_words(qn_grammar *g, char **words, size_t n, const char *what, uint32_t *id)
+{
+    qn_word_list list = { 0 };
+    size_t total = 0;
+    if (n > QN_GRAMMAR_WORDS)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %zu constants, at most %d are supported", what, n, QN_GRAMMAR_WORDS);
+    qsort(words, n, sizeof *words, compare_words);
+    for (size_t i = 0; i < n; i++)
+        total += strlen(words[i]);
+    if (total > UINT32_MAX)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: constants of %zu bytes", what, total);
+    QN_TRY(qn_realloc_array(&g->lists, &g->list_capacity, g->n_lists + 1, sizeof *g->lists, "grammar"));
+    list.text = malloc(total + 1);
+    list.begins = malloc((n + 1) * sizeof *list.begins);
+    *id = (uint32_t)g->n_lists;
+    g->lists[g->n_lists++] = list;
+    if (!list.text || !list.begins)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for %zu constants", what, n);
+    uint32_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t length = strlen(words[i]);
+        if (i && !strcmp(words[i], words[i - 1]))
+            continue;
+        if (i && !strncmp(words[i], words[i - 1], strlen(words[i - 1])))
+            return qn_fail(QN_ERR_INVALID, "%s: '%.40s' begins '%.40s'", what, words[i - 1], words[i]);
+        list.begins[list.n++] = at;
+        memcpy(list.text + at, words[i], length);
+        at += (uint32_t)length;
+    }
+    list.begins[list.n] = at;
+    g->lists[*id] = list;
+    g->steps += total;
+    g->bytes += total + (n + 1) * sizeof *list.begins;
+    return QN_OK;
+}
+
 /* ---- Nodes that lead to an end ---- */
 
 static bool rule_is_productive(const qn_grammar *g, uint32_t rule)
@@ -170,9 +216,11 @@ static bool is_productive(const qn_grammar *g, const qn_node *n)
     case QN_DFA:
     case QN_STRING:
     case QN_TEXT:
+    case QN_WORDS:
     case QN_INDENT: return g->nodes[n->next].productive;
     case QN_SPLIT: return g->nodes[n->next].productive || g->nodes[n->a].productive;
     case QN_CALL: return rule_is_productive(g, n->a) && g->nodes[n->next].productive;
+    case QN_ONCE:
     case QN_REST: return g->nodes[n->next].productive && object_is_productive(g, &g->objects[n->a]);
     case QN_KEY:
     case QN_MEMBER: return object_is_productive(g, &g->objects[n->a]);
@@ -357,9 +405,9 @@ qn_status qn_grammar_finish(qn_grammar *g, uint32_t root_rule)
     QN_TRY(refuse_left_recursion(g));
     if (!g->nodes[g->root].productive)
         return qn_grammar_refuse_empty(g, root_rule);
-    g->bytes = sizeof *g + g->node_capacity * sizeof *g->nodes + g->string_capacity * sizeof *g->strings +
-               g->object_capacity * sizeof *g->objects + g->array_capacity * sizeof *g->arrays +
-               g->rule_capacity * (sizeof *g->rules + 32);
+    g->bytes += sizeof *g + g->node_capacity * sizeof *g->nodes + g->string_capacity * sizeof *g->strings +
+                g->object_capacity * sizeof *g->objects + g->array_capacity * sizeof *g->arrays +
+                g->rule_capacity * (sizeof *g->rules + 32);
     for (size_t i = 0; i < g->n_dfas; i++) {
         QN_TRY(qn_dfa_prepare(&g->dfas[i], &g->steps));
         g->bytes += sizeof *g->dfas + (size_t)g->dfas[i].n_states * ((g->dfas[i].n_classes + 1) * sizeof(uint32_t) + 1);

@@ -17,6 +17,7 @@ enum {
     QN_GRAMMAR_RULES = 1 << 15,       /* limit of its rules */
     QN_GRAMMAR_PROPERTIES = 256,      /* limit of an object's properties */
     QN_GRAMMAR_SPELLED = 1024,        /* limit of the bytes of a property's name, as JSON spells it */
+    QN_GRAMMAR_WORDS = 65535,         /* limit of the words of a list */
     QN_GRAMMAR_ITEMS = 1024,          /* limit of the items of an array with schemas of their own */
     QN_GRAMMAR_STEPS = 3 << 20,       /* limit of the steps of a compilation; a step takes a few ns */
     QN_GRAMMAR_DFA_STEPS = 1 << 20,   /* limit of the steps of one DFA */
@@ -39,6 +40,8 @@ typedef enum qn_node_kind {
     QN_REST,   /* next, for one more undeclared member of objects[a], if it may have one */
     QN_TEXT,   /* a text with the lengths and the DFA of strings[a], then next. The node before it is a QN_DFA without
                 lengths */
+    QN_WORDS,  /* a word of lists[a], then next */
+    QN_ONCE,   /* next, if property lo of objects[a] may come, and then no more; hi: if one of the first lo + 1 may */
     QN_SPLIT,  /* next or a */
     QN_CALL,   /* rule `a` with its indentation lo levels deeper, then next */
     QN_RETURN, /* to the node of the frame */
@@ -110,6 +113,13 @@ typedef struct qn_array_rule {
     uint32_t first, comma;       /* nodes that lead to the first item, and to the next */
 } qn_array_rule;
 
+/* Words of which none begins another, ascending: for more constants than a DFA holds. */
+typedef struct qn_word_list {
+    char *text;       /* one word after the other */
+    uint32_t *begins; /* [n + 1] */
+    size_t n;
+} qn_word_list;
+
 typedef struct qn_rule {
     uint32_t entry;
     char *name; /* for errors */
@@ -123,9 +133,10 @@ struct qn_grammar {
     qn_string_rule *strings;
     qn_object_rule *objects;
     qn_array_rule *arrays;
+    qn_word_list *lists;
     qn_rule *rules;
-    size_t n_nodes, n_dfas, n_strings, n_objects, n_arrays, n_rules;
-    size_t node_capacity, dfa_capacity, string_capacity, object_capacity, array_capacity, rule_capacity;
+    size_t n_nodes, n_dfas, n_strings, n_objects, n_arrays, n_lists, n_rules;
+    size_t node_capacity, dfa_capacity, string_capacity, object_capacity, array_capacity, list_capacity, rule_capacity;
     uint32_t root;
     size_t bytes;
     uint64_t steps; /* of the compilation */
@@ -146,6 +157,12 @@ qn_status qn_grammar_add_dfa(qn_grammar *g, qn_dfa *dfa, uint32_t *id); /* owns 
 qn_status qn_grammar_add_string(qn_grammar *g, qn_string_rule rule, uint32_t *id);
 qn_status qn_grammar_add_object(qn_grammar *g, uint32_t *id); /* zeroed */
 qn_status qn_grammar_add_array(qn_grammar *g, uint32_t *id);
+
+/* qn_grammar_add_words - adds a list, which it sorts.
+ *
+ *   words     [n] at most QN_GRAMMAR_WORDS, NUL-terminated, not kept; sorted in place, and each once
+ *   refused   words of which one begins another are QN_ERR_INVALID */
+qn_status qn_grammar_add_words(qn_grammar *g, char **words, size_t n, const char *what, uint32_t *id);
 
 /* qn_grammar_finish - checks and prepares a grammar: it refuses left recursion (QN_ERR_INVALID) and a root without
  * any text, and removes alternatives that cannot end. */
@@ -170,7 +187,12 @@ typedef enum qn_expr_kind {
     QN_EXPR_CAT,
     QN_EXPR_ALT,
     QN_EXPR_REPEAT,
-    QN_EXPR_CALL
+    QN_EXPR_CALL,
+    QN_EXPR_REST,    /* any text, up to the end: only at the end of an expression */
+    QN_EXPR_BEGIN,   /* the empty text at the beginning */
+    QN_EXPR_LOOK,    /* the empty text where the rest of the text is one of `child`; a: is not */
+    QN_EXPR_BOUNDARY /* the empty text where a word begins or ends; a: where none does. child: the texts that begin with
+                        a character of a word */
 } qn_expr_kind;
 
 typedef struct qn_expr {
@@ -262,6 +284,12 @@ typedef struct qn_bound {
 } qn_bound;
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id);
 
+/* qn_dfa_multiples - makes the DFA of the integers that are multiples of m, written as integers.
+ *
+ *   m   1 to QN_MULTIPLE */
+enum { QN_MULTIPLE = 1 << 12 };
+qn_status qn_dfa_multiples(uint32_t m, const char *what, uint64_t *steps, qn_dfa *out);
+
 /* qn_grammar_add_expr - adds nodes that read a text of the expression and continue at `next`. */
 qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next,
                               uint32_t *entry);
@@ -270,9 +298,9 @@ qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const c
 
 typedef struct qn_config {
     uint32_t node, frame;
-    uint32_t sub;   /* DFA: state. STRING: machine state | DFA state << 8. KEY: machine state | first << 8 | end << 20.
-                       INDENT: bytes read */
-    uint32_t count; /* STRING, TEXT: characters, at most max, or min without max. KEY: bytes read */
+    uint32_t sub; /* DFA: state. WORDS: first | end << 16 of the words that begin so. STRING: machine state | DFA state
+                     << 8. KEY: machine state | first << 8 | end << 20. INDENT: bytes read */
+    uint32_t count; /* STRING, TEXT: characters, at most max, or min without max. KEY, WORDS: bytes read */
 } qn_config;
 
 typedef struct qn_frame {

@@ -1,6 +1,6 @@
 /* From an expression to a DFA: Thompson's NFA and the subset construction over characters, which gives few states,
  * then both again over bytes, with each character in UTF-8 or as a JSON string spells it. Both are bounded. */
-#include "grammar/automaton.h"
+#include "grammar/dfa.h"
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
@@ -9,99 +9,121 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Single bytes of an expression are symbols after the code points. */
-enum {
-    MAX_NFA = 1 << 16,
-    BASE_STEPS = 64,
-    FIRST_SLOTS = 64,
-    MAX_STATES = 1 << 15,
-    MAX_TABLE = 1 << 22,
-    NONE = -1,
-    BYTE_SYMBOLS = 0x110000
-};
+enum { MAX_NFA = 1 << 16, BASE_STEPS = 64, MAX_STATES = 1 << 15, MAX_TABLE = 1 << 22 };
 
-typedef struct edge {
-    uint32_t target;
-    int32_t next;
-    uint32_t lo, hi; /* symbols */
-    uint32_t first_class, last_class;
-    bool is_empty;
-} edge;
-
-/* Ends of characters that lead to a state, whatever their value: 1 to 3 bytes of UTF-8, or 1 to 3 hexadecimal
- * digits. */
-enum { TAIL_BYTES = 3, TAIL_DIGITS = 3, TAILS = TAIL_BYTES + TAIL_DIGITS };
-
-typedef struct nfa_state {
-    int32_t first;         /* index of an edge, or NONE */
-    uint32_t tails[TAILS]; /* the states before its tails, shortest first; 0: not made yet */
-} nfa_state;
-
-typedef struct nfa {
-    const qn_exprs *x;
-    const char *what;
-    nfa_state *states;
-    edge *edges;
-    size_t n, capacity, n_edges, edge_capacity;
-    uint64_t *steps, limit;
-    bool in_string;
-} nfa;
-
-static qn_status too_large(const char *what)
+static qn_status new_state(qn_nfa *m, uint32_t *state)
 {
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: too large or too ambiguous for an automaton", what);
-}
-
-static qn_status count_steps(const nfa *m, uint64_t n)
-{
-    *m->steps += n;
-    return *m->steps > m->limit ? too_large(m->what) : QN_OK;
-}
-
-static qn_status new_state(nfa *m, uint32_t *state)
-{
+    *state = 0;
     if (m->n >= MAX_NFA)
-        return too_large(m->what);
+        return qn_nfa_too_large(m->what);
     QN_TRY(qn_realloc_array(&m->states, &m->capacity, m->n + 1, sizeof *m->states, "NFA"));
     *state = (uint32_t)m->n;
-    m->states[m->n++] = (nfa_state){ .first = NONE };
-    return count_steps(m, 1);
+    m->states[m->n++] = (qn_nfa_state){ .first = QN_NO_EDGE };
+    return qn_nfa_count(m, 1);
 }
 
-static qn_status add_edge(nfa *m, uint32_t from, uint32_t to, bool is_empty, uint32_t lo, uint32_t hi)
+static qn_status add_edge(qn_nfa *m, uint32_t from, uint32_t to, bool is_empty, uint32_t lo, uint32_t hi)
 {
     QN_TRY(qn_realloc_array(&m->edges, &m->edge_capacity, m->n_edges + 1, sizeof *m->edges, "NFA"));
     m->edges[m->n_edges] =
-        (edge){ .target = to, .next = m->states[from].first, .lo = lo, .hi = hi, .is_empty = is_empty };
+        (qn_nfa_edge){ .target = to, .next = m->states[from].first, .lo = lo, .hi = hi, .is_empty = is_empty };
     m->states[from].first = (int32_t)m->n_edges++;
     return QN_OK;
 }
 
-static qn_status add_empty(nfa *m, uint32_t from, uint32_t to)
+static qn_status add_empty(qn_nfa *m, uint32_t from, uint32_t to)
 {
     return add_edge(m, from, to, true, 0, 0);
 }
 
 /* ---- Characters ---- */
 
-/* The state that reads the last `n` bytes of a UTF-8 character, of any value, and continues at `to`. All characters
- * share these states, which keeps DFAs small. */
-static qn_status add_bytes_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
+static qn_status add_hex_digits(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
+    if (lo <= 9)
+        QN_TRY(add_edge(m, from, to, false, (uint8_t)('0' + lo), (uint8_t)('0' + (hi < 9 ? hi : 9))));
+    if (hi < 10)
+        return QN_OK;
+    lo = lo > 10 ? lo - 10 : 0;
+    QN_TRY(add_edge(m, from, to, false, (uint8_t)('a' + lo), (uint8_t)('a' + hi - 10)));
+    return add_edge(m, from, to, false, (uint8_t)('A' + lo), (uint8_t)('A' + hi - 10));
+}
+
+static qn_status add_unit(qn_nfa *m, uint32_t from, uint32_t to, qn_unit unit)
+{
+    return unit.is_digit ? add_hex_digits(m, from, to, unit.lo, unit.hi)
+                         : add_edge(m, from, to, false, unit.lo, unit.hi);
+}
+
+/* The state that reads `n` units of any value, all digits or all bytes of UTF-8, and continues at `to`. All characters
+ * share these states, which keeps DFAs small. */
+static qn_status add_tail(qn_nfa *m, uint32_t to, qn_unit any, size_t n, uint32_t *state)
+{
+    const size_t first = any.is_digit ? QN_TAIL_BYTES : 0;
     *state = to;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = first; i < first + n; i++) {
         const uint32_t next = *state;
         *state = m->states[to].tails[i];
         if (*state)
             continue;
         QN_TRY(new_state(m, state));
-        QN_TRY(add_edge(m, *state, next, false, 0x80, 0xbf));
+        QN_TRY(add_unit(m, *state, next, any));
         m->states[to].tails[i] = *state;
     }
     return QN_OK;
 }
 
-static qn_status add_utf8(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+static bool is_any(qn_unit unit)
+{
+    return unit.is_digit ? !unit.lo && unit.hi == 15 : unit.lo == 0x80 && unit.hi == 0xbf;
+}
+
+/* How many units at the end have any value, all of one kind. */
+static size_t count_any(const qn_unit *units, size_t n)
+{
+    size_t count = 0;
+    while (count < n && count < QN_TAIL_BYTES && is_any(units[n - 1 - count]) &&
+           units[n - 1 - count].is_digit == units[n - 1].is_digit)
+        count++;
+    return count;
+}
+
+/* Adds one spelling of characters. Spellings that begin alike, one after the other, share the states of the units that
+ * they have in common. */
+static qn_status add_units(qn_nfa *m, uint32_t from, uint32_t to, const qn_unit *units, size_t n)
+{
+    qn_path *path = &m->paths[units[0].lo == '\\'];
+    const size_t n_any = count_any(units + 1, n - 1);
+    bool is_shared = true;
+    if (path->from != from || path->to != to)
+        *path = (qn_path){ .from = from, .to = to };
+    for (size_t i = 0; i < n; i++) {
+        uint32_t next = to;
+        if (i + 1 + n_any >= n) {
+            QN_TRY(add_tail(m, to, units[n - 1], n - 1 - i, &next));
+            path->n = is_shared ? i : path->n;
+            return add_unit(m, from, next, units[i]);
+        }
+        is_shared &= units[i].lo == units[i].hi;
+        if (is_shared && i < path->n && path->units[i].lo == units[i].lo) {
+            from = path->states[i];
+            continue;
+        }
+        QN_TRY(new_state(m, &next));
+        QN_TRY(add_unit(m, from, next, units[i]));
+        if (is_shared) {
+            path->units[i] = units[i];
+            path->states[i] = next;
+            path->n = i + 1;
+        } else if (path->n > i) {
+            path->n = i;
+        }
+        from = next;
+    }
+    return QN_OK;
+}
+
+static qn_status add_utf8(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
     static const uint32_t last_of_length[] = { 0x7f, 0x7ff, 0xffff };
     for (int i = 0; i < 3; i++)
@@ -110,6 +132,7 @@ static qn_status add_utf8(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint3
             return add_utf8(m, from, to, last_of_length[i] + 1, hi);
         }
     char first[4], last[4];
+    qn_unit units[4];
     const size_t n = qn_utf8_encode(lo, first);
     for (size_t i = 1; i < n; i++) {
         const uint32_t mask = (1u << (6 * i)) - 1;
@@ -125,114 +148,86 @@ static qn_status add_utf8(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint3
         }
     }
     qn_utf8_encode(hi, last);
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t behind = (1u << (6 * (n - 1 - i))) - 1;
-        uint32_t next = to;
-        if (!(lo & behind) && (hi & behind) == behind)
-            QN_TRY(add_bytes_tail(m, to, n - 1 - i, &next));
-        else
-            QN_TRY(new_state(m, &next));
-        QN_TRY(add_edge(m, from, next, false, (uint8_t)first[i], (uint8_t)last[i]));
-        from = next;
-    }
-    return QN_OK;
+    for (size_t i = 0; i < n; i++)
+        units[i] = (qn_unit){ false, (uint8_t)first[i], (uint8_t)last[i] };
+    return add_units(m, from, to, units, n);
 }
 
-static qn_status add_hex_digits(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
-{
-    if (lo <= 9)
-        QN_TRY(add_edge(m, from, to, false, (uint8_t)('0' + lo), (uint8_t)('0' + (hi < 9 ? hi : 9))));
-    if (hi < 10)
-        return QN_OK;
-    lo = lo > 10 ? lo - 10 : 0;
-    QN_TRY(add_edge(m, from, to, false, (uint8_t)('a' + lo), (uint8_t)('a' + hi - 10)));
-    return add_edge(m, from, to, false, (uint8_t)('A' + lo), (uint8_t)('A' + hi - 10));
-}
-
-/* As add_bytes_tail, for hexadecimal digits. */
-static qn_status add_digits_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
-{
-    *state = to;
-    for (size_t i = TAIL_BYTES; i < TAIL_BYTES + n; i++) {
-        const uint32_t next = *state;
-        *state = m->states[to].tails[i];
-        if (*state)
-            continue;
-        QN_TRY(new_state(m, state));
-        QN_TRY(add_hex_digits(m, *state, next, 0, 15));
-        m->states[to].tails[i] = *state;
-    }
-    return QN_OK;
-}
-
-/* The four digits after \u. */
-static qn_status add_hex(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+/* UTF-16 code units from lo to hi as \uXXXX, after the `n` units of a code unit before them. */
+static qn_status add_escape(qn_nfa *m, uint32_t from, uint32_t to, qn_unit *units, size_t n, uint32_t lo, uint32_t hi)
 {
     for (int i = 1; i < 4; i++) {
         const uint32_t mask = (1u << (4 * i)) - 1;
         if ((lo & ~mask) == (hi & ~mask))
             continue;
         if (lo & mask) {
-            QN_TRY(add_hex(m, from, to, lo, lo | mask));
-            return add_hex(m, from, to, (lo | mask) + 1, hi);
+            QN_TRY(add_escape(m, from, to, units, n, lo, lo | mask));
+            return add_escape(m, from, to, units, n, (lo | mask) + 1, hi);
         }
         if ((hi & mask) != mask) {
-            QN_TRY(add_hex(m, from, to, lo, (hi & ~mask) - 1));
-            return add_hex(m, from, to, hi & ~mask, hi);
+            QN_TRY(add_escape(m, from, to, units, n, lo, (hi & ~mask) - 1));
+            return add_escape(m, from, to, units, n, hi & ~mask, hi);
         }
     }
-    for (int shift = 12; shift >= 0; shift -= 4) {
-        const uint32_t behind = (1u << shift) - 1;
-        uint32_t next = to;
-        if (!(lo & behind) && (hi & behind) == behind)
-            QN_TRY(add_digits_tail(m, to, (size_t)shift / 4, &next));
-        else
-            QN_TRY(new_state(m, &next));
-        QN_TRY(add_hex_digits(m, from, next, lo >> shift & 15, hi >> shift & 15));
-        from = next;
-    }
-    return QN_OK;
+    units[n++] = (qn_unit){ false, '\\', '\\' };
+    units[n++] = (qn_unit){ false, 'u', 'u' };
+    for (int shift = 12; shift >= 0; shift -= 4)
+        units[n++] = (qn_unit){ true, lo >> shift & 15, hi >> shift & 15 };
+    return add_units(m, from, to, units, n);
 }
 
-static qn_status add_escape(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+/* Adds the units of high surrogates from lo to hi, which differ in their digits at the end only. */
+static qn_status add_high(qn_nfa *m, uint32_t from, uint32_t to, uint32_t high, uint32_t end, uint32_t low,
+                          uint32_t low_end)
 {
-    uint32_t backslash = 0, u = 0;
-    QN_TRY(new_state(m, &backslash));
-    QN_TRY(new_state(m, &u));
-    QN_TRY(add_edge(m, from, backslash, false, '\\', '\\'));
-    QN_TRY(add_edge(m, backslash, u, false, 'u', 'u'));
-    return add_hex(m, u, to, lo, hi);
+    qn_unit units[QN_PATH_UNITS];
+    for (int i = 1; i < 3; i++) {
+        const uint32_t mask = (1u << (4 * i)) - 1;
+        if ((high & ~mask) == (end & ~mask))
+            continue;
+        if (high & mask) {
+            QN_TRY(add_high(m, from, to, high, high | mask, low, low_end));
+            return add_high(m, from, to, (high | mask) + 1, end, low, low_end);
+        }
+        if ((end & mask) != mask) {
+            QN_TRY(add_high(m, from, to, high, (end & ~mask) - 1, low, low_end));
+            return add_high(m, from, to, end & ~mask, end, low, low_end);
+        }
+    }
+    size_t n = 0;
+    units[n++] = (qn_unit){ false, '\\', '\\' };
+    units[n++] = (qn_unit){ false, 'u', 'u' };
+    for (int shift = 12; shift >= 0; shift -= 4)
+        units[n++] = (qn_unit){ true, high >> shift & 15, end >> shift & 15 };
+    return add_escape(m, from, to, units, n, low, low_end);
 }
 
 /* Characters above U+FFFF, as two escapes. */
-static qn_status add_pairs(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+static qn_status add_pairs(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
     lo -= 0x10000;
     hi -= 0x10000;
     while (lo <= hi) {
-        uint32_t high = lo >> 10, end = high, low_end = 0x3ff, between;
+        uint32_t high = lo >> 10, end = high, low_end = 0x3ff;
         if (!(lo & 0x3ff) && hi >> 10 > high)
             end = (hi & 0x3ff) == 0x3ff ? hi >> 10 : (hi >> 10) - 1;
         else if (hi >> 10 == high)
             low_end = hi & 0x3ff;
-        QN_TRY(new_state(m, &between));
-        QN_TRY(add_escape(m, from, between, 0xd800 + high, 0xd800 + end));
-        QN_TRY(add_escape(m, between, to, 0xdc00 + (lo & 0x3ff), 0xdc00 + low_end));
+        QN_TRY(add_high(m, from, to, 0xd800 + high, 0xd800 + end, 0xdc00 + (lo & 0x3ff), 0xdc00 + low_end));
         lo = (end << 10 | low_end) + 1;
     }
     return QN_OK;
 }
 
 /* A range of characters as a JSON string spells them. */
-static qn_status add_spelled(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+static qn_status add_spelled(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
     static const char codes[] = "\"\\/\b\f\n\r\t", letters[] = "\"\\/bfnrt";
+    qn_unit units[QN_PATH_UNITS];
     for (int i = 0; i < 8; i++)
         if ((uint32_t)codes[i] >= lo && (uint32_t)codes[i] <= hi) {
-            uint32_t backslash;
-            QN_TRY(new_state(m, &backslash));
-            QN_TRY(add_edge(m, from, backslash, false, '\\', '\\'));
-            QN_TRY(add_edge(m, backslash, to, false, (uint8_t)letters[i], (uint8_t)letters[i]));
+            const qn_unit escape[] = { { false, '\\', '\\' }, { false, (uint8_t)letters[i], (uint8_t)letters[i] } };
+            QN_TRY(add_units(m, from, to, escape, 2));
         }
     static const qn_range raw[] = { { 0x20, 0x21 }, { 0x23, 0x5b }, { 0x5d, 0x10ffff } },
                           escaped[] = { { 0, 0x1f }, { 0x80, 0xffff } };
@@ -241,16 +236,79 @@ static qn_status add_spelled(nfa *m, uint32_t from, uint32_t to, uint32_t lo, ui
             QN_TRY(add_utf8(m, from, to, lo > raw[i].lo ? lo : raw[i].lo, hi < raw[i].hi ? hi : raw[i].hi));
     for (int i = 0; i < 2; i++)
         if (lo <= escaped[i].hi && hi >= escaped[i].lo)
-            QN_TRY(add_escape(m, from, to, lo > escaped[i].lo ? lo : escaped[i].lo,
+            QN_TRY(add_escape(m, from, to, units, 0, lo > escaped[i].lo ? lo : escaped[i].lo,
                               hi < escaped[i].hi ? hi : escaped[i].hi));
     return hi > 0xffff ? add_pairs(m, from, to, lo > 0x10000 ? lo : 0x10000, hi) : QN_OK;
 }
 
 /* ---- Expressions ---- */
 
-static qn_status add_expr(nfa *m, uint32_t id, uint32_t from, uint32_t to);
+static qn_status add_expr(qn_nfa *m, uint32_t id, uint32_t from, uint32_t to);
+static qn_status determinize(qn_subsets *b, uint32_t start);
+static void nfa_free(qn_nfa *m);
 
-static qn_status add_repeat(nfa *m, const qn_expr *e, uint32_t from, uint32_t to)
+/* The index of the look-ahead whose language is an expression. */
+static qn_status find_look(qn_nfa *m, uint32_t expr, uint32_t *index)
+{
+    qn_nfa inner = { .x = m->x, .what = m->what, .steps = m->steps, .limit = m->limit };
+    qn_subsets b = { .m = &inner };
+    uint32_t start;
+    for (*index = 0; *index < m->n_looks; ++*index)
+        if (m->looks[*index].expr == expr)
+            return QN_OK;
+    if (m->n_looks == QN_LOOKS)
+        return qn_nfa_too_large(m->what);
+    if (!m->looks && !(m->looks = calloc(QN_LOOKS, sizeof *m->looks)))
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory", m->what);
+    qn_look *look = &m->looks[m->n_looks++];
+    look->expr = expr;
+    qn_status status = new_state(&inner, &start);
+    if (status == QN_OK)
+        status = new_state(&inner, &b.accept);
+    if (status == QN_OK)
+        status = add_expr(&inner, expr, start, b.accept);
+    if (status == QN_OK)
+        status = determinize(&b, start);
+    if (status == QN_OK) {
+        look->dfa = b.dfa;
+        look->bounds = b.bounds;
+        b.dfa = (qn_dfa){ 0 };
+        b.bounds = NULL;
+        status = qn_look_prepare(look, m);
+    }
+    qn_subsets_free(&b);
+    nfa_free(&inner);
+    return status == QN_ERR_INVALID ? QN_OK : status;
+}
+
+/* An empty edge that a text passes only where the assertion holds. */
+static qn_status add_assertion(qn_nfa *m, const qn_expr *e, uint32_t from, uint32_t to)
+{
+    uint32_t look = 0;
+    if (e->kind != QN_EXPR_BEGIN)
+        QN_TRY(find_look(m, e->child, &look));
+    QN_TRY(add_edge(m, from, to, true, look, e->a));
+    m->edges[m->n_edges - 1].asserts = e->kind == QN_EXPR_BEGIN  ? QN_ASSERT_BEGIN
+                                       : e->kind == QN_EXPR_LOOK ? QN_ASSERT_LOOK
+                                                                 : QN_ASSERT_BOUNDARY;
+    m->has_assertions = true;
+    m->has_boundaries |= e->kind == QN_EXPR_BOUNDARY;
+    return QN_OK;
+}
+
+/* All alternatives that end with any text share one state: a set with it needs no other. */
+static qn_status add_rest(qn_nfa *m, uint32_t from, uint32_t to)
+{
+    if (!m->rest) {
+        QN_TRY(new_state(m, &m->rest));
+        QN_TRY(add_edge(m, m->rest, m->rest, false, 0, 0xd7ff));
+        QN_TRY(add_edge(m, m->rest, m->rest, false, 0xe000, QN_BYTE_SYMBOLS - 1));
+        QN_TRY(add_empty(m, m->rest, to));
+    }
+    return add_empty(m, from, m->rest);
+}
+
+static qn_status add_repeat(qn_nfa *m, const qn_expr *e, uint32_t from, uint32_t to)
 {
     uint32_t at = from, next;
     for (uint32_t i = 0; i < e->a; i++, at = next) {
@@ -274,13 +332,13 @@ static qn_status add_repeat(nfa *m, const qn_expr *e, uint32_t from, uint32_t to
     return add_empty(m, at, to);
 }
 
-static qn_status add_expr(nfa *m, uint32_t id, uint32_t from, uint32_t to)
+static qn_status add_expr(qn_nfa *m, uint32_t id, uint32_t from, uint32_t to)
 {
     const qn_expr *e = &m->x->items[id];
     uint32_t at = from, next;
     switch ((qn_expr_kind)e->kind) {
     case QN_EXPR_EMPTY: return add_empty(m, from, to);
-    case QN_EXPR_BYTES: return add_edge(m, from, to, false, BYTE_SYMBOLS + e->a, BYTE_SYMBOLS + e->b);
+    case QN_EXPR_BYTES: return add_edge(m, from, to, false, QN_BYTE_SYMBOLS + e->a, QN_BYTE_SYMBOLS + e->b);
     case QN_EXPR_CLASS:
         for (uint32_t i = e->a; i < e->a + e->b; i++) {
             const qn_range r = m->x->ranges[i];
@@ -301,6 +359,10 @@ static qn_status add_expr(nfa *m, uint32_t id, uint32_t from, uint32_t to)
         }
         return QN_OK;
     case QN_EXPR_REPEAT: return add_repeat(m, e, from, to);
+    case QN_EXPR_REST: return add_rest(m, from, to);
+    case QN_EXPR_BEGIN:
+    case QN_EXPR_LOOK:
+    case QN_EXPR_BOUNDARY: return add_assertion(m, e, from, to);
     case QN_EXPR_CALL:
         if (e->child)
             return add_expr(m, e->child, from, to);
@@ -310,33 +372,16 @@ static qn_status add_expr(nfa *m, uint32_t id, uint32_t from, uint32_t to)
 
 /* ---- The subset construction ---- */
 
-typedef struct builder {
-    nfa *m;
-    qn_dfa dfa;       /* without class_of */
-    uint32_t *bounds; /* [n_classes + 1] the first symbols of the classes */
-    uint32_t *sets;   /* concatenated, for each DFA state: its NFA states that accept or have edges, ascending */
-    size_t n_sets, set_capacity;
-    uint32_t *set_of; /* [n_states + 1] offsets */
-    size_t set_of_capacity, next_capacity, accept_capacity;
-    uint32_t *slots;
-    size_t slot_mask;
-    uint32_t *marks, mark, *stack; /* [m->n] */
-    uint32_t *targets, *target_of; /* by class */
-    size_t target_capacity;
-    uint32_t accept;
-} builder;
-
-static void builder_free(builder *b)
+static void nfa_free(qn_nfa *m)
 {
-    free(b->bounds);
-    free(b->sets);
-    free(b->set_of);
-    free(b->slots);
-    free(b->marks);
-    free(b->stack);
-    free(b->targets);
-    free(b->target_of);
-    qn_dfa_free(&b->dfa);
+    for (size_t i = 0; i < m->n_looks; i++) {
+        qn_dfa_free(&m->looks[i].dfa);
+        free(m->looks[i].bounds);
+        free(m->looks[i].holds);
+    }
+    free(m->looks);
+    free(m->states);
+    free(m->edges);
 }
 
 static int compare_u32(const void *a, const void *b)
@@ -346,9 +391,9 @@ static int compare_u32(const void *a, const void *b)
 }
 
 /* Appends the closure of NFA states to b->sets. It does not make it a DFA state. */
-static qn_status add_closure(builder *b, const uint32_t *states, size_t n, size_t *count)
+static qn_status add_closure(qn_subsets *b, const uint32_t *states, size_t n, size_t *count)
 {
-    const nfa *m = b->m;
+    const qn_nfa *m = b->m;
     const size_t begin = b->set_of[b->dfa.n_states];
     size_t end = begin;
     b->mark++;
@@ -361,8 +406,8 @@ static qn_status add_closure(builder *b, const uint32_t *states, size_t n, size_
         while (depth) {
             const uint32_t s = b->stack[--depth];
             bool is_kept = s == b->accept;
-            for (int32_t k = m->states[s].first; k != NONE; k = m->edges[k].next) {
-                const edge *e = &m->edges[k];
+            for (int32_t k = m->states[s].first; k != QN_NO_EDGE; k = m->edges[k].next) {
+                const qn_nfa_edge *e = &m->edges[k];
                 is_kept |= !e->is_empty;
                 ++*m->steps;
                 if (e->is_empty && b->marks[e->target] != b->mark) {
@@ -376,86 +421,40 @@ static qn_status add_closure(builder *b, const uint32_t *states, size_t n, size_
             b->sets[end++] = s;
         }
     }
+    if (m->rest && b->marks[m->rest] == b->mark) { /* it accepts whatever another state does */
+        end = begin;
+        b->sets[end++] = m->rest;
+    }
     *count = end - begin;
     if (*count > 1)
         qsort(b->sets + begin, *count, sizeof *b->sets, compare_u32);
-    return count_steps(m, *count + 1);
-}
-
-static size_t slot_of(const builder *b, const uint32_t *set, size_t count)
-{
-    return qn_keyed_hash(set, count * sizeof *set) & b->slot_mask;
-}
-
-/* Doubles the hash table, which is at most half full. */
-static qn_status grow_slots(builder *b)
-{
-    const size_t n = b->slots ? 2 * (b->slot_mask + 1) : FIRST_SLOTS;
-    uint32_t *slots = calloc(n, sizeof *slots);
-    if (!slots)
-        return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %zu states", n);
-    free(b->slots);
-    b->slots = slots;
-    b->slot_mask = n - 1;
-    for (uint32_t state = 1; state < b->dfa.n_states; state++) {
-        size_t slot = slot_of(b, b->sets + b->set_of[state], b->set_of[state + 1] - b->set_of[state]);
-        while (slots[slot])
-            slot = (slot + 1) & b->slot_mask;
-        slots[slot] = state;
-    }
-    return QN_OK;
+    return qn_nfa_count(m, *count + 1);
 }
 
 /* The DFA state of the closure of NFA states; 0 if the closure is empty. */
-static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *state)
+static qn_status intern(qn_subsets *b, const uint32_t *states, size_t n, uint32_t *state)
 {
     size_t count;
+    bool is_new;
     QN_TRY(add_closure(b, states, n, &count));
-    *state = 0;
-    if (!count)
-        return QN_OK;
-    if (2 * (size_t)b->dfa.n_states > b->slot_mask)
-        QN_TRY(grow_slots(b));
-    const uint32_t *set = b->sets + b->set_of[b->dfa.n_states];
-    size_t slot = slot_of(b, set, count);
-    for (; b->slots[slot]; slot = (slot + 1) & b->slot_mask) {
-        ++*b->m->steps;
-        const uint32_t other = b->slots[slot], length = b->set_of[other + 1] - b->set_of[other];
-        if (length == count && !memcmp(b->sets + b->set_of[other], set, count * sizeof *set)) {
-            *state = other;
-            return QN_OK;
-        }
-    }
-    const uint32_t id = b->dfa.n_states;
-    if (id >= MAX_STATES || (size_t)(id + 1) * b->dfa.n_classes > MAX_TABLE)
-        return too_large(b->m->what);
-    QN_TRY(qn_realloc_array(&b->set_of, &b->set_of_capacity, id + 2, sizeof *b->set_of, "DFA"));
-    QN_TRY(qn_realloc_array(&b->dfa.accept, &b->accept_capacity, id + 1, 1, "DFA"));
-    QN_TRY(qn_realloc_array(&b->dfa.next, &b->next_capacity, (size_t)(id + 1) * b->dfa.n_classes, sizeof *b->dfa.next,
-                            "DFA"));
-    memset(b->dfa.next + (size_t)id * b->dfa.n_classes, 0, b->dfa.n_classes * sizeof *b->dfa.next);
-    b->set_of[id + 1] = b->set_of[id] + (uint32_t)count;
-    b->dfa.accept[id] = false;
-    for (size_t i = 0; i < count; i++)
-        b->dfa.accept[id] |= set[i] == b->accept;
-    b->slots[slot] = id;
-    b->dfa.n_states++;
-    *state = id;
+    QN_TRY(qn_subsets_intern(b, count, state, &is_new));
+    for (uint32_t i = b->set_of[*state]; is_new && i < b->set_of[*state + 1]; i++)
+        b->dfa.accept[*state] |= b->sets[i] == b->accept || (b->m->rest && b->sets[i] == b->m->rest);
     return QN_OK;
 }
 
 /* Sets the transitions of a DFA state. A counting sort groups the targets by class. */
-static qn_status add_transitions(builder *b, uint32_t state)
+static qn_status add_transitions(qn_subsets *b, uint32_t state)
 {
-    const nfa *m = b->m;
+    const qn_nfa *m = b->m;
     const uint32_t n_classes = b->dfa.n_classes;
     size_t n = 0;
     for (int pass = 0; pass < 2; pass++) {
         if (!pass)
             memset(b->target_of, 0, (n_classes + 1) * sizeof *b->target_of);
         for (uint32_t i = b->set_of[state]; i < b->set_of[state + 1]; i++)
-            for (int32_t k = m->states[b->sets[i]].first; k != NONE; k = m->edges[k].next) {
-                const edge *e = &m->edges[k];
+            for (int32_t k = m->states[b->sets[i]].first; k != QN_NO_EDGE; k = m->edges[k].next) {
+                const qn_nfa_edge *e = &m->edges[k];
                 if (e->is_empty)
                     continue;
                 for (uint32_t c = e->first_class; c <= e->last_class; c++, n++)
@@ -466,17 +465,18 @@ static qn_status add_transitions(builder *b, uint32_t state)
             }
         if (pass)
             break;
-        QN_TRY(count_steps(m, n));
+        QN_TRY(qn_nfa_count(m, n));
         QN_TRY(qn_realloc_array(&b->targets, &b->target_capacity, n + 1, sizeof *b->targets, "DFA"));
         for (uint32_t c = 0; c < n_classes; c++)
             b->target_of[c + 1] += b->target_of[c];
         n = 0;
     }
-    uint32_t next = 0, before = 0, n_before = 0; /* neighbouring classes often have the same targets */
+    uint32_t next = 0, before = 0, n_before = 0; /* classes near each other often have the same targets */
     for (uint32_t c = 0, begin = 0; c < n_classes; begin = b->target_of[c++]) {
         const uint32_t count = b->target_of[c] - begin;
-        if (count != n_before ||
-            (count && memcmp(b->targets + begin, b->targets + before, count * sizeof *b->targets) != 0))
+        if (!count)
+            continue;
+        if (count != n_before || memcmp(b->targets + begin, b->targets + before, count * sizeof *b->targets) != 0)
             QN_TRY(intern(b, b->targets + begin, count, &next));
         before = begin;
         n_before = count;
@@ -485,74 +485,46 @@ static qn_status add_transitions(builder *b, uint32_t state)
     return QN_OK;
 }
 
-qn_status qn_dfa_trim(qn_dfa *d, const char *what, uint64_t *steps)
+static uint32_t class_of(const qn_subsets *b, uint32_t symbol)
 {
-    uint8_t *alive = calloc(d->n_states, 1);
-    if (!alive)
-        return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %u states", d->n_states);
-    qn_status status = QN_OK;
-    for (bool is_changed = true; is_changed && status == QN_OK;) {
-        is_changed = false;
-        for (uint32_t s = d->n_states; s-- > 1;) {
-            bool lives = alive[s] || d->accept[s];
-            for (uint32_t c = 0; !lives && c < d->n_classes; c++)
-                lives = alive[d->next[(size_t)s * d->n_classes + c]];
-            is_changed |= lives != alive[s];
-            alive[s] = lives;
-        }
-        *steps += (uint64_t)d->n_states * d->n_classes / 4;
-        if (*steps > QN_GRAMMAR_STEPS)
-            status = too_large(what);
-    }
-    for (size_t i = 0; i < (size_t)d->n_states * d->n_classes; i++)
-        if (!alive[d->next[i]])
-            d->next[i] = 0;
-    if (status == QN_OK && !alive[1])
-        status = qn_fail(QN_ERR_INVALID, "%s: matches nothing", what);
-    free(alive);
-    return status;
+    return qn_class_of(b->bounds, b->dfa.n_classes, symbol);
 }
 
-static uint32_t class_of(const builder *b, uint32_t symbol)
+/* Computes the classes: sets of symbols that no edge tells apart, and no look-ahead. */
+static qn_status set_classes(qn_subsets *b)
 {
-    uint32_t low = 0, high = b->dfa.n_classes;
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-        if (b->bounds[middle] <= symbol)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Computes the classes: sets of symbols that no edge tells apart. */
-static qn_status set_classes(builder *b)
-{
-    size_t n = 0;
-    b->bounds = malloc((2 * b->m->n_edges + 2) * sizeof *b->bounds);
+    const qn_nfa *m = b->m;
+    size_t n = 0, most = 2 * m->n_edges + 2 + QN_WORD_BOUNDS;
+    for (size_t i = 0; i < m->n_looks; i++)
+        most += m->looks[i].dfa.n_classes;
+    b->bounds = malloc(most * sizeof *b->bounds);
     if (!b->bounds)
-        return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %zu edges", b->m->n_edges);
+        return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %zu edges", m->n_edges);
     b->bounds[n++] = 0;
-    for (size_t i = 0; i < b->m->n_edges; i++)
-        if (!b->m->edges[i].is_empty) {
-            b->bounds[n++] = b->m->edges[i].lo;
-            b->bounds[n++] = b->m->edges[i].hi + 1;
+    for (size_t i = 0; i < m->n_edges; i++)
+        if (!m->edges[i].is_empty) {
+            b->bounds[n++] = m->edges[i].lo;
+            b->bounds[n++] = m->edges[i].hi + 1;
         }
+    for (size_t i = 0; i < m->n_looks; i++)
+        for (uint32_t c = 0; c < m->looks[i].dfa.n_classes; c++)
+            b->bounds[n++] = m->looks[i].bounds[c];
+    for (size_t i = 0; m->has_boundaries && i < QN_WORD_BOUNDS; i++)
+        b->bounds[n++] = qn_word_bounds[i];
     qsort(b->bounds, n, sizeof *b->bounds, compare_u32);
     for (size_t i = 0; i < n; i++)
         if (!i || b->bounds[i] != b->bounds[b->dfa.n_classes - 1])
             b->bounds[b->dfa.n_classes++] = b->bounds[i];
-    b->bounds[b->dfa.n_classes] = BYTE_SYMBOLS + 256;
-    for (size_t i = 0; i < b->m->n_edges; i++)
-        if (!b->m->edges[i].is_empty) {
-            b->m->edges[i].first_class = class_of(b, b->m->edges[i].lo);
-            b->m->edges[i].last_class = class_of(b, b->m->edges[i].hi);
+    b->bounds[b->dfa.n_classes] = QN_BYTE_SYMBOLS + 256;
+    for (size_t i = 0; i < m->n_edges; i++)
+        if (!m->edges[i].is_empty) {
+            m->edges[i].first_class = class_of(b, m->edges[i].lo);
+            m->edges[i].last_class = class_of(b, m->edges[i].hi);
         }
-    return count_steps(b->m, 4 * n);
+    return qn_nfa_count(m, 4 * n);
 }
 
-static qn_status determinize(builder *b, uint32_t start)
+static qn_status determinize(qn_subsets *b, uint32_t start)
 {
     const size_t n = b->m->n;
     QN_TRY(set_classes(b));
@@ -569,7 +541,8 @@ static qn_status determinize(builder *b, uint32_t start)
     b->dfa.accept[0] = false;
     b->dfa.n_states = 1;
     uint32_t state;
-    QN_TRY(grow_slots(b));
+    if (b->m->has_assertions)
+        return qn_look_determinize(b, start);
     QN_TRY(intern(b, &start, 1, &state));
     if (!state)
         return qn_fail(QN_ERR_INVALID, "%s: matches nothing", b->m->what);
@@ -580,12 +553,12 @@ static qn_status determinize(builder *b, uint32_t start)
 
 /* ---- Characters to bytes ---- */
 
-static qn_status add_symbols(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+static qn_status add_symbols(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
-    if (hi >= BYTE_SYMBOLS) {
-        const uint32_t first = lo > BYTE_SYMBOLS ? lo - BYTE_SYMBOLS : 0;
-        QN_TRY(add_edge(m, from, to, false, first, hi - BYTE_SYMBOLS));
-        hi = BYTE_SYMBOLS - 1;
+    if (hi >= QN_BYTE_SYMBOLS) {
+        const uint32_t first = lo > QN_BYTE_SYMBOLS ? lo - QN_BYTE_SYMBOLS : 0;
+        QN_TRY(add_edge(m, from, to, false, first, hi - QN_BYTE_SYMBOLS));
+        hi = QN_BYTE_SYMBOLS - 1;
     }
     if (lo > hi)
         return QN_OK;
@@ -593,7 +566,7 @@ static qn_status add_symbols(nfa *m, uint32_t from, uint32_t to, uint32_t lo, ui
 }
 
 /* The NFA over bytes of a DFA over symbols. It has the same states, followed by `accept`. */
-static qn_status add_bytes(nfa *m, const builder *b, uint32_t *accept)
+static qn_status add_bytes(qn_nfa *m, const qn_subsets *b, uint32_t *accept)
 {
     const qn_dfa *d = &b->dfa;
     uint32_t state;
@@ -610,19 +583,19 @@ static qn_status add_bytes(nfa *m, const builder *b, uint32_t *accept)
             if (next[c])
                 QN_TRY(add_symbols(m, s, next[c], b->bounds[c], b->bounds[end] - 1));
         }
-        QN_TRY(count_steps(m, d->n_classes));
+        QN_TRY(qn_nfa_count(m, d->n_classes));
     }
     return QN_OK;
 }
 
-static void set_class_of(builder *b)
+static void set_class_of(qn_subsets *b)
 {
     for (uint32_t byte = 0; byte < 256; byte++)
         b->dfa.class_of[byte] = (uint8_t)class_of(b, byte);
 }
 
 /* Whether all transitions are on ASCII, so that characters are bytes. */
-static bool is_ascii(const builder *b)
+static bool is_ascii(const qn_subsets *b)
 {
     const qn_dfa *d = &b->dfa;
     for (uint32_t c = 0; c < d->n_classes; c++)
@@ -633,7 +606,7 @@ static bool is_ascii(const builder *b)
 }
 
 /* Turns a DFA over ASCII characters into one over bytes. Bytes above 0x7f get a class that never follows. */
-static void take_ascii(builder *b, qn_dfa *out)
+static void take_ascii(qn_subsets *b, qn_dfa *out)
 {
     for (uint32_t byte = 0; byte < 256; byte++)
         b->dfa.class_of[byte] = (uint8_t)class_of(b, byte < 0x80 ? byte : 0x80);
@@ -644,12 +617,13 @@ static void take_ascii(builder *b, qn_dfa *out)
 qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps,
                          qn_dfa *out)
 {
-    nfa m = { .x = x, .what = what, .steps = steps, .limit = *steps + QN_GRAMMAR_DFA_STEPS, .in_string = in_string };
+    qn_nfa m = { .x = x, .what = what, .steps = steps, .limit = *steps + QN_GRAMMAR_DFA_STEPS, .in_string = in_string };
     m.limit = m.limit < QN_GRAMMAR_STEPS ? m.limit : QN_GRAMMAR_STEPS;
-    nfa bytes = m;
-    builder characters = { .m = &m }, b = { .m = &bytes };
+    qn_nfa bytes = m;
+    qn_subsets characters = { .m = &m }, b = { .m = &bytes };
     uint32_t start;
-    qn_status status = qn_expr_weigh(x, expr, MAX_NFA) > MAX_NFA ? too_large(what) : count_steps(&m, BASE_STEPS);
+    qn_status status =
+        qn_expr_weigh(x, expr, MAX_NFA) > MAX_NFA ? qn_nfa_too_large(what) : qn_nfa_count(&m, BASE_STEPS);
     if (status == QN_OK)
         status = new_state(&m, &start);
     if (status == QN_OK)
@@ -670,12 +644,10 @@ qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const
         *out = b.dfa;
         b.dfa = (qn_dfa){ 0 };
     }
-    builder_free(&characters);
-    builder_free(&b);
-    free(m.states);
-    free(m.edges);
-    free(bytes.states);
-    free(bytes.edges);
+    qn_subsets_free(&characters);
+    qn_subsets_free(&b);
+    nfa_free(&m);
+    nfa_free(&bytes);
     return status;
 }
 
@@ -703,7 +675,7 @@ qn_status qn_dfa_count(qn_dfa *d, uint32_t min, uint32_t max, const char *what, 
 {
     const size_t most = max != QN_UNLIMITED ? max : min, n_states = (size_t)d->n_states * (most + 1);
     if (n_states > MAX_STATES || n_states * d->n_classes > MAX_TABLE)
-        return too_large(what);
+        return qn_nfa_too_large(what);
     qn_dfa out = *d;
     out.n_states = (uint32_t)n_states;
     out.next = calloc(n_states * d->n_classes, sizeof *out.next);
@@ -732,12 +704,4 @@ qn_status qn_dfa_count(qn_dfa *d, uint32_t min, uint32_t max, const char *what, 
     if (status == QN_OK)
         *d = out;
     return status;
-}
-
-void qn_dfa_free(qn_dfa *dfa)
-{
-    free(dfa->next);
-    free(dfa->accept);
-    free(dfa->alike);
-    *dfa = (qn_dfa){ 0 };
 }

@@ -41,16 +41,19 @@ typedef struct qn_grammar_options {
  *   options   NULL: all 0
  *   out       free it with qn_grammar_free (quern/grammar.h)
  *
- * Supported: type, enum, const, properties, patternProperties, required, additionalProperties, minProperties,
- * maxProperties, items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format),
- * minimum, maximum, exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf
- * (merged), if, then, else (as alternatives: schema_if.c), not (of strings), $ref, $defs, definitions, $anchor,
- * nullable. Annotations are skipped. A schema without a type has the types to which its keywords apply, or all if it
- * has no such keywords. Of the constants, those that fit all other keywords are allowed.
+ * Supported: type, enum, const, properties, patternProperties, propertyNames (of strings' keywords), required,
+ * additionalProperties, minProperties, maxProperties, dependentRequired, dependentSchemas, dependencies, items,
+ * prefixItems, minItems, maxItems, uniqueItems (of constants), minLength, maxLength, pattern, format
+ * (qn_schema_format), minimum, maximum, exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), multipleOf
+ * (integers), anyOf, oneOf (strict: of alternatives that exclude each other, or can be made to), allOf (merged), if,
+ * then, else, not (as alternatives: schema_expand.c), $ref, $defs, definitions, $anchor, nullable. Annotations and
+ * keywords that JSON Schema does not define are skipped. A schema without a type has the types to which its keywords
+ * apply, or all if it has no such keywords. Of the constants, those that fit all other keywords are allowed.
  *
- * Strict mode refuses what could accept a value that does not validate: alternatives of oneOf that are not shown to be
- * disjoint, nullable, unknown formats, and minProperties greater than the number of required properties plus one if
- * names are free.
+ * Strict mode refuses what could accept a value that does not validate: keywords of JSON Schema that are not supported
+ * or not with this value, misspelled keywords, alternatives of oneOf that overlap where that cannot be negated,
+ * nullable, formats of JSON Schema without an expression, and minProperties greater than the number of required
+ * properties plus one if names are free.
  *
  * Each declared property occurs at most once; additional keys may repeat. In strings of enum, const and pattern and in
  * names of properties, an ASCII character has one spelling, its short escape if JSON needs one; other characters may be
@@ -69,9 +72,10 @@ qn_status qn_grammar_from_json(bool object, qn_json_style style, qn_grammar **ou
 
 /* qn_grammar_from_regex - compiles a regular expression that the whole output must match.
  *
- * ECMAScript's syntax with the u flag: alternatives, groups, classes, \d \w \s \D \W \S, \xHH, \uHHHH, \u{H},
- * quantifiers (lazy ones are greedy). ^ and $ are allowed only at the ends. Back references, look-around, word
- * boundaries and \p are QN_ERR_UNSUPPORTED. Characters are code points in UTF-8. */
+ * ECMAScript's syntax with the u flag: alternatives, groups, classes, \d \w \s \D \W \S \p{...} \P{...}, \xHH, \uHHHH,
+ * \u{H}, ^ and $ anywhere, \b, \B, look-ahead, quantifiers (lazy ones are greedy). Back references, look-behind, and in
+ * look-ahead ^ and word boundaries, are QN_ERR_UNSUPPORTED, and so is an expression whose DFA is too large. Characters
+ * are code points in UTF-8. */
 qn_status qn_grammar_from_regex(const char *regex, size_t length, qn_grammar **out);
 
 /* qn_grammar_from_choices - compiles a list of texts, at least one; the output is one of them. They need not be

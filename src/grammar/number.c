@@ -2,6 +2,7 @@
 #include "grammar/automaton.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A bound with more digits than MAX_COMPARED before the point is compared only by the number of digits. */
@@ -324,4 +325,34 @@ qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const q
     /* Below 0: magnitudes from that of max to that of min. */
     return append_signed(x, integer, true, max->present && max->negative ? max : NULL, min->present ? min : NULL, *id,
                          &last);
+}
+
+/* ---- Multiples ---- */
+
+qn_status qn_dfa_multiples(uint32_t m, const char *what, uint64_t *steps, qn_dfa *out)
+{
+    enum { OTHER, MINUS, FIRST_DIGIT, N_CLASSES = FIRST_DIGIT + 10 };
+    enum { DEAD, START, NEGATIVE, ZERO, FIRST_REST };
+    *out = (qn_dfa){ .n_states = FIRST_REST + m, .n_classes = N_CLASSES };
+    *steps += (uint64_t)out->n_states * N_CLASSES / 4;
+    if (*steps > QN_GRAMMAR_STEPS)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: too large for an automaton", what);
+    out->next = calloc((size_t)out->n_states * N_CLASSES, sizeof *out->next);
+    out->accept = calloc(out->n_states, 1);
+    if (!out->next || !out->accept) {
+        qn_dfa_free(out);
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for an automaton", what);
+    }
+    out->class_of['-'] = MINUS;
+    out->next[START * N_CLASSES + MINUS] = NEGATIVE;
+    out->accept[ZERO] = out->accept[FIRST_REST] = true;
+    for (uint32_t digit = 0; digit < 10; digit++) {
+        out->class_of['0' + digit] = (uint8_t)(FIRST_DIGIT + digit);
+        out->next[START * N_CLASSES + FIRST_DIGIT + digit] = digit ? FIRST_REST + digit % m : ZERO;
+        out->next[NEGATIVE * N_CLASSES + FIRST_DIGIT + digit] = digit ? FIRST_REST + digit % m : ZERO;
+        for (uint32_t rest = 0; rest < m; rest++)
+            out->next[(size_t)(FIRST_REST + rest) * N_CLASSES + FIRST_DIGIT + digit] =
+                FIRST_REST + (10 * rest + digit) % m;
+    }
+    return QN_OK;
 }

@@ -10,7 +10,7 @@
 #include <strings.h>
 
 /* Objects that begin alike have three configurations each after the bracket. */
-enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3 };
+enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3, MAX_OVERLAPS = 1024 };
 
 const char *qn_schema_path(const qn_schema_compiler *c)
 {
@@ -184,57 +184,6 @@ static qn_status call(qn_schema_compiler *c, json_t *schema, const char *keyword
 
 /* ---- Keywords ---- */
 
-static bool is_in(const char *key, const char *const *list)
-{
-    for (; *list; list++)
-        if (!strcmp(key, *list))
-            return true;
-    return false;
-}
-
-static const char *const notes[] = {
-    "title",       "description",     "default",          "examples",      "example",  "$schema",   "$id",
-    "id",          "$comment",        "$anchor",          "deprecated",    "readOnly", "writeOnly", "$defs",
-    "definitions", "contentEncoding", "contentMediaType", "discriminator", NULL
-};
-static const char *const supported[] = { "type",
-                                         "enum",
-                                         "const",
-                                         "properties",
-                                         "required",
-                                         "additionalProperties",
-                                         "patternProperties",
-                                         "propertyNames",
-                                         "minProperties",
-                                         "maxProperties",
-                                         "items",
-                                         "prefixItems",
-                                         "additionalItems",
-                                         "minItems",
-                                         "maxItems",
-                                         "minLength",
-                                         "maxLength",
-                                         "pattern",
-                                         "format",
-                                         "minimum",
-                                         "maximum",
-                                         "exclusiveMinimum",
-                                         "exclusiveMaximum",
-                                         "anyOf",
-                                         "oneOf",
-                                         "allOf",
-                                         "if",
-                                         "then",
-                                         "else",
-                                         "$ref",
-                                         "nullable",
-                                         NULL };
-
-bool qn_schema_is_note(const char *key)
-{
-    return is_in(key, notes) || !strncmp(key, "x-", 2);
-}
-
 /* Numbers are checked in every schema that is compiled, whatever its types. */
 static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
 {
@@ -261,26 +210,45 @@ static bool is_exclusion(json_t *schema)
     return is;
 }
 
+/* Keywords that are not supported, but restrict nothing with this value. */
+static bool is_without_effect(const char *key, json_t *value)
+{
+    const bool is_any = json_is_true(value) || (json_is_object(value) && !json_object_size(value));
+    return (!strncmp(key, "unevaluated", 11) && is_any) || (!strcmp(key, "nullable") && !json_is_true(value));
+}
+
 qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
 {
     const char *key;
     json_t *value;
     QN_TRY(check_numbers(c, schema));
+    if (!c->options.strict)
+        return QN_OK;
     json_object_foreach(schema, key, value)
     {
-        if (!strcmp(key, "not") && is_exclusion(schema))
+        const char *meant = qn_schema_meant_keyword(key);
+        if (meant)
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' does not exist: is '%s' meant?", qn_schema_path(c),
+                           key, meant);
+        if (!qn_schema_is_unsupported(key) || is_without_effect(key, value) ||
+            (!strcmp(key, "not") && is_exclusion(schema)))
             continue;
-        if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
-        if (!strcmp(key, "nullable") && json_is_true(value) && c->options.strict)
+        if (!strcmp(key, "nullable"))
             return qn_fail(QN_ERR_UNSUPPORTED,
                            "%s: 'nullable' is not a keyword of JSON Schema: write \"null\" in a list of types",
                            qn_schema_path(c));
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported%s", qn_schema_path(c), key,
+                       strcmp(key, "not") ? "" : " with a schema that cannot be negated");
     }
     return QN_OK;
 }
 
 /* ---- Combinations ---- */
+
+static bool has_constants(json_t *schema)
+{
+    return json_object_get(schema, "enum") || json_object_get(schema, "const");
+}
 
 /* A copy of the schema without a keyword and without annotations. *is_empty: nothing is left. */
 static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
@@ -288,7 +256,7 @@ static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
     json_t *rest = json_object(), *value;
     const char *key;
     json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !qn_schema_is_note(key))
-        json_object_set(rest, key, value);
+        json_object_set_nocheck(rest, key, value);
     *is_empty = !json_object_size(rest);
     return rest;
 }
@@ -307,29 +275,103 @@ static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword
                       json_t **joined)
 {
     const bool is_rest_first = qn_schema_is_properties_first(schema, keyword);
-    QN_TRY(qn_schema_at_place(c, is_rest_first ? qn_schema_merge(c->root, rest, part, &c->merges, joined)
-                                               : qn_schema_merge(c->root, part, rest, &c->merges, joined)));
+    QN_TRY(qn_schema_at_place(c, is_rest_first ? qn_schema_merge(c->root, rest, part, false, &c->merges, joined)
+                                               : qn_schema_merge(c->root, part, rest, false, &c->merges, joined)));
     return qn_schema_own(c, *joined);
 }
 
-/* In strict mode, checks that the alternatives of oneOf, each joined with the schema's other keywords, exclude each
- * other: then oneOf is a union. Otherwise it is treated as one. */
-static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *rest)
+/* A schema of what fits an alternative of oneOf, and none of the others. *out is owned by the compiler. */
+static qn_status only(qn_schema_compiler *c, json_t *branch, json_t *others, json_t **out)
 {
-    json_t *whole = json_array(), *branch, *merged;
+    json_t *parts = json_array();
+    QN_TRY(qn_schema_own(c, parts));
+    if (json_array_append(parts, branch) || json_array_extend(parts, others))
+        return qn_schema_no_memory();
+    QN_TRY(qn_schema_own(c, *out = json_pack("{s:O}", "allOf", parts)));
+    return QN_OK;
+}
+
+/* Appends the negation of an alternative to the list of what else has to hold for another one. */
+static qn_status exclude_branch(qn_schema_compiler *c, json_t *branches, size_t excluded, json_t *whole, size_t from,
+                                json_t *others)
+{
+    json_t *known = json_pack("[O]", json_array_get(whole, from));
+    bool is_whole;
+    json_t *negation = qn_schema_negate(c->root, json_array_get(branches, excluded), known, &c->comparisons, &is_whole);
+    json_decref(known);
+    json_t *part = json_array_size(negation) ? json_pack("{s:O}", "anyOf", negation) : json_false();
+    json_decref(negation);
+    if (json_array_append_new(others, part))
+        return qn_schema_no_memory();
+    return is_whole ? QN_OK
+                    : qn_fail(QN_ERR_UNSUPPORTED,
+                              "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
+                              qn_schema_path(c), from < excluded ? from : excluded, from < excluded ? excluded : from);
+}
+
+/* A value of another type than those to which the keywords of an alternative apply fits it, and so fits the whole only
+ * if it fits no other; and no such value is written, since an alternative without types has those that its keywords
+ * imply. So only values need be considered whose type each alternative applies to: *rest gets these types, unless there
+ * are types already. Owned by the compiler. */
+static qn_status imply_types(qn_schema_compiler *c, json_t *branches, json_t **rest)
+{
+    static const char *const names[] = { "string", "number", "array", "object" };
+    static const unsigned types[] = { QN_IS_STRING, QN_IS_NUMBER, QN_IS_ARRAY, QN_IS_OBJECT };
+    json_t *branch, *merged, *list = json_array();
+    unsigned common = QN_IS_ANY;
     size_t i;
-    QN_TRY(qn_schema_own(c, whole));
+    QN_TRY(qn_schema_own(c, list));
+    if (json_object_get(*rest, "type") || has_constants(*rest))
+        return QN_OK;
     json_array_foreach(branches, i, branch)
     {
-        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, &c->merges, &merged)));
-        if (json_array_append_new(whole, merged) != 0)
-            return qn_schema_no_memory();
-        for (size_t k = 0; k < i; k++)
-            if (!qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &c->comparisons))
-                return qn_fail(QN_ERR_UNSUPPORTED,
-                               "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
-                               qn_schema_path(c), k, i);
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, *rest, true, &c->merges, &merged)));
+        const unsigned implied = qn_schema_implied_types(merged);
+        if (implied && !json_object_get(merged, "type") && !has_constants(merged))
+            common &= implied;
+        json_decref(merged);
     }
+    if (common == QN_IS_ANY || !common)
+        return QN_OK;
+    for (i = 0; i < sizeof types / sizeof *types; i++)
+        if (common & types[i] && json_array_append_new(list, json_string(names[i])))
+            return qn_schema_no_memory();
+    QN_TRY(qn_schema_own(c, *rest = json_copy(*rest)));
+    return json_object_set(*rest, "type", list) ? qn_schema_no_memory() : QN_OK;
+}
+
+/* In strict mode oneOf becomes a union of alternatives that exclude each other: two that are not shown to do so, each
+ * joined with the schema's other keywords, get the negation of each other. *branches: a new list. */
+static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, json_t *rest)
+{
+    json_t *whole = json_array(), *others = json_array(), *out = json_array(), *branch, *merged;
+    size_t i, n_overlaps = 0;
+    QN_TRY(qn_schema_own(c, whole));
+    QN_TRY(qn_schema_own(c, others));
+    QN_TRY(qn_schema_own(c, out));
+    json_array_foreach(*branches, i, branch)
+    {
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, true, &c->merges, &merged)));
+        if (json_array_append_new(whole, merged) || json_array_append_new(others, json_array()))
+            return qn_schema_no_memory();
+        for (size_t k = 0; k < i; k++) {
+            if (qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &c->comparisons))
+                continue;
+            if (++n_overlaps > MAX_OVERLAPS)
+                return qn_fail(QN_ERR_UNSUPPORTED, "%s/oneOf: more than %d pairs of alternatives may overlap",
+                               qn_schema_path(c), MAX_OVERLAPS);
+            QN_TRY(exclude_branch(c, *branches, k, whole, i, json_array_get(others, i)));
+            QN_TRY(exclude_branch(c, *branches, i, whole, k, json_array_get(others, k)));
+        }
+    }
+    json_array_foreach(*branches, i, branch)
+    {
+        if (json_array_size(json_array_get(others, i)))
+            QN_TRY(only(c, branch, json_array_get(others, i), &branch));
+        if (json_array_append(out, branch))
+            return qn_schema_no_memory();
+    }
+    *branches = out;
     return QN_OK;
 }
 
@@ -345,8 +387,11 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
                        keyword, json_array_size(branches), MAX_BRANCHES);
     json_t *rest = without(schema, keyword, &is_empty);
     QN_TRY(qn_schema_own(c, rest));
-    if (c->options.strict && !strcmp(keyword, "oneOf"))
-        QN_TRY(check_one_of(c, branches, rest));
+    if (c->options.strict && !strcmp(keyword, "oneOf")) {
+        QN_TRY(imply_types(c, branches, &rest));
+        is_empty = !json_object_size(rest);
+        QN_TRY(exclude_each_other(c, &branches, rest));
+    }
     json_array_foreach(branches, i, branch)
     {
         char key[32];
@@ -375,7 +420,7 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_array_foreach(all, i, part)
     {
         json_t *next;
-        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, false, &c->merges, &next)));
         QN_TRY(qn_schema_own(c, next));
         merged = next;
     }
@@ -439,11 +484,6 @@ static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *t
     const char *meant = name ? meant_type(name) : NULL;
     return qn_fail(QN_ERR_INVALID, "%s/type: '%.40s' is not a type%s%s%s", qn_schema_path(c),
                    name ? name : "(no string)", meant ? ", expected \"" : "", meant ? meant : "", meant ? "\"" : "");
-}
-
-static bool has_constants(json_t *schema)
-{
-    return json_object_get(schema, "enum") || json_object_get(schema, "const");
 }
 
 qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
@@ -523,11 +563,9 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
         return compile_types(c, c->anything, entry);
     if (!json_is_object(schema))
         return qn_fail(QN_ERR_INVALID, "%s: neither an object nor a boolean", qn_schema_path(c));
+    schema = qn_schema_expand(c->root, schema, NULL, false, &c->merges);
+    QN_TRY(qn_schema_own(c, schema));
     QN_TRY(qn_schema_check_keywords(c, schema));
-    if (json_object_get(schema, "if")) {
-        schema = qn_schema_expand_if(schema, NULL);
-        QN_TRY(qn_schema_own(c, schema));
-    }
     if (json_object_get(schema, "$ref"))
         return compile_reference(c, schema, entry);
     if (json_object_get(schema, "allOf"))

@@ -2,6 +2,7 @@
 #ifndef QN_GRAMMAR_SCHEMA_H
 #define QN_GRAMMAR_SCHEMA_H
 
+#include "base/keyed_hash.h"
 #include "grammar/automaton.h"
 #include "grammar/schema_merge.h"
 #include "chat/output_tools.h"
@@ -104,6 +105,15 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status);
  * keyword. */
 qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema);
 
+/* ---- schema_keywords.c ---- */
+
+/* qn_schema_is_unsupported - whether a keyword restricts values and is not supported, but for what schema_expand.c
+ * rewrites. */
+bool qn_schema_is_unsupported(const char *key);
+
+/* qn_schema_meant_keyword - the keyword of which an unknown one is a misspelling, or NULL. */
+const char *qn_schema_meant_keyword(const char *key);
+
 /* qn_schema_count - reads a keyword that is an integer from 0 on, or gives its default.
  *
  * No output reaches INT32_MAX characters, items or properties: a larger maximum becomes QN_UNLIMITED, a larger
@@ -111,15 +121,8 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema);
 qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise,
                           uint32_t *count);
 
-/* qn_schema_is_note - whether a keyword is an annotation, which restricts nothing. */
-bool qn_schema_is_note(const char *key);
-
 /* qn_schema_types - the types of a schema, as QN_IS_...: those it names, or those to which its keywords apply. */
 qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types);
-
-/* qn_schema_excluded - the strings that `not` excludes, a new reference to a list. NULL: there is no `not`, or it is
- * not a list of strings, which is unsupported. */
-json_t *qn_schema_excluded(json_t *schema);
 
 /* qn_schema_exclude - removes the strings that `not` excludes from a DFA of strings. *is_none: no string is left. */
 qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_string, uint32_t *dfa, bool *is_none);
@@ -128,14 +131,46 @@ qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_strin
  * Borrowed. */
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
 
+/* From this number of strings on, those of an enum are a list of words instead of a DFA. */
+enum { QN_SCHEMA_MANY = 128 };
+
 /* qn_schema_of_constant - the schema that only this array or object fits. A new reference. */
 json_t *qn_schema_of_constant(json_t *value);
 
-/* qn_schema_pattern - the regular expression of a schema's pattern, or else of its format. *text NULL: it has
- * neither. */
-qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const char **text, size_t *length);
+/* ---- schema_string.c ---- */
 
-/* qn_schema_format - the regular expression of a format; NULL if the format is unknown. */
+/* Regular expressions that a string has to match, or must not match. Borrowed from the schema. */
+enum { QN_SCHEMA_PATTERNS = 16 };
+typedef struct qn_schema_patterns {
+    struct {
+        const char *text;
+        size_t length;
+        bool is_excluded;
+    } items[QN_SCHEMA_PATTERNS];
+    size_t n;
+} qn_schema_patterns;
+
+/* qn_schema_find_patterns - the regular expressions of a schema's pattern and format, and of those joined to it. */
+qn_status qn_schema_find_patterns(const qn_schema_compiler *c, json_t *schema, qn_schema_patterns *patterns);
+qn_hash128 qn_schema_hash_patterns(const qn_schema_patterns *patterns);
+
+/* qn_schema_compile_pattern - the DFA of the texts that match a pattern. *is_none: there are none, and no DFA. */
+qn_status qn_schema_compile_pattern(qn_schema_compiler *c, const char *regex, size_t length, bool in_string,
+                                    qn_dfa *out, bool *is_none);
+
+/* qn_schema_meet_patterns - the DFA of the texts that match the patterns.
+ *
+ *   in_string   true: as JSON strings spell them; false: UTF-8
+ *   texts       the texts to choose from; NULL: all
+ *   is_none     there is no such text, and `out` is not set */
+qn_status qn_schema_meet_patterns(qn_schema_compiler *c, const qn_schema_patterns *patterns, bool in_string,
+                                  const qn_dfa *texts, qn_dfa *out, bool *is_none);
+
+/* qn_schema_keep_strings - keeps of a DFA's texts those that fit a schema of strings: its lengths, patterns, format,
+ * constants and exclusions. *is_none: none is left. After an error or with none the DFA is freed. */
+qn_status qn_schema_keep_strings(qn_schema_compiler *c, json_t *schema, bool in_string, qn_dfa *dfa, bool *is_none);
+
+/* qn_schema_format - the regular expression of a format; NULL if it has none. */
 const char *qn_schema_format(const char *name);
 
 /* Each gives the node at which a value of its type begins. */
@@ -145,15 +180,44 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
 qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry);
 qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry);
 
+/* qn_schema_unique - an array whose items differ, if they are constants. *is_done: false if the schema does not ask for
+ * that, or no array has two items. Other items are unsupported: an error in strict mode, else their differing is
+ * ignored. */
+qn_status qn_schema_unique(qn_schema_compiler *c, json_t *schema, uint32_t *entry, bool *is_done);
+
+/* qn_schema_spell - a text as JSON spells it, without quotes; with `ascii`, characters outside ASCII are escaped.
+ * free() it; NULL without memory. */
+char *qn_schema_spell(const char *text, size_t length, bool ascii, size_t *n);
+
+/* qn_schema_spellings - adds the spellings of a name to an object, which has room for two of each name. */
+qn_status qn_schema_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length,
+                              uint32_t property);
+void qn_schema_sort_spellings(qn_object_rule *o);
+
+/* qn_schema_scalar - the node that reads a number, a boolean or null. */
+qn_status qn_schema_scalar(qn_schema_compiler *c, json_t *value, uint32_t next, uint32_t *node);
+
 /* ---- schema_names.c ---- */
 
 /* qn_schema_match_properties - the properties, each joined with the schemas of the patterns that its name matches.
- * Owned by the compiler. */
-qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, json_t **properties);
+ * Required names that are not declared become properties, with the schema `rest` if they match no pattern. Owned by the
+ * compiler. */
+qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *schema, json_t *required, json_t *rest,
+                                     json_t **properties);
 
 /* qn_schema_list_names - if propertyNames lists constants, replaces the schema of an object by one that has only
- * these properties. Other forms of propertyNames are unsupported: an error in strict mode, else ignored. */
+ * these properties. */
 qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema);
+
+/* qn_schema_restrict_properties - properties whose names do not fit propertyNames get the schema false; required names
+ * that fit become properties with the schema `rest`. Owned by the compiler. A propertyNames of other than strings'
+ * keywords is unsupported: an error in strict mode, else ignored. */
+qn_status qn_schema_restrict_properties(qn_schema_compiler *c, json_t *schema, json_t *required, json_t *rest,
+                                        json_t **properties);
+
+/* qn_schema_restrict_names - keeps of a DFA of names those that fit propertyNames. QN_ERR_INVALID if none does. The DFA
+ * is freed after an error. */
+qn_status qn_schema_restrict_names(qn_schema_compiler *c, json_t *schema, bool in_string, qn_dfa *names);
 
 /* qn_schema_find_names - the undeclared names of an object, grouped by the patterns that they match: disjoint DFAs of
  * the grammar, each with the schema of its values.

@@ -115,7 +115,9 @@ static bool disjoint(search *s, json_t *a, json_t *b, int depth);
 static json_t *property(json_t *schema, const char *key)
 {
     json_t *named = json_object_get(json_object_get(schema, "properties"), key);
-    return named ? named : json_object_get(schema, "additionalProperties");
+    if (named || json_object_get(schema, "patternProperties")) /* one of the patterns may match it */
+        return named;
+    return json_object_get(schema, "additionalProperties");
 }
 
 /* Whether one of them requires a property for which no value fits both. */

@@ -84,7 +84,7 @@ static json_t *beside(json_t *schema)
     static const char *const others[] = { "enum", "const", "type", "nullable", "not" };
     json_t *rest = json_object(), *value;
     const char *key;
-    json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set(rest, key, value);
+    json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set_nocheck(rest, key, value);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         json_object_del(rest, others[i]);
     if (!json_object_size(rest)) {
@@ -123,19 +123,6 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     if (grammar)
         qn_grammar_free(grammar);
     return qn_schema_may_ignore(c, status) ? QN_OK : status;
-}
-
-json_t *qn_schema_excluded(json_t *schema)
-{
-    json_t *excluded = json_object_get(schema, "not"), *constant = json_object_get(excluded, "const"), *value;
-    json_t *list = constant ? json_pack("[O]", constant) : json_incref(json_object_get(excluded, "enum"));
-    bool are_strings = json_object_size(excluded) == 1 && json_is_array(list);
-    size_t i;
-    json_array_foreach(list, i, value) are_strings &= json_is_string(value);
-    if (are_strings)
-        return list;
-    json_decref(list);
-    return NULL;
 }
 
 static qn_status exclude(qn_schema_compiler *c, json_t *excluded, bool in_string, uint32_t *id, bool *is_none)
@@ -338,6 +325,15 @@ static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t paren
     return QN_OK;
 }
 
+qn_status qn_schema_scalar(qn_schema_compiler *c, json_t *value, uint32_t next, uint32_t *node)
+{
+    uint32_t expr, last = 0, dfa;
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &expr));
+    QN_TRY(add_scalar(c, value, expr, &last));
+    QN_TRY(qn_schema_dfa(c, expr, &dfa));
+    return qn_schema_node(c, QN_DFA, dfa, next, node);
+}
+
 static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string,
                            uint32_t scalars, uint32_t *last_scalar, uint32_t *entry)
 {
@@ -353,13 +349,78 @@ static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t string
     return qn_schema_or(c, node, entry);
 }
 
+/* ---- Many strings ---- */
+
+/* Appends a string with its closing quote, as JSON spells it: its characters outside ASCII unescaped, or all escaped.
+ */
+static qn_status append_word(qn_schema_compiler *c, json_t *value, bool ascii, char **words, size_t *n)
+{
+    size_t length;
+    char *text = qn_schema_spell(json_string_value(value), json_string_length(value), ascii, &length);
+    char *word = text ? realloc(text, length + 2) : NULL;
+    if (!word) {
+        free(text);
+        return qn_schema_no_memory();
+    }
+    memcpy(word + length, "\"", 2);
+    words[(*n)++] = word;
+    return qn_schema_charge(c, length / 4 + 1);
+}
+
+static qn_status add_many(qn_schema_compiler *c, json_t *strings, uint32_t *entry)
+{
+    const size_t most = 2 * json_array_size(strings);
+    char **words = calloc(most + 1, sizeof *words);
+    json_t *value;
+    size_t i, n = 0;
+    uint32_t list = 0, node;
+    qn_status status = words ? QN_OK : qn_schema_no_memory();
+    json_array_foreach(strings, i, value) for (int ascii = 0; ascii < 2 && status == QN_OK; ascii++)
+    {
+        bool is_foreign = false;
+        for (size_t k = 0; k < json_string_length(value); k++)
+            is_foreign |= (uint8_t)json_string_value(value)[k] >= 0x80;
+        if (!ascii || is_foreign)
+            status = append_word(c, value, ascii, words, &n);
+    }
+    if (status == QN_OK)
+        status = qn_grammar_add_words(c->grammar, words, n, qn_schema_path(c), &list);
+    for (i = 0; i < n; i++)
+        free(words[i]);
+    free(words);
+    QN_TRY(status);
+    QN_TRY(qn_schema_node(c, QN_WORDS, list, c->end, &node));
+    QN_TRY(qn_schema_byte(c, '"', node, &node));
+    return qn_schema_or(c, node, entry);
+}
+
+/* Takes the strings out of a list of constants, if they are many. *strings: owned by the compiler, or NULL. */
+static qn_status take_many(qn_schema_compiler *c, json_t **constants, json_t **strings)
+{
+    json_t *value, *others = json_array(), *all = json_array();
+    size_t i;
+    *strings = NULL;
+    QN_TRY(qn_schema_own(c, others));
+    QN_TRY(qn_schema_own(c, all));
+    json_array_foreach(*constants, i, value) if (json_array_append(json_is_string(value) ? all : others,
+                                                                   value)) return qn_schema_no_memory();
+    if (json_array_size(all) < QN_SCHEMA_MANY)
+        return QN_OK;
+    *strings = all;
+    *constants = others;
+    return QN_OK;
+}
+
 qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry)
 {
-    json_t *constants, *value;
+    json_t *constants, *many, *value;
     uint32_t strings, scalars, last_string = 0, last_scalar = 0, node;
     size_t i;
     qn_dfa dfa;
     QN_TRY(qn_schema_constants(c, schema, types, &constants));
+    QN_TRY(take_many(c, &constants, &many));
+    if (many)
+        QN_TRY(add_many(c, many, entry));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
     json_array_foreach(constants, i, value)

@@ -31,8 +31,24 @@
     "[A-Za-z][A-Za-z0-9+.-]*:(//(" USER ")?" HOST "(:[0-9]{1,5})?(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" PCHAR   \
     "+(/" PCHAR "*)*)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
 
+#define SEGMENT "([A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9a-fA-F]{2})+" /* a first one without a colon */
+#define RELATIVE                                                                                                       \
+    "(//(" USER ")?" HOST "(:[0-9]{1,5})?(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" SEGMENT "(/" PCHAR              \
+    "*)*)?(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
+#define POINTER "(/([^/~\\n\\r\\u2028\\u2029]|~[01])*)*"
+
 #define CLOCK "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)"
 #define DURATION "P([0-9]+W|([0-9]+D|[0-9]+M([0-9]+D)?|[0-9]+Y([0-9]+M([0-9]+D)?)?)(" CLOCK ")?|" CLOCK ")"
+
+/* Those of drafts 4 to 2020-12. The names of draft 3 are other names of these or were dropped. */
+bool qn_schema_is_standard_format(const char *name)
+{
+    static const char *const others[] = { "regex", "uri-template", "idn-hostname" };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(name, others[i]))
+            return true;
+    return qn_schema_format(name) != NULL;
+}
 
 const char *qn_schema_format(const char *name)
 {
@@ -50,7 +66,17 @@ const char *qn_schema_format(const char *name)
         { "ipv4", "^" BYTE "(\\." BYTE "){3}$" },
         { "ipv6", "^" IPV6 "$" },
         { "uri", "^" URI "$" },
-        { "json-pointer", "^(/([^/~\\n\\r\\u2028\\u2029]|~[01])*)*$" },
+        { "json-pointer", "^" POINTER "$" },
+        { "relative-json-pointer", "^(0|[1-9][0-9]*)(#|" POINTER ")$" },
+        /* Every URI is an IRI, and every such name, address and reference is one of the wider kind. */
+        { "iri", "^" URI "$" },
+        { "uri-reference", "^(" URI "|" RELATIVE ")$" },
+        { "iri-reference", "^(" URI "|" RELATIVE ")$" },
+        { "idn-email",
+          "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]+(-+[A-Za-z0-9]+)*(\\.[A-Za-z0-9]+(-+[A-Za-z0-9]+)*)+$" },
+        /* Draft 3's names. */
+        { "host-name", "^" HOSTNAME "$" },
+        { "ip-address", "^" BYTE "(\\." BYTE "){3}$" },
     };
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (!strcmp(name, formats[i].name))

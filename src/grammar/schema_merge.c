@@ -3,6 +3,7 @@
 #include "grammar/schema_merge.h"
 #include "base/status.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,7 +126,7 @@ static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t
     return out;
 }
 
-/* Joins two `not` of constants: what neither excludes. */
+/* Joins two `not`: what neither excludes. Constants become one list. */
 static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
 {
     json_t *of[] = { a, b }, *all = json_array();
@@ -134,7 +135,7 @@ static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
         *steps += json_array_size(values);
         if (json_object_size(of[i]) != 1 || (!constant && !json_is_array(values)) || *steps > QN_SCHEMA_STEPS) {
             json_decref(all);
-            return NULL;
+            return json_pack("{s:[O,O]}", "anyOf", a, b);
         }
         if (constant)
             json_array_append(all, constant);
@@ -142,6 +143,31 @@ static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
             json_array_extend(all, values);
     }
     return json_pack("{s:o}", "enum", all);
+}
+
+/* The multiple of both; NULL if one is no integer, or it is too large. */
+static json_t *common_multiple(json_t *a, json_t *b)
+{
+    const double x = json_number_value(a), y = json_number_value(b);
+    if (!(x >= 1) || !(y >= 1) || x > INT32_MAX || y > INT32_MAX || x != floor(x) || y != floor(y))
+        return NULL;
+    int64_t m = (int64_t)x, n = (int64_t)y;
+    while (n) {
+        const int64_t rest = m % n;
+        m = n;
+        n = rest;
+    }
+    return json_integer((int64_t)x / m * (int64_t)y);
+}
+
+/* Formats that JSON Schema does not define restrict nothing. */
+static json_t *merge_formats(json_t *a, json_t *b)
+{
+    if (!json_is_string(a) || !json_is_string(b))
+        return NULL;
+    if (!qn_schema_is_standard_format(json_string_value(a)))
+        return json_incref(b);
+    return qn_schema_is_standard_format(json_string_value(b)) ? NULL : json_incref(a);
 }
 
 static const char *const member_keywords[] = { "properties", "patternProperties", NULL };
@@ -160,10 +186,8 @@ static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y
     static const char
         *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
                *const upper[] = { "maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL },
-               *const schemas[] = { "items", "additionalProperties", "propertyNames", NULL },
-               *const notes[] = { "title", "description", "default",  "examples", "$schema",  "$id",
-                                  "$defs", "definitions", "$comment", "example",  "nullable", NULL };
-    if (is_one_of(key, notes) || qn_schema_is_equal(x, y, steps))
+               *const schemas[] = { "items", "additionalProperties", "propertyNames", NULL };
+    if (!strcmp(key, "nullable") || qn_schema_is_equal(x, y, steps))
         return json_incref(x);
     if (json_is_number(x) && json_is_number(y) && (is_one_of(key, lower) || is_one_of(key, upper)))
         return json_incref((json_number_value(x) < json_number_value(y)) == is_one_of(key, upper) ? x : y);
@@ -173,8 +197,17 @@ static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y
         return merge_types(x, y, steps);
     if (!strcmp(key, "enum"))
         return intersect(x, y, steps);
-    if (!strcmp(key, "required") || !strcmp(key, "allOf"))
+    if (!strcmp(key, "required") || !strcmp(key, "allOf") || !strcmp(key, QN_SCHEMA_LIKE) ||
+        !strcmp(key, QN_SCHEMA_UNLIKE))
         return unite(x, y, steps);
+    if (!strcmp(key, "uniqueItems"))
+        return json_incref(json_is_true(x) ? x : y);
+    if (!strcmp(key, "multipleOf"))
+        return common_multiple(x, y);
+    if (!strcmp(key, "format"))
+        return merge_formats(x, y);
+    if (qn_schema_is_note(key))
+        return json_incref(x);
     if (!strcmp(key, "not"))
         return exclude_both(x, y, steps);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf"))
@@ -201,10 +234,10 @@ static qn_status too_many(void)
     return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
 }
 
-static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out);
+static qn_status merge(json_t *root, json_t *a, json_t *b, bool is_loose, int depth, uint64_t *steps, json_t **out);
 
 /* *out: a new reference to the schema with its reference resolved. */
-static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *steps, json_t **out)
+static qn_status flatten(json_t *root, json_t *schema, bool is_loose, int depth, uint64_t *steps, json_t **out)
 {
     *out = json_incref(schema);
     for (int i = depth; i < MAX_REFERENCES; i++) {
@@ -219,8 +252,9 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
         if (status == QN_OK) {
             json_object_del(rest, "$ref");
             if (json_object_size(rest))
-                status = qn_schema_is_properties_first(*out, "$ref") ? merge(root, rest, target, i + 1, steps, &merged)
-                                                                     : merge(root, target, rest, i + 1, steps, &merged);
+                status = qn_schema_is_properties_first(*out, "$ref")
+                             ? merge(root, rest, target, is_loose, i + 1, steps, &merged)
+                             : merge(root, target, rest, is_loose, i + 1, steps, &merged);
             else
                 merged = json_incref(target);
         }
@@ -234,28 +268,32 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
     return qn_fail(QN_ERR_UNSUPPORTED, "a chain of more than %d references for one value", MAX_REFERENCES);
 }
 
-/* A copy of the schema without `if`, with draft 4's boolean bounds as exclusive bounds, and with a constant as a
- * list if the other schema has a list. A new reference. */
-static json_t *modernise(json_t *schema, json_t *other)
+/* A copy of the schema without conditions and draft 4's bounds, and with a constant as a list if the other schema has a
+ * list. A new reference. */
+static json_t *modernise(json_t *root, json_t *schema, json_t *other, bool is_loose, uint64_t *steps)
 {
-    static const char *const bounds[][2] = { { "minimum", "exclusiveMinimum" }, { "maximum", "exclusiveMaximum" } };
-    json_t *out = qn_schema_expand_if(schema, other), *constant = json_object_get(schema, "const");
-    for (int i = 0; i < 2; i++) {
-        json_t *is_exclusive = json_object_get(out, bounds[i][1]), *bound = json_object_get(out, bounds[i][0]);
-        if (!json_is_boolean(is_exclusive))
-            continue;
-        if (json_is_true(is_exclusive) && json_is_number(bound)) {
-            json_object_set(out, bounds[i][1], bound);
-            json_object_del(out, bounds[i][0]);
-        } else {
-            json_object_del(out, bounds[i][1]);
-        }
-    }
+    json_t *plain = qn_schema_with_exclusive_bounds(schema), *constant;
+    json_t *out = plain ? qn_schema_expand(root, plain, other, is_loose, steps) : NULL;
+    json_decref(plain);
+    constant = json_object_get(out, "const");
     if (constant && json_object_get(other, "const") && !json_object_get(schema, "enum")) {
         json_object_set_new(out, "enum", json_pack("[O]", constant));
         json_object_del(out, "const");
     }
     return out;
+}
+
+/* If both have a pattern, that of `b` becomes one of further patterns. */
+static void move_pattern(json_t *a, json_t *b, uint64_t *steps)
+{
+    json_t *pattern = json_object_get(b, "pattern");
+    if (!json_is_string(pattern) || !json_is_string(json_object_get(a, "pattern")) ||
+        qn_schema_is_equal(pattern, json_object_get(a, "pattern"), steps))
+        return;
+    json_t *more = json_object_get(b, QN_SCHEMA_LIKE) ? json_copy(json_object_get(b, QN_SCHEMA_LIKE)) : json_array();
+    json_array_append(more, pattern);
+    json_object_set_new_nocheck(b, QN_SCHEMA_LIKE, more);
+    json_object_del(b, "pattern");
 }
 
 static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
@@ -276,7 +314,7 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
                        : qn_fail(QN_ERR_UNSUPPORTED, "two schemas for one value have '%s', which cannot be joined",
                                  key);
         }
-        json_object_set_new(merged, key, joined);
+        json_object_set_new_nocheck(merged, key, joined);
     }
     for (const char *const *k = member_keywords; *k; k++)
         if (json_object_get(a, *k) || json_object_get(b, *k))
@@ -286,7 +324,7 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
 }
 
 /* Joins two schemas without references. */
-static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps, json_t **out)
+static qn_status merge_plain(json_t *root, json_t *x, json_t *y, bool is_loose, uint64_t *steps, json_t **out)
 {
     if (json_is_false(x) || json_is_false(y))
         *out = json_false();
@@ -298,7 +336,8 @@ static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps
         *steps += PER_KEY * (json_object_size(x) + json_object_size(y));
         if (*steps > QN_SCHEMA_STEPS)
             return too_many();
-        json_t *a = modernise(x, y), *b = modernise(y, x);
+        json_t *a = modernise(root, x, y, is_loose, steps), *b = modernise(root, y, x, is_loose, steps);
+        move_pattern(a, b, steps);
         const qn_status status = a && b ? merge_objects(root, a, b, steps, out) : qn_schema_no_memory();
         json_decref(a);
         json_decref(b);
@@ -307,18 +346,18 @@ static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps
     return QN_OK;
 }
 
-static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out)
+static qn_status merge(json_t *root, json_t *a, json_t *b, bool is_loose, int depth, uint64_t *steps, json_t **out)
 {
     json_t *x = NULL, *y = NULL;
     *out = NULL;
     *steps += PER_MERGE;
     if (*steps > QN_SCHEMA_STEPS)
         return too_many();
-    qn_status status = flatten(root, a, depth, steps, &x);
+    qn_status status = flatten(root, a, is_loose, depth, steps, &x);
     if (status == QN_OK)
-        status = flatten(root, b, depth, steps, &y);
+        status = flatten(root, b, is_loose, depth, steps, &y);
     if (status == QN_OK)
-        status = merge_plain(root, x, y, steps, out);
+        status = merge_plain(root, x, y, is_loose, steps, out);
     json_decref(x);
     json_decref(y);
     if (status != QN_OK || *steps <= QN_SCHEMA_STEPS)
@@ -328,7 +367,7 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
     return too_many();
 }
 
-qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
+qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, bool is_loose, uint64_t *steps, json_t **out)
 {
-    return merge(root, a, b, 0, steps, out);
+    return merge(root, a, b, is_loose, 0, steps, out);
 }

@@ -16,11 +16,45 @@ bool qn_schema_is_disjoint(json_t *root, json_t *a, json_t *b, uint64_t *steps);
  * come before those of the keyword. */
 bool qn_schema_is_properties_first(json_t *schema, const char *keyword);
 
-/* qn_schema_expand_if - rewrites a schema with if, then and else as alternatives, each of which accepts only values
- * that validate. A new reference; NULL without memory.
+/* Keywords of our own, each a list of regular expressions: a string has to match all, or must match none. No JSON text
+ * has such a key, since it is no UTF-8. */
+#define QN_SCHEMA_LIKE "pattern\xff"
+#define QN_SCHEMA_UNLIKE "not pattern\xff"
+
+/* qn_schema_is_note - whether a keyword is an annotation, which restricts nothing: those of JSON Schema, and all that
+ * it does not know. */
+bool qn_schema_is_note(const char *key);
+
+/* qn_schema_restricts - whether a keyword restricts values, or may be meant to. */
+bool qn_schema_restricts(const char *key);
+
+/* qn_schema_is_standard_format - whether JSON Schema defines a format; others are annotations. */
+bool qn_schema_is_standard_format(const char *name);
+
+/* qn_schema_excluded - the strings that `not` excludes, a new reference to a list. NULL: there is no `not`, or it is
+ * not a list of strings. */
+json_t *qn_schema_excluded(json_t *schema);
+
+/* qn_schema_unlike - the schema of strings that do not match a pattern. A new reference. */
+json_t *qn_schema_unlike(json_t *pattern);
+
+/* qn_schema_with_exclusive_bounds - a copy of the schema with draft 4's boolean bounds as exclusive bounds. */
+json_t *qn_schema_with_exclusive_bounds(json_t *schema);
+
+/* qn_schema_negate - schemas that together are the negation of a schema. A new reference to a list.
  *
- *   beside   another schema of the same value, or NULL: it helps to express the negation of `if` */
-json_t *qn_schema_expand_if(json_t *schema, json_t *beside);
+ *   known      schemas of the same value, a list: they say which values need not be considered
+ *   is_whole   false: some values fit neither the schema nor the alternatives */
+json_t *qn_schema_negate(json_t *root, json_t *schema, json_t *known, uint64_t *steps, bool *is_whole);
+
+/* qn_schema_expand - rewrites a schema with if, not, dependentRequired, dependentSchemas or dependencies as
+ * alternatives, each of which accepts only values that validate. What cannot be rewritten stays. A new reference; NULL
+ * without memory.
+ *
+ *   beside     another schema of the same value, or NULL: it helps to express negations
+ *   is_loose   an `if` that cannot be rewritten exactly is left out: the result accepts all values that validate, and
+ *              perhaps others */
+json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, bool is_loose, uint64_t *steps);
 
 /* qn_schema_no_memory - sets and returns the error of a failed allocation in a schema's compilation. */
 qn_status qn_schema_no_memory(void);
@@ -28,10 +62,12 @@ qn_status qn_schema_no_memory(void);
 /* qn_schema_merge - the schema of the values that fit both `a` and `b`. The properties of `a` come before further ones
  * of `b`. References in them are resolved in `root`.
  *
- *   steps   is increased; QN_ERR_UNSUPPORTED above QN_SCHEMA_STEPS
- *   out     a new reference
+ *   is_loose   the result accepts all values that fit both and perhaps others, as qn_schema_is_disjoint needs it; else
+ *              it may not accept all (qn_schema_expand)
+ *   steps      is increased; QN_ERR_UNSUPPORTED above QN_SCHEMA_STEPS
+ *   out        a new reference
  *
- * QN_ERR_UNSUPPORTED for keywords that cannot be joined: two different patterns, formats or negations. */
-qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out);
+ * QN_ERR_UNSUPPORTED for keywords that cannot be joined, such as two different formats. */
+qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, bool is_loose, uint64_t *steps, json_t **out);
 
 #endif

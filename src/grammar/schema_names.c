@@ -7,11 +7,10 @@
 
 enum { MAX_PATTERNS = 16 };
 
-static qn_status compile(qn_schema_compiler *c, const char *pattern, bool in_string, qn_dfa *dfa)
+/* *is_none: the pattern matches no name, and there is no DFA. */
+static qn_status compile(qn_schema_compiler *c, const char *pattern, bool in_string, qn_dfa *dfa, bool *is_none)
 {
-    uint32_t expr;
-    QN_TRY(qn_expr_regex(&c->exprs, pattern, strlen(pattern), true, qn_schema_path(c), &expr));
-    return qn_dfa_compile(&c->exprs, expr, in_string, qn_schema_path(c), &c->grammar->steps, dfa);
+    return qn_schema_compile_pattern(c, pattern, strlen(pattern), in_string, dfa, is_none);
 }
 
 /* Joins *schema, NULL at first, with another schema of the same value. Owned by the compiler. */
@@ -23,40 +22,59 @@ static qn_status join(qn_schema_compiler *c, json_t **schema, json_t *other)
     return QN_OK;
 }
 
-qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, json_t **properties)
+/* The declared properties, and null for each required name that is not among them. */
+static qn_status list_properties(qn_schema_compiler *c, json_t *required, json_t *properties, json_t **out)
 {
-    json_t *out = json_object(), *property, *schema;
+    json_t *name;
+    size_t i;
+    *out = json_object();
+    QN_TRY(qn_schema_own(c, *out));
+    if (properties && json_object_update(*out, properties))
+        return qn_schema_no_memory();
+    if (json_array_size(required) > 2 * QN_GRAMMAR_PROPERTIES)
+        return QN_OK;
+    json_array_foreach(required, i, name) if (json_is_string(name) && !json_object_get(*out, json_string_value(name)) &&
+                                              json_object_set_new(*out, json_string_value(name),
+                                                                  json_null())) return qn_schema_no_memory();
+    return QN_OK;
+}
+
+qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *schema, json_t *required, json_t *rest,
+                                     json_t **properties)
+{
+    json_t *patterns = json_object_get(schema, "patternProperties"), *declared = *properties, *out, *property,
+           *matching;
     const char *pattern, *key;
-    if (!json_is_object(patterns) || json_object_size(patterns) > MAX_PATTERNS) {
-        json_decref(out);
+    if (!json_is_object(patterns) || json_object_size(patterns) > MAX_PATTERNS)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/patternProperties: not an object of at most %d patterns",
                        qn_schema_path(c), MAX_PATTERNS);
-    }
-    QN_TRY(qn_schema_own(c, out));
-    if (!*properties)
-        return QN_OK;
-    if (json_object_update(out, *properties))
-        return qn_schema_no_memory();
-    json_object_foreach(patterns, pattern, schema)
+    QN_TRY(list_properties(c, required, declared, &out));
+    json_object_foreach(patterns, pattern, matching)
     {
         qn_dfa dfa;
-        qn_status status = compile(c, pattern, false, &dfa);
+        void *next;
+        bool is_none;
+        qn_status status = compile(c, pattern, false, &dfa, &is_none);
         if (qn_schema_may_ignore(c, status))
             continue;
         QN_TRY(status);
-        json_object_foreach(*properties, key, property)
+        if (is_none)
+            continue;
+        json_object_foreach_safe(out, next, key, property)
         {
-            property = json_object_get(out, key);
             if (status != QN_OK || !qn_dfa_takes(&dfa, key, strlen(key)))
                 continue;
-            status = join(c, &property, schema);
+            property = json_is_null(property) ? NULL : property;
+            status = join(c, &property, matching);
             if (status == QN_OK && json_object_set(out, key, property))
                 status = qn_schema_no_memory();
         }
         qn_dfa_free(&dfa);
         QN_TRY(status);
     }
-    *properties = out;
+    json_object_foreach(out, key, property) if (json_is_null(property) &&
+                                                json_object_set(out, key, rest)) return qn_schema_no_memory();
+    *properties = json_object_size(out) ? out : declared;
     return QN_OK;
 }
 
@@ -120,9 +138,7 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
         return QN_OK;
     if (!json_is_array(list) || json_array_size(list) > QN_GRAMMAR_PROPERTIES ||
         json_object_get(*schema, "patternProperties"))
-        return c->options.strict ? qn_fail(QN_ERR_UNSUPPORTED, "%s/propertyNames: expected at most %d constants",
-                                           qn_schema_path(c), QN_GRAMMAR_PROPERTIES)
-                                 : QN_OK;
+        return QN_OK;
     QN_TRY(qn_schema_members(c, *schema, &properties, &required, &rest));
     json_t *copy = json_copy(*schema);
     QN_TRY(qn_schema_own(c, copy));
@@ -135,6 +151,110 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
                    json_object_del(copy, "propertyNames")
                ? qn_schema_no_memory()
                : QN_OK;
+}
+
+/* *plain: a schema of names in which no other is referred to or joined, owned by the compiler; NULL if it may be
+ * ignored. */
+static qn_status find_plain(qn_schema_compiler *c, json_t *names, json_t **plain)
+{
+    static const char *const of_strings[] = { "type",    "enum", "const",  "minLength",    "maxLength",
+                                              "pattern", "not",  "format", QN_SCHEMA_LIKE, QN_SCHEMA_UNLIKE };
+    const char *key;
+    json_t *value, *merged, *parts;
+    size_t i;
+    bool is_plain = true;
+    *plain = json_pack("{s:s}", "type", "string");
+    QN_TRY(qn_schema_own(c, *plain));
+    for (int round = 0; round < MAX_REFERENCES && names; round++) {
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, *plain, names, false, &c->merges, &merged)));
+        QN_TRY(qn_schema_own(c, merged));
+        parts = json_object_get(merged, "allOf");
+        names = NULL;
+        if (!parts) {
+            *plain = merged;
+            break;
+        }
+        names = json_copy(merged);
+        QN_TRY(qn_schema_own(c, names));
+        json_object_del(names, "allOf");
+        json_array_foreach(parts, i, value)
+        {
+            QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, names, value, false, &c->merges, &merged)));
+            QN_TRY(qn_schema_own(c, merged));
+            names = merged;
+        }
+    }
+    is_plain = !names && json_is_object(*plain);
+    json_object_foreach(*plain, key, value)
+    {
+        bool is_known = qn_schema_is_note(key);
+        for (i = 0; i < sizeof of_strings / sizeof *of_strings; i++)
+            is_known |= !strcmp(key, of_strings[i]);
+        is_plain &= is_known;
+    }
+    json_t *excluded = qn_schema_excluded(*plain);
+    is_plain &= excluded || !json_object_get(*plain, "not");
+    json_decref(excluded);
+    if (json_is_false(*plain) || is_plain)
+        return QN_OK;
+    *plain = NULL;
+    return c->options.strict ? qn_fail(QN_ERR_UNSUPPORTED, "%s/propertyNames: only keywords of strings are supported",
+                                       qn_schema_path(c))
+                             : QN_OK;
+}
+
+/* Keeps of a DFA of names those that fit. *is_none: none does, and the DFA is freed. */
+static qn_status keep_fitting(qn_schema_compiler *c, json_t *schema, bool in_string, qn_dfa *names, bool *is_none)
+{
+    json_t *plain, *of_names = json_object_get(schema, "propertyNames");
+    *is_none = false;
+    qn_status status = of_names && !json_is_true(of_names) ? find_plain(c, of_names, &plain) : QN_OK;
+    if (status != QN_OK)
+        qn_dfa_free(names);
+    if (status != QN_OK || !of_names || json_is_true(of_names) || !plain)
+        return status;
+    json_t *type = json_object_get(plain, "type");
+    *is_none = json_is_false(plain) || (json_is_array(type) && !json_array_size(type));
+    if (*is_none)
+        qn_dfa_free(names);
+    else
+        status = qn_schema_keep_strings(c, plain, in_string, names, is_none);
+    return status;
+}
+
+qn_status qn_schema_restrict_names(qn_schema_compiler *c, json_t *schema, bool in_string, qn_dfa *names)
+{
+    bool is_none;
+    QN_TRY(keep_fitting(c, schema, in_string, names, &is_none));
+    return is_none ? qn_fail(QN_ERR_INVALID, "%s/propertyNames: no name fits", qn_schema_path(c)) : QN_OK;
+}
+
+qn_status qn_schema_restrict_properties(qn_schema_compiler *c, json_t *schema, json_t *required, json_t *rest,
+                                        json_t **properties)
+{
+    json_t *out, *property;
+    const char *key;
+    void *next;
+    uint32_t any;
+    bool is_none;
+    qn_dfa names;
+    QN_TRY(list_properties(c, required, *properties, &out));
+    QN_TRY(qn_expr_any(&c->exprs, 0, QN_UNLIMITED, &any));
+    QN_TRY(qn_dfa_compile(&c->exprs, any, false, qn_schema_path(c), &c->grammar->steps, &names));
+    QN_TRY(keep_fitting(c, schema, false, &names, &is_none));
+    qn_status status = QN_OK;
+    json_object_foreach_safe(out, next, key, property)
+    {
+        json_t *fitting = is_none || !qn_dfa_takes(&names, key, strlen(key)) ? json_false()
+                          : json_is_null(property)                           ? rest
+                                                                             : property;
+        if (status == QN_OK && json_object_set(out, key, fitting))
+            status = qn_schema_no_memory();
+    }
+    if (!is_none)
+        qn_dfa_free(&names);
+    *properties = json_object_size(out) ? out : *properties;
+    return status;
 }
 
 /* ---- Sets of names ---- */
@@ -169,8 +289,11 @@ static qn_status split_all(qn_schema_compiler *c, json_t *patterns, bool in_stri
     json_object_foreach(patterns, pattern, schema)
     {
         qn_dfa dfa;
-        qn_status status = compile(c, pattern, in_string, &dfa);
+        bool is_none;
+        qn_status status = compile(c, pattern, in_string, &dfa, &is_none);
         QN_TRY(status);
+        if (is_none)
+            continue;
         for (size_t i = 0, before = *n; i < before && status == QN_OK; i++) {
             if (!sets[i].names.n_states)
                 continue;

@@ -1,4 +1,4 @@
-/* Values of a schema by type: strings, numbers, arrays and objects. */
+/* Values of a schema by type: numbers, arrays and objects. schema_string.c has strings. */
 #include "grammar/schema.h"
 
 #include "base/append.h"
@@ -25,138 +25,6 @@ qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const cha
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: %g is above %d", qn_schema_path(c), key, number, INT32_MAX);
     *count = is_huge ? QN_UNLIMITED : (uint32_t)number;
     return QN_OK;
-}
-
-/* ---- Strings ---- */
-
-enum { NO_STRINGS = INT32_MAX }; /* stands for a DFA: no string is allowed */
-
-/* Makes the DFA of a pattern or format, with the lengths included. */
-static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t length, const qn_string_rule *rule,
-                                 uint32_t *id)
-{
-    uint64_t *steps = &c->grammar->steps;
-    uint32_t expr;
-    qn_dfa dfa;
-    QN_TRY(qn_expr_regex(&c->exprs, text, length, true, qn_schema_path(c), &expr));
-    QN_TRY(qn_dfa_compile(&c->exprs, expr, true, qn_schema_path(c), steps, &dfa));
-    if (rule->min || rule->max != QN_UNLIMITED) {
-        const qn_status status = qn_dfa_count(&dfa, rule->min, rule->max, qn_schema_path(c), steps);
-        if (status != QN_OK) {
-            qn_dfa_free(&dfa);
-            *id = NO_STRINGS;
-            return status == QN_ERR_INVALID ? QN_OK : status;
-        }
-    }
-    return qn_grammar_add_dfa(c->grammar, &dfa, id);
-}
-
-/* Equal patterns share a DFA, so that alternatives in the same state of it are walked as one. */
-static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
-{
-    const qn_hash128 pattern = qn_keyed_hash128(text, length);
-    const uint64_t parts[] = { pattern.low, pattern.high, rule->min, rule->max };
-    const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
-    const size_t slot = hash.low % QN_SCHEMA_NUMBERS;
-    if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low || c->patterns[slot].high != hash.high) {
-        uint32_t id;
-        QN_TRY(compile_pattern(c, text, length, rule, &id));
-        if (id == NO_STRINGS) {
-            *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .min = 1, .max = 0, .dfa = -1 };
-            return QN_OK;
-        }
-        c->patterns[slot].low = hash.low;
-        c->patterns[slot].high = hash.high;
-        c->patterns[slot].dfa = id + 1;
-    }
-    *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .max = QN_UNLIMITED, .dfa = (int32_t)c->patterns[slot].dfa - 1 };
-    return QN_OK;
-}
-
-qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const char **text, size_t *length)
-{
-    json_t *pattern = json_object_get(schema, "pattern");
-    const char *name = json_string_value(json_object_get(schema, "format")),
-               *format = name ? qn_schema_format(name) : NULL;
-    if (pattern && !json_is_string(pattern))
-        return qn_fail(QN_ERR_INVALID, "%s/pattern: not a string", qn_schema_path(c));
-    if (name && !format && c->options.strict)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/format: '%s' is not supported", qn_schema_path(c), name);
-    if (pattern && format && c->options.strict)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format together are not supported", qn_schema_path(c));
-    *text = pattern ? json_string_value(pattern) : format;
-    *length = pattern ? json_string_length(pattern) : format ? strlen(format) : 0;
-    return QN_OK;
-}
-
-/* Adds a pattern. If pattern and lengths together are too large for an automaton, and that may be ignored, the
- * lengths are. */
-static qn_status add_regex(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
-{
-    qn_string_rule any_length = { .form = rule->form, .max = QN_UNLIMITED, .dfa = -1 };
-    qn_status status = find_pattern(c, text, length, rule);
-    if (qn_schema_may_ignore(c, status) && (status = find_pattern(c, text, length, &any_length)) == QN_OK)
-        *rule = any_length;
-    return status;
-}
-
-static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
-{
-    const char *text;
-    size_t length;
-    QN_TRY(qn_schema_pattern(c, schema, &text, &length));
-    const qn_status status = text ? add_regex(c, text, length, rule) : QN_OK;
-    return qn_schema_may_ignore(c, status) ? QN_OK : status;
-}
-
-/* Removes what `not` excludes. The string becomes a DFA that includes its lengths. */
-static qn_status exclude(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule, bool *is_none)
-{
-    static const char any[] = "^[\\s\\S]*$";
-    json_t *excluded = qn_schema_excluded(schema);
-    const bool has_some = json_array_size(excluded) > 0;
-    uint32_t dfa;
-    json_decref(excluded);
-    *is_none = false;
-    if (!has_some)
-        return QN_OK;
-    if (rule->dfa < 0)
-        QN_TRY(add_regex(c, any, sizeof any - 1, rule));
-    *is_none = rule->min > rule->max;
-    if (*is_none)
-        return QN_OK;
-    dfa = (uint32_t)rule->dfa;
-    QN_TRY(qn_schema_exclude(c, schema, true, &dfa, is_none));
-    rule->dfa = (int32_t)dfa;
-    return QN_OK;
-}
-
-qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
-{
-    qn_string_rule rule = { .form = QN_STRING_VALUE, .dfa = -1 };
-    uint32_t id;
-    QN_TRY(qn_schema_count(c, schema, "minLength", 0, &rule.min));
-    QN_TRY(qn_schema_count(c, schema, "maxLength", QN_UNLIMITED, &rule.max));
-    if (rule.min > rule.max) {
-        *entry = QN_NODE_NEVER;
-        return QN_OK;
-    }
-    QN_TRY(add_pattern(c, schema, &rule));
-    bool is_none = rule.min > rule.max;
-    if (!is_none)
-        QN_TRY(exclude(c, schema, &rule, &is_none));
-    if (is_none) {
-        *entry = QN_NODE_NEVER;
-        return QN_OK;
-    }
-    if (rule.dfa >= 0) { /* spelled as a JSON string */
-        QN_TRY(qn_schema_byte(c, '"', c->end, &id));
-        QN_TRY(qn_schema_node(c, QN_DFA, (uint32_t)rule.dfa, id, &id));
-        return qn_schema_byte(c, '"', id, entry);
-    }
-    QN_TRY(qn_grammar_add_string(c->grammar, rule, &id));
-    QN_TRY(qn_schema_node(c, QN_STRING, id, c->end, &id));
-    return qn_schema_byte(c, '"', id, entry);
 }
 
 /* ---- Numbers ---- */
@@ -248,20 +116,65 @@ static void get_bound(json_t *schema, bool is_min, bool integer, qn_bound *bound
         set_bound(value, json_is_true(exclusive), is_min, integer, bound);
 }
 
-/* Numbers with the same bounds share a DFA. */
+/* The divisor of multipleOf; 1 without one. A divisor that is no integer is unsupported: whether a double is a multiple
+ * of it depends on how the reader rounds. */
+static qn_status get_divisor(const qn_schema_compiler *c, json_t *schema, uint32_t *divisor)
+{
+    json_t *value = json_object_get(schema, "multipleOf");
+    const double number = json_number_value(value);
+    *divisor = 1;
+    if (!value)
+        return QN_OK;
+    if (!json_is_number(value) || !(number > 0))
+        return qn_fail(QN_ERR_INVALID, "%s/multipleOf: not a number above 0", qn_schema_path(c));
+    if (number == floor(number) && number <= QN_MULTIPLE) {
+        *divisor = (uint32_t)number;
+        return QN_OK;
+    }
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s/multipleOf: %g is not supported, expected an integer of at most %d",
+                   qn_schema_path(c), number, QN_MULTIPLE);
+}
+
+/* The DFA of numbers. *is_none: there are none. */
+static qn_status add_number(qn_schema_compiler *c, const qn_bound bounds[2], bool integer, uint32_t divisor,
+                            uint32_t *id, bool *is_none)
+{
+    uint32_t expr;
+    qn_dfa multiples, dfa;
+    *is_none = false;
+    QN_TRY(qn_expr_number(&c->exprs, integer, &bounds[0], &bounds[1], &expr));
+    QN_TRY(qn_schema_dfa(c, expr, id));
+    if (divisor == 1)
+        return QN_OK;
+    QN_TRY(qn_dfa_multiples(divisor, qn_schema_path(c), &c->grammar->steps, &multiples));
+    const qn_status status =
+        qn_dfa_meet(&c->grammar->dfas[*id], &multiples, false, qn_schema_path(c), &c->grammar->steps, &dfa);
+    qn_dfa_free(&multiples);
+    *is_none = status == QN_ERR_INVALID;
+    return status == QN_OK ? qn_grammar_add_dfa(c->grammar, &dfa, id) : *is_none ? QN_OK : status;
+}
+
+/* Numbers with the same bounds share a DFA. Multiples are written as integers. */
 qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry)
 {
     qn_bound bounds[2];
-    uint32_t expr, dfa;
+    uint32_t dfa, divisor;
+    bool is_none;
+    const qn_status status = get_divisor(c, schema, &divisor);
+    if (!qn_schema_may_ignore(c, status))
+        QN_TRY(status);
+    integer |= status == QN_OK && json_object_get(schema, "multipleOf");
     get_bound(schema, true, integer, &bounds[0]);
     get_bound(schema, false, integer, &bounds[1]);
     const qn_hash128 of_bounds = qn_keyed_hash128(bounds, sizeof bounds);
-    const uint64_t parts[] = { of_bounds.low, of_bounds.high, integer };
+    const uint64_t parts[] = { of_bounds.low, of_bounds.high, integer, divisor };
     const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
     const size_t slot = hash.low % QN_SCHEMA_NUMBERS;
+    *entry = QN_NODE_NEVER;
     if (!c->numbers[slot].dfa || c->numbers[slot].low != hash.low || c->numbers[slot].high != hash.high) {
-        QN_TRY(qn_expr_number(&c->exprs, integer, &bounds[0], &bounds[1], &expr));
-        QN_TRY(qn_schema_dfa(c, expr, &dfa));
+        QN_TRY(add_number(c, bounds, integer, divisor, &dfa, &is_none));
+        if (is_none)
+            return QN_OK;
         c->numbers[slot].low = hash.low;
         c->numbers[slot].high = hash.high;
         c->numbers[slot].dfa = dfa + 1;
@@ -289,6 +202,10 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
         items = json_object_get(schema, "additionalItems");
     }
     uint32_t id, first, between, after, item, node;
+    bool is_done;
+    QN_TRY(qn_schema_unique(c, schema, entry, &is_done));
+    if (is_done)
+        return QN_OK;
     if (json_array_size(prefix) > QN_GRAMMAR_ITEMS)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: %zu items with schemas of their own, at most %d are supported",
                        qn_schema_path(c), json_array_size(prefix), QN_GRAMMAR_ITEMS);
@@ -325,8 +242,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
 
 /* ---- Objects ---- */
 
-/* A name as JSON spells it; with `ascii`, characters outside ASCII are escaped. free() it; NULL without memory. */
-static char *spell(const char *name, size_t length, bool ascii, size_t *n)
+char *qn_schema_spell(const char *name, size_t length, bool ascii, size_t *n)
 {
     static const char codes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
     const size_t size = 6 * length + 1;
@@ -349,13 +265,6 @@ static char *spell(const char *name, size_t length, bool ascii, size_t *n)
     return out;
 }
 
-static int compare_spellings(const void *a, const void *b)
-{
-    const qn_spelling *x = a, *y = b;
-    const int order = memcmp(x->text, y->text, x->length < y->length ? x->length : y->length);
-    return order ? order : (int)x->length - (int)y->length;
-}
-
 static bool is_ascii(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -369,15 +278,14 @@ static qn_status too_long(const qn_schema_compiler *c, size_t n)
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: a property's name of %zu bytes is too long", qn_schema_path(c), n);
 }
 
-static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length,
-                               uint32_t property)
+qn_status qn_schema_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length, uint32_t property)
 {
     qn_object_rule *o = &c->grammar->objects[object];
     for (int ascii = 0; ascii < (is_ascii(key, length) ? 1 : 2); ascii++) {
         size_t n = length;
         if (n > QN_GRAMMAR_SPELLED)
             return too_long(c, n);
-        char *text = spell(key, length, ascii, &n);
+        char *text = qn_schema_spell(key, length, ascii, &n);
         if (!text)
             return qn_schema_no_memory();
         if (n > QN_GRAMMAR_SPELLED) {
@@ -387,6 +295,19 @@ static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const cha
         o->spellings[o->n_spellings++] = (qn_spelling){ text, (uint16_t)n, (uint16_t)property };
     }
     return QN_OK;
+}
+
+static int compare_spellings(const void *a, const void *b)
+{
+    const qn_spelling *x = a, *y = b;
+    const int order = memcmp(x->text, y->text, x->length < y->length ? x->length : y->length);
+    return order ? order : (int)x->length - (int)y->length;
+}
+
+void qn_schema_sort_spellings(qn_object_rule *o)
+{
+    if (o->n_spellings)
+        qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
 }
 
 /* From after the quote of a key to after its value. */
@@ -403,7 +324,7 @@ static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char
 {
     const uint32_t property = c->grammar->objects[object].n_properties++;
     uint32_t rule, node;
-    QN_TRY(add_spellings(c, object, key, strlen(key), property));
+    QN_TRY(qn_schema_spellings(c, object, key, strlen(key), property));
     QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "properties", key, &rule));
     QN_TRY(add_member(c, rule, after, &node));
     c->grammar->objects[object].values[property] = node;
@@ -454,9 +375,10 @@ qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **prop
     if ((*properties && !json_is_object(*properties)) ||
         (*required && !json_is_array(*required) && !json_is_boolean(*required)))
         return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));
-    json_t *patterns = json_object_get(schema, "patternProperties");
-    if (patterns)
-        QN_TRY(qn_schema_match_properties(c, patterns, properties));
+    if (json_object_get(schema, "patternProperties"))
+        QN_TRY(qn_schema_match_properties(c, schema, *required, *rest, properties));
+    if (json_object_get(schema, "propertyNames"))
+        QN_TRY(qn_schema_restrict_properties(c, schema, *required, *rest, properties));
     if (json_object_size(*properties) > QN_GRAMMAR_PROPERTIES || json_array_size(*required) > 2 * QN_GRAMMAR_PROPERTIES)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
     return QN_OK;
@@ -518,7 +440,14 @@ static qn_status add_matching(qn_schema_compiler *c, uint32_t object, json_t *sc
     size_t n;
     qn_dfa all;
     QN_TRY(qn_schema_members(c, schema, &properties, &required, &others));
-    QN_TRY(find_other_names(c, properties, required, &all));
+    qn_status status = find_other_names(c, properties, required, &all);
+    if (status == QN_OK)
+        status = qn_schema_restrict_names(c, schema, true, &all);
+    if (status == QN_ERR_INVALID) {
+        c->grammar->objects[object].additional = false;
+        return QN_OK;
+    }
+    QN_TRY(status);
     QN_TRY(qn_schema_find_names(c, json_object_get(schema, "patternProperties"), rest, true, &all, names, &n));
     QN_TRY(qn_schema_other_rules(c, object, names, n, QN_FORM_JSON, "patternProperties"));
     for (size_t i = 0; i < n; i++) {
@@ -562,7 +491,7 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
             break;
         o = &c->grammar->objects[object];
         size_t length;
-        char *text = spell(key, strlen(key), false, &length);
+        char *text = qn_schema_spell(key, strlen(key), false, &length);
         for (uint32_t k = 0; text && k < o->n_spellings; k++)
             if (o->spellings[k].length == length && !memcmp(o->spellings[k].text, text, length))
                 property = o->spellings[k].property;
@@ -574,9 +503,8 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
     for (i = 0; i < 4; i++)
         o->n_required += (uint32_t)__builtin_popcountll(o->required[i]);
-    if (o->n_spellings)
-        qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
-    if (json_object_get(schema, "patternProperties"))
+    qn_schema_sort_spellings(o);
+    if (json_object_get(schema, "patternProperties") || json_object_get(schema, "propertyNames"))
         return add_matching(c, object, schema, rest, after);
     o->additional = !json_is_false(rest);
     return o->additional ? add_rest(c, object, rest, after) : QN_OK;

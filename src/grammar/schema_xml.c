@@ -129,14 +129,13 @@ static qn_status keep(qn_schema_compiler *c, uint32_t expr, const qn_dfa *texts,
     return *is_none ? QN_OK : status;
 }
 
-/* Makes the DFA of a pattern and lengths. */
-static qn_status compile_pattern(qn_schema_compiler *c, const char *pattern, size_t length, const qn_string_rule *rule,
-                                 uint32_t *id, bool *is_none)
+/* Makes the DFA of patterns and lengths. */
+static qn_status compile_patterns(qn_schema_compiler *c, const qn_schema_patterns *patterns, const qn_string_rule *rule,
+                                  uint32_t *id, bool *is_none)
 {
     uint32_t expr;
     qn_dfa matching, dfa;
-    QN_TRY(qn_expr_regex(&c->exprs, pattern, length, true, qn_schema_path(c), &expr));
-    QN_TRY(keep(c, expr, &c->grammar->dfas[rule->dfa], &matching, is_none));
+    QN_TRY(qn_schema_meet_patterns(c, patterns, false, &c->grammar->dfas[rule->dfa], &matching, is_none));
     if (*is_none)
         return QN_OK;
     if (rule->min || rule->max != QN_UNLIMITED) {
@@ -152,15 +151,15 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *pattern, siz
 }
 
 /* Equal patterns share a DFA. */
-static qn_status add_pattern(qn_schema_compiler *c, const char *pattern, size_t length, const qn_string_rule *rule,
-                             uint32_t *id, bool *is_none)
+static qn_status add_patterns(qn_schema_compiler *c, const qn_schema_patterns *patterns, const qn_string_rule *rule,
+                              uint32_t *id, bool *is_none)
 {
-    const qn_hash128 text = qn_keyed_hash128(pattern, length);
-    const uint64_t parts[] = { text.low, text.high, rule->min, rule->max, (uint64_t)rule->dfa + 1 };
+    const qn_hash128 texts = qn_schema_hash_patterns(patterns);
+    const uint64_t parts[] = { texts.low, texts.high, rule->min, rule->max, (uint64_t)rule->dfa + 1 };
     const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
     const size_t slot = hash.low % QN_SCHEMA_NUMBERS;
     if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low || c->patterns[slot].high != hash.high) {
-        QN_TRY(compile_pattern(c, pattern, length, rule, id, is_none));
+        QN_TRY(compile_patterns(c, patterns, rule, id, is_none));
         if (*is_none)
             return QN_OK;
         c->patterns[slot].low = hash.low;
@@ -183,13 +182,12 @@ static qn_status add_counted(qn_schema_compiler *c, qn_string_rule rule, uint32_
 static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned reads, uint32_t next, uint32_t *entry)
 {
     qn_string_rule rule = { .form = QN_STRING_VALUE };
-    const char *pattern;
-    size_t length;
+    qn_schema_patterns patterns;
     uint32_t texts, id, node;
     bool is_none = false;
     QN_TRY(qn_schema_count(c, schema, "minLength", 0, &rule.min));
     QN_TRY(qn_schema_count(c, schema, "maxLength", QN_UNLIMITED, &rule.max));
-    QN_TRY(qn_schema_pattern(c, schema, &pattern, &length));
+    QN_TRY(qn_schema_find_patterns(c, schema, &patterns));
     if (rule.min > rule.max)
         return QN_OK;
     QN_TRY(find_texts(c, reads, &texts));
@@ -197,19 +195,19 @@ static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned rea
     if (is_none)
         return QN_OK;
     rule.dfa = (int32_t)texts;
-    qn_status status = pattern ? add_pattern(c, pattern, length, &rule, &id, &is_none) : QN_OK;
+    qn_status status = patterns.n ? add_patterns(c, &patterns, &rule, &id, &is_none) : QN_OK;
     if (qn_schema_may_ignore(c, status)) { /* pattern and lengths together are too large for an automaton */
         const qn_string_rule any_length = { .form = rule.form, .max = QN_UNLIMITED, .dfa = rule.dfa };
-        status = add_pattern(c, pattern, length, &any_length, &id, &is_none);
+        status = add_patterns(c, &patterns, &any_length, &id, &is_none);
     }
     if (is_none)
         return QN_OK;
     if (qn_schema_may_ignore(c, status)) {
         status = QN_OK;
-        pattern = NULL;
+        patterns.n = 0;
     }
     QN_TRY(status);
-    if (pattern)
+    if (patterns.n)
         QN_TRY(qn_schema_node(c, QN_DFA, id, next, &node));
     else if (rule.min || rule.max != QN_UNLIMITED)
         QN_TRY(add_counted(c, rule, next, &node));
@@ -245,30 +243,80 @@ static bool is_read(unsigned reads, json_t *value)
     return false;
 }
 
-static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
-                               uint32_t *entry)
+/* Adds the texts of constants as one DFA. */
+static qn_status add_texts(qn_schema_compiler *c, json_t *constants, uint32_t next, uint32_t *node)
 {
-    json_t *constants, *value, *others = json_array();
-    uint32_t strings, last = 0, part, texts, node;
+    uint32_t strings, last = 0, part;
+    json_t *value;
     size_t i;
-    QN_TRY(qn_schema_own(c, others));
-    QN_TRY(qn_schema_constants(c, schema, types, &constants));
-    QN_TRY(find_texts(c, reads, &texts));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
     json_array_foreach(constants, i, value)
     {
-        const char *text = json_string_value(value);
-        const size_t length = json_string_length(value);
-        if (is_read(reads, value) && json_array_append(others, value))
-            return qn_schema_no_memory();
-        if (!text || !qn_dfa_takes(&c->grammar->dfas[texts], text, length))
-            continue;
-        QN_TRY(qn_expr_literal(&c->exprs, text, length, &part));
+        QN_TRY(qn_expr_literal(&c->exprs, json_string_value(value), json_string_length(value), &part));
         qn_expr_append(&c->exprs, strings, &last, part);
     }
-    if (last) {
-        QN_TRY(qn_schema_dfa(c, strings, &node));
-        QN_TRY(qn_schema_node(c, QN_DFA, node, next, &node));
+    QN_TRY(qn_schema_dfa(c, strings, node));
+    return qn_schema_node(c, QN_DFA, *node, next, node);
+}
+
+/* Adds the texts of many constants as a list of words, each with the line end after it, so that none begins another.
+ * *is_done: false if one has a line end itself. */
+static qn_status add_many(qn_schema_compiler *c, json_t *constants, uint32_t next, uint32_t *node, bool *is_done)
+{
+    const size_t n = json_array_size(constants);
+    const qn_node end = c->grammar->nodes[next];
+    json_t *value;
+    size_t i;
+    uint32_t list = 0;
+    *is_done = n >= QN_SCHEMA_MANY && end.kind == QN_BYTE && end.lo == '\n';
+    json_array_foreach(constants, i, value) *is_done =
+        *is_done && !memchr(json_string_value(value), '\n', json_string_length(value)) &&
+        strlen(json_string_value(value)) == json_string_length(value);
+    if (!*is_done)
+        return QN_OK;
+    char **words = calloc(n + 1, sizeof *words);
+    qn_status status = words ? QN_OK : qn_schema_no_memory();
+    for (i = 0; i < n && status == QN_OK; i++) {
+        value = json_array_get(constants, i);
+        const size_t size = json_string_length(value) + 2;
+        qn_text_buffer to = qn_append_to(words[i] = malloc(size), size);
+        if (words[i])
+            qn_append(&to, "%s\n", json_string_value(value));
+        status = words[i] ? qn_schema_charge(c, size / 4 + 1) : qn_schema_no_memory();
+    }
+    if (status == QN_OK)
+        status = qn_grammar_add_words(c->grammar, words, n, qn_schema_path(c), &list);
+    for (i = 0; words && i < n; i++)
+        free(words[i]);
+    free(words);
+    QN_TRY(status);
+    return qn_schema_node(c, QN_WORDS, list, end.next, node);
+}
+
+static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
+                               uint32_t *entry)
+{
+    json_t *constants, *value, *others = json_array(), *strings = json_array();
+    uint32_t texts, node;
+    size_t i;
+    bool is_done;
+    QN_TRY(qn_schema_own(c, others));
+    QN_TRY(qn_schema_own(c, strings));
+    QN_TRY(qn_schema_constants(c, schema, types, &constants));
+    QN_TRY(find_texts(c, reads, &texts));
+    json_array_foreach(constants, i, value)
+    {
+        const char *text = json_string_value(value);
+        if (is_read(reads, value) && json_array_append(others, value))
+            return qn_schema_no_memory();
+        if (text && qn_dfa_takes(&c->grammar->dfas[texts], text, json_string_length(value)) &&
+            json_array_append(strings, value))
+            return qn_schema_no_memory();
+    }
+    if (json_array_size(strings)) {
+        QN_TRY(add_many(c, strings, next, &node, &is_done));
+        if (!is_done)
+            QN_TRY(add_texts(c, strings, next, &node));
         QN_TRY(qn_schema_or(c, node, entry));
     }
     return json_array_size(others) ? add_json(c, json_pack("{s:O}", "enum", others), next, entry) : QN_OK;
@@ -421,14 +469,20 @@ static qn_status find_other_names(qn_schema_compiler *c, const qn_object_rule *o
 }
 
 /* Adds undeclared parameters. */
-static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *patterns, json_t *rest, uint32_t between)
+static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema, json_t *rest, uint32_t between)
 {
+    json_t *patterns = json_object_get(schema, "patternProperties");
     qn_object_rule *o = &c->grammar->objects[object];
     qn_schema_names names[QN_SCHEMA_NAMES];
     uint32_t node, any = QN_NODE_NEVER;
     size_t n;
     qn_dfa all;
-    QN_TRY(find_other_names(c, o, &all));
+    qn_status status = find_other_names(c, o, &all);
+    if (status == QN_OK)
+        status = qn_schema_restrict_names(c, schema, false, &all);
+    if (status == QN_ERR_INVALID)
+        return QN_OK;
+    QN_TRY(status);
     QN_TRY(qn_schema_find_names(c, patterns, rest, false, &all, names, &n));
     QN_TRY(qn_schema_other_rules(c, object, names, n, value_form(c, ""), "additionalProperties"));
     for (size_t i = 0; i < n; i++) {
@@ -487,8 +541,9 @@ static qn_status add_parameters(qn_schema_compiler *c, uint32_t object, json_t *
     QN_TRY(add_required(c, object, required, rest, between));
     if (o->n_spellings)
         qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
-    json_t *patterns = json_object_get(schema, "patternProperties");
-    return json_is_false(rest) && !patterns ? QN_OK : add_rest(c, object, patterns, rest, between);
+    return json_is_false(rest) && !json_object_get(schema, "patternProperties")
+               ? QN_OK
+               : add_rest(c, object, schema, rest, between);
 }
 
 static qn_status add_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry)

@@ -229,6 +229,19 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     put(s, w, array->items[which], add_frame(s, &f));
 }
 
+static void put_once(qn_grammar_state *s, work *w, const qn_node *n, uint32_t frame)
+{
+    const qn_object_rule *o = &s->grammar->objects[n->a];
+    const key_rules rules = find_key_rules(o, &s->frames[frame]);
+    bool is_any = false;
+    for (uint32_t i = 0; n->hi && i <= n->lo && !is_any; i++)
+        is_any = is_allowed(&rules, i);
+    if (is_any)
+        put(s, w, n->next, frame);
+    else if (!n->hi && is_allowed(&rules, n->lo))
+        put(s, w, n->next, count_member(s, o, frame, n->lo));
+}
+
 static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config *c)
 {
     const qn_string_rule *rule = &g->strings[n->a];
@@ -272,6 +285,11 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             if (find_key_rules(&g->objects[n->a], &s->frames[c.frame]).additional)
                 put(s, &w, n->next, count_member(s, &g->objects[n->a], c.frame, -1));
             break;
+        case QN_WORDS:
+            c.sub = (uint32_t)g->lists[n->a].n << 16;
+            end = add_config(s, begin, end, &c);
+            break;
+        case QN_ONCE: put_once(s, &w, n, c.frame); break;
         case QN_TEXT:
             c.sub = 1;
             end = add_config(s, begin, end, &c);
@@ -413,6 +431,52 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     return add_config(s, begin, end, &c);
 }
 
+/* The first of the words [first, end) whose byte at `at` is `byte` or above. */
+static uint32_t find_word(const qn_word_list *list, uint32_t first, uint32_t end, uint32_t at, int byte)
+{
+    while (first < end) {
+        const uint32_t middle = (first + end) / 2;
+        if ((uint8_t)list->text[list->begins[middle] + at] < byte)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+/* Narrows the words of a configuration to those that continue with a byte. False if none does. */
+static bool narrow(const qn_word_list *list, qn_config *c, uint8_t byte)
+{
+    const uint32_t first = find_word(list, c->sub & 0xffff, c->sub >> 16, c->count, byte);
+    const uint32_t end = find_word(list, first, c->sub >> 16, c->count, byte + 1);
+    c->sub = first | end << 16;
+    c->count++;
+    return first < end;
+}
+
+static size_t step_words(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
+{
+    const qn_word_list *list = &s->grammar->lists[n->a];
+    qn_state_pay(s, 4);
+    if (!narrow(list, &c, byte))
+        return end;
+    const uint32_t first = c.sub & 0xffff;
+    if (list->begins[first + 1] - list->begins[first] == c.count) /* no other word begins with it */
+        return add_closure(s, begin, end, n->next, c.frame);
+    return add_config(s, begin, end, &c);
+}
+
+static void add_word_bytes(qn_grammar_state *s, const qn_config *c, const qn_node *n, uint64_t bytes[4])
+{
+    const qn_word_list *list = &s->grammar->lists[n->a];
+    for (uint32_t i = c->sub & 0xffff; i < c->sub >> 16;) {
+        const uint8_t byte = (uint8_t)list->text[list->begins[i] + c->count];
+        bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
+        i = find_word(list, i, c->sub >> 16, c->count, byte + 1);
+        qn_state_pay(s, 4);
+    }
+}
+
 /* A line end, then two spaces for each level. */
 static bool indent_takes(const qn_grammar_state *s, const qn_node *n, const qn_config *c, uint8_t byte, bool *ends)
 {
@@ -450,8 +514,10 @@ size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, u
             out = step_text(s, at, out, c, n, byte);
         if (n->kind == QN_INDENT)
             out = step_indent(s, at, out, c, n, byte);
-        if (n->kind != QN_DFA)
+        if (n->kind != QN_DFA) {
+            out = n->kind == QN_WORDS ? step_words(s, at, out, c, n, byte) : out;
             continue;
+        }
         const qn_dfa *dfa = &g->dfas[n->a];
         c.sub = dfa->next[(size_t)c.sub * dfa->n_classes + dfa->class_of[byte]];
         if (!c.sub)
@@ -478,6 +544,7 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     const qn_grammar *g = s->grammar;
     const qn_node *n = &g->nodes[c->node];
     uint64_t declared[4] = { 0 };
+    qn_config after = *c;
     bool ends;
     qn_state_pay(s, 1);
     switch ((qn_node_kind)n->kind) {
@@ -487,6 +554,7 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     case QN_DFA:
         return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
     case QN_STRING: return string_takes(g, &g->strings[n->a], c, byte);
+    case QN_WORDS: return narrow(&g->lists[n->a], &after, byte);
     case QN_KEY: {
         const qn_object_rule *o = &g->objects[n->a];
         if (o->rest && (c->sub & 255) != QN_STRING_REJECTED &&
@@ -521,6 +589,10 @@ void qn_state_add_bytes(qn_grammar_state *s, const qn_config *c, uint64_t bytes[
     const qn_node *n = &s->grammar->nodes[c->node];
     if (n->kind == QN_KEY) {
         add_key_bytes(s, c, n, bytes);
+        return;
+    }
+    if (n->kind == QN_WORDS) {
+        add_word_bytes(s, c, n, bytes);
         return;
     }
     if (n->kind == QN_DFA) {

@@ -109,10 +109,14 @@ unsigned qn_schema_implied_types(const json_t *schema)
                     { "propertyNames", QN_IS_OBJECT },
                     { "minProperties", QN_IS_OBJECT },
                     { "maxProperties", QN_IS_OBJECT },
+                    { "dependentRequired", QN_IS_OBJECT },
+                    { "dependentSchemas", QN_IS_OBJECT },
+                    { "dependencies", QN_IS_OBJECT },
                     { "items", QN_IS_ARRAY },
                     { "prefixItems", QN_IS_ARRAY },
                     { "minItems", QN_IS_ARRAY },
                     { "maxItems", QN_IS_ARRAY },
+                    { "uniqueItems", QN_IS_ARRAY },
                     { "minLength", QN_IS_STRING },
                     { "maxLength", QN_IS_STRING },
                     { "pattern", QN_IS_STRING },
@@ -120,7 +124,8 @@ unsigned qn_schema_implied_types(const json_t *schema)
                     { "minimum", QN_IS_NUMBER },
                     { "maximum", QN_IS_NUMBER },
                     { "exclusiveMinimum", QN_IS_NUMBER },
-                    { "exclusiveMaximum", QN_IS_NUMBER } };
+                    { "exclusiveMaximum", QN_IS_NUMBER },
+                    { "multipleOf", QN_IS_NUMBER } };
     unsigned types = 0;
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
         if (json_object_get(schema, implied[i].keyword))

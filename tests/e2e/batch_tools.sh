@@ -133,7 +133,7 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 16 "{$ask,\"chat_template_kwargs\":[]}" $chat
     line 17 "{$ask,\"response_format\":{\"type\":\"yaml\"}}" $chat
     line 18 "{$ask,$tools,\"grammar\":\"root ::= [a]\"}" $chat
-    line 19 "{$ask,$(schema true '{"properties":{"a":{"items":{"not":{}}}}}')}" $chat
+    line 19 "{$ask,$(schema true '{"properties":{"a":{"items":{"contains":{}}}}}')}" $chat
     line 20 "{$ask,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}}" $chat
 } >"$work/bad.jsonl"
 quern batch -m "$caller" "$work/bad.jsonl" "$work/bad.out" --ordered
@@ -158,7 +158,7 @@ unsupported line 7: 'chat_template_kwargs' has 'bos_token', which the server set
 - line 16: 'chat_template_kwargs' is an empty array, expected an object
 - line 17: 'response_format.type' is "yaml", expected "text", "json_object" or "json_schema"
 unsupported line 18: 'grammar' is given with tools that may be called
-unsupported line 19: schema: #/properties/a/items: keyword 'not' is not supported
+unsupported line 19: schema: #/properties/a/items: keyword 'contains' is not supported
 - line 20: 'response_format.json_schema.schema' is missing, expected a JSON schema
 TEXT
 line a "{$ask,$tools}" $chat >"$work/demo.jsonl"

@@ -90,7 +90,7 @@ done
 printf '{"type": "object",\n "properties": }\n' >"$work/bad.json"
 refuses 1 'bad.json: the schema is not JSON: line 2, column 16' run -m "$demo" --json-schema "$work/bad.json" x
 printf '{"properties": {"a": {"type": "array", "uniqueItems": true}}}' >"$work/bad.json"
-refuses 1 "bad.json: schema: #/properties/a: keyword 'uniqueItems' is not supported" run -m "$demo" --json-schema "$work/bad.json" x
+refuses 1 "bad.json: schema: #/properties/a/uniqueItems: only items of at most 256 constants" run -m "$demo" --json-schema "$work/bad.json" x
 printf 'root ::= "a"\nother ::= ("b"\n' >"$work/bad.gbnf"
 refuses 1 'bad.gbnf: grammar: line ' run -m "$demo" --grammar "$work/bad.gbnf" x
 refuses 1 'missing.gbnf: No such file' run -m "$demo" --grammar "$work/missing.gbnf" x

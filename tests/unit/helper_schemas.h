@@ -132,17 +132,39 @@ static inline json_t *draw_reference(void)
 
 static inline json_t *draw_pattern(void)
 {
-    static const char *const patterns[] = {
-        "^a+$",   "(a|b){2,5}", "[^\\d]{0,100000}", "^(a*)*$",   "(?<n", "\\",   "[a-",       "a{3,2}",
-        "(?=x)y", "^.{1,300}$", "\\u{1f600}",       "((((x))))", "^$|b", "é{2}", "[\\w\\W]*", "a{1,99}{2}"
-    };
+    static const char *const patterns[] = { "^a+$",
+                                            "(a|b){2,5}",
+                                            "[^\\d]{0,100000}",
+                                            "^(a*)*$",
+                                            "(?<n",
+                                            "\\",
+                                            "[a-",
+                                            "a{3,2}",
+                                            "(?=x)y",
+                                            "^.{1,300}$",
+                                            "\\u{1f600}",
+                                            "((((x))))",
+                                            "^$|b",
+                                            "é{2}",
+                                            "[\\w\\W]*",
+                                            "a{1,99}{2}",
+                                            "^(?=.*a)(?!.*b).*$",
+                                            "((?!a.{3}b)[ab])*",
+                                            "\\p{L}+",
+                                            "^[^\\P{Lu}]$",
+                                            "\\bx\\B",
+                                            "(^a|b$)",
+                                            "\\p{Nope}",
+                                            "(?!(?=a|(?!b)))",
+                                            "^(?=(a|b)*c)(?=.{2,9}$)" };
     return json_string(DRAW_FROM(patterns));
 }
 
 static inline json_t *draw_format(int depth)
 {
     (void)depth;
-    static const char *const formats[] = { "date", "date-time", "uuid", "email", "uri", "ipv6", "unknown" };
+    static const char *const formats[] = { "date", "date-time", "uuid",          "email",
+                                           "uri",  "ipv6",      "uri-reference", "unknown" };
     return json_string(DRAW_FROM(formats));
 }
 
@@ -167,10 +189,47 @@ static inline json_t *draw_schemas(int depth)
     return draw_list(draw_schema, depth, 4);
 }
 
+static inline json_t *draw_names(int depth)
+{
+    return draw_list(draw_name, depth, 3);
+}
+
+static inline json_t *draw_dependencies(int depth)
+{
+    json_t *out = json_object();
+    for (size_t i = draw(4); i > 0; i--)
+        set_drawn(out, DRAW_FROM(schemas_names), draw(2) ? draw_names : draw_schema, depth);
+    return out;
+}
+
+static inline json_t *draw_patterned(int depth)
+{
+    json_t *out = json_object();
+    for (size_t i = draw(4); i > 0; i--) {
+        json_t *pattern = draw_pattern();
+        set_drawn(out, json_string_value(pattern), draw_schema, depth);
+        json_decref(pattern);
+    }
+    return out;
+}
+
+/* Adds a keyword of conditions, or of sets. */
+static inline void draw_condition(json_t *schema, int depth)
+{
+    static const char *const dependencies[] = { "dependentRequired", "dependentSchemas", "dependencies" },
+                             *const parts[] = { "if", "then", "else", "not", "propertyNames" };
+    switch (draw(5)) {
+    case 0: json_object_set_new(schema, "uniqueItems", json_boolean(draw(4))); break;
+    case 1: set_drawn(schema, DRAW_FROM(dependencies), draw_dependencies, depth - 1); break;
+    case 2: set_drawn(schema, "patternProperties", draw_patterned, depth - 1); break;
+    default: set_drawn(schema, DRAW_FROM(parts), draw_schema, depth - 1); break;
+    }
+}
+
 /* Adds a keyword with an admissible value. */
 static inline void draw_keyword(json_t *schema, int depth)
 {
-    switch (draw(depth > 0 ? 16 : 9)) {
+    switch (draw(depth > 0 ? 20 : 9)) {
     case 0:
     case 1: json_object_set_new(schema, "type", draw_types(0)); break;
     case 2:
@@ -186,6 +245,10 @@ static inline void draw_keyword(json_t *schema, int depth)
     case 12: json_object_set_new(schema, "required", draw_list(draw_name, 0, 3)); break;
     case 13: set_drawn(schema, draw(2) ? "items" : "additionalProperties", draw_schema, depth - 1); break;
     case 14: set_drawn(schema, draw(2) ? "prefixItems" : "items", draw_schemas, depth - 1); break;
+    case 15:
+    case 16:
+    case 17:
+    case 18: draw_condition(schema, depth); break;
     default: /* a branch without any type */
         json_object_set_new(schema, DRAW_FROM(schemas_unions), json_pack("[{s:s}]", "type", "null"));
         json_object_set_new(schema, "type", json_string("string"));

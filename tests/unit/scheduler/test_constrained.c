@@ -586,7 +586,7 @@ TEST(refuses)
         { QN_GRAMMAR_SCHEMA, "{\"type\":\"int\"}", QN_ERR_INVALID,
           "schema: #/type: 'int' is not a type, expected \"integer\"" },
         { QN_GRAMMAR_SCHEMA_STRICT, "{\"uniqueItems\":true}", QN_ERR_UNSUPPORTED,
-          "keyword 'uniqueItems' is not supported" },
+          "schema: #/uniqueItems: only items of at most 256 constants" },
         { QN_GRAMMAR_REGEX, "(a", QN_ERR_INVALID, "at byte 2" },
         { QN_GRAMMAR_GBNF, "root ::= a\n", QN_ERR_INVALID, "rule 'a' is not defined" },
         { (qn_grammar_kind)9, "", QN_ERR_INVALID, "grammar: kind 9, expected 0 to 4" },
