@@ -9,7 +9,7 @@
 
 enum { GROUPS = QN_IQ4_XS_WEIGHTS / QN_QUANT_GROUP };
 
-static const int8_t iq4_values[16] = { QN_IQ4_VALUES };
+static const int8_t iq4_values[16] = { QN_IQ4_VALUES }, e2m1_values[16] = { QN_E2M1_VALUES };
 _Static_assert(QN_IQ4_NL_ZERO == QN_IQ4_XS_ZERO, "IQ4_NL and IQ4_XS share the codes of the integer form");
 
 /* The largest exponent whose largest weight, 2^(exponent - 128) * 12, is a finite float. */
@@ -62,7 +62,7 @@ void qn_unpack_mxfp4(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, flo
         scale[b] = mxfp4_scale(blocks[QN_MXFP4_SCALE]);
         for (uint32_t i = 0; i < QN_MXFP4_WEIGHTS; i++)
             codes[b * QN_MXFP4_WEIGHTS + i] =
-                (uint8_t)(qn_mxfp4_value(qn_code_nibble(blocks + QN_MXFP4_CODES, i)) + QN_MXFP4_ZERO);
+                (uint8_t)(e2m1_values[qn_code_nibble(blocks + QN_MXFP4_CODES, i)] + QN_MXFP4_ZERO);
     }
 }
 

@@ -97,13 +97,8 @@ QN_LAYOUT_INLINE uint32_t qn_code_int8(const uint8_t *codes, uint32_t i)
 /* IQ4_NL, IQ4_XS: the values of codes 0 to 15, of which a weight is a multiple. */
 #define QN_IQ4_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
-/* MXFP4: twice the value of an E2M1 code (a sign, two bits of exponent, one of mantissa), an integer. */
-QN_LAYOUT_INLINE int32_t qn_mxfp4_value(uint32_t code)
-{
-    const uint32_t exponent = code / 2 % 4, mantissa = code % 2;
-    const int32_t magnitude = (int32_t)(exponent ? (2 + mantissa) << (exponent - 1) : mantissa);
-    return code < 8 ? magnitude : -magnitude;
-}
+/* MXFP4: twice the values of the E2M1 codes 0 to 15 (a sign, two bits of exponent, one of mantissa), integers. */
+#define QN_E2M1_VALUES 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 /* Q3_K: scale k of sixteen. Its low four bits are nibble k / 8 of byte k % 8, the top two are field k / 4 of byte
  * 8 + k % 4. */

@@ -36,6 +36,20 @@ QN_INLINE bool has_offset(qn_type type)
     return block_of(type).min != block_of(type).scale;
 }
 
+/* Types with a factor for each half of a group (qn_type_info), and an offset too if has_offset. */
+QN_INLINE bool has_factors(qn_type type)
+{
+    return type == QN_TYPE_Q2_K || type == QN_TYPE_Q3_K || type == QN_TYPE_Q6_K;
+}
+
+/* Types whose nibbles select one of these values: of the code, without the zero point. */
+QN_INLINE bool has_values(qn_type type)
+{
+    return type == QN_TYPE_IQ4_NL || type == QN_TYPE_IQ4_XS || type == QN_TYPE_MXFP4;
+}
+
+static const _Alignas(16) int8_t iq4_values[16] = { QN_IQ4_VALUES }, e2m1_values[16] = { QN_E2M1_VALUES };
+
 /* Interleaves [16 groups][8 quads of codes] to [8 quads][16 groups]. */
 QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
 {

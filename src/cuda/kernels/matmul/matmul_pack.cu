@@ -66,7 +66,7 @@ QN_DEVICE float dequantize_q3_k(const uint8_t *block, uint32_t i)
     return __fmul_rn(scale, (float)((int)qn_code_q3_k(block, i) - QN_Q3_K_ZERO));
 }
 
-static __device__ const int8_t iq4_values[16] = { QN_IQ4_VALUES };
+static __device__ const int8_t iq4_values[16] = { QN_IQ4_VALUES }, e2m1_values[16] = { QN_E2M1_VALUES };
 
 QN_DEVICE float dequantize_iq4(const uint8_t *block, int factor, const uint8_t *nibbles, uint32_t i)
 {
@@ -79,7 +79,7 @@ QN_DEVICE float dequantize_mxfp4(const uint8_t *block, uint32_t i)
 {
     const uint32_t exponent = block[QN_MXFP4_SCALE];
     const float scale = __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
-    return __fmul_rn(scale, (float)qn_mxfp4_value(qn_code_nibble(block + QN_MXFP4_CODES, i)));
+    return __fmul_rn(scale, (float)e2m1_values[qn_code_nibble(block + QN_MXFP4_CODES, i)]);
 }
 
 QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
