@@ -64,12 +64,10 @@ QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t 
             group[4 + r] = _mm256_permute2x128_si256(code[2 * r], code[2 * r + 1], 0x31);
         }
         break;
-    case QN_TYPE_Q8_0:
+    default:
         read_groups(type, p, half, group);
-        for (int r = 0; r < 8; r++)
+        for (int r = 0; is_read_signed(type) && r < 8; r++)
             group[r] = _mm256_xor_si256(group[r], _mm256_set1_epi8(-128));
-        break;
-    default: read_groups(type, p, half, group);
     }
     store_quads(group, out);
 }
@@ -77,17 +75,22 @@ QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t 
 QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *p, qn_super_block *out)
 {
     (void)layout;
-    __m256 scale[2], offset[2];
+    __m256 scale[2], offset[2], offset_upper;
     read_scales(type, p, scale, offset);
     for (size_t half = 0; half < 2; half++) {
         unpack_half(type, p, half, out->codes + 32 * half);
         _mm256_storeu_ps(out->scale + 8 * half, scale[half]);
+        if (type == QN_TYPE_Q2_K)
+            read_half_offsets(p + half * QN_Q2_K_BYTES, &offset[half], &offset_upper);
+        if (type == QN_TYPE_Q2_K)
+            _mm256_storeu_ps(out->offset_upper + 8 * half, offset_upper);
         if (has_offset(type))
             _mm256_storeu_ps(out->offset + 8 * half, offset[half]);
-        const int8_t *factors = (const int8_t *)p + QN_Q6_K_BYTES * half + QN_Q6_K_FACTORS;
-        for (size_t r = 0; type == QN_TYPE_Q6_K && r < 8; r++) {
-            out->factor_lower[8 * half + r] = factors[2 * r];
-            out->factor_upper[8 * half + r] = factors[2 * r + 1];
+        if (has_factors(type)) {
+            const __m256i both = _mm256_cvtepi16_epi32(read_factors(type, p + half * block_of(type).bytes));
+            const __m256i lower = _mm256_srai_epi32(_mm256_slli_epi32(both, 24), 24);
+            _mm256_storeu_si256((__m256i *)(out->factor_lower + 8 * half), lower);
+            _mm256_storeu_si256((__m256i *)(out->factor_upper + 8 * half), _mm256_srai_epi32(both, 8));
         }
     }
 }
@@ -340,7 +343,12 @@ static void gemm_float_avx2(const qn_matrix *weights, size_t row, size_t n_rows,
     X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
-    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })
+    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(q2_k, Q2_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(q3_k, Q3_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(iq4_nl, IQ4_NL, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(iq4_xs, IQ4_XS, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)
 
