@@ -80,6 +80,8 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     for (size_t half = 0; half < 2; half++) {
         unpack_half(type, p, half, out->codes + 32 * half);
         _mm256_storeu_ps(out->scale + 8 * half, scale[half]);
+        if (type == QN_TYPE_NVFP4_L)
+            _mm256_storeu_ps(out->scale_upper + 8 * half, offset[half]);
         if (type == QN_TYPE_Q2_K)
             read_half_offsets(p + half * QN_Q2_K_BYTES, &offset[half], &offset_upper);
         if (type == QN_TYPE_Q2_K)
@@ -110,6 +112,7 @@ struct gemm_block_traits {
     bool wide;                   /* codes up to 255 */
     bool no_zero_point;          /* the zero point is 0 or already subtracted */
     bool has_offset, has_factor; /* as in qn_type_info */
+    bool has_halves;             /* has_factor or has_half_scale: the halves of groups have sums of their own */
     bool hilo;
 };
 
@@ -166,8 +169,8 @@ QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_row
 }
 
 /* Computes the integer dot products of one half of a super-block, minus zero point times the sums of activations.
- * `sum`: full groups, or for types with factors the first 16 values of each; `last`: the last 16 values of each, for
- * types with factors. */
+ * `sum`: full groups, or for types with halves the first 16 values of each; `last`: the last 16 values of each, for
+ * types with halves. */
 QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size_t n_rows, const qn_acts *acts,
                                 qn_act_layout layout, size_t super0, size_t half, size_t n_tokens, int zero_bits,
                                 struct gemm_block_traits traits, __m256i sum[GEMM_TOKENS][GEMM_ROWS],
@@ -181,26 +184,29 @@ QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size
     for (int pass = traits.hilo ? 0 : 1; pass < 2; pass++) {
         const int8_t *a =
             (traits.hilo && pass ? acts->codes_lo[layout] : acts->codes[layout]) + super0 * QN_SUPER + 32 * half;
-        if (traits.has_factor) {
+        if (traits.has_halves) {
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 0, 4, traits, sum);
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 4, 8, traits, last);
         } else {
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 0, 8, traits, sum);
         }
         for (size_t t = 0; t < n_tokens && traits.hilo && !pass; t++)
-            for (size_t r = 0; r < n_rows; r++)
+            for (size_t r = 0; r < n_rows; r++) {
                 sum[t][r] = _mm256_mullo_epi32(sum[t][r], _mm256_set1_epi32(QN_HILO_BASE));
+                if (traits.has_halves)
+                    last[t][r] = _mm256_mullo_epi32(last[t][r], _mm256_set1_epi32(QN_HILO_BASE));
+            }
     }
     for (size_t t = 0; t < n_tokens; t++) {
         const size_t group = (super0 + t * n_super) * QN_SUPER_GROUPS + 8 * half;
         const __m128i bits = _mm_cvtsi32_si128(zero_bits);
         const __m256i hi = _mm256_sll_epi32(load32(acts->sum_upper + group), bits);
         __m256i lo = _mm256_sll_epi32(load32(acts->sum + group), bits);
-        if (traits.has_factor)
+        if (traits.has_halves)
             lo = _mm256_sub_epi32(lo, hi);
         for (size_t r = 0; r < n_rows && !traits.no_zero_point; r++) {
             sum[t][r] = _mm256_sub_epi32(sum[t][r], lo);
-            if (traits.has_factor)
+            if (traits.has_halves)
                 last[t][r] = _mm256_sub_epi32(last[t][r], hi);
         }
     }
@@ -234,6 +240,10 @@ QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_ac
                                                 _mm256_mullo_epi32(last[t][r], load32(row->factor_upper + 8 * half)));
                     *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum),
                                           _mm256_mul_ps(_mm256_loadu_ps(row->scale + 8 * half), act_scale), *to);
+                    if (traits.has_halves && !traits.has_factor)
+                        *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(last[t][r]),
+                                              _mm256_mul_ps(_mm256_loadu_ps(row->scale_upper + 8 * half), act_scale),
+                                              *to);
                     const __m256i act_sum = load32(acts->sum + group), upper = load32(acts->sum_upper + group);
                     if (traits.has_offset)
                         *to = _mm256_fmadd_ps(
@@ -283,8 +293,11 @@ GEMM_I8_VARIANT(four_bits, .n_i16_adds = 8)
 GEMM_I8_VARIANT(four_bits_offset, .n_i16_adds = 8, .has_offset = true, .no_zero_point = true)
 GEMM_I8_VARIANT(five_bits, .n_i16_adds = 4)
 GEMM_I8_VARIANT(five_bits_offset, .n_i16_adds = 4, .has_offset = true, .no_zero_point = true)
-GEMM_I8_VARIANT(six_bits_factor, .n_i16_adds = 2, .has_factor = true)
-GEMM_I8_VARIANT(four_bits_factor_offset, .n_i16_adds = 4, .has_factor = true, .has_offset = true, .no_zero_point = true)
+GEMM_I8_VARIANT(six_bits_factor, .n_i16_adds = 2, .has_factor = true, .has_halves = true)
+GEMM_I8_VARIANT(four_bits_factor_offset, .n_i16_adds = 4, .has_factor = true, .has_halves = true, .has_offset = true,
+                .no_zero_point = true)
+GEMM_I8_VARIANT(five_bits_halves, .n_i16_adds = 4, .has_halves = true)
+GEMM_I8_VARIANT(five_bits_halves_hilo, .n_i16_adds = 4, .has_halves = true, .hilo = true)
 GEMM_I8_VARIANT(wide, .n_i16_adds = 1, .wide = true, .no_zero_point = NO_WIDE_ZERO_POINT)
 GEMM_I8_VARIANT(four_bits_hilo, .n_i16_adds = 8, .hilo = true)
 GEMM_I8_VARIANT(four_bits_offset_hilo, .n_i16_adds = 8, .has_offset = true, .no_zero_point = true, .hilo = true)
@@ -302,6 +315,8 @@ static void gemm_avx2(const qn_type_info *type, const qn_super_block *rows, size
     void (*gemm)(const qn_super_block *, size_t, const qn_acts *, qn_act_layout, size_t, size_t, int, float *);
     if (type->has_factor)
         gemm = offset ? gemm_i8_four_bits_factor_offset : gemm_i8_six_bits_factor;
+    else if (type->has_half_scale)
+        gemm = hilo ? gemm_i8_five_bits_halves_hilo : gemm_i8_five_bits_halves;
     else if (type->max_code > 31)
         gemm = hilo ? gemm_i8_wide_hilo : gemm_i8_wide;
     else if (type->max_code > 15)
@@ -348,7 +363,8 @@ static void gemm_float_avx2(const qn_matrix *weights, size_t row, size_t n_rows,
     X(q3_k, Q3_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
     X(iq4_nl, IQ4_NL, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
     X(iq4_xs, IQ4_XS, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
-    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })
+    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(nvfp4_l, NVFP4_L, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)
 

@@ -174,6 +174,31 @@ QN_INLINE __m256 read_exponents(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, _mm256_cmpgt_epi32(exponent, one)));
 }
 
+/* NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the scales of four blocks, and of the byte two after it.
+ * heads: the first 8 bytes of the blocks. */
+QN_INLINE __m256 read_e4m3(__m256i heads, int first, __m256 half_d)
+{
+    const int none = (int)0x80808000 + QN_NVFP4_L_SCALES + first;
+    const __m256i from = _mm256_broadcastsi128_si256(_mm_set_epi32(none + 10, none + 8, none + 2, none));
+    const __m256i f16 =
+        _mm256_slli_epi32(_mm256_and_si256(_mm256_shuffle_epi8(heads, from), _mm256_set1_epi32(0x7f)), 7);
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(f16), _mm256_extracti128_si256(f16, 1));
+    return _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtph_ps(words), _mm256_set1_ps(256)), half_d);
+}
+
+/* The scales of the first 16 values of eight groups, and of the last. */
+QN_INLINE void read_nvfp4_scales(const uint8_t *p, __m256 *lower, __m256 *upper)
+{
+    int64_t head[4];
+    for (size_t b = 0; b < 4; b++)
+        memcpy(&head[b], p + b * QN_NVFP4_L_BYTES, sizeof head[b]);
+    const __m256i heads = load32(head);
+    const __m256 d = _mm256_castsi256_ps(_mm256_shuffle_epi32(heads, 0xa0));
+    const __m256 half_d = _mm256_mul_ps(d, _mm256_set1_ps(0.5f));
+    *lower = read_e4m3(heads, 0, half_d);
+    *upper = read_e4m3(heads, 1, half_d);
+}
+
 /* The factors of a block, int8, two for each group. */
 QN_INLINE __m128i read_factors(qn_type type, const uint8_t *block)
 {
@@ -200,8 +225,8 @@ QN_INLINE void read_half_offsets(const uint8_t *block, __m256 *lower, __m256 *up
     *upper = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 12)));
 }
 
-/* Reads the scale of each group of a super-block, and the offset for types with one for each group. type is a constant
- * at the calls, here and below. */
+/* Reads the scale of each group of a super-block, and the offset for types with one for each group; of NVFP4_L the
+ * scales of the first 16 values, and in `offset` those of the last. type is a constant at the calls, here and below. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m256 offset[2])
 {
     const struct block_layout b = block_of(type);
@@ -210,6 +235,11 @@ QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m2
         const __m256 d = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi64_si128((int64_t)f16)));
         scale[0] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
         scale[1] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
+        return;
+    }
+    if (type == QN_TYPE_NVFP4_L) {
+        read_nvfp4_scales(p, &scale[0], &offset[0]);
+        read_nvfp4_scales(p + super_bytes(type) / 2, &scale[1], &offset[1]);
         return;
     }
     if (b.weights == 64) {
@@ -348,7 +378,7 @@ QN_INLINE bool is_read_signed(qn_type type)
 /* What nibbles stand for: signed values of IQ4, codes of MXFP4. */
 QN_INLINE __m256i look_up_values(qn_type type, __m256i nibbles)
 {
-    const __m256i values = _mm256_broadcastsi128_si256(load16(type == QN_TYPE_MXFP4 ? e2m1_values : iq4_values));
+    const __m256i values = _mm256_broadcastsi128_si256(load16(is_read_signed(type) ? iq4_values : e2m1_values));
     const int zero = is_read_signed(type) ? 0 : block_of(type).zero;
     return _mm256_shuffle_epi8(_mm256_add_epi8(values, _mm256_set1_epi8((char)zero)), nibbles);
 }
@@ -376,6 +406,10 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
     case QN_TYPE_IQ4_XS:
         for (size_t r = 0; r < 8; r++)
             group[r] = look_up_values(type, read_nibbles(p + b.codes + 16 * r));
+        break;
+    case QN_TYPE_NVFP4_L:
+        for (size_t r = 0; r < 8; r++)
+            group[r] = look_up_values(type, read_nibbles(p + r / 2 * b.bytes + b.codes + r % 2 * 16));
         break;
     case QN_TYPE_Q4_K:
     case QN_TYPE_Q5_K:
@@ -514,6 +548,47 @@ QN_INLINE __m256i dot_groups(qn_type type, const uint8_t *p, size_t half, const 
     return factor == 1 ? sum : _mm256_mullo_epi32(sum, _mm256_set1_epi32(factor));
 }
 
+/* The sums of the first 16 values of eight groups, and of the last; codes up to 31. */
+QN_INLINE void dot_halves(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor, __m256i *lower,
+                          __m256i *upper)
+{
+    __m256i group[8];
+    read_groups(type, p, half, group);
+    for (int r = 0; r < 8; r++)
+        group[r] = multiply_add(_mm256_setzero_si256(), group[r], load32(acts + QN_QUANT_GROUP * r));
+#ifdef QN_V16_AVXVNNI
+    const __m256i by = _mm256_set1_epi32(factor);
+    const __m256i first = factor == 1 ? reduce_4_i32(group) : _mm256_mullo_epi32(reduce_4_i32(group), by);
+    const __m256i second = factor == 1 ? reduce_4_i32(group + 4) : _mm256_mullo_epi32(reduce_4_i32(group + 4), by);
+#else
+    const __m256i first = reduce_4_i16(group, factor), second = reduce_4_i16(group + 4, factor);
+#endif
+    *lower = _mm256_permute2x128_si256(first, second, 0x20);
+    *upper = _mm256_permute2x128_si256(first, second, 0x31);
+}
+
+/* Adds half a super-block of a type with half scales. */
+QN_INLINE __m256 add_halves(qn_type type, bool hilo, const uint8_t *p, size_t half, const qn_acts *acts, size_t super,
+                            __m256 scale, __m256 scale_upper, __m256 partial)
+{
+    const size_t group = super * QN_SUPER_GROUPS + 8 * half, at = super * QN_SUPER + 256 * half;
+    const int zero_bits = __builtin_ctz((unsigned)block_of(type).zero);
+    const __m256i sum_upper = load32(acts->sum_upper + group);
+    const __m256i sum_lower = _mm256_sub_epi32(load32(acts->sum + group), sum_upper);
+    const __m256 act_scale = _mm256_loadu_ps(acts->scale + group);
+    __m256i lower, upper, lo_lower, lo_upper;
+    dot_halves(type, p, half, acts->codes[QN_ACT_PLAIN] + at, hilo ? QN_HILO_BASE : 1, &lower, &upper);
+    if (hilo) {
+        dot_halves(type, p, half, acts->codes_lo[QN_ACT_PLAIN] + at, 1, &lo_lower, &lo_upper);
+        lower = _mm256_add_epi32(lower, lo_lower);
+        upper = _mm256_add_epi32(upper, lo_upper);
+    }
+    lower = _mm256_sub_epi32(lower, _mm256_slli_epi32(sum_lower, zero_bits));
+    upper = _mm256_sub_epi32(upper, _mm256_slli_epi32(sum_upper, zero_bits));
+    partial = _mm256_fmadd_ps(_mm256_cvtepi32_ps(lower), _mm256_mul_ps(scale, act_scale), partial);
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(upper), _mm256_mul_ps(scale_upper, act_scale), partial);
+}
+
 QN_INLINE __m256i dot(qn_type type, qn_act_layout layout, const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     switch (layout) {
@@ -542,6 +617,10 @@ QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const ui
     __m256 scale[2], offset[2];
     read_scales(type, p, scale, offset);
     for (size_t half = 0; half < 2; half++) {
+        if (type == QN_TYPE_NVFP4_L) {
+            partial[half] = add_halves(type, hilo, p, half, acts, super, scale[half], offset[half], partial[half]);
+            continue;
+        }
         const size_t group = super * QN_SUPER_GROUPS + 8 * half;
         const __m256i sums = load32(acts->sum + group);
         const __m256 act_scale = _mm256_loadu_ps(acts->scale + group);

@@ -112,10 +112,10 @@ QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
     *high = signed_bytes(vshrq_n_u8(x, 4));
 }
 
-/* What nibbles stand for: signed values of IQ4, codes of MXFP4. */
+/* What nibbles stand for: signed values of IQ4, codes of MXFP4 and NVFP4. */
 QN_INLINE void look_up_values(qn_type type, int8x16_t *codes)
 {
-    const int8x16_t values = type == QN_TYPE_MXFP4
+    const int8x16_t values = block_of(type).max_code < 32
                                  ? vaddq_s8(vld1q_s8(e2m1_values), vdupq_n_s8((int8_t)block_of(type).zero))
                                  : vld1q_s8(iq4_values);
     *codes = vqtbl1q_s8(values, vreinterpretq_u8_s8(*codes));
@@ -186,11 +186,13 @@ QN_INLINE void read_codes(qn_type type, const uint8_t *p, size_t q, int8x16_t co
         break;
     case QN_TYPE_Q2_K: read_k_fields(p + q % 2 * 32, NULL, q % 2, codes); break;
     case QN_TYPE_Q3_K: read_k_fields(p + q % 2 * 32, block + QN_Q3_K_HIGH, q % 2, codes); break;
-    default: /* Q4_0, Q4_1, IQ4_NL, MXFP4; IQ4_XS, whose groups lie together */
+    default: /* Q4_0, Q4_1, IQ4_NL, MXFP4; IQ4_XS, whose groups lie together; NVFP4_L, of which two do */
         UNROLL_FULL
         for (size_t k = 0; k < 4; k++)
-            read_nibbles(type == QN_TYPE_IQ4_XS ? p + q % 2 * 64 + 16 * k : p + bytes * k, &codes[2 * k],
-                         &codes[2 * k + 1]);
+            read_nibbles(type == QN_TYPE_IQ4_XS    ? p + q % 2 * 64 + 16 * k
+                         : type == QN_TYPE_NVFP4_L ? p + bytes * (k / 2) + k % 2 * 16
+                                                   : p + bytes * k,
+                         &codes[2 * k], &codes[2 * k + 1]);
         UNROLL_FULL
         for (size_t v = 0; has_values(type) && v < 8; v++)
             look_up_values(type, &codes[v]);
@@ -269,6 +271,21 @@ QN_INLINE float32x4_t exponent_scales(const uint8_t *p)
     return vreinterpretq_f32_u32(vld1q_u32(bits));
 }
 
+/* NVFP4_L: e4m3_value of quant/codebook.c; byte k of four groups, k = 0 of their first 16 values, 1 of the last. */
+QN_INLINE float32x4_t e4m3_scales(const uint8_t *blocks, size_t k)
+{
+    uint16_t bits[4];
+    float d[4];
+    UNROLL_FULL
+    for (size_t g = 0; g < 4; g++) {
+        const uint8_t *block = blocks + g / 2 * QN_NVFP4_L_BYTES;
+        bits[g] = (uint16_t)((block[QN_NVFP4_L_SCALES + g % 2 * 2 + k] & 0x7f) << 7);
+        memcpy(&d[g], block + QN_NVFP4_L_SCALE, sizeof d[g]);
+    }
+    return vmulq_f32(vmulq_f32(f16_to_f32(vld1_u16(bits)), vdupq_n_f32(256)),
+                     vmulq_f32(vld1q_f32(d), vdupq_n_f32(0.5f)));
+}
+
 /* Types with factors: those of the halves of the groups of quarter q, and Q2_K's offsets. */
 struct half_factors {
     int32x4_t lower, upper;
@@ -308,6 +325,8 @@ QN_INLINE void read_scales(qn_type type, const uint8_t *p, size_t q, float32x4_t
         *scale = iq4_xs_scales(at, q % 2);
     } else if (type == QN_TYPE_MXFP4) {
         *scale = exponent_scales(at);
+    } else if (type == QN_TYPE_NVFP4_L) {
+        *scale = e4m3_scales(at, 0);
     } else if (block.weights >= 128) {
         *scale = f16_to_f32(load_f16(at + block.scale));
     } else if (block.weights == 64) {
@@ -456,6 +475,31 @@ QN_INLINE void read_acts(qn_act_layout layout, const int8_t *codes, size_t q, in
 /* Rows computed together; with more, the accumulators do not fit the registers. */
 enum { GEMV_ROWS = 2 };
 
+/* NVFP4_L: adds quarter q of a row, whose halves of groups have scales of their own. */
+QN_INLINE float32x4_t add_scaled_halves(qn_type type, bool hilo, const uint8_t *row, size_t q, const int8x16_t codes[8],
+                                        const int8x16_t acts[8], struct act_super token, float32x4_t act_scale,
+                                        float32x4_t partial)
+{
+    const uint8_t *blocks = quarter_block(type, row, q);
+    const int32x4_t sum_upper = vld1q_s32(token.sum_upper + q * QUARTER_RUNS);
+    const int32x4_t sum_lower = vsubq_s32(vld1q_s32(token.sum + q * QUARTER_RUNS), sum_upper);
+    int32x4_t lower, upper;
+    quarter_dot_halves(codes, acts, &lower, &upper);
+    if (hilo) {
+        const int32x4_t base = vdupq_n_s32(QN_HILO_BASE);
+        int8x16_t acts_lo[8];
+        int32x4_t lo_lower, lo_upper;
+        read_acts(QN_ACT_PLAIN, token.codes_lo, q, acts_lo);
+        quarter_dot_halves(codes, acts_lo, &lo_lower, &lo_upper);
+        lower = vmlaq_s32(lo_lower, lower, base);
+        upper = vmlaq_s32(lo_upper, upper, base);
+    }
+    lower = subtract_zero_point(type, lower, sum_lower);
+    upper = subtract_zero_point(type, upper, sum_upper);
+    partial = vfmaq_f32(partial, vcvtq_f32_s32(lower), vmulq_f32(e4m3_scales(blocks, 0), act_scale));
+    return vfmaq_f32(partial, vcvtq_f32_s32(upper), vmulq_f32(e4m3_scales(blocks, 1), act_scale));
+}
+
 /* Types with factors: adds quarter q of a row. */
 QN_INLINE float32x4_t add_halves(qn_type type, const uint8_t *row, size_t q, const int8x16_t codes[8],
                                  const int8x16_t acts[8], struct act_super token, float32x4_t scale,
@@ -491,6 +535,10 @@ QN_INLINE void gemv_quarter(qn_type type, qn_act_layout layout, bool hilo, const
         float32x4_t scale, offset;
         COMPILER_BARRIER();
         read_codes(type, rows[r], q, codes);
+        if (type == QN_TYPE_NVFP4_L) {
+            partial[r].q[q] = add_scaled_halves(type, hilo, rows[r], q, codes, acts, token, act_scale, partial[r].q[q]);
+            continue;
+        }
         read_scales(type, rows[r], q, &scale, &offset);
         if (has_factors(type)) {
             partial[r].q[q] = add_halves(type, rows[r], q, codes, acts, token, vmulq_f32(scale, act_scale), act_scale,
@@ -607,6 +655,8 @@ QN_INLINE void unpack_quarter(qn_type type, qn_act_layout layout, const uint8_t 
     }
     read_scales(type, p, q, &scale, &offset);
     vst1q_f32(out->scale + QUARTER_RUNS * q, scale);
+    if (type == QN_TYPE_NVFP4_L)
+        vst1q_f32(out->scale_upper + QUARTER_RUNS * q, e4m3_scales(quarter_block(type, p, q), 1));
     if (has_factors(type)) {
         const struct half_factors f = read_half_factors(type, p, q);
         vst1q_s32(out->factor_lower + QUARTER_RUNS * q, f.lower);
@@ -642,7 +692,8 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     X(q3_k, Q3_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
     X(iq4_nl, IQ4_NL, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
     X(iq4_xs, IQ4_XS, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
-    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })
+    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(nvfp4_l, NVFP4_L, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)
 

@@ -54,9 +54,9 @@ QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
     return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
 }
 
-/* The same quarter of four rows. Types with blocks of 32: consecutive blocks from `row`; only n_groups of them exist at
- * the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half `half` of the
- * block. */
+/* The same quarter of four rows. Types with blocks of 32 and 64: consecutive blocks from `row`; only n_groups of their
+ * groups exist at the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half
+ * `half` of the block. */
 struct quarter {
     const uint8_t *row[4];
     size_t n_groups, half;
@@ -66,7 +66,8 @@ struct quarter {
  * row is read. */
 QN_INLINE size_t wide_group_offset(qn_type type, const struct quarter *at, size_t q)
 {
-    return (q < at->n_groups ? q : 0) * block_of(type).bytes;
+    const size_t group = q < at->n_groups ? q : 0, per_block = block_of(type).weights / QN_QUANT_GROUP;
+    return group / per_block * block_of(type).bytes + group % per_block * 16;
 }
 
 /* Loads sixteen bytes of each row, one row per 128-bit lane. */
@@ -180,7 +181,7 @@ QN_INLINE __m512i add_fifth_bits(__m512i nibbles, __m512i bits, int from)
 /* The codes of the integer form that nibbles stand for. */
 QN_INLINE __m512i look_up_values(qn_type type, __m512i nibbles)
 {
-    const int8_t *values = type == QN_TYPE_MXFP4 ? e2m1_values : iq4_values;
+    const int8_t *values = type == QN_TYPE_MXFP4 || type == QN_TYPE_NVFP4_L ? e2m1_values : iq4_values;
     const __m512i codes = _mm512_add_epi8(broadcast_128(values), _mm512_set1_epi8((char)block_of(type).zero));
     return _mm512_shuffle_epi8(codes, nibbles);
 }
@@ -199,6 +200,7 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
     case QN_TYPE_IQ4_NL:
     case QN_TYPE_IQ4_XS:
     case QN_TYPE_MXFP4:
+    case QN_TYPE_NVFP4_L:
         for (size_t q = 0; q < QUARTER_RUNS; q++) {
             const size_t begin = type == QN_TYPE_IQ4_XS ? 64 * at->half + 16 * q : wide_group_offset(type, at, q);
             const __m512i nibbles = load_4_rows(at, begin + block.codes);
@@ -355,10 +357,10 @@ QN_INLINE __m512 read_exponents(__m512i heads)
     return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, is_small, _mm512_set1_epi32(0x00200000), exponent));
 }
 
-/* What multiplies the sums of a quarter's groups. offset, offset_upper and the factors are set for types that have
- * them; of types with both, offset is that of the first 16 values of a group. */
+/* What multiplies the sums of a quarter's groups. Those after the scale are set for types that have them; of types with
+ * offset_upper or scale_upper, offset and scale are those of the first 16 values of a group. */
 struct quarter_scales {
-    __m512 scale, offset, offset_upper;
+    __m512 scale, scale_upper, offset, offset_upper;
     __m512i factor_lower, factor_upper;
 };
 
@@ -399,6 +401,35 @@ QN_INLINE void read_q6_k_factors(const struct quarter *at, struct quarter_scales
     s->factor_upper = _mm512_srai_epi32(both, 24);
 }
 
+/* NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the blocks' scales, and of the byte two after it. */
+QN_INLINE __m512 read_e4m3(__m512i heads, int first, __m512 half_d)
+{
+    const int none = (int)0x80808000 + QN_NVFP4_L_SCALES + first;
+    const __m512i bytes =
+        _mm512_shuffle_epi8(heads, _mm512_broadcast_i32x4(_mm_set_epi32(none + 10, none + 8, none + 2, none)));
+    const __m512i f16 = _mm512_slli_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(0x7f)), 7);
+    return _mm512_mul_ps(_mm512_mul_ps(low_f16_to_f32(f16), _mm512_set1_ps(256)), half_d);
+}
+
+QN_INLINE void read_nvfp4_scales(const struct quarter *at, struct quarter_scales *s)
+{
+    __m128i row[4];
+    for (int k = 0; k < 4; k++) { /* the scale of the tensor and the scales of two blocks */
+        int64_t head[2] = { 0 };
+        memcpy(&head[0], at->row[k], sizeof head[0]);
+        if (at->n_groups > 2)
+            memcpy(&head[1], at->row[k] + QN_NVFP4_L_BYTES, sizeof head[1]);
+        row[k] = _mm_set_epi64x(head[1], head[0]);
+    }
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row[0]), row[1], 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(row[2]), row[3], 1);
+    const __m512i heads = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    const __m512 d = _mm512_castsi512_ps(_mm512_shuffle_epi32(heads, _MM_PERM_CCAA));
+    const __m512 half_d = _mm512_mul_ps(d, _mm512_set1_ps(0.5f));
+    s->scale = read_e4m3(heads, 0, half_d);
+    s->scale_upper = read_e4m3(heads, 1, half_d);
+}
+
 /* Zeros for groups beyond n_groups. */
 QN_INLINE void read_scales(qn_type type, const struct quarter *at, struct quarter_scales *s)
 {
@@ -407,6 +438,8 @@ QN_INLINE void read_scales(qn_type type, const struct quarter *at, struct quarte
         read_k_scales(at, &s->scale, &s->offset);
     } else if (type == QN_TYPE_IQ4_XS) {
         s->scale = read_iq4_xs_scales(at);
+    } else if (type == QN_TYPE_NVFP4_L) {
+        read_nvfp4_scales(at, s);
     } else if (block.weights >= QUARTER) {
         s->scale = broadcast_f16_ending_16(at, block.scale);
     } else {
@@ -439,7 +472,7 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
     read_codes(type, at, code);
     for (int q = 0; q < QUARTER_RUNS; q++) {
         sum[q] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), code[2 * q], broadcast_128(codes + 32 * q));
-        sum_upper[q] = has_factors(type) ? _mm512_setzero_si512() : sum[q];
+        sum_upper[q] = splits_groups(type) ? _mm512_setzero_si512() : sum[q];
         sum_upper[q] = _mm512_dpbusd_epi32(sum_upper[q], code[2 * q + 1], broadcast_128(codes + 32 * q + 16));
     }
     if (hilo) {
@@ -450,6 +483,15 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
         const bool words = block_of(type).max_code < 32;
         for (int q = 0; q < QUARTER_RUNS; q++) {
             const __m512i first = sum_upper[q], by = _mm512_set1_epi32(QN_HILO_BASE);
+            if (splits_groups(type)) {
+                const __m512i lo =
+                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), code[2 * q], broadcast_128(codes_lo + 32 * q));
+                const __m512i lo_upper =
+                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), code[2 * q + 1], broadcast_128(codes_lo + 32 * q + 16));
+                sum[q] = _mm512_dpwssd_epi32(lo, sum[q], by);
+                sum_upper[q] = _mm512_dpwssd_epi32(lo_upper, first, by);
+                continue;
+            }
             sum_upper[q] = words ? _mm512_setzero_si512() : _mm512_mullo_epi32(first, by);
             sum_upper[q] = _mm512_dpbusd_epi32(sum_upper[q], code[2 * q], broadcast_128(codes_lo + 32 * q));
             sum_upper[q] = _mm512_dpbusd_epi32(sum_upper[q], code[2 * q + 1], broadcast_128(codes_lo + 32 * q + 16));
@@ -458,15 +500,19 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
         }
     }
     read_scales(type, at, &s);
-    const __m512i upper = has_factors(type) ? broadcast_128(acts->sum_upper + group0) : act_sum;
-    const __m512i lower = has_factors(type) ? _mm512_sub_epi32(act_sum, upper) : act_sum;
+    const __m512i upper = splits_groups(type) ? broadcast_128(acts->sum_upper + group0) : act_sum;
+    const __m512i lower = splits_groups(type) ? _mm512_sub_epi32(act_sum, upper) : act_sum;
     isum = sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]);
     if (!has_offset(type)) /* types with an offset have zero point 0 */
         isum = _mm512_sub_epi32(isum, _mm512_mullo_epi32(upper, zero));
-    if (has_factors(type)) {
+    if (splits_groups(type)) {
         __m512i isum_lower = sum_fours(sum[0], sum[1], sum[2], sum[3]);
         if (!has_offset(type))
             isum_lower = _mm512_sub_epi32(isum_lower, _mm512_mullo_epi32(lower, zero));
+        if (!has_factors(type)) {
+            partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum_lower), _mm512_mul_ps(s.scale, act_scale), partial);
+            return _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(s.scale_upper, act_scale), partial);
+        }
         isum =
             _mm512_add_epi32(_mm512_mullo_epi32(isum_lower, s.factor_lower), _mm512_mullo_epi32(isum, s.factor_upper));
     }
@@ -507,7 +553,7 @@ QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights,
 {
     const size_t quarters = block_of(type).weights / QUARTER, n_groups = weights->n_cols / QN_QUANT_GROUP;
     const size_t step = quarters ? quarters : 1; /* quarters per step */
-    const size_t bytes = block_of(type).bytes * (quarters ? 1 : QUARTER_RUNS);
+    const size_t bytes = block_of(type).bytes * (quarters ? 1 : QUARTER / block_of(type).weights);
     const __m512i zero = _mm512_set1_epi32(weights->type->zero_point);
     __m512 partial[4];
     struct quarter at = { .n_groups = QUARTER_RUNS };
@@ -534,7 +580,7 @@ QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights,
             at.row[k] += bytes;
     }
     if (!quarters && n_groups % QUARTER_RUNS) {
-        prefetch_lines(prefetch, 4 * (n_groups % QUARTER_RUNS) * block_of(type).bytes, to_l1);
+        prefetch_lines(prefetch, n_groups % QUARTER_RUNS * bytes, to_l1);
         at.n_groups = n_groups % QUARTER_RUNS;
         partial[i % 4] = accumulate_quarter(type, hilo, &at, acts, group0, zero, partial[i % 4]);
     }
@@ -600,6 +646,8 @@ QN_INLINE void unpack_wide_super(qn_type type, const uint8_t *blocks, qn_super_b
     for (int v = 0; v < PIECES; v++)
         _mm512_store_si512(out->codes + 64 * v, code[v]);
     _mm512_storeu_ps(out->scale, s.scale);
+    if (type == QN_TYPE_NVFP4_L)
+        _mm512_storeu_ps(out->scale_upper, s.scale_upper);
     if (has_offset(type))
         _mm512_storeu_ps(out->offset, s.offset);
     if (has_offset(type) && has_factors(type))

@@ -9,6 +9,8 @@
  *                                                                         factors first of the first 16 values of the
  *                                                                         group, then of the last
  *
+ * Types with half scales have two such steps, of the first 16 values of a group and then of the last.
+ *
  * and the element is the canonical sum of the sixteen partials (kernels/canon.h). For float weights, term k is one
  * fused multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its
  * row and its token.
@@ -118,11 +120,12 @@ typedef struct qn_acts {
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned layouts, bool hilo);
 void qn_acts_free(qn_acts *acts);
 
-/* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset and factor_* are valid
- * only for types that have them; of types with both, offset is that of the first 16 values of a group. */
+/* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset, factor_* and
+ * scale_upper are valid only for types that have them; of types with both of the first, offset is that of the first 16
+ * values of a group, and of those with the last, scale. */
 typedef struct qn_super_block {
     _Alignas(64) uint8_t codes[QN_SUPER];
-    float scale[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS], offset_upper[QN_SUPER_GROUPS];
+    float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS], offset_upper[QN_SUPER_GROUPS];
     int32_t factor_lower[QN_SUPER_GROUPS], factor_upper[QN_SUPER_GROUPS];
 } qn_super_block;
 

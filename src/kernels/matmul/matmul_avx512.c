@@ -330,7 +330,8 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     X(q3_k, Q3_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
     X(iq4_nl, IQ4_NL, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
     X(iq4_xs, IQ4_XS, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
-    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })
+    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(nvfp4_l, NVFP4_L, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)
 

@@ -56,6 +56,7 @@ static struct golden models[] = {
     { "qwen3.iq4_nl", MAX_ERROR_LOW_BIT },
     { "qwen3.iq4_xs", MAX_ERROR_LOW_BIT },
     { "qwen3.mxfp4", MAX_ERROR_LOW_BIT },
+    { "qwen3.nvfp4", MAX_ERROR_LOW_BIT },
     { "qwen35.f16", MAX_ERROR_PLAIN },
     { "qwen35-mtp.bf16", MAX_ERROR_PLAIN },
     { "qwen35-rotated.f16", MAX_ERROR_PLAIN },
