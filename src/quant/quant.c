@@ -158,6 +158,11 @@ const qn_type_info *qn_type_find(uint32_t type)
     return NULL;
 }
 
+const qn_type_info *qn_type_find_stored(uint32_t type)
+{
+    return type == QN_TYPE_OX2_0 || type == QN_TYPE_NVFP4_L ? NULL : qn_type_find(type);
+}
+
 const qn_type_info *qn_type_find_name(const char *name)
 {
     for (size_t i = 0; i < N_TYPES; i++)

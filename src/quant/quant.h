@@ -116,6 +116,9 @@ typedef struct qn_type_info {
 /* qn_type_find - the table entry of a type by id; NULL if unknown. */
 const qn_type_info *qn_type_find(uint32_t type);
 
+/* qn_type_find_stored - as qn_type_find, but NULL for the types that have no id in files: OX2_0 and NVFP4_L. */
+const qn_type_info *qn_type_find_stored(uint32_t type);
+
 /* qn_type_find_name - the table entry of a type by name, case-insensitive; NULL if unknown. */
 const qn_type_info *qn_type_find_name(const char *name);
 

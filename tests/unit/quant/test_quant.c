@@ -392,7 +392,7 @@ TEST(dequantize_matches_golden_blocks)
         free(out);
     }
     assert_ptr_equal(at, end);
-    assert_int_equal(n_types, 10);
+    assert_int_equal(n_types, 11);
     free(file);
 }
 
